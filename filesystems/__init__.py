@@ -1,0 +1,1 @@
+"""What a store can do: create, append, lease, cut, publish. One file a store."""

@@ -1,0 +1,135 @@
+"""The one tree of errors.
+
+PartfileError
+├── ConfigError                 an option that cannot be used (also a ValueError)
+├── BucketValueError            a value that cannot name a bucket (also a ValueError)
+├── UnsupportedTypeError        a column whose type the format refuses (also a TypeError)
+├── StoreError                  a storage call failed
+│   ├── NotApplied              determinate: it did not happen
+│   │   ├── AlreadyExists       the name is taken; nothing was written
+│   │   ├── NotFound            the name is not there
+│   │   └── LeaseUnavailable    somebody else holds the lease of the part
+│   └── OutcomeUnknown          indeterminate: it may have happened; look before acting on it
+├── CommitError
+│   ├── CommitConflict          somebody else's bytes are where ours should be
+│   ├── PartMissing             a part that a completed checkpoint vouches for is gone or too short
+│   ├── Fenced                  a newer generation exists; stop, never retry
+│   └── CheckpointMismatch      the query or batch does not continue what the checkpoint holds
+├── SnapshotError
+│   ├── SnapshotCorrupt         unreadable: wrong checksum, length, schema or shape
+│   └── SnapshotVersionError    written by a newer partfile
+└── RecoveryRefused             going on would lose or overwrite committed data
+
+Every error carries a ``hint`` (what to do), and the ``path`` and ``checkpoint_id`` at fault where there are any.
+The split of StoreError follows Materialize's persist: an error that nobody classified counts as OutcomeUnknown.
+"""
+
+from __future__ import annotations
+
+
+class PartfileError(Exception):
+    """Base of every error that partfile raises on purpose.
+
+    Args:
+        message: One sentence that names the file, field or option at fault.
+        hint: What to do about it; empty when the message says it already.
+        path: The path at fault, if there is one.
+        checkpoint_id: The checkpoint at fault, if there is one.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", path: str | None = None, checkpoint_id: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.path = path
+        self.checkpoint_id = checkpoint_id
+
+    def __str__(self) -> str:
+        where = [f"path {self.path!r}"] if self.path is not None and self.path not in self.message else []
+        where += [f"checkpoint {self.checkpoint_id}"] if self.checkpoint_id is not None else []
+        text = f"{self.message} ({', '.join(where)})" if where else self.message
+        return f"{text} Hint: {self.hint}" if self.hint else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Spark carries errors from worker to driver; keyword-only fields would be lost on the way.
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(kind: type[PartfileError], args: tuple[str, ...], fields: dict[str, object]) -> PartfileError:
+    error = kind(*args)
+    error.__dict__.update(fields)
+    return error
+
+
+class ConfigError(PartfileError, ValueError):
+    """An option that cannot be used as given."""
+
+
+class BucketValueError(PartfileError, ValueError):
+    """A value from the data that cannot name a bucket."""
+
+
+class UnsupportedTypeError(PartfileError, TypeError):
+    """A column whose type has no documented form in the chosen format."""
+
+
+class StoreError(PartfileError):
+    """A storage call failed; the subclasses say whether it may have happened all the same."""
+
+
+class NotApplied(StoreError):
+    """The call did not happen: storage is as it was."""
+
+
+class AlreadyExists(NotApplied):
+    """The name is taken; nothing was written or replaced."""
+
+
+class NotFound(NotApplied):
+    """The name is not there."""
+
+
+class LeaseUnavailable(NotApplied):
+    """Somebody else holds the lease of the part."""
+
+
+class OutcomeUnknown(StoreError):
+    """The call may have happened; look at the store before acting on it, never delete."""
+
+
+class CommitError(PartfileError):
+    """Base of what can go wrong between a checkpoint and its published files."""
+
+
+class CommitConflict(CommitError):
+    """Bytes that are not ours stand where a part should be published; nothing was replaced."""
+
+
+class PartMissing(CommitError):
+    """A part that a completed checkpoint vouches for is under none of its names, or too short."""
+
+
+class Fenced(CommitError):
+    """Another coordinator has taken over; this one stops and deletes nothing."""
+
+
+class CheckpointMismatch(CommitError):
+    """The query or batch does not continue what the newest checkpoint holds."""
+
+
+class SnapshotError(PartfileError):
+    """Base of what can be wrong with persisted state."""
+
+
+class SnapshotCorrupt(SnapshotError):
+    """Persisted state that cannot be read: checksum, length, schema or shape is wrong."""
+
+
+class SnapshotVersionError(SnapshotError):
+    """Persisted state written by a newer version than this one."""
+
+
+class RecoveryRefused(PartfileError):
+    """Going on would lose or overwrite committed data; nothing was changed."""

@@ -1,0 +1,322 @@
+"""The ports to storage: PartStore for part files, MetadataStore for checkpoints; the contract is in the docstrings.
+
+Every path in these interfaces is relative to the base of the store, with ``/`` between segments and no ``..``.
+A store class implements both ports; ``filesystems/contract.py`` is the suite that any implementation must pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+
+from partfile.filesystems.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Cut = Literal["auto", "truncate", "rewrite", "valid-length"]
+"""How a part that is longer than its valid length is cut; auto is truncate, else rewrite, else it stays abandoned."""
+
+PartState = Literal["in-progress", "pending", "finished", "sidecar"]
+
+MAX_SEGMENT_BYTES = 255
+_FORBIDDEN_IN_SEGMENT = re.compile("[\x00-\x1f\x7f/]")
+
+
+def check_relative_path(path: str) -> str:
+    """Return ``path`` if it stays below the base, else raise.
+
+    The second half of a pair assertion: bucketers escape what they make, and every store checks what it is given, since
+    metadata is untrusted input too. The empty string is the base itself.
+
+    Args:
+        path: A relative path with ``/`` between its segments.
+
+    Returns:
+        The same path.
+
+    Raises:
+        ConfigError: If it is absolute, has an empty, ``.`` or ``..`` segment, a control character, or a segment of
+            more than 255 bytes.
+    """
+    if not path:
+        return path
+    for segment in path.split("/"):
+        if segment in {"", ".", ".."} or _FORBIDDEN_IN_SEGMENT.search(segment):
+            raise ConfigError(f"{path!r} is not a path below the base: bad segment {segment!r}", path=path)
+        try:
+            too_long = len(segment.encode()) > MAX_SEGMENT_BYTES
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{path!r} cannot be encoded as UTF-8", path=path) from error
+        if too_long:
+            raise ConfigError(f"a segment of {path[:80]!r}... is longer than {MAX_SEGMENT_BYTES} bytes", path=path)
+    return path
+
+
+def _check_name(name: str) -> str:
+    if not name or "/" in name:
+        raise ConfigError(f"{name!r} is not a file name", path=name)
+    return check_relative_path(name)
+
+
+class Persisted(BaseModel):
+    """Base of what is written to disk: frozen, keyword-only, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class PartHandle(Persisted):
+    """From this any process can resume, settle or publish a part. Names only, relative to the base; no open resource.
+
+    The names are recorded, not derived, so that a change of affixes between two runs cannot lose a part.
+    """
+
+    bucket: str
+    """Directory below the base; empty for the base itself."""
+    name: str
+    """Final name of the part, fixed when it is created."""
+    in_progress: str
+    """Name while it is written; carries the attempt's random token."""
+    pending: str
+    """Name between its roll and its publication; carries the same token."""
+    sidecar: str
+    """Name of the file that holds the valid length, where a part is published with a tail that does not count."""
+    valid_length: Annotated[int, Field(ge=0)]
+    """Bytes of the part that are durable and vouched for, in bytes of the file as stored."""
+    staging: dict[str, JsonValue] = {}
+    """What a store without appendable files needs to go on (upload id, parts); empty on file systems."""
+
+    @field_validator("bucket")
+    @classmethod
+    def _bucket_is_below_the_base(cls, value: str) -> str:
+        return check_relative_path(value)
+
+    @field_validator("name", "in_progress", "pending", "sidecar")
+    @classmethod
+    def _name_is_one_segment(cls, value: str) -> str:
+        return _check_name(value)
+
+    def path_of(self, name: str) -> str:
+        """The path of one of this part's names, relative to the base."""
+        return f"{self.bucket}/{name}" if self.bucket else name
+
+    def at(self, valid_length: int) -> Self:
+        """The same part at another valid length, in bytes."""
+        return self.model_copy(update={"valid_length": valid_length})
+
+
+class Capabilities(Persisted):
+    """What a store can do, as probed; reported at start, decided upon by the life cycle."""
+
+    append: bool
+    """An in-progress part can be appended to by a later process; else parts roll at every checkpoint."""
+    lease: bool
+    """Two processes cannot append to one part at once."""
+    truncate: bool
+    """A part can be cut in place."""
+    no_replace: bool
+    """Publishing cannot overwrite."""
+    durable: bool
+    """Persisted bytes and names survive power loss."""
+    shared: bool
+    """Other hosts see the same files; a guess for local paths, proven by the marker (S13)."""
+
+
+class StoredFile(Persisted):
+    """One file as a listing shows it."""
+
+    path: str
+    """Relative to the base."""
+    size: int
+    """In bytes."""
+    modified_at_ms: int
+    """By the store's clock, in milliseconds since the epoch."""
+
+
+@runtime_checkable
+class PartStream(Protocol):
+    """One open in-progress part, held by its lease. Belongs to the process that opened it.
+
+    Keeps no bytes of its own between two persists; refuses use from another process id (S13).
+    """
+
+    @property
+    def handle(self) -> PartHandle:
+        """The part at the length of the last persist."""
+
+    @property
+    def position(self) -> int:
+        """Bytes handed over so far, durable or not, counted from the start of the part."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of ``data``.
+
+        Atomicity: none; a crash leaves a prefix behind, which does not count before the next persist.
+
+        Raises:
+            StoreError: Nothing of this part may be persisted any more; release it and start another.
+        """
+
+    def persist(self) -> PartHandle:
+        """Make all bytes written so far, and the part's name, durable, and return the handle at that length.
+
+        Durability: when it returns, bytes and name survive power loss. Idempotence: a second call without a write
+        between returns the same length. On failure: the part is lost to this process; never persist it again, since
+        a second fsync may succeed although the first lost data.
+        """
+
+    def close_for_commit(self) -> PartHandle:
+        """Persist, rename to the pending name and release the lease. The stream cannot be used afterwards.
+
+        Durability: bytes as persist; the rename needs none, since either name is found again.
+        """
+
+    def verify(self) -> None:
+        """Check that the part is still under its in-progress name (S2), before a task acknowledges it.
+
+        Raises:
+            LeaseUnavailable: If somebody else has taken the part away.
+        """
+
+    def close(self) -> None:
+        """Release the lease and every resource. Deletes nothing, persists nothing, may be called twice."""
+
+
+class PartStore(Protocol):
+    """Part files of one base: create, resume, settle, publish, discard, list."""
+
+    @property
+    def base(self) -> str:
+        """The base as a URL or an absolute path, for messages."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+
+    def create(self, handle: PartHandle) -> PartStream:
+        """Create the in-progress file of ``handle`` exclusively, with its directories, and take its lease.
+
+        Atomicity: the name is taken by nobody else, or by us. Durability: only with the first persist.
+
+        Raises:
+            AlreadyExists: The name is taken; nothing was touched.
+        """
+
+    def resume(self, handle: PartHandle) -> PartStream:
+        """Open the in-progress part for appending, as its sole owner (S2).
+
+        Takes the lease without waiting, then checks that the path still names what was leased and that the length is
+        exactly ``handle.valid_length``. Never cuts, never creates, never renames.
+
+        Raises:
+            LeaseUnavailable: Somebody holds the lease, the name is gone, or the length is another: leave the part
+                alone, report it as abandoned.
+        """
+
+    def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
+        """Cut the part to its valid length and make it pending (S3). Only a coordinator calls this.
+
+        Takes the lease first. Idempotence: a part that is settled or published already is left as it is. A part that
+        cannot be leased is copied: its valid prefix, to a file with a fresh token, which is then pending; the returned
+        handle names it. With ``cut="valid-length"`` a part that is too long gets its sidecar instead of being cut.
+
+        Raises:
+            PartMissing: It is under none of its names, or shorter than its valid length.
+            CommitConflict: Another sidecar or another finished file stands in its place.
+        """
+
+    def publish(self, handle: PartHandle, cut: Cut) -> None:
+        """Make the part finished: settle it if that has not been done, then give it its final name, replacing nothing.
+
+        Looks under each name the part can have by now. Atomicity: a reader sees no file or the whole valid part.
+        Idempotence: if the final name is there with the valid length (or with its sidecar), only a staged name of the
+        same file is dropped. Durability: when it returns, the final name survives power loss.
+
+        Raises:
+            PartMissing: It is under none of its names, or shorter than its valid length.
+            CommitConflict: The final name is taken by something of another length.
+        """
+
+    def discard(self, handle: PartHandle) -> bool:
+        """Delete the staged names of a part after taking its lease; for the cleaner alone (S6).
+
+        Idempotence: nothing there counts as done. A finished part is never touched.
+
+        Returns:
+            Whether anything was deleted.
+
+        Raises:
+            LeaseUnavailable: Somebody is writing it.
+        """
+
+    def list(self, directory: str = "") -> Iterator[StoredFile]:
+        """Yield every file below ``directory`` except partfile's own state, in no order; tolerate files that vanish."""
+
+
+class MetadataStore(Protocol):
+    """Small whole files: checkpoint metadata and state. Paths are relative to the base of the store."""
+
+    @property
+    def base(self) -> str:
+        """The base as a URL or an absolute path, for messages."""
+
+    def create_file(self, path: str, data: bytes) -> None:
+        """Create a file with ``data``, exclusively and whole or not at all, with its directories.
+
+        The commit point of a checkpoint (S1). Atomicity: no reader ever sees a prefix. Durability: when it returns,
+        the file and its name survive power loss. Local: temporary file, fsync, link, directory fsync.
+
+        Raises:
+            AlreadyExists: The name is taken; nothing was written. It may be our own earlier attempt: read it back.
+            OutcomeUnknown: It may or may not be there now.
+        """
+
+    def read_file(self, path: str, max_bytes: int) -> bytes:
+        """Read a whole file.
+
+        Raises:
+            NotFound: It is not there.
+            StoreError: It is longer than ``max_bytes``, or cannot be read.
+        """
+
+    def file_exists(self, path: str) -> bool:
+        """Whether a file is there now."""
+
+    def list_names(self, directory: str) -> list[str]:
+        """The names directly in a directory, files and directories alike; empty if it is not there."""
+
+    def delete_file(self, path: str) -> None:
+        """Delete one file by its literal name. Idempotence: absent counts as done."""
+
+    def delete_directory(self, directory: str) -> None:
+        """Delete a directory and the files directly in it. Idempotence: absent counts as done."""
+
+    def hold_marker(self, path: str) -> bool:
+        """Hold the lock of the marker file at ``path`` (created if need be) until the store is closed (S13).
+
+        Returns:
+            Whether this store holds it now; False when another process does.
+        """
+
+    def marker_is_held(self, path: str) -> bool:
+        """Whether somebody holds the marker: proof that this process shares a file system with real locks.
+
+        Raises:
+            NotFound: The marker is not visible from here: this is not the coordinator's file system.
+        """
+
+
+class Store(PartStore, MetadataStore, Protocol):
+    """Both ports over one base, as every store implements them."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def close(self) -> None:
+        """Release markers and connections; delete nothing."""

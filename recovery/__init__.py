@@ -1,0 +1,1 @@
+"""Find, settle, publish and clean what a crash left behind."""

@@ -1,0 +1,1 @@
+"""The sink inside Spark. The only package that imports pyspark."""

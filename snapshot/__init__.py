@@ -1,0 +1,1 @@
+"""State, checkpoints and their commit point. Knows nothing about part files."""

@@ -1,0 +1,1 @@
+"""partfile: a transactional file sink for PySpark and plain Python."""

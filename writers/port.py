@@ -1,0 +1,114 @@
+"""What a format is: it checks a schema, encodes rows and makes one writer a part."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+
+class ByteStream(Protocol):
+    """Where a writer puts its bytes: an open part, or anything with a position."""
+
+    @property
+    def position(self) -> int:
+        """Bytes handed over so far, counted from the start of the part."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of ``data``; the stream keeps no reference to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows of one batch as bytes, with the place of each, so that a slice of rows is a slice of bytes."""
+
+    data: memoryview
+    offsets: pa.Int64Array
+    """``rows + 1`` byte positions into ``data``; row i is ``data[offsets[i]:offsets[i + 1]]``."""
+
+    def rows(self, start: int, stop: int) -> memoryview:
+        """The bytes of rows ``start`` to ``stop`` (exclusive), without a copy."""
+        return self.data[self.offsets[start].as_py() : self.offsets[stop].as_py()]
+
+
+class Writer(ABC):
+    """Writes the rows of one part to its stream. Keeps nothing across a persist."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of a batch."""
+
+    @abstractmethod
+    def persist(self) -> int:
+        """Hand every byte to the stream so that what is there decodes by itself, and return the stream's position.
+
+        A compressed writer ends its member or frame here, so that every valid length is a frame boundary. Without a
+        write since the last persist nothing is added. Durability is the stream's business, not the writer's.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the part (a footer, where the format has one). Nothing may be written afterwards."""
+
+
+class RowWriter(Writer):
+    """A writer that also takes rows which its format has encoded already."""
+
+    @abstractmethod
+    def write_encoded(self, data: bytes | memoryview) -> None:
+        """Append whole rows as encoded by ``RowFormat.encode``."""
+
+
+class Format(ABC):
+    """How rows become bytes. A frozen, picklable description; makes one writer a part."""
+
+    @property
+    @abstractmethod
+    def suffix(self) -> str:
+        """File name suffix with its dots, compression included (``.json.gz``)."""
+
+    @property
+    @abstractmethod
+    def appendable(self) -> bool:
+        """Whether a part can be cut and continued at each persist; else it rolls at every checkpoint."""
+
+    @abstractmethod
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse a schema that has no documented form here.
+
+        Raises:
+            UnsupportedTypeError: Names the column and its type, and what to do.
+        """
+
+    @abstractmethod
+    def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
+        """Make the writer of one part. A stream at position 0 is a new part and gets its header, where there is one."""
+
+
+class RowFormat(Format):
+    """A format whose rows stand side by side: encode a batch once, cut it by offsets."""
+
+    @property
+    def appendable(self) -> bool:
+        """Rows can be cut and continued anywhere."""
+        return True
+
+    @abstractmethod
+    def encode(self, batch: pa.RecordBatch) -> EncodedRows:
+        """Encode every row of a batch, without going through Python objects."""
+
+    @abstractmethod
+    def open(self, stream: ByteStream, schema: pa.Schema) -> RowWriter:
+        """Make the writer of one part."""
+
+
+class BulkWriter(Protocol):
+    """Encodes a whole part at once, from rows staged elsewhere; used where a part is encoded at its roll."""
+
+    def encode(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, stream: ByteStream) -> int:
+        """Write one whole part and return its length in bytes; memory is bounded by one row group."""
