@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -59,7 +59,7 @@ class Bucketer(ABC):
         """
 
     @abstractmethod
-    def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray:
+    def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
         """Return one bucket path a row.
 
         Args:

@@ -7,7 +7,6 @@ A store class implements both ports; ``filesystems/contract.py`` is the suite th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from partfile.filesystems.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 Cut = Literal["auto", "truncate", "rewrite", "valid-length"]
