@@ -1,0 +1,93 @@
+"""One part while rows are added to it: its stream, its writer and what the snapshot says of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.errors import PartfileError
+from partfile.sink.rolling import PartProgress
+from partfile.writers.port import RowWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from partfile.filesystems.port import PartHandle, PartStream
+    from partfile.sink.states import OpenPart
+    from partfile.writers.port import Format
+
+
+class ActivePart:
+    """An open part held by this process.
+
+    Args:
+        stream: The part, leased.
+        format: Makes the writer.
+        schema: The rows' schema as written to the file.
+        state: The part as of the last checkpoint, or as just created.
+    """
+
+    def __init__(self, stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> None:
+        self._stream = stream
+        self._state = state
+        self._writer = format.open(stream, schema)
+        self._rows = state.rows
+        self._start_bytes = state.part.valid_length
+        self._last_write_ms = state.last_write_ms
+
+    @property
+    def progress(self) -> PartProgress:
+        """What the rolling policy may know of it."""
+        return PartProgress(self._stream.position, self._rows, self._state.created_at_ms, self._last_write_ms)
+
+    @property
+    def added_bytes(self) -> int:
+        """Bytes this process has added to the part so far."""
+        return self._stream.position - self._start_bytes
+
+    def write(self, batch: pa.RecordBatch, now_ms: int) -> None:
+        """Add rows, encoded by the writer."""
+        self._writer.write(batch)
+        self._rows += batch.num_rows
+        self._last_write_ms = now_ms
+
+    def write_encoded(self, data: memoryview, rows: int, now_ms: int) -> None:
+        """Add rows that the format has encoded."""
+        if not isinstance(self._writer, RowWriter):
+            raise PartfileError(f"{type(self._writer).__name__} of a row format takes no encoded rows")
+        self._writer.write_encoded(data)
+        self._rows += rows
+        self._last_write_ms = now_ms
+
+    def flush(self) -> None:
+        """Hand every byte to the stream, so that its position is what the part will have."""
+        self._writer.persist()
+
+    def persist(self) -> OpenPart:
+        """Make the part durable and return what a snapshot says of it."""
+        length = self._writer.persist()
+        handle = self._stream.persist()
+        self._check(handle, length)
+        self._stream.verify()
+        return self._at(handle)
+
+    def close_for_commit(self) -> OpenPart:
+        """End the part, make it durable and pending, and return what a snapshot says of it."""
+        self._writer.close()
+        handle = self._stream.close_for_commit()
+        return self._at(handle)
+
+    def close(self) -> None:
+        """Release the part; deletes nothing."""
+        self._stream.close()
+
+    def _check(self, handle: PartHandle, length: int) -> None:
+        if handle.valid_length != length:
+            raise PartfileError(
+                f"the writer counts {length} bytes, the stream {handle.valid_length}", path=handle.path_of(handle.name)
+            )
+
+    def _at(self, handle: PartHandle) -> OpenPart:
+        self._state = self._state.model_copy(
+            update={"part": handle, "rows": self._rows, "last_write_ms": self._last_write_ms}
+        )
+        return self._state

@@ -1,0 +1,129 @@
+"""May this query's batch go on from what the checkpoint holds? Never skips silently (DESIGN section 5.2). Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from partfile.filesystems.errors import CheckpointMismatch, ConfigError
+
+if TYPE_CHECKING:
+    from partfile.sink.states import QueryPosition, StreamPosition
+
+ADOPT = "adopt:"
+
+
+class Admission(Enum):
+    """What to do with a batch."""
+
+    WRITE = "write"
+    REPLAY = "replay"
+
+
+class AdmissionRules(BaseModel):
+    """What a user allows when a query does not simply continue."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    on_new_query: str = "fail"
+    """``fail``, or ``adopt:<query id>``: the new query takes over from that one, whose id is refused from then on."""
+    on_gap: str = "fail"
+    """``fail``, or ``accept``: batch ids may skip ahead."""
+
+    def model_post_init(self, _context: object, /) -> None:
+        """Refuse values that mean nothing."""
+        if self.on_new_query != "fail" and not self.on_new_query.removeprefix(ADOPT).strip():
+            raise ConfigError(f"on_new_query={self.on_new_query!r} names no query id", hint=_ADOPT_HINT)
+        if self.on_new_query != "fail" and not self.on_new_query.startswith(ADOPT):
+            raise ConfigError(
+                f"on_new_query={self.on_new_query!r} is neither 'fail' nor 'adopt:<id>'", hint=_ADOPT_HINT
+            )
+        if self.on_gap not in {"fail", "accept"}:
+            raise ConfigError(f"on_gap={self.on_gap!r} is neither 'fail' nor 'accept'")
+
+
+_ADOPT_HINT = "Write on_new_query='adopt:<id of the query that wrote so far>'; `partfile status` shows that id."
+
+
+def admit(uid: str, stands: StreamPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+    """Decide about a batch.
+
+    Args:
+        uid: The sink's uid, for messages.
+        stands: Where the stream stands by the newest checkpoint.
+        batch: The query, batch id and digest that came.
+        rules: What the user allows.
+
+    Returns:
+        WRITE for the next batch, REPLAY for the last one come again.
+
+    Raises:
+        CheckpointMismatch: It does not continue; the message names both sides and the choices.
+    """
+    if batch.query_id in stands.retired_queries:
+        raise CheckpointMismatch(
+            f"query {batch.query_id} has been replaced on uid {uid!r}: another query adopted its place",
+            hint="Stop this query, or give it a uid of its own.",
+        )
+    last = stands.query
+    if last is None:
+        return _first(uid, batch, rules)
+    if batch.query_id != last.query_id:
+        return _unknown_query(uid, last, batch, rules)
+    return _next(uid, last, batch, rules)
+
+
+def position_after(stands: StreamPosition, batch: QueryPosition) -> StreamPosition:
+    """Where the stream stands once ``batch`` is complete: adopting a place retires the query that had it."""
+    retired = stands.retired_queries
+    if stands.query is not None and stands.query.query_id != batch.query_id:
+        retired = (*retired, stands.query.query_id)
+    return stands.model_copy(update={"query": batch, "retired_queries": retired})
+
+
+def _first(uid: str, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+    if batch.batch_id > 0 and rules.on_gap == "fail":
+        raise CheckpointMismatch(
+            f"uid {uid!r} has no checkpoint yet, but query {batch.query_id} comes with batch {batch.batch_id}: "
+            "its earlier batches went elsewhere",
+            hint="Check the base path, uid and checkpoint_dir; if the earlier batches are meant to be elsewhere, "
+            "set on_gap='accept'.",
+        )
+    return Admission.WRITE
+
+
+def _unknown_query(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+    if rules.on_new_query == f"{ADOPT}{last.query_id}":
+        return Admission.WRITE
+    raise CheckpointMismatch(
+        f"uid {uid!r} has been written by query {last.query_id} up to batch {last.batch_id}; "
+        f"query {batch.query_id} (batch {batch.batch_id}) is another one",
+        hint="If Spark's checkpoint was lost or replaced, and the new query begins where the old one ended, set "
+        f"on_new_query='adopt:{last.query_id}'. Else use another uid or base path.",
+    )
+
+
+def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+    if batch.batch_id == last.batch_id:
+        if None not in {batch.offsets_digest, last.offsets_digest} and batch.offsets_digest != last.offsets_digest:
+            raise CheckpointMismatch(
+                f"batch {batch.batch_id} of query {batch.query_id} is complete on uid {uid!r}, but comes again with "
+                "other offsets: Spark's checkpoint was changed",
+                hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
+            )
+        return Admission.REPLAY
+    if batch.batch_id < last.batch_id:
+        raise CheckpointMismatch(
+            f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete up to batch "
+            f"{last.batch_id}: Spark's checkpoint went back in time",
+            hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
+        )
+    if batch.batch_id > last.batch_id + 1 and rules.on_gap == "fail":
+        raise CheckpointMismatch(
+            f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete only up to batch "
+            f"{last.batch_id}: the batches between would be missing",
+            hint="Check the base path, uid and checkpoint_dir; if the gap is meant, set on_gap='accept'.",
+        )
+    return Admission.WRITE

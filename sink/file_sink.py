@@ -1,0 +1,113 @@
+"""FileSink: what users touch. Options in, a foreachBatch function, a started query or a local sink out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from partfile.sink.local import LocalSink
+from partfile.sink.settings import make_settings
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from partfile.bucketers.port import Bucketer
+    from partfile.sink.rolling import RollingPolicy
+    from partfile.sink.spark.query import StartedQuery
+    from partfile.writers.port import Format
+
+
+class FileSink:
+    """A transactional sink: every row of the stream ends up in exactly one finished part file, whatever crashes.
+
+    Args:
+        base: Where finished files go: a local path or ``file://`` URL.
+        uid: Stable name of the sink. Its checkpoints live in ``{base}/_partfile/{uid}`` unless ``checkpoint_dir`` says
+            otherwise; two queries must not share one.
+        format: ``text``, ``json``, ``csv`` or ``parquet``, or a Format of your own.
+        compression: None, ``gzip`` or ``zstd``; one member or frame a checkpoint.
+        bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
+        rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
+        **options: The other fields of SinkSettings: ``distribution``, ``hash_partitions``, ``cut``, ``naming``,
+            ``checkpoint_dir``, ``storage_options``, ``retained_checkpoints``, ``max_open_parts``, ``publish_threads``,
+            ``on_stop``, ``on_gap``, ``on_new_query``, ``on_bad_bucket``, ``on_progress``, ``clock``, ``open_store``.
+
+    Raises:
+        ConfigError: An option cannot be used; the message names it and what to do.
+    """
+
+    def __init__(
+        self,
+        base: str | os.PathLike[str],
+        *,
+        uid: str,
+        format: str | Format = "json",
+        compression: str | None = None,
+        bucketer: Bucketer | Callable[..., pa.Array[Any]] | None = None,
+        rolling: RollingPolicy | None = None,
+        **options: Any,
+    ) -> None:
+        if rolling is not None:
+            options["rolling"] = rolling
+        self.settings = make_settings(
+            base, format=format, compression=compression, bucketer=bucketer, uid=uid, **options
+        )
+        self._stream: Any = None
+
+    def __repr__(self) -> str:
+        return f"FileSink({self.settings.base!r}, uid={self.settings.uid!r})"
+
+    def local(self, subtask_index: int = 0) -> LocalSink:
+        """The sink without Spark, to be used in a ``with`` block.
+
+        Args:
+            subtask_index: Tells independent writers with this uid apart; each has checkpoints of its own.
+        """
+        return LocalSink(self.settings, subtask_index)
+
+    def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch; pass this method to ``writeStream.foreachBatch``.
+
+        Returns once the batch counts: it is in a durably completed checkpoint. A batch that comes again is recognised
+        and not written twice.
+
+        Raises:
+            CheckpointMismatch: The query or batch does not continue what the sink holds; nothing was written.
+            Fenced: Another query has taken the sink over.
+        """
+        self._spark_stream().foreach_batch(df, batch_id)
+
+    def start(
+        self,
+        df: DataFrame,
+        *,
+        checkpoint_location: str,
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> StartedQuery:
+        """Start a streaming query into this sink, with a clean end and the idle timer bound to it.
+
+        Args:
+            df: A streaming DataFrame.
+            checkpoint_location: Spark's checkpoint directory.
+            trigger: Arguments of ``writeStream.trigger``, for instance ``{"availableNow": True}``.
+            query_name: Name of the query.
+            options: Further options of ``writeStream``.
+
+        Returns:
+            The query; use it in a ``with`` block, or call its ``finish()`` when it has ended.
+        """
+        return self._spark_stream().start(
+            df, checkpoint_location=checkpoint_location, trigger=trigger, query_name=query_name, options=options
+        )
+
+    def _spark_stream(self) -> Any:
+        if self._stream is None:
+            from partfile.sink.spark.stream import SparkStream  # noqa: PLC0415 - importing partfile needs no Spark
+
+            self._stream = SparkStream(self.settings)
+        return self._stream

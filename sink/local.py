@@ -1,0 +1,169 @@
+"""The sink without Spark: one operator and its coordinator in one process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from partfile.filesystems.errors import PartfileError
+from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
+from partfile.sink.progress import BatchProgress, report
+from partfile.sink.runtime import Runtime
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pydantic import JsonValue
+
+    from partfile.sink.settings import SinkSettings
+
+
+class LocalSink:
+    """Writes record batches to part files from plain Python, exactly once between checkpoints.
+
+    Rows count once ``checkpoint`` has returned. After a crash, go on from ``position``: what was passed to the last
+    completed checkpoint. Leaving the ``with`` block ends cleanly: a last checkpoint publishes every part. Leaving it by
+    an exception publishes nothing that was not checkpointed.
+
+    Args:
+        settings: The sink's options.
+        subtask_index: Tells independent writers with one uid apart: each has a chain of checkpoints of its own.
+    """
+
+    def __init__(self, settings: SinkSettings, subtask_index: int = 0) -> None:
+        job = settings.uid if subtask_index == 0 else f"{settings.uid}.{subtask_index}"
+        self._settings = settings
+        self._runtime = Runtime(settings, job)
+        self._operator = SinkOperator(self._runtime.store, settings.description)
+        self._subtask = subtask_index
+        self._rows = 0
+        self._position: JsonValue = None
+        self._opened = False
+
+    @property
+    def position(self) -> JsonValue:
+        """What was passed to the newest completed checkpoint; None before the first."""
+        return self._runtime.coordinator.state.position.user_position
+
+    def open(self) -> Self:
+        """Restore: settle and publish what the last run left, and take the sink over from it.
+
+        Raises:
+            SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed.
+        """
+        now_ms = self._settings.clock()
+        self._runtime.coordinator.start(lambda _position: None, now_ms)
+        state = assigned_to(self._runtime.coordinator.assignment(), 0)
+        fresh = state.model_copy(
+            update={"subtask": self._subtask, "max_count": self._runtime.coordinator.state.max_count}
+        )
+        self._operator.open(self._context(now_ms), fresh)
+        self._position = self.position
+        self._opened = True
+        return self
+
+    def write(self, rows: pa.RecordBatch | pa.Table, position: JsonValue = None) -> None:
+        """Add rows. They are not durable before the next checkpoint.
+
+        Args:
+            rows: A record batch or a table.
+            position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it.
+        """
+        self._check_open()
+        batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+        self._operator.advance(self._context(self._settings.clock()))
+        for batch in batches:
+            self._operator.write(batch)
+            self._rows += batch.num_rows
+        if position is not None:
+            self._position = position
+
+    def checkpoint(self, position: JsonValue = None) -> BatchProgress:
+        """Make every row written so far count, exactly once, and publish the parts that have rolled.
+
+        Args:
+            position: Where the input stands; None keeps what ``write`` was told last. Given back as ``position`` after
+                a restore.
+
+        Raises:
+            Fenced: Another process has taken the sink over; this one is closed.
+            OutcomeUnknown: The checkpoint may be complete; open a new sink and look at its ``position``.
+        """
+        self._check_open()
+        if position is not None:
+            self._position = position
+        try:
+            return self._checkpoint()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release everything without a checkpoint: rows since the last one do not count."""
+        self._opened = False
+        self._operator.close()
+        self._runtime.close()
+
+    def finish(self) -> None:
+        """End cleanly: a last checkpoint that publishes every part, or keeps them all with ``on_stop="keep"``."""
+        self._check_open()
+        keep = self._settings.on_stop == "keep"
+        if not keep:
+            self._operator.roll_all()
+        self.checkpoint()
+        self._operator.close()
+        self._runtime.coordinator.finish(self._settings.clock(), keep=keep)
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._opened:
+                self.finish()
+        finally:
+            self.close()
+
+    def _checkpoint(self) -> BatchProgress:
+        coordinator = self._runtime.coordinator
+        now_ms = self._settings.clock()
+        self._operator.advance(self._context(now_ms))
+        pending = coordinator.trigger(now_ms)
+        snapshot = self._operator.snapshot(pending.checkpoint_id)
+        stands = coordinator.state.position.model_copy(update={"user_position": self._position})
+        # Inside its own chain the operator is the only subtask; its index shows in the names of parts alone.
+        done = coordinator.complete(pending, [snapshot.model_copy(update={"subtask": 0})], stands)
+        self._operator.notify_checkpoint_complete(done.checkpoint_id)
+        progress = BatchProgress(
+            uid=self._settings.uid,
+            query_id=None,
+            batch_id=None,
+            checkpoint_id=done.checkpoint_id,
+            rows=self._rows,
+            parts_in_progress=len(snapshot.open),
+            parts_pending=done.owed,
+            parts_finished=done.published,
+            commit_ms=done.commit_ms,
+            publish_ms=done.publish_ms,
+        )
+        self._rows = 0
+        report(progress, self._settings.on_progress)
+        return progress
+
+    def _context(self, now_ms: int) -> SubtaskContext:
+        coordinator = self._runtime.coordinator
+        return SubtaskContext(
+            subtask=self._subtask,
+            attempt=0,
+            generation=coordinator.generation,
+            chain=coordinator.state.position.chain,
+            batch_time_ms=now_ms,
+        )
+
+    def _check_open(self) -> None:
+        if not self._opened:
+            raise PartfileError("the sink is not open", hint="Use it in a with block, or call open() first.")

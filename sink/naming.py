@@ -1,0 +1,83 @@
+"""Names of part files: ``{prefix}-{chain}-{subtask}-{count}{suffix}`` and its staged forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import model_validator
+
+from partfile.filesystems.port import PartHandle, check_relative_path
+from partfile.sink.options import Options
+
+HIDING_PREFIXES = ("_", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class PartNumber:
+    """What makes a final name unique under a base path."""
+
+    chain: str
+    """8 hexadecimal digits made with the first checkpoint of the chain."""
+    subtask: int
+    count: int
+    """The part counter: one beyond the committed union maximum, then upwards (S4)."""
+
+
+class PartNaming(Options):
+    """Affixes of part files. The defaults hide every staged file from Spark, Hive, Trino and pyarrow datasets."""
+
+    part_prefix: str = "part"
+    """Start of every final name; must not hide the file."""
+    part_suffix: str | None = None
+    """End of every final name; None takes the suffix of the format, compression included."""
+    in_progress_prefix: str = "_"
+    """Start of the name of a part that is being written; must hide the file: begin with ``_`` or ``.``."""
+    in_progress_suffix: str = ".in-progress"
+    """End of the name of a part that is being written."""
+    pending_prefix: str = "_"
+    """Start of the name of a closed part that waits for its checkpoint; must hide the file."""
+    pending_suffix: str = ".pending"
+    """End of the name of a closed part that waits for its checkpoint."""
+    valid_length_prefix: str = "_"
+    """Start of the name of a sidecar; must hide the file."""
+    valid_length_suffix: str = ".valid-length"
+    """End of the name of a sidecar."""
+
+    @model_validator(mode="after")
+    def _names_keep_their_meaning(self) -> Self:
+        for field in ("in_progress_prefix", "pending_prefix", "valid_length_prefix"):
+            if not getattr(self, field).startswith(HIDING_PREFIXES):
+                raise ValueError(
+                    f"{field}={getattr(self, field)!r} would show unfinished files to readers; begin it with '_' or "
+                    "'.', a suffix alone hides nothing"
+                )
+        if not self.part_prefix or self.part_prefix.startswith(HIDING_PREFIXES):
+            raise ValueError(f"part_prefix={self.part_prefix!r} would hide finished files; begin it with a letter")
+        part = self.handle("", PartNumber("0" * 8, 0, 0), suffix="", token="0" * 32)
+        names = (part.name, part.in_progress, part.pending, part.sidecar)
+        if len(set(names)) < len(names):
+            raise ValueError("in-progress, pending and valid-length files need affixes that differ")
+        for name in names:
+            check_relative_path(name)
+        return self
+
+    def handle(self, bucket: str, number: PartNumber, *, suffix: str, token: str) -> PartHandle:
+        """Name a new part.
+
+        Args:
+            bucket: Its bucket, relative to the base.
+            number: What makes its final name unique.
+            suffix: The format's suffix, used unless ``part_suffix`` is set.
+            token: 128 random bits drawn by this attempt, for its staged names.
+        """
+        end = suffix if self.part_suffix is None else self.part_suffix
+        final = f"{self.part_prefix}-{number.chain}-{number.subtask}-{number.count}{end}"
+        return PartHandle(
+            bucket=bucket,
+            name=final,
+            in_progress=f"{self.in_progress_prefix}{final}.{token}{self.in_progress_suffix}",
+            pending=f"{self.pending_prefix}{final}.{token}{self.pending_suffix}",
+            sidecar=f"{self.valid_length_prefix}{final}{self.valid_length_suffix}",
+            valid_length=0,
+        )

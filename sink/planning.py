@@ -1,0 +1,197 @@
+"""Decisions of the coordinator: what a start does with restored parts, and what each checkpoint holds. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from partfile.sink import lifecycle
+from partfile.sink.states import OPERATOR, CoordinatorSnapshot, PendingPart, StreamPosition, SubtaskSnapshot
+from partfile.snapshot.model import OperatorState, SubtaskState
+from partfile.snapshot.redistribution import redistribute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from partfile.sink.rolling import RollingPolicy
+    from partfile.sink.states import OpenPart
+    from partfile.snapshot.model import CheckpointMetadata, StateHandle, States
+
+OpenParts = dict[int, tuple["OpenPart", ...]]
+"""Open parts by the subtask they are assigned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSnapshot:
+    """The whole state of a sink as of one checkpoint."""
+
+    position: StreamPosition
+    open: OpenParts
+    pending: tuple[PendingPart, ...]
+    """Parts to be settled and published because this checkpoint is complete, or owed from earlier ones."""
+    max_count: int
+    """Union maximum of the part counters; -1 before the first part."""
+
+    @classmethod
+    def fresh(cls, chain: str) -> SinkSnapshot:
+        """The state of a sink that has never written."""
+        return cls(StreamPosition(chain=chain), {}, (), -1)
+
+
+def restored_state(link: CheckpointMetadata, read: Callable[[StateHandle], States]) -> SinkSnapshot:
+    """Assemble the state that a link holds.
+
+    Args:
+        link: The newest link that holds state.
+        read: Resolves a state handle.
+    """
+    operator = link.operators[OPERATOR]
+    coordinator = CoordinatorSnapshot.from_states(read(operator.coordinator) if operator.coordinator else {})
+    subtasks = [SubtaskSnapshot.from_states(state.subtask, read(state.handle)) for state in operator.subtasks]
+    return SinkSnapshot(
+        position=coordinator.position,
+        open={snapshot.subtask: snapshot.open for snapshot in subtasks if snapshot.open},
+        pending=(*(part for snapshot in subtasks for part in snapshot.pending), *coordinator.pending),
+        max_count=max((snapshot.max_count for snapshot in subtasks), default=-1),
+    )
+
+
+def begin_generation(
+    restored: SinkSnapshot, *, published: bool, generation: int, checkpoint_id: int, may_keep: bool
+) -> SinkSnapshot:
+    """What a fence link holds: the restored state, with every part that must not be appended to marked for publication.
+
+    A restored part is never appended to again, because a zombie of the old run may still hold it (S2); the exception
+    are the parts that a clean stop kept, which are handed to the new generation.
+
+    Args:
+        restored: The state of the newest link.
+        published: Whether all pending parts of that link have their final names already: then nobody looks for them
+            again, since consumers may have moved them (S5).
+        generation: The new generation.
+        checkpoint_id: Id of the fence link.
+        may_keep: Whether the store can append at all.
+    """
+    keep = restored.position.kept and may_keep
+    opened = [part for parts in restored.open.values() for part in parts]
+    settled = [] if keep else [abandoned(part, checkpoint_id) for part in opened]
+    return SinkSnapshot(
+        position=restored.position.model_copy(update={"kept": False}),
+        open=_handed_over(restored.open, generation) if keep else {},
+        pending=(*(() if published else restored.pending), *settled),
+        max_count=restored.max_count,
+    )
+
+
+def abandoned(part: OpenPart, checkpoint_id: int) -> PendingPart:
+    """An open part that is to be cut to its valid length and published."""
+    return PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=True)
+
+
+def after_batch(
+    before: SinkSnapshot,
+    acknowledged: Iterable[SubtaskSnapshot],
+    *,
+    position: StreamPosition,
+    policy: RollingPolicy,
+    now_ms: int,
+    checkpoint_id: int,
+    completed_id: int,
+) -> SinkSnapshot:
+    """The state after a batch: what subtasks acknowledged, and what is carried for those that did not run.
+
+    Args:
+        before: The state the batch began with; its ``pending`` are the parts whose publication is still owed.
+        acknowledged: The snapshots of the subtasks that ran.
+        position: Where the stream stands after the batch.
+        policy: Rolls carried parts whose time has come.
+        now_ms: The batch time.
+        checkpoint_id: The checkpoint that will hold the result.
+        completed_id: The newest completed checkpoint: pending parts an operator repeats from it are accounted for.
+    """
+    ran = {snapshot.subtask: snapshot for snapshot in acknowledged}
+    carried: OpenParts = {}
+    over: list[OpenPart] = []
+    for subtask, parts in before.open.items():
+        if subtask not in ran:
+            stay, gone = lifecycle.due(parts, policy, now_ms)
+            carried[subtask] = tuple(stay)
+            over += gone
+    opened = carried | {subtask: snapshot.open for subtask, snapshot in ran.items()}
+    fresh = [part for snapshot in ran.values() for part in snapshot.pending if part.since > completed_id]
+    rolled = [PendingPart(part=part.part, rows=part.rows, since=checkpoint_id) for part in over]
+    seen = len(ran) or before.position.parallelism
+    return SinkSnapshot(
+        position=position.model_copy(update={"parallelism": seen}),
+        open=_dealt(_without_empty(opened), seen, before.position.parallelism),
+        pending=(*before.pending, *fresh, *rolled),
+        max_count=max((before.max_count, *(snapshot.max_count for snapshot in ran.values()))),
+    )
+
+
+def roll_due(before: SinkSnapshot, policy: RollingPolicy, now_ms: int, checkpoint_id: int) -> SinkSnapshot:
+    """The state after the timer has closed every part that is idle or aged; the same object if there is none."""
+    opened: OpenParts = {}
+    over: list[OpenPart] = []
+    for subtask, parts in before.open.items():
+        stay, gone = lifecycle.due(parts, policy, now_ms)
+        opened[subtask] = tuple(stay)
+        over += gone
+    if not over:
+        return before
+    rolled = [PendingPart(part=part.part, rows=part.rows, since=checkpoint_id) for part in over]
+    return replace(before, open=_without_empty(opened), pending=(*before.pending, *rolled))
+
+
+def at_clean_end(before: SinkSnapshot, *, keep: bool, checkpoint_id: int) -> SinkSnapshot:
+    """The state a clean end leaves: every open part rolled, or all of them kept for the next run."""
+    if keep:
+        return replace(before, position=before.position.model_copy(update={"kept": True}))
+    rolled = [
+        PendingPart(part=part.part, rows=part.rows, since=checkpoint_id)
+        for parts in before.open.values()
+        for part in parts
+    ]
+    return replace(before, open={}, pending=(*before.pending, *rolled))
+
+
+def _handed_over(opened: OpenParts, generation: int) -> OpenParts:
+    return {
+        subtask: tuple(part.model_copy(update={"generation": generation}) for part in parts)
+        for subtask, parts in opened.items()
+    }
+
+
+def _without_empty(opened: Mapping[int, tuple[OpenPart, ...]]) -> OpenParts:
+    return {subtask: parts for subtask, parts in opened.items() if parts}
+
+
+def _dealt(opened: OpenParts, parallelism: int, before: int) -> OpenParts:
+    """Deal the open parts out over the subtasks seen, if their number has changed; else everyone keeps theirs."""
+    if not opened or parallelism < 1 or (parallelism == before and max(opened) < parallelism):
+        return opened
+    states = [SubtaskSnapshot(subtask=0, open=opened[subtask]).to_states() for subtask in sorted(opened)]
+    dealt: OpenParts = defaultdict(tuple)
+    for subtask, share in enumerate(redistribute(states, parallelism)):
+        dealt[subtask] = SubtaskSnapshot.from_states(subtask, share).open
+    return _without_empty(dealt)
+
+
+def operator_state(snapshot: SinkSnapshot, write: Callable[[States], StateHandle]) -> OperatorState:
+    """A sink's state as a link holds it.
+
+    Args:
+        snapshot: The state.
+        write: Keeps a state and returns its handle.
+    """
+    subtasks = [
+        SubtaskSnapshot(subtask=subtask, open=snapshot.open.get(subtask, ()), max_count=snapshot.max_count)
+        for subtask in sorted({0, *snapshot.open})
+    ]
+    coordinator = CoordinatorSnapshot(position=snapshot.position, pending=snapshot.pending)
+    return OperatorState(
+        parallelism=snapshot.position.parallelism,
+        subtasks=tuple(SubtaskState(subtask=state.subtask, handle=write(state.to_states())) for state in subtasks),
+        coordinator=write(coordinator.to_states()),
+    )

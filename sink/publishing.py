@@ -1,0 +1,62 @@
+"""Publish the parts of a completed checkpoint, several at a time; say which are still owed."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partfile.filesystems.port import Cut, PartStore
+    from partfile.sink.states import PendingPart
+
+logger = logging.getLogger("partfile")
+
+
+class Publisher:
+    """Settles and publishes parts through the store.
+
+    Args:
+        store: Where the parts are.
+        cut: How a part that is longer than its valid length is cut.
+        threads: Parts published at the same time, at least 1.
+    """
+
+    def __init__(self, store: PartStore, cut: Cut, threads: int) -> None:
+        self._store = store
+        self._cut = cut
+        self._threads = threads
+
+    def publish(self, parts: Sequence[PendingPart]) -> tuple[PendingPart, ...]:
+        """Publish each part; return those that could not be published now and are still owed.
+
+        Idempotent. A storage failure leaves the part owed: it stays in the snapshot and is tried again with the next
+        checkpoint and at restore.
+
+        Raises:
+            PartMissing: A part that the checkpoint vouches for is gone; the others have been published.
+            CommitConflict: Foreign bytes stand in the place of one; the others have been published.
+        """
+        if self._threads == 1 or len(parts) <= 1:
+            failures = [self._attempt(part) for part in parts]
+        else:
+            with ThreadPoolExecutor(min(self._threads, len(parts)), "partfile-publish") as pool:
+                failures = list(pool.map(self._attempt, parts))
+        for failure in failures:
+            if failure is not None and not isinstance(failure, StoreError):
+                raise failure
+        return tuple(part for part, failure in zip(parts, failures, strict=True) if failure is not None)
+
+    def _attempt(self, part: PendingPart) -> Exception | None:
+        try:
+            self._store.publish(part.part, self._cut)
+        except StoreError as error:
+            logger.warning("part %s is not published yet: %s", part.part.path_of(part.part.name), error)
+            return error
+        except Exception as error:  # noqa: BLE001 - raised by the caller once the other parts are published
+            return error
+        return None

@@ -1,0 +1,50 @@
+"""What a running sink holds on the coordinator's side: its stores and its coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partfile.sink.coordinator import CommitSettings, SinkCoordinator
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.version import __version__
+
+if TYPE_CHECKING:
+    from partfile.sink.settings import SinkSettings
+
+MARKER = "_marker"
+
+
+class Runtime:
+    """The stores and the coordinator of one run of a sink.
+
+    Args:
+        settings: The sink's options.
+        job: The name of the chain of checkpoints: the uid, or a name made from it.
+    """
+
+    def __init__(self, settings: SinkSettings, job: str) -> None:
+        self.job = job
+        self.store = settings.open_store(settings.base, settings.storage_options)
+        self.metadata = settings.open_store(settings.checkpoint_url, settings.storage_options)
+        self.storage = CheckpointStorage(self.metadata, job)
+        self.coordinator = SinkCoordinator(
+            self.store,
+            self.storage,
+            CommitSettings(
+                rolling=settings.rolling,
+                cut=settings.cut,
+                publish_threads=settings.publish_threads,
+                retained_checkpoints=settings.retained_checkpoints,
+                writer=__version__,
+            ),
+        )
+
+    @property
+    def marker_path(self) -> str:
+        """The file whose lock proves a shared file system with real locks (S13)."""
+        return f"{self.job}/{MARKER}"
+
+    def close(self) -> None:
+        """Release the stores; may be called twice."""
+        self.store.close()
+        self.metadata.close()

@@ -1,0 +1,145 @@
+"""Every option of a FileSink, checked when the sink is made."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from partfile.bucketers.base_path import BasePathBucketer
+from partfile.bucketers.port import Bucketer
+from partfile.bucketers.resolve import resolve_bucketer
+from partfile.filesystems.opening import open_store
+from partfile.filesystems.port import Cut, Store
+from partfile.sink.admission import AdmissionRules
+from partfile.sink.clock import Clock, system_clock_ms
+from partfile.sink.naming import PartNaming
+from partfile.sink.operator import SinkDescription
+from partfile.sink.options import Options
+from partfile.sink.progress import BatchProgress
+from partfile.sink.rolling import RollingPolicy
+from partfile.writers.formats import resolve_format
+from partfile.writers.port import Format
+
+STATE_DIRECTORY = "_partfile"
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+StoreOpener = Callable[[str, Mapping[str, object]], Store]
+
+
+class SinkSettings(Options):
+    """Options of a sink."""
+
+    base: str
+    """Where finished files go: a local path, ``file://``, later ``hdfs://`` and ``s3://``."""
+    uid: str
+    """Stable name of the sink; its checkpoints are found by it. Changing it starts from nothing."""
+    format: Format
+    """How rows become bytes."""
+    bucketer: Bucketer = Field(default_factory=BasePathBucketer)
+    """Which directory a row goes to."""
+    rolling: RollingPolicy = Field(default_factory=RollingPolicy)
+    """When a part is closed."""
+    naming: PartNaming = Field(default_factory=PartNaming)
+    """Affixes of part files."""
+    cut: Cut = "auto"
+    """How a part that a crash left too long is cut; ``valid-length`` needs readers that honour sidecars."""
+    distribution: Literal["none", "hash"] = "none"
+    """``none`` keeps the batch's partitions; ``hash`` sends each bucket to one subtask: a shuffle, but fewer files."""
+    hash_partitions: int | None = Field(default=None, ge=1)
+    """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
+    checkpoint_dir: str | None = None
+    """Where checkpoints go; None is ``_partfile`` below the base. The uid is a directory in it."""
+    storage_options: Mapping[str, object] = Field(default_factory=dict, repr=False)
+    """Passed to the store; may hold secrets, so it is never shown."""
+    retained_checkpoints: int = Field(default=2, ge=1)
+    """Completed checkpoints that are kept."""
+    max_open_parts: int = Field(default=1000, ge=1)
+    """Parts a subtask holds open at once; beyond it the least recently used one is rolled."""
+    publish_threads: int = Field(default=8, ge=1)
+    """Parts published at the same time."""
+    on_stop: Literal["publish", "keep"] = "publish"
+    """What a clean end does with open parts: publish them, or keep them for the next run to go on with."""
+    on_bad_bucket: str = "fail"
+    """``fail``, or the bucket for rows whose own bucket cannot be named."""
+    rules: AdmissionRules = Field(default_factory=AdmissionRules)
+    """What is allowed when a query does not simply continue."""
+    on_progress: Callable[[BatchProgress], None] | None = None
+    """Called with the progress of each batch, on the driver."""
+    clock: Clock = system_clock_ms
+    """The coordinator's clock: milliseconds since the epoch."""
+    open_store: StoreOpener = open_store
+    """Opens the coordinator's stores; replaced in tests that inject faults."""
+    open_store_in_tasks: StoreOpener = open_store
+    """Opens the stores of Spark's tasks; must be picklable."""
+
+    @field_validator("base", "checkpoint_dir", mode="before")
+    @classmethod
+    def _path_is_text(cls, value: object) -> object:
+        path = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if isinstance(path, str) and not path.strip():
+            raise ValueError("an empty path names no directory")
+        return path
+
+    @field_validator("uid")
+    @classmethod
+    def _uid_is_a_name(cls, value: str) -> str:
+        if not _UID.fullmatch(value):
+            raise ValueError("use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit")
+        return value
+
+    @field_validator("bucketer", mode="before")
+    @classmethod
+    def _bucketer_may_be_a_callable(cls, value: Any) -> Bucketer:
+        return resolve_bucketer(value)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.hash_partitions is not None and self.distribution != "hash":
+            raise ValueError("hash_partitions has no effect without distribution='hash'")
+        return self
+
+    @property
+    def checkpoint_url(self) -> str:
+        """The directory that holds the directories of the uids."""
+        return self.checkpoint_dir or f"{self.base.rstrip('/')}/{STATE_DIRECTORY}"
+
+    @property
+    def description(self) -> SinkDescription:
+        """What every operator of the sink does with rows."""
+        return SinkDescription(
+            format=self.format,
+            bucketer=self.bucketer,
+            rolling=self.rolling,
+            naming=self.naming,
+            max_open_parts=self.max_open_parts,
+            on_bad_bucket=self.on_bad_bucket,
+        )
+
+
+def make_settings(
+    base: Any,
+    *,
+    format: str | Format,
+    compression: str | None,
+    bucketer: Any,
+    **options: Any,
+) -> SinkSettings:
+    """Check a sink's options.
+
+    Raises:
+        ConfigError: An option cannot be used; the message names it.
+    """
+    rules = AdmissionRules(
+        **{name: options.pop(name) for name in ("on_new_query", "on_gap") if name in options},
+    )
+    return SinkSettings(
+        base=base,
+        format=resolve_format(format, compression),
+        bucketer=BasePathBucketer() if bucketer is None else bucketer,
+        rules=rules,
+        **options,
+    )

@@ -1,0 +1,73 @@
+"""Who calls: the query, its run, and Spark's own record of a batch's offsets."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from partfile.filesystems.errors import PartfileError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("partfile")
+
+_QUERY_ID = "sql.streaming.queryId"
+_RUN_ID = "spark.jobGroup.id"
+_OFFSETS_PREAMBLE_LINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRun:
+    """One run of one query in one process: what restores once and then owns the sink."""
+
+    process_id: int
+    query_id: str
+    run_id: str
+
+
+def current_run(session: SparkSession) -> QueryRun:
+    """The query that calls foreachBatch on this thread.
+
+    Spark keeps both ids in properties of the calling thread: the query id survives restarts, the run id does not.
+
+    Raises:
+        PartfileError: There is no query id: not called by foreachBatch, or under Spark Connect, which hides it.
+    """
+    context = getattr(session, "_sc", None)
+    query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
+    if query_id is None:
+        raise PartfileError(
+            "foreach_batch found no streaming query id on this thread",
+            hint="Pass it to writeStream.foreachBatch of a classic Spark session; Spark Connect does not tell the id.",
+        )
+    return QueryRun(os.getpid(), query_id, context.getLocalProperty(_RUN_ID) or "")
+
+
+def offsets_digest(session: SparkSession, query_id: str, batch_id: int) -> str | None:
+    """Digest of Spark's ``offsets/N``, without its time stamp and settings; None where it cannot be read.
+
+    Two batches with one id but other offsets hold other rows: that is how a changed Spark checkpoint is noticed.
+    """
+    try:
+        text = _read_offsets(session, query_id, batch_id)
+    except Exception as error:  # noqa: BLE001 - a hint only: whatever Py4J raises, the batch goes on without it
+        logger.debug("offsets of batch %d cannot be read: %s", batch_id, error)
+        return None
+    offsets = text.splitlines()[_OFFSETS_PREAMBLE_LINES:]
+    return hashlib.sha256("\n".join(offsets).encode()).hexdigest()[:32] if offsets else None
+
+
+def _read_offsets(session: SparkSession, query_id: str, batch_id: int) -> str:
+    java: Any = session._sc._jvm  # noqa: SLF001 - PySpark has no public way to a query's checkpoint location
+    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # type: ignore[attr-defined] # noqa: SLF001
+    root = queries.get(java.java.util.UUID.fromString(query_id)).resolvedCheckpointRoot()
+    path = java.org.apache.hadoop.fs.Path(f"{root}/offsets/{batch_id}")
+    stream = path.getFileSystem(session._sc._jsc.hadoopConfiguration()).open(path)  # type: ignore[attr-defined] # noqa: SLF001
+    try:
+        return str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()

@@ -1,0 +1,68 @@
+"""A started query with a clean end: when it has stopped, nothing stays in progress (or all is kept on purpose)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from partfile.sink.spark.stream import SparkStream
+
+
+class StartedQuery:
+    """A streaming query into a sink. Everything of Spark's ``StreamingQuery`` is available on it.
+
+    In a ``with`` block the end is clean: a query that ends by itself (``availableNow``) is waited for, any other is
+    stopped between two batches, then the sink publishes its open parts. If the block or the query fails, nothing more
+    is published now; the next run settles what completed checkpoints vouch for.
+
+    Args:
+        query: Spark's query.
+        stream: The sink's side of it.
+        ends_itself: Whether the trigger lets the query end by itself.
+    """
+
+    def __init__(self, query: StreamingQuery, stream: SparkStream, *, ends_itself: bool) -> None:
+        self._query = query
+        self._stream = stream
+        self._ends_itself = ends_itself
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    @property
+    def query(self) -> StreamingQuery:
+        """Spark's own object."""
+        return self._query
+
+    def stop(self) -> None:
+        """Stop the query, if possible between two batches, and end the sink cleanly."""
+        self._stream.wait_for_batch()
+        self._query.stop()
+        self.finish()
+
+    def finish(self) -> None:
+        """End the sink cleanly once the query has ended: publish every open part, or keep them (``on_stop``).
+
+        Does nothing while the query is active or after it failed.
+        """
+        if not self._query.isActive and self._query.exception() is None:
+            self._stream.finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._ends_itself:
+            self._query.awaitTermination()
+            self.finish()
+        elif kind is None or issubclass(kind, KeyboardInterrupt):
+            self.stop()
+        else:
+            self._query.stop()
+            self._stream.release()

@@ -1,0 +1,299 @@
+"""A micro-batch is a checkpoint: restore once a run, recognise replays, write, complete, publish (DESIGN section 5)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from partfile.bucketers.port import BucketContext
+from partfile.filesystems.errors import Fenced, PartfileError
+from partfile.sink.admission import Admission, admit, position_after
+from partfile.sink.clock import stopwatch_ms
+from partfile.sink.progress import BatchProgress, report
+from partfile.sink.runtime import Runtime
+from partfile.sink.spark.distribution import by_bucket
+from partfile.sink.spark.identity import current_run, offsets_digest
+from partfile.sink.spark.task import ACKNOWLEDGEMENT, WriteTask, read_acknowledgement
+from partfile.sink.spark.timer import IdleTimer
+from partfile.sink.states import QueryPosition, SubtaskSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from partfile.sink.coordinator import CommitReport
+    from partfile.sink.settings import SinkSettings
+    from partfile.sink.spark.identity import QueryRun
+    from partfile.sink.spark.query import StartedQuery
+    from partfile.sink.spark.task import Acknowledgement
+    from partfile.sink.states import StreamPosition
+    from partfile.snapshot.pending import PendingCheckpoint
+
+logger = logging.getLogger("partfile")
+
+
+class SparkStream:
+    """One sink on a Spark driver. Batches, the idle timer and the clean end take one mutex.
+
+    Args:
+        settings: The sink's options.
+    """
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+        self._mutex = threading.RLock()
+        self._run: QueryRun | None = None
+        self._runtime: Runtime | None = None
+        self._timer: IdleTimer | None = None
+        self._last_query_id: str | None = None
+
+    def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch; see FileSink.foreach_batch."""
+        run = current_run(df.sparkSession)
+        batch = QueryPosition(
+            query_id=run.query_id,
+            batch_id=batch_id,
+            offsets_digest=offsets_digest(df.sparkSession, run.query_id, batch_id),
+        )
+        with self._mutex:
+            try:
+                self._batch(df, run, batch)
+            except BaseException:
+                # Whatever was decided may or may not have happened; only a restore can tell.
+                self._end_generation()
+                raise
+
+    def start(
+        self,
+        df: DataFrame,
+        *,
+        checkpoint_location: str,
+        trigger: Mapping[str, Any] | None,
+        query_name: str | None,
+        options: Mapping[str, str] | None,
+    ) -> StartedQuery:
+        """Start a query with a clean end bound to it; see FileSink.start."""
+        from partfile.sink.spark.query import StartedQuery  # noqa: PLC0415 - it needs this class
+
+        writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
+        for name, value in (options or {}).items():
+            writer = writer.option(name, value)
+        if query_name is not None:
+            writer = writer.queryName(query_name)
+        if trigger:
+            writer = writer.trigger(**trigger)
+        ends_itself = any(name in (trigger or {}) for name in ("availableNow", "once"))
+        return StartedQuery(writer.start(), self, ends_itself=ends_itself)
+
+    def wait_for_batch(self) -> None:
+        """Wait until no batch is being written."""
+        with self._mutex:
+            return
+
+    def finish(self) -> None:
+        """End cleanly: publish every open part, or keep them all (``on_stop``), and release the sink.
+
+        If the stop interrupted a batch, a restore settles what the last completed checkpoint holds.
+        """
+        with self._mutex:
+            try:
+                runtime = self._runtime
+                if runtime is None and self._last_query_id is not None:
+                    self._settle_interrupted(self._last_query_id)
+                elif runtime is not None:
+                    keep = self._settings.on_stop == "keep"
+                    done = runtime.coordinator.finish(self._settings.clock(), keep=keep)
+                    if done is not None:
+                        self._report_between(done)
+            finally:
+                self.release()
+
+    def release(self) -> None:
+        """Let go of everything without a clean end; the next run restores."""
+        with self._mutex:
+            self._end_generation()
+            self._last_query_id = None
+
+    def _settle_interrupted(self, query_id: str) -> None:
+        def only_ours(stands: StreamPosition) -> None:
+            if stands.query is None or stands.query.query_id != query_id:
+                raise Fenced(f"another query has taken over uid {self._settings.uid!r}")
+
+        runtime = Runtime(self._settings, self._settings.uid)
+        try:
+            runtime.coordinator.start(only_ours, self._settings.clock())
+        finally:
+            runtime.close()
+
+    def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition) -> None:
+        restore_ms = self._restore(run, batch) if run != self._run else 0.0
+        runtime = self._live()
+        stands = runtime.coordinator.state.position
+        if admit(self._settings.uid, stands, batch, self._settings.rules) is Admission.REPLAY:
+            done = runtime.coordinator.publish_owed()
+            self._report_replay(batch, done, restore_ms)
+            return
+        now_ms = self._settings.clock()
+        began = stopwatch_ms()
+        pending = runtime.coordinator.trigger(now_ms)
+        hashed = self._hash_partitions(df, stands)
+        acknowledged = self._write(df, pending, hashed)
+        write_ms = stopwatch_ms() - began
+        for one in acknowledged:
+            pending = pending.acknowledge(one.state, one.submission)[0]
+        snapshots = self._snapshots(pending, len(acknowledged))
+        position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
+        done = runtime.coordinator.complete(pending, snapshots, position)
+        self._report_batch(batch, acknowledged, snapshots, done, restore_ms, write_ms)
+
+    def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
+        """Begin a generation for this run; raises before anything is changed if the run may not go on."""
+        began = stopwatch_ms()
+        self._end_generation()
+        runtime = Runtime(self._settings, self._settings.uid)
+        try:
+            runtime.coordinator.start(
+                lambda stands: void(admit(self._settings.uid, stands, batch, self._settings.rules)),
+                self._settings.clock(),
+            )
+        except BaseException:
+            runtime.close()
+            raise
+        self._runtime, self._run = runtime, run
+        self._last_query_id = run.query_id
+        self._timer = IdleTimer(lambda: self._tick(runtime), self._settings.rolling.check_interval_s)
+        return stopwatch_ms() - began
+
+    def _write(self, df: DataFrame, pending: PendingCheckpoint, hashed: int | None) -> list[Acknowledgement]:
+        runtime = self._live()
+        if not runtime.metadata.hold_marker(runtime.marker_path):
+            logger.warning("%s: another process holds the marker; parts roll at every checkpoint", self._settings.uid)
+        coordinator = runtime.coordinator
+        task = WriteTask(
+            base=self._settings.base,
+            checkpoint_url=self._settings.checkpoint_url,
+            job=runtime.job,
+            marker_path=runtime.marker_path,
+            open_store=self._settings.open_store_in_tasks,
+            description=self._settings.description,
+            shares=coordinator.assignment(),
+            max_count=coordinator.state.max_count,
+            checkpoint_id=pending.checkpoint_id,
+            submission=pending.submission,
+            generation=coordinator.generation,
+            chain=coordinator.state.position.chain,
+            batch_time_ms=pending.time_ms,
+            storage_options=self._settings.storage_options,
+        )
+        if hashed is not None:
+            context = BucketContext(batch_time_ms=pending.time_ms, on_bad_bucket=self._settings.on_bad_bucket)
+            df = by_bucket(df, self._settings.bucketer, context, hashed)
+        return [read_acknowledgement(row) for row in df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()]
+
+    def _snapshots(self, pending: PendingCheckpoint, rows: int) -> list[SubtaskSnapshot]:
+        """The subtasks' snapshots, exactly one for each of the partitions 0 to n-1."""
+        subtasks = pending.subtasks()
+        if len(subtasks) != rows:
+            raise PartfileError(
+                f"{rows} acknowledgements for {len(subtasks)} partitions: one was counted twice or belongs elsewhere",
+                checkpoint_id=pending.checkpoint_id,
+            )
+        read = self._live().storage.read_state
+        return [SubtaskSnapshot.from_states(state.subtask, read(state.handle)) for state in subtasks]
+
+    def _hash_partitions(self, df: DataFrame, stands: StreamPosition) -> int | None:
+        if self._settings.distribution == "none":
+            return None
+        return (
+            self._settings.hash_partitions
+            or stands.hash_partitions
+            or int(df.sparkSession.sparkContext.defaultParallelism)
+        )
+
+    def _tick(self, runtime: Runtime) -> bool:
+        """One turn of the idle timer: skipped while a batch runs, ended with the generation."""
+        if not self._mutex.acquire(blocking=False):
+            return True
+        try:
+            if self._runtime is not runtime:
+                return False
+            done = runtime.coordinator.close_due(self._settings.clock())
+            if done is not None:
+                self._report_between(done)
+        except Exception:
+            logger.exception("%s: the idle timer failed; the next batch restores", self._settings.uid)
+            self._end_generation()
+            return False
+        else:
+            return True
+        finally:
+            self._mutex.release()
+
+    def _end_generation(self) -> None:
+        runtime, self._runtime, self._run = self._runtime, None, None
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.stop()
+        if runtime is not None:
+            runtime.close()
+
+    def _live(self) -> Runtime:
+        if self._runtime is None:
+            raise PartfileError("the sink has no generation; it restores with the next batch")
+        return self._runtime
+
+    def _report_batch(  # noqa: PLR0917 - the parts of one report
+        self,
+        batch: QueryPosition,
+        acknowledged: Sequence[Acknowledgement],
+        snapshots: Sequence[SubtaskSnapshot],
+        done: CommitReport,
+        restore_ms: float,
+        write_ms: float,
+    ) -> None:
+        progress = self._progress(done).model_copy(
+            update={
+                "query_id": batch.query_id,
+                "batch_id": batch.batch_id,
+                "rows": sum(one.rows for one in acknowledged),
+                "bytes": sum(one.bytes for one in acknowledged),
+                "parts_abandoned": sum(part.abandoned for one in snapshots for part in one.pending),
+                "restore_ms": restore_ms,
+                "write_ms": write_ms,
+            }
+        )
+        report(progress, self._settings.on_progress)
+
+    def _report_replay(self, batch: QueryPosition, done: CommitReport | None, restore_ms: float) -> None:
+        progress = BatchProgress(
+            uid=self._settings.uid,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            checkpoint_id=self._live().coordinator.newest_checkpoint_id,
+            replayed=True,
+            parts_finished=done.published if done else 0,
+            restore_ms=restore_ms,
+        )
+        report(progress, self._settings.on_progress)
+
+    def _report_between(self, done: CommitReport) -> None:
+        report(self._progress(done), self._settings.on_progress)
+
+    def _progress(self, done: CommitReport) -> BatchProgress:
+        return BatchProgress(
+            uid=self._settings.uid,
+            query_id=self._run.query_id if self._run else None,
+            batch_id=None,
+            checkpoint_id=done.checkpoint_id,
+            parts_in_progress=sum(len(parts) for parts in self._live().coordinator.state.open.values()),
+            parts_pending=done.owed,
+            parts_finished=done.published,
+            commit_ms=done.commit_ms,
+            publish_ms=done.publish_ms,
+        )
+
+
+def void(_value: object) -> None:
+    """Drop a value."""

@@ -1,0 +1,123 @@
+"""What runs in a Spark task: one subtask of one micro-batch, from record batches to one row of acknowledgement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from partfile.filesystems.errors import PartfileError
+from partfile.sink.operator import SinkDescription, SinkOperator, SubtaskContext, assigned_to
+from partfile.snapshot.model import SubtaskState
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from partfile.filesystems.port import Store
+    from partfile.sink.settings import StoreOpener
+    from partfile.sink.states import SubtaskSnapshot
+
+ACKNOWLEDGEMENT = "submission string, version string, rows long, bytes long, state binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """One row of the write job, as the driver reads it."""
+
+    submission: str
+    version: str
+    rows: int
+    bytes: int
+    state: SubtaskState
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Everything a task needs; travels in the closure. Holds no open resource."""
+
+    base: str
+    checkpoint_url: str
+    job: str
+    marker_path: str
+    open_store: StoreOpener
+    description: SinkDescription
+    shares: tuple[SubtaskSnapshot, ...]
+    max_count: int
+    checkpoint_id: int
+    submission: str
+    generation: int
+    chain: str
+    batch_time_ms: int
+    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write every row, make it durable, release everything, then acknowledge with one row."""
+        task = TaskContext.get()
+        if task is None:
+            raise PartfileError("a write task runs inside a Spark task only")
+        with (
+            self.open_store(self.base, self.storage_options) as store,
+            self.open_store(self.checkpoint_url, self.storage_options) as metadata,
+        ):
+            yield self._acknowledge(self._write(store, metadata, task, batches))
+
+    def _write(
+        self, store: Store, metadata: Store, task: TaskContext, batches: Iterator[pa.RecordBatch]
+    ) -> Acknowledgement:
+        context = SubtaskContext(
+            subtask=task.partitionId(),
+            attempt=task.attemptNumber(),
+            generation=self.generation,
+            chain=self.chain,
+            batch_time_ms=self.batch_time_ms,
+            # Where this host does not see the driver's lock, nothing would fence a zombie: keep nothing open (S13).
+            may_keep=metadata.marker_is_held(self.marker_path),
+        )
+        share = assigned_to(self.shares, context.subtask).model_copy(update={"max_count": self.max_count})
+        operator = SinkOperator(store, self.description)
+        try:
+            operator.open(context, share)
+            for batch in batches:
+                operator.write(batch)
+            snapshot = operator.snapshot(self.checkpoint_id)
+            rows, size = operator.rows_written, operator.bytes_written
+        finally:
+            operator.close()
+        handle = CheckpointStorage(metadata, self.job).write_state(self.checkpoint_id, snapshot.to_states())
+        return Acknowledgement(
+            self.submission,
+            __version__,
+            rows,
+            size,
+            SubtaskState(subtask=context.subtask, handle=handle),
+        )
+
+    @staticmethod
+    def _acknowledge(done: Acknowledgement) -> pa.RecordBatch:
+        row: dict[str, Any] = {
+            "submission": [done.submission],
+            "version": [done.version],
+            "rows": pa.array([done.rows], pa.int64()),
+            "bytes": pa.array([done.bytes], pa.int64()),
+            "state": pa.array([done.state.model_dump_json().encode()], pa.binary()),
+        }
+        return pa.RecordBatch.from_pydict(row)
+
+
+def read_acknowledgement(row: Any) -> Acknowledgement:
+    """A collected row as an acknowledgement.
+
+    Raises:
+        PartfileError: The worker runs another version of partfile than the driver.
+    """
+    if row.version != __version__:
+        raise PartfileError(
+            f"an executor has partfile {row.version}, the driver {__version__}",
+            hint="Install the same version on every node.",
+        )
+    state = SubtaskState.model_validate_json(bytes(row.state))
+    return Acknowledgement(row.submission, row.version, row.rows, row.bytes, state)

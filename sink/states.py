@@ -1,0 +1,152 @@
+"""What the sink keeps in a checkpoint: open parts, pending parts, the part counter, and where the stream stands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, JsonValue, ValidationError
+
+from partfile.filesystems.errors import SnapshotCorrupt
+from partfile.filesystems.port import PartHandle, Persisted
+from partfile.sink.rolling import PartProgress
+from partfile.snapshot.model import NamedState, States
+
+OPERATOR = "file-sink"
+_OPEN = "open-parts"
+_PENDING = "pending-parts"
+_COUNTER = "max-part-counter"
+_POSITION = "stream-position"
+
+
+class OpenPart(Persisted):
+    """One open part: one element of the split list state, so that rescaling really rebalances."""
+
+    part: PartHandle
+    count: Annotated[int, Field(ge=0)]
+    """The part counter in its name."""
+    schema_fingerprint: str
+    """Which rows and format it takes: a bucket has one open part a fingerprint."""
+    generation: int
+    """The generation that created it or was handed it by a clean stop; only that one appends to it (S2)."""
+    created_at_ms: int
+    last_write_ms: int
+    rows: Annotated[int, Field(ge=0)]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the open part inside a subtask: its bucket and the fingerprint of its rows."""
+        return self.part.bucket, self.schema_fingerprint
+
+    @property
+    def progress(self) -> PartProgress:
+        """What the rolling policy may know of it."""
+        return PartProgress(self.part.valid_length, self.rows, self.created_at_ms, self.last_write_ms)
+
+
+class PendingPart(Persisted):
+    """A part to be settled and published once the checkpoint that holds it is complete."""
+
+    part: PartHandle
+    rows: Annotated[int, Field(ge=0)]
+    since: Annotated[int, Field(ge=1)]
+    """The first checkpoint that holds it; an operator repeats it until it has heard of that one's completion."""
+    abandoned: bool = False
+    """No attempt vouches for bytes beyond the valid length: somebody may still be writing it."""
+
+
+class QueryPosition(Persisted):
+    """Where a query stands: its last completed batch, and what that batch was made of."""
+
+    query_id: str
+    batch_id: int
+    offsets_digest: str | None = None
+    """Digest of the engine's own record of the batch's offsets, where it can be read."""
+
+
+class StreamPosition(Persisted):
+    """The coordinator's own state."""
+
+    chain: str
+    """8 hexadecimal digits in every part name of this chain."""
+    query: QueryPosition | None = None
+    retired_queries: tuple[str, ...] = ()
+    """Query ids that another one has been adopted for; refused for good."""
+    kept: bool = False
+    """The last run ended cleanly and kept its open parts for the next one (``on_stop="keep"``)."""
+    parallelism: Annotated[int, Field(ge=0)] = 0
+    """Subtasks of the last batch; the open parts are dealt out over as many."""
+    hash_partitions: int | None = None
+    """Number of partitions that buckets are hashed over, where they are."""
+    user_position: JsonValue = None
+    """What the caller of the plain operator wants back after a restore."""
+
+
+class SubtaskSnapshot(Persisted):
+    """What one subtask hands to the coordinator at a checkpoint."""
+
+    subtask: Annotated[int, Field(ge=0)]
+    open: tuple[OpenPart, ...] = ()
+    pending: tuple[PendingPart, ...] = ()
+    max_count: Annotated[int, Field(ge=-1)] = -1
+    """Highest part counter this subtask knows; -1 before the first part."""
+
+    def to_states(self) -> States:
+        """This snapshot as list states: open parts are split, the counter is a union state."""
+        return {
+            _OPEN: NamedState(mode="split", elements=tuple(part.model_dump(mode="json") for part in self.open)),
+            _PENDING: NamedState(mode="split", elements=tuple(part.model_dump(mode="json") for part in self.pending)),
+            _COUNTER: NamedState(mode="union", elements=(self.max_count,)),
+        }
+
+    @classmethod
+    def from_states(cls, subtask: int, states: States) -> Self:
+        """The snapshot a subtask begins with, from its share of the list states.
+
+        Raises:
+            SnapshotCorrupt: The elements are not what this version writes.
+        """
+
+        def elements(name: str) -> tuple[JsonValue, ...]:
+            return states[name].elements if name in states else ()
+
+        try:
+            counters = [int(str(counter)) for counter in elements(_COUNTER)]
+            return cls(
+                subtask=subtask,
+                open=tuple(OpenPart.model_validate(element) for element in elements(_OPEN)),
+                pending=tuple(PendingPart.model_validate(element) for element in elements(_PENDING)),
+                max_count=max(counters, default=-1),
+            )
+        except (ValidationError, ValueError) as error:
+            raise SnapshotCorrupt(f"the state of subtask {subtask} is not a file sink's: {error}") from error
+
+
+class CoordinatorSnapshot(Persisted):
+    """The coordinator's own state: the stream's position and parts whose publication is still owed."""
+
+    position: StreamPosition
+    pending: tuple[PendingPart, ...] = ()
+
+    def to_states(self) -> States:
+        """This snapshot as list states."""
+        return {
+            _POSITION: NamedState(mode="split", elements=(self.position.model_dump(mode="json"),)),
+            _PENDING: NamedState(mode="split", elements=tuple(part.model_dump(mode="json") for part in self.pending)),
+        }
+
+    @classmethod
+    def from_states(cls, states: States) -> Self:
+        """The coordinator's state of a checkpoint.
+
+        Raises:
+            SnapshotCorrupt: The elements are not what this version writes.
+        """
+        try:
+            (position,) = states[_POSITION].elements
+            pending = states[_PENDING].elements if _PENDING in states else ()
+            return cls(
+                position=StreamPosition.model_validate(position),
+                pending=tuple(PendingPart.model_validate(element) for element in pending),
+            )
+        except (KeyError, ValidationError, ValueError) as error:
+            raise SnapshotCorrupt(f"the coordinator's state is not a file sink's: {error}") from error

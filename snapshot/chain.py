@@ -1,0 +1,219 @@
+"""The chain of links that makes two coordinators unable to both win (S7).
+
+Completed checkpoints are links with consecutive ids. A coordinator creates only the direct successor of the newest link
+it knows, and the link counts only if its predecessor is still there afterwards. So of two coordinators that go on from
+the same link one gets ``AlreadyExists``, and one that slept until its predecessor was deleted finds that it is gone.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from partfile.filesystems.errors import AlreadyExists, Fenced, OutcomeUnknown, SnapshotCorrupt
+from partfile.filesystems.tokens import new_token
+from partfile.snapshot.model import CheckpointMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from partfile.snapshot.storage import CheckpointStorage
+
+MAX_START_ATTEMPTS = 100
+
+
+class Creation(Enum):
+    """What came of creating a link."""
+
+    CREATED = "created"
+    TAKEN = "taken"
+    CLOSED = "closed"
+
+
+class Link(NamedTuple):
+    """What retention needs to know of a link."""
+
+    checkpoint_id: int
+    holds_state: bool
+
+
+class Chain:
+    """One coordinator's view of the chain: what it restored from, and the newest link, which is its own.
+
+    Args:
+        storage: The job's checkpoints.
+        retained: Links holding state that are kept, at least 1.
+    """
+
+    def __init__(self, storage: CheckpointStorage, *, retained: int = 2) -> None:
+        if retained < 1:
+            raise ValueError(f"retained is {retained}; at least 1 checkpoint must be kept")
+        self._storage = storage
+        self._retained = retained
+        self._newest: CheckpointMetadata | None = None
+        self._links: list[Link] = []
+
+    @property
+    def newest(self) -> CheckpointMetadata:
+        """The newest link, created by this coordinator."""
+        if self._newest is None:
+            raise Fenced("this coordinator holds no link; start it first")
+        return self._newest
+
+    def look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None]:
+        """Return the newest link and the newest one that holds state, without changing anything.
+
+        Raises:
+            SnapshotCorrupt: The newest link cannot be read: never fall back to the one before it (S12).
+        """
+        for _ in range(MAX_START_ATTEMPTS):
+            ids = self._storage.list_links()
+            links = _read_from_newest(self._storage, ids)
+            if links is None:
+                continue
+            self._links = [Link(number, holds_state=True) for number in ids[: len(ids) - len(links)]]
+            self._links += [Link(link.checkpoint_id, link.holds_state) for link in reversed(links)]
+            if links and not links[-1].holds_state:
+                raise SnapshotCorrupt(f"no link of job {self._storage.job!r} holds state, only tombstones are left")
+            return (links[0], links[-1]) if links else (None, None)
+        raise Fenced(f"the checkpoints of job {self._storage.job!r} change faster than they can be read")
+
+    def start(self, successor: Callable[[CheckpointMetadata | None, int], CheckpointMetadata]) -> CheckpointMetadata:
+        """Take the chain over: create the link after the newest one, holding what that one held.
+
+        Args:
+            successor: From the newest link that holds state (None in an empty chain) and the id to take, makes the
+                metadata of the fence link. It may raise to refuse, before anything is created. Its predecessor and
+                nonce are filled in here.
+
+        Returns:
+            The link as created.
+
+        Raises:
+            Fenced: Others kept taking the link first.
+            OutcomeUnknown: The store did not say whether the link was created; start again.
+        """
+        for _ in range(MAX_START_ATTEMPTS):
+            newest, holder = self.look()
+            link = _linked(successor(holder, newest.checkpoint_id + 1 if newest else 1), newest)
+            if self._create(link) is Creation.CREATED and self._predecessor_stands(link):
+                self._append(link)
+                return link
+        raise Fenced(f"other coordinators of job {self._storage.job!r} took {MAX_START_ATTEMPTS} links before this one")
+
+    def extend(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
+        """Complete a checkpoint: create its link as the successor of the newest one.
+
+        Raises:
+            Fenced: Another coordinator has taken the chain over; this one's state is not part of it.
+            OutcomeUnknown: The outcome was unknown and the id is closed now, or is still unknown: start again.
+        """
+        link = _linked(metadata, self.newest)
+        creation = self._create(link)
+        if creation is Creation.CLOSED:
+            raise OutcomeUnknown(
+                "the store did not say whether the checkpoint was created; its id is closed now",
+                checkpoint_id=link.checkpoint_id,
+            )
+        if creation is Creation.TAKEN or not self._predecessor_stands(link):
+            raise Fenced(
+                f"another coordinator has taken over job {self._storage.job!r}",
+                hint="Only one query or process may write with a uid at a time; stop this one.",
+                checkpoint_id=link.checkpoint_id,
+            )
+        self._append(link)
+        return link
+
+    def close_id(self, checkpoint_id: int, time_ms: int, writer: str) -> None:
+        """Close an aborted id with a tombstone, so that the next link is always one fixed name.
+
+        Raises:
+            Fenced: Another coordinator has taken the id.
+        """
+        self.extend(
+            CheckpointMetadata(
+                checkpoint_id=checkpoint_id,
+                kind="tombstone",
+                job=self._storage.job,
+                generation=self.newest.generation,
+                nonce=new_token(),
+                predecessor=None,
+                time_ms=time_ms,
+                writer=writer,
+            )
+        )
+
+    def subsume(self) -> list[int]:
+        """Delete the links beyond the retained ones, strictly oldest first, and return their ids.
+
+        Never deletes the newest link that holds state; a tombstone does not count as retained.
+        """
+        deleted = []
+        for checkpoint_id in subsumable(self._links, self._retained):
+            self._storage.delete_checkpoint(checkpoint_id)
+            del self._links[0]
+            deleted.append(checkpoint_id)
+        return deleted
+
+    def _append(self, link: CheckpointMetadata) -> None:
+        self._newest = link
+        self._links.append(Link(link.checkpoint_id, link.holds_state))
+
+    def _create(self, link: CheckpointMetadata) -> Creation:
+        try:
+            self._storage.create_link(link)
+        except AlreadyExists:
+            return self._read_back(link, Creation.TAKEN)
+        except OutcomeUnknown:
+            return self._decide_by_tombstone(link)
+        return Creation.CREATED
+
+    def _decide_by_tombstone(self, link: CheckpointMetadata) -> Creation:
+        # Reading alone cannot decide: a request that is still on its way could create the link later.
+        tombstone = link.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}})
+        try:
+            self._storage.create_link(tombstone)
+        except AlreadyExists:
+            return self._read_back(link, Creation.TAKEN)
+        return Creation.CLOSED
+
+    def _read_back(self, link: CheckpointMetadata, otherwise: Creation) -> Creation:
+        found = self._storage.read_link(link.checkpoint_id)
+        return Creation.CREATED if found is not None and found.nonce == link.nonce else otherwise
+
+    def _predecessor_stands(self, link: CheckpointMetadata) -> bool:
+        if link.predecessor is None:
+            return self._storage.list_links() == [link.checkpoint_id]
+        found = self._storage.read_link(link.predecessor.checkpoint_id)
+        return found is not None and found.nonce == link.predecessor.nonce
+
+
+def subsumable(links: Sequence[Link], retained: int) -> list[int]:
+    """The ids that retention no longer keeps, oldest first.
+
+    Args:
+        links: The links that are there, oldest first.
+        retained: Links holding state to keep, at least 1.
+    """
+    holders = [link.checkpoint_id for link in links if link.holds_state]
+    if len(holders) <= retained:
+        return []
+    oldest_kept = holders[-retained]
+    return [link.checkpoint_id for link in links if link.checkpoint_id < oldest_kept]
+
+
+def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[CheckpointMetadata] | None:
+    """Read links from the newest down to one that holds state; None if one vanished while it was read."""
+    links: list[CheckpointMetadata] = []
+    for checkpoint_id in reversed(ids):
+        link = storage.read_link(checkpoint_id)
+        if link is None:
+            return None
+        links.append(link)
+        if link.holds_state:
+            break
+    return links
+
+
+def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | None) -> CheckpointMetadata:
+    return metadata.model_copy(update={"predecessor": predecessor.ref if predecessor else None})

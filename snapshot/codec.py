@@ -1,0 +1,75 @@
+"""Persisted documents: one header line with schema, version, length and checksum, then one line of JSON.
+
+``partfile checkpoint 1 1234 89abcdef`` stands for: a checkpoint document of format version 1 whose body has 1234 bytes
+and the CRC-32 89abcdef. The body is JSON, so that a person can read it; the header makes a torn or damaged file known
+before anything in it is believed. A checksum finds corruption, not tampering.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError
+
+FORMAT_VERSION = 1
+MAX_DOCUMENT_BYTES = 1 << 30
+_MAX_HEADER_BYTES = 128
+_HEADER = re.compile(rb"partfile ([a-z-]{1,32}) ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{8})")
+
+Document = TypeVar("Document", bound=BaseModel)
+
+
+def encode_document(schema: str, document: BaseModel) -> bytes:
+    """Return ``document`` as bytes with its header.
+
+    Args:
+        schema: What kind of document it is, in lower-case letters and hyphens.
+        document: A model whose JSON form round-trips.
+    """
+    body = document.model_dump_json().encode()
+    header = f"partfile {schema} {FORMAT_VERSION} {len(body)} {zlib.crc32(body):08x}\n"
+    return header.encode() + body + b"\n"
+
+
+def decode_document(schema: str, model: type[Document], data: bytes, path: str) -> Document:
+    """Return the document in ``data``, all of it checked.
+
+    Args:
+        schema: The kind of document that is expected.
+        model: The model to validate it with.
+        data: The whole file.
+        path: Where it came from, for messages.
+
+    Raises:
+        SnapshotCorrupt: Header, length, checksum or content is wrong.
+        SnapshotVersionError: It was written in a newer format.
+    """
+    header = data[:_MAX_HEADER_BYTES].partition(b"\n")[0]
+    match = _HEADER.fullmatch(header)
+    if match is None:
+        raise SnapshotCorrupt(f"{path} does not begin with a partfile header", hint=_CORRUPT_HINT, path=path)
+    found_schema, version, length, checksum = match.groups()
+    if int(version) > FORMAT_VERSION:
+        raise SnapshotVersionError(
+            f"{path} has format version {int(version)}; this partfile reads up to {FORMAT_VERSION}",
+            hint="Upgrade partfile on this machine.",
+            path=path,
+        )
+    if found_schema.decode() != schema:
+        raise SnapshotCorrupt(f"{path} is a {found_schema.decode()} document, not a {schema}", path=path)
+    body = data[len(header) + 1 : -1]
+    if int(version) < 1 or data[-1:] != b"\n" or len(body) != int(length) or zlib.crc32(body) != int(checksum, 16):
+        raise SnapshotCorrupt(f"{path} is damaged: length or checksum is wrong", hint=_CORRUPT_HINT, path=path)
+    try:
+        return model.model_validate_json(body)
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise SnapshotCorrupt(f"{path} is not a valid {schema}: {error}", hint=_CORRUPT_HINT, path=path) from error
+
+
+_CORRUPT_HINT = (
+    "Nothing was changed. Restore the file from a backup, or go back to an older retained checkpoint on purpose."
+)

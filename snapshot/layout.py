@@ -1,0 +1,37 @@
+"""Names inside a job's directory: ``chk-N/_metadata``, ``chk-N/_published``, ``shared``, ``taskowned``."""
+
+from __future__ import annotations
+
+import re
+
+SHARED = "shared"
+TASK_OWNED = "taskowned"
+_METADATA = "_metadata"
+_PUBLISHED = "_published"
+_CHECKPOINT = re.compile(r"chk-([1-9][0-9]{0,17})")
+
+
+def checkpoint_directory(checkpoint_id: int) -> str:
+    """The directory of one checkpoint, relative to the job's."""
+    return f"chk-{checkpoint_id}"
+
+
+def metadata_path(checkpoint_id: int) -> str:
+    """The file whose creation completes the checkpoint."""
+    return f"{checkpoint_directory(checkpoint_id)}/{_METADATA}"
+
+
+def published_path(checkpoint_id: int) -> str:
+    """The file that says that every part of the checkpoint has its final name."""
+    return f"{checkpoint_directory(checkpoint_id)}/{_PUBLISHED}"
+
+
+def state_path(checkpoint_id: int, token: str) -> str:
+    """A state file; the token keeps rivals apart, who share the directory of the next checkpoint."""
+    return f"{checkpoint_directory(checkpoint_id)}/{token}.state"
+
+
+def checkpoint_id_of(name: str) -> int | None:
+    """The id in a directory name, or None if the name is something else's."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match.group(1)) if match else None

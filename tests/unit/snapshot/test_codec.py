@@ -1,0 +1,98 @@
+"""A damaged document is never believed."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+
+from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError
+from partfile.snapshot.codec import decode_document, encode_document
+from partfile.snapshot.model import CheckpointMetadata, InlineHandle, NamedState, OperatorState, SubtaskState
+
+
+def sample() -> CheckpointMetadata:
+    handle = InlineHandle(states={"s": NamedState(mode="split", elements=({"a": 1, "b": ["x", None, 2.5]}, "é"))})
+    return CheckpointMetadata(
+        checkpoint_id=7,
+        kind="checkpoint",
+        job="flights",
+        generation=2,
+        nonce="n" * 32,
+        predecessor=None,
+        time_ms=1,
+        writer="0",
+        operators={"o": OperatorState(parallelism=1, subtasks=(SubtaskState(subtask=0, handle=handle),))},
+    )
+
+
+def decode(data: bytes) -> CheckpointMetadata:
+    return decode_document("checkpoint", CheckpointMetadata, data, "chk-7/_metadata")
+
+
+def document(body: bytes, version: int = 1, schema: str = "checkpoint") -> bytes:
+    return f"partfile {schema} {version} {len(body)} {zlib.crc32(body):08x}\n".encode() + body + b"\n"
+
+
+def test_a_document_round_trips() -> None:
+    """What was encoded is what is decoded."""
+    assert decode(encode_document("checkpoint", sample())) == sample()
+
+
+def test_truncation_at_every_byte_is_noticed() -> None:
+    """A prefix of any length is SnapshotCorrupt, and the message names the file."""
+    data = encode_document("checkpoint", sample())
+    for length in range(len(data)):
+        with pytest.raises(SnapshotCorrupt, match="chk-7/_metadata"):
+            decode(data[:length])
+
+
+def test_a_flip_of_any_byte_is_noticed() -> None:
+    """No single damaged byte goes unnoticed."""
+    data = encode_document("checkpoint", sample())
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x01
+        with pytest.raises((SnapshotCorrupt, SnapshotVersionError)):
+            decode(bytes(damaged))
+
+
+def test_a_newer_version_is_refused_by_number() -> None:
+    """A document of a later format says which version it has, and that partfile must be upgraded."""
+    with pytest.raises(SnapshotVersionError, match=r"version 2.*Upgrade"):
+        decode(document(b"{}", version=2))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"checkpoint_id": 1e400}',
+        b'{"checkpoint_id": ' + b"9" * 5000 + b"}",
+        json.dumps({**json.loads(sample().model_dump_json()), "extra": 1}).encode(),
+        json.dumps({**json.loads(sample().model_dump_json()), "checkpoint_id": 0}).encode(),
+        json.dumps({**json.loads(sample().model_dump_json()), "kind": "other"}).encode(),
+        b'{"checkpoint_id": NaN}',
+        b"\xff\xfe",
+        b'"\\ud800"',
+    ],
+)
+def test_hostile_content_with_a_right_checksum_is_refused(body: bytes) -> None:
+    """Content that is no checkpoint is SnapshotCorrupt, whatever it is, and nothing else is raised."""
+    with pytest.raises(SnapshotCorrupt):
+        decode(document(body))
+
+
+def test_a_state_path_cannot_leave_the_job() -> None:
+    """A handle that names a file outside the job's directory is refused before any storage call (H1)."""
+    for path in ("../x.state", "/etc/passwd", "chk-1/../../x", "a\x00b"):
+        raw = json.loads(sample().model_dump_json())
+        handle = {"kind": "file", "path": path, "size_bytes": 1, "crc32": 1}
+        raw["operators"]["o"]["subtasks"][0]["handle"] = handle
+        with pytest.raises(SnapshotCorrupt):
+            decode(document(json.dumps(raw).encode()))

@@ -1,0 +1,65 @@
+"""List state is dealt out as Flink's round-robin repartitioner does; the vectors are from its rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partfile.snapshot.model import NamedState
+from partfile.snapshot.redistribution import redistribute
+
+
+def split(*elements: str) -> NamedState:
+    return NamedState(mode="split", elements=elements)
+
+
+OLD = [
+    {"A": split("a0", "a1", "a2"), "B": split("b0")},
+    {"A": split("a3", "a4"), "B": split("b1")},
+    {"A": split("a5", "a6"), "B": split("b2")},
+]
+
+VECTORS = {
+    2: [{"A": "a0 a1 a2 a3", "B": "b2"}, {"A": "a4 a5 a6", "B": "b0 b1"}],
+    4: [{"A": "a0 a1", "B": "b1"}, {"A": "a2 a3", "B": "b2"}, {"A": "a4 a5"}, {"A": "a6", "B": "b0"}],
+    5: [{"A": "a0 a1"}, {"A": "a2 a3"}, {"A": "a4", "B": "b0"}, {"A": "a5", "B": "b1"}, {"A": "a6", "B": "b2"}],
+}
+
+
+@pytest.mark.parametrize("parallelism", VECTORS)
+def test_split_state_follows_the_vectors(parallelism: int) -> None:
+    """3 subtasks with states A and B rescale to 2, 4 and 5 exactly as in the reference."""
+    new = redistribute(OLD, parallelism)
+    assert [{name: " ".join(map(str, state.elements)) for name, state in states.items()} for states in new] == VECTORS[
+        parallelism
+    ]
+
+
+def test_split_state_stays_where_it_is_when_the_parallelism_is_unchanged() -> None:
+    """With as many subtasks as before everyone keeps their own elements."""
+    assert redistribute(OLD, 3) == OLD
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_union_state_goes_to_everyone(parallelism: int) -> None:
+    """Each subtask gets all elements of a union state, also when their number is unchanged."""
+    old = [{"m": NamedState(mode="union", elements=(number,))} for number in (3, 9)]
+    assert [states["m"].elements for states in redistribute(old, parallelism)] == [(3, 9)] * parallelism
+
+
+def test_a_state_cannot_be_split_here_and_union_there() -> None:
+    """One name with two modes is an error that names it."""
+    with pytest.raises(ValueError, match="'m' is"):
+        redistribute([{"m": split("x")}, {"m": NamedState(mode="union", elements=("y",))}], 3)
+
+
+@given(st.lists(st.lists(st.integers()), min_size=1, max_size=6), st.integers(1, 9))
+def test_no_element_is_lost_or_doubled_and_shares_are_even(old: list[list[int]], parallelism: int) -> None:
+    """Whatever the parallelism, the multiset of elements stays and shares differ by one at most."""
+    states = [{"s": NamedState(mode="split", elements=tuple(elements))} for elements in old]
+    new = redistribute(states, parallelism)
+    shares = [list(share["s"].elements) if "s" in share else [] for share in new]
+    assert [x for share in shares for x in share] == [x for elements in old for x in elements]
+    if parallelism != len(old):
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
