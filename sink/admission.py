@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from partfile.filesystems.errors import CheckpointMismatch, ConfigError
+from partfile.filesystems.errors import CheckpointMismatch
+from partfile.sink.options import Options
 
 if TYPE_CHECKING:
     from partfile.sink.states import QueryPosition, StreamPosition
@@ -22,29 +23,13 @@ class Admission(Enum):
     REPLAY = "replay"
 
 
-class AdmissionRules(BaseModel):
+class AdmissionRules(Options):
     """What a user allows when a query does not simply continue."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    on_new_query: str = "fail"
+    on_new_query: str = Field(default="fail", pattern=rf"^(fail|{ADOPT}\S+)$")
     """``fail``, or ``adopt:<query id>``: the new query takes over from that one, whose id is refused from then on."""
-    on_gap: str = "fail"
+    on_gap: Literal["fail", "accept"] = "fail"
     """``fail``, or ``accept``: batch ids may skip ahead."""
-
-    def model_post_init(self, _context: object, /) -> None:
-        """Refuse values that mean nothing."""
-        if self.on_new_query != "fail" and not self.on_new_query.removeprefix(ADOPT).strip():
-            raise ConfigError(f"on_new_query={self.on_new_query!r} names no query id", hint=_ADOPT_HINT)
-        if self.on_new_query != "fail" and not self.on_new_query.startswith(ADOPT):
-            raise ConfigError(
-                f"on_new_query={self.on_new_query!r} is neither 'fail' nor 'adopt:<id>'", hint=_ADOPT_HINT
-            )
-        if self.on_gap not in {"fail", "accept"}:
-            raise ConfigError(f"on_gap={self.on_gap!r} is neither 'fail' nor 'accept'")
-
-
-_ADOPT_HINT = "Write on_new_query='adopt:<id of the query that wrote so far>'; `partfile status` shows that id."
 
 
 def admit(uid: str, stands: StreamPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.errors import AlreadyExists, Fenced, OutcomeUnknown, SnapshotCorrupt
+from partfile.filesystems.errors import AlreadyExists, Fenced, NotFound, OutcomeUnknown, SnapshotCorrupt
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot.model import CheckpointMetadata
 
@@ -110,12 +110,13 @@ class Chain:
         """
         link = _linked(metadata, self.newest)
         creation = self._create(link)
-        if creation is Creation.CLOSED:
+        is_ours = creation is not Creation.TAKEN and self._predecessor_stands(link)
+        if is_ours and creation is Creation.CLOSED:
             raise OutcomeUnknown(
                 "the store did not say whether the checkpoint was created; its id is closed now",
                 checkpoint_id=link.checkpoint_id,
             )
-        if creation is Creation.TAKEN or not self._predecessor_stands(link):
+        if not is_ours:
             raise Fenced(
                 f"another coordinator has taken over job {self._storage.job!r}",
                 hint="Only one query or process may write with a uid at a time; stop this one.",
@@ -164,6 +165,11 @@ class Chain:
             self._storage.create_link(link)
         except AlreadyExists:
             return self._read_back(link, Creation.TAKEN)
+        except NotFound:
+            # Its directory was deleted meanwhile, as only subsumption by another coordinator does.
+            if self._predecessor_stands(link):
+                raise
+            return Creation.TAKEN
         except OutcomeUnknown:
             return self._decide_by_tombstone(link)
         return Creation.CREATED

@@ -1,0 +1,144 @@
+"""One small stream of text rows through the plain sink, in a process of its own, and the oracle for what it left.
+
+The rows are ``0``, ``1``, ... in order; the position of the input is the number of rows written. So a run that begins
+at the position it restored continues the stream, and in the end every row must be in exactly one finished file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import partfile as pf
+from partfile.filesystems.errors import Fenced
+from partfile.filesystems.faults import intercept
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.posix import PosixCalls
+from partfile.sink.file_sink import FileSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ROWS = 12
+ROWS_A_CHECKPOINT = 3
+FENCED = 17
+FAILED = 18
+
+
+class SteppingClock:
+    """One second a reading."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        """The next second."""
+        self.now_ms += 1000
+        return self.now_ms
+
+
+def batch(first: int, count: int) -> pa.RecordBatch:
+    rows = [f"row-{number:04d}" for number in range(first, first + count)]
+    return pa.RecordBatch.from_pydict(
+        {"bucket": [f"b{number % 2}" for number in range(first, first + count)], "row": rows}
+    )
+
+
+def make_sink(base: Path, *, interceptor: Any = None, **options: Any) -> FileSink:
+    def opener(url: str, _options: Any) -> Any:
+        return LocalStore(url, calls=intercept(PosixCalls(), interceptor) if interceptor is not None else None)
+
+    options.setdefault(
+        "rolling", pf.RollingPolicy(max_part_bytes=25, rollover_interval_s=1e6, inactivity_interval_s=1e6)
+    )
+    return FileSink(
+        base,
+        uid="life",
+        format="text",
+        bucketer=pf.HiveBucketer("bucket"),
+        clock=SteppingClock(),
+        publish_threads=1,
+        open_store=opener,
+        **options,
+    )
+
+
+def run_to_the_end(sink: FileSink, rows: int = ROWS) -> None:
+    """Write rows from the restored position on, leaving a tail beyond each checkpoint, and end cleanly."""
+    with sink.local() as out:
+        done = int(out.position or 0)
+        while done < rows:
+            count = min(ROWS_A_CHECKPOINT, rows - done)
+            for _ in range(count):
+                out.write(batch(done, 1), position=done + 1)
+                done += 1
+            out.checkpoint()
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run ``work`` in a forked process and return its exit code, negative for a signal; FENCED if it was fenced."""
+    pid = start_child(work)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def start_child(work: Callable[[], None]) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = FAILED
+    try:
+        work()
+        code = 0
+    except Fenced:
+        code = FENCED
+    except BaseException:  # noqa: BLE001 - the child must never return into pytest
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def finished_files(base: Path) -> dict[str, bytes]:
+    """What any reader sees: the visible files below the base, cut to their sidecar where there is one."""
+    files = {}
+    for path in sorted(base.rglob("*")):
+        relative = path.relative_to(base)
+        if not path.is_file() or any(step.startswith(("_", ".")) for step in relative.parts):
+            continue
+        sidecar = path.with_name(f"_{path.name}.valid-length")
+        data = path.read_bytes()
+        files[str(relative)] = data[: int(sidecar.read_text())] if sidecar.exists() else data
+    return files
+
+
+def rows_of(files: dict[str, bytes]) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for name, data in files.items():
+        assert data.endswith(b"\n"), f"{name} ends inside a row: {data!r}"
+        rows.update(data.decode().splitlines())
+    return rows
+
+
+def assert_exactly_once(base: Path, rows: int = ROWS) -> dict[str, bytes]:
+    files = finished_files(base)
+    assert rows_of(files) == Counter(f"row-{number:04d}" for number in range(rows))
+    return files
+
+
+def assert_only_grew(before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    """No finished file vanished or changed."""
+    for name, data in before.items():
+        assert after.get(name) == data, f"{name} changed or vanished"
+
+
+def staged_files(base: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(base)) for path in base.rglob("*") if path.name.endswith((".in-progress", ".pending"))
+    )

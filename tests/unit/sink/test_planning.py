@@ -1,0 +1,154 @@
+"""Decisions of the coordinator, without any I/O."""
+
+from __future__ import annotations
+
+from partfile.filesystems.port import PartHandle
+from partfile.sink import planning
+from partfile.sink.planning import SinkSnapshot
+from partfile.sink.rolling import RollingPolicy
+from partfile.sink.states import OpenPart, PendingPart, StreamPosition, SubtaskSnapshot
+
+POLICY = RollingPolicy(max_part_bytes=100, rollover_interval_s=10, inactivity_interval_s=5)
+
+
+def handle(name: str, length: int = 10) -> PartHandle:
+    return PartHandle(
+        bucket="b", name=name, in_progress=f"_{name}.i", pending=f"_{name}.p", sidecar=f"_{name}.v", valid_length=length
+    )
+
+
+def part(name: str, *, created: int = 0, written: int = 0, generation: int = 1) -> OpenPart:
+    return OpenPart(
+        part=handle(name),
+        count=0,
+        schema_fingerprint="s",
+        generation=generation,
+        created_at_ms=created,
+        last_write_ms=written,
+        rows=1,
+    )
+
+
+def owed(name: str, since: int) -> PendingPart:
+    return PendingPart(part=handle(name), rows=1, since=since)
+
+
+def state(
+    opened: dict[int, tuple[OpenPart, ...]],
+    *,
+    pending: tuple[PendingPart, ...] = (),
+    parallelism: int = 2,
+    kept: bool = False,
+) -> SinkSnapshot:
+    return SinkSnapshot(StreamPosition(chain="c" * 8, parallelism=parallelism, kept=kept), opened, pending, 3)
+
+
+def names(snapshot: SinkSnapshot) -> tuple[list[str], list[str]]:
+    opened = sorted(part.part.name for parts in snapshot.open.values() for part in parts)
+    return opened, sorted(part.part.name for part in snapshot.pending)
+
+
+def batch(before: SinkSnapshot, *snapshots: SubtaskSnapshot, now_ms: int = 0, completed: int = 7) -> SinkSnapshot:
+    return planning.after_batch(
+        before,
+        snapshots,
+        position=before.position,
+        policy=POLICY,
+        now_ms=now_ms,
+        checkpoint_id=8,
+        completed_id=completed,
+    )
+
+
+def begin(restored: SinkSnapshot, *, published: bool = False) -> SinkSnapshot:
+    return planning.begin_generation(restored, published=published, generation=5, checkpoint_id=9, may_keep=True)
+
+
+def test_a_start_settles_every_open_part() -> None:
+    """After a crash no restored part stays open: all are to be cut and published, beside what is owed."""
+    after = begin(state({0: (part("a"),), 1: (part("b"),)}, pending=(owed("c", 8),)))
+    assert names(after) == ([], ["a", "b", "c"])
+    assert [p.abandoned for p in after.pending] == [False, True, True]
+
+
+def test_a_start_does_not_look_for_published_parts_again() -> None:
+    """Pending parts of a link that is marked as published may have been moved by consumers; open ones are settled."""
+    assert names(begin(state({0: (part("a"),)}, pending=(owed("c", 8),)), published=True)) == ([], ["a"])
+
+
+def test_a_start_after_a_clean_stop_hands_kept_parts_over() -> None:
+    """Kept parts stay open under the new generation, and the link says nothing of keeping any more."""
+    after = begin(state({0: (part("a"),)}, kept=True))
+    assert names(after) == (["a"], [])
+    assert after.open[0][0].generation == 5
+    assert not after.position.kept
+
+
+def test_parts_whose_subtask_did_not_run_are_carried() -> None:
+    """A batch that only partition 0 took part in keeps the open parts of subtask 1, dealt out over the one seen."""
+    after = batch(state({0: (part("a"),), 1: (part("b"),)}), SubtaskSnapshot(subtask=0, open=(part("a"),)))
+    assert names(after) == (["a", "b"], [])
+    assert set(after.open) == {0}
+    assert after.position.parallelism == 1
+
+
+def test_an_empty_batch_keeps_the_assignment() -> None:
+    """A batch without partitions changes nothing about who has which part."""
+    before = state({0: (part("a"),), 1: (part("b"),)})
+    assert batch(before).open == before.open
+    assert batch(before).position.parallelism == 2
+
+
+def test_open_parts_are_dealt_out_again_when_the_number_of_partitions_changes() -> None:
+    """From 4 partitions to 2, 4 open parts become two each."""
+    before = state({n: (part(f"p{n}"),) for n in range(4)}, parallelism=4)
+    ran = [SubtaskSnapshot(subtask=n) for n in range(2)]
+    after = batch(before, *ran)
+    assert {subtask: len(parts) for subtask, parts in after.open.items()} in ({0: 1, 1: 1}, {0: 2}, {1: 2})
+    seven = batch(before, *[SubtaskSnapshot(subtask=n, open=(part(f"q{n}"),)) for n in range(7)])
+    assert len(seven.open) == 7
+
+
+def test_a_carried_part_is_rolled_when_its_time_has_come() -> None:
+    """Parts of subtasks without rows are closed by age and inactivity too."""
+    before = state({0: (part("a"),), 1: (part("b", created=4000, written=6000),)})
+    after = batch(before, SubtaskSnapshot(subtask=5), now_ms=10_000)
+    assert names(after) == (["b"], ["a"])
+
+
+def test_pending_parts_an_operator_repeats_are_counted_once() -> None:
+    """What an operator repeats because a notification was lost is dropped once its checkpoint is complete."""
+    ack = SubtaskSnapshot(subtask=0, pending=(owed("old", 7), owed("new", 8)))
+    assert names(batch(state({}), ack))[1] == ["new"]
+    assert names(batch(state({}), ack, completed=6))[1] == ["new", "old"]
+
+
+def test_owed_parts_stay_in_the_snapshot() -> None:
+    """A part whose publication failed is in every later checkpoint until it is done."""
+    assert names(batch(state({}, pending=(owed("x", 3),)), SubtaskSnapshot(subtask=0)))[1] == ["x"]
+
+
+def test_the_counter_is_a_union_maximum() -> None:
+    """The counter goes on from the highest any subtask has used."""
+    assert (
+        batch(state({}), SubtaskSnapshot(subtask=0, max_count=9), SubtaskSnapshot(subtask=1, max_count=4)).max_count
+        == 9
+    )
+    assert batch(state({}), SubtaskSnapshot(subtask=0)).max_count == 3
+
+
+def test_the_timer_closes_only_what_is_due_and_else_does_nothing() -> None:
+    """Idle and aged parts are rolled; without any the very same state comes back, so no checkpoint is made."""
+    before = state({0: (part("idle", created=0, written=0), part("busy", created=0, written=4000))})
+    assert planning.roll_due(before, POLICY, 4999, 8) is before
+    assert names(planning.roll_due(before, POLICY, 5000, 8)) == (["busy"], ["idle"])
+    assert names(planning.roll_due(before, POLICY, 10_000, 8)) == ([], ["busy", "idle"])
+
+
+def test_a_clean_end_publishes_or_keeps_everything() -> None:
+    """on_stop decides between two states: nothing open, or everything open and marked as kept."""
+    before = state({0: (part("a"),)}, pending=(owed("c", 3),))
+    assert names(planning.at_clean_end(before, keep=False, checkpoint_id=8)) == ([], ["a", "c"])
+    kept = planning.at_clean_end(before, keep=True, checkpoint_id=8)
+    assert names(kept) == (["a"], ["c"])
+    assert kept.position.kept
