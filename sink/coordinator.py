@@ -86,7 +86,7 @@ class SinkCoordinator:
 
     @property
     def newest_checkpoint_id(self) -> int:
-        """Id of the newest completed checkpoint."""
+        """Id of the newest link; the next checkpoint takes the one after it."""
         return self._checkpoints.newest.checkpoint_id
 
     def look(self) -> StreamPosition | None:
@@ -146,7 +146,7 @@ class SinkCoordinator:
             policy=self._settings.rolling,
             now_ms=pending.time_ms,
             checkpoint_id=pending.checkpoint_id,
-            completed_id=self.newest_checkpoint_id,
+            completed_id=self._checkpoints.completed_id,
         )
         self._link(after)
         return self._settle(stopwatch_ms() - began)
@@ -220,7 +220,7 @@ class SinkCoordinator:
         parts = self.state.pending
         owed = self._publisher.publish(parts)
         self._state = replace(self.state, pending=owed)
-        checkpoint_id = self.newest_checkpoint_id
+        checkpoint_id = self._checkpoints.completed_id
         try:
             if parts and not owed:
                 self._storage.mark_published(checkpoint_id)

@@ -42,6 +42,11 @@ class CheckpointCoordinator:
         return self._chain.newest
 
     @property
+    def completed_id(self) -> int:
+        """Id of the newest completed checkpoint; an aborted id's tombstone is none."""
+        return self._chain.newest_state_id
+
+    @property
     def pending(self) -> PendingCheckpoint | None:
         """The triggered checkpoint, if there is one."""
         return self._pending

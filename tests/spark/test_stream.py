@@ -1,0 +1,224 @@
+"""A real Spark stream into local files: exactly once, few files, whatever the partitions do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset
+import pytest
+from pyspark.errors.exceptions.base import PySparkException
+from spark_support import (
+    BUCKETS,
+    SCHEMA,
+    Once,
+    expected,
+    finished,
+    ids_by_duckdb,
+    make_sink,
+    stream,
+    write_source,
+)
+
+import partfile as pf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+NOW = {"availableNow": True}
+
+
+def run(spark: SparkSession, sink: pf.FileSink, root: Path, source: str = "source", checkpoint: str = "spark") -> None:
+    """Stream everything that is there, with a clean end."""
+    frame = stream(spark, root / source)
+    with sink.start(frame, checkpoint_location=str(root / checkpoint), trigger=NOW) as query:
+        query.awaitTermination()
+
+
+def run_function(spark: SparkSession, function: Any, root: Path, checkpoint: str = "spark") -> None:
+    """Stream everything that is there through a foreachBatch function, without any clean end."""
+    writer = stream(spark, root / "source").writeStream.foreachBatch(function)
+    writer.option("checkpointLocation", str(root / checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+
+def test_many_batches_become_few_files_that_every_reader_reads(spark: SparkSession, tmp_path: Path) -> None:
+    """Six batches of two partitions leave at most one part a bucket and partition, and three readers see each row once."""
+    rows = write_source(tmp_path / "source", 6)
+    base = tmp_path / "out"
+    run(spark, make_sink(base), tmp_path)
+    assert ids_by_duckdb(base) == expected(rows)
+    assert sorted(row.id for row in spark.read.json(str(base)).collect()) == list(range(rows))
+    dataset = pyarrow.dataset.dataset(base, format="json", partitioning="hive")
+    assert sorted(dataset.to_table().column("id").to_pylist()) == list(range(rows))
+    assert len(finished(base)) <= 2 * BUCKETS
+
+
+def test_hash_distribution_leaves_one_file_a_bucket(spark: SparkSession, tmp_path: Path) -> None:
+    """With distribution="hash" each bucket is open in one subtask alone, by a Spark key and by a Python bucketer."""
+    rows = write_source(tmp_path / "source", 4)
+    for name, bucketer in (("column", pf.HiveBucketer("bucket")), ("python", Once(tmp_path / "flag", "nothing", -1))):
+        base = tmp_path / name
+        run(
+            spark,
+            make_sink(base, distribution="hash", hash_partitions=3, bucketer=bucketer),
+            tmp_path,
+            checkpoint=f"c-{name}",
+        )
+        assert ids_by_duckdb(base) == expected(rows)
+        assert len(finished(base)) == BUCKETS
+
+
+def test_plain_foreach_batch_leaves_parts_that_the_next_run_publishes(spark: SparkSession, tmp_path: Path) -> None:
+    """A process that just ends loses nothing: its parts stay staged, and a later run settles and publishes them."""
+    write_source(tmp_path / "source", 3)
+    base = tmp_path / "out"
+    run_function(spark, make_sink(base).foreach_batch, tmp_path)
+    assert finished(base) == []
+    rows = write_source(tmp_path / "source", 1, first=90)
+    run(spark, make_sink(base), tmp_path)
+    assert ids_by_duckdb(base) == expected(rows)
+
+
+def test_a_replayed_batch_is_recognised(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark forgets that a batch was committed and sends it again: it is skipped, and the stream goes on."""
+    write_source(tmp_path / "source", 3)
+    base, progress = tmp_path / "out", []
+    run(spark, make_sink(base), tmp_path)
+    forget_commit(tmp_path / "spark", 2)
+    rows = write_source(tmp_path / "source", 2, first=90)
+    run(spark, make_sink(base, on_progress=progress.append), tmp_path)
+    assert next((one.batch_id, one.replayed) for one in progress if one.batch_id is not None) == (2, True)
+    assert ids_by_duckdb(base) == expected(rows)
+
+
+def forget_commit(checkpoint: Path, batch_id: int) -> None:
+    for path in (checkpoint / "commits").glob(f"*{batch_id}*"):
+        path.unlink()
+
+
+def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch id whose offsets changed behind our back is neither skipped nor written."""
+    write_source(tmp_path / "source", 3)
+    base = tmp_path / "out"
+    run(spark, make_sink(base), tmp_path)
+    checkpoint = tmp_path / "spark"
+    forget_commit(checkpoint, 2)
+    offsets = checkpoint / "offsets" / "2"
+    text = offsets.read_text()
+    assert json.loads(text.splitlines()[2])["logOffset"] == 2
+    offsets.write_text(text.replace('"logOffset":2', '"logOffset":1'))
+    (checkpoint / "offsets" / ".2.crc").unlink(missing_ok=True)
+    with pytest.raises(PySparkException, match="other offsets"):
+        run(spark, make_sink(base), tmp_path)
+
+
+def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSession, tmp_path: Path) -> None:
+    """A new query on a used uid is refused with the way out in the message; adopting works and retires the old one."""
+    rows = write_source(tmp_path / "source", 3)
+    base = tmp_path / "out"
+    run(spark, make_sink(base), tmp_path)
+    old = json.loads((tmp_path / "spark" / "metadata").read_text())["id"]
+    shutil.copytree(tmp_path / "spark", tmp_path / "old-spark")
+    shutil.rmtree(tmp_path / "spark")
+    rows = write_source(tmp_path / "second", 2, first=rows)
+    with pytest.raises(PySparkException, match=f"on_new_query='adopt:{old}'"):
+        run(spark, make_sink(base), tmp_path, source="second")
+    assert ids_by_duckdb(base) == expected(90)
+    run(spark, make_sink(base, on_new_query=f"adopt:{old}"), tmp_path, source="second")
+    assert ids_by_duckdb(base) == expected(rows)
+    write_source(tmp_path / "source", 1, first=5000)
+    with pytest.raises(PySparkException, match="replaced"):
+        run(spark, make_sink(base), tmp_path, checkpoint="old-spark")
+    assert ids_by_duckdb(base) == expected(rows)
+
+
+def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A second query that must not use the uid is refused before it takes a link; the first one goes on undisturbed."""
+    base, sink, generations = tmp_path / "out", make_sink(tmp_path / "out"), []
+
+    def healthy(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        generations.append(sink._stream._live().coordinator.generation)  # type: ignore[attr-defined]
+
+    rows = write_source(tmp_path / "source", 2)
+    run_function(spark, healthy, tmp_path)
+    write_source(tmp_path / "other", 1, first=9000)
+    with pytest.raises(PySparkException, match="is another one"):
+        run(spark, make_sink(base), tmp_path, source="other", checkpoint="mistaken")
+    rows = write_source(tmp_path / "source", 2, first=rows)
+    sink._stream._run = None  # type: ignore[attr-defined]
+    with sink.start(stream(spark, tmp_path / "source"), checkpoint_location=str(tmp_path / "spark"), trigger=NOW):
+        pass
+    assert ids_by_duckdb(base) == expected(rows)
+
+
+def test_an_empty_batch_without_partitions_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch with no partition at all is a checkpoint that carries every open part."""
+    rows = write_source(tmp_path / "source", 5)
+    base, sink = tmp_path / "out", make_sink(tmp_path / "out")
+
+    def sometimes_empty(df: DataFrame, batch_id: int) -> None:
+        empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), SCHEMA)
+        sink.foreach_batch(empty if batch_id in {1, 3} else df, batch_id)
+
+    run_function(spark, sometimes_empty, tmp_path)
+    run(spark, make_sink(base), tmp_path)
+    kept = [row for row in range(rows) if row // 30 not in {1, 3}]
+    assert ids_by_duckdb(base) == Counter(kept)
+    assert len(finished(base)) <= 2 * BUCKETS
+
+
+def test_open_parts_follow_a_changing_number_of_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    """From 4 partitions to 2 to 7: open parts are carried and dealt out again, no row is lost or doubled."""
+    rows = write_source(tmp_path / "source", 6)
+    base, sink = tmp_path / "out", make_sink(tmp_path / "out")
+    run_function(spark, lambda df, n: sink.foreach_batch(df.repartition([4, 4, 2, 2, 7, 7][n]), n), tmp_path)
+    run(spark, make_sink(base), tmp_path)
+    assert ids_by_duckdb(base) == expected(rows)
+
+
+@pytest.mark.parametrize("deed", ["raise", "kill"])
+def test_a_task_that_fails_once_is_retried_without_a_trace(spark: SparkSession, tmp_path: Path, deed: str) -> None:
+    """A task that raises, or whose worker is killed, in the middle of a batch: the retry's rows count, once."""
+    rows = write_source(tmp_path / "source", 5)
+    base, progress = tmp_path / "out", []
+    bucketer = Once(tmp_path / "flag", deed, row=75)
+    run(spark, make_sink(base, bucketer=bucketer, on_progress=progress.append), tmp_path)
+    assert (tmp_path / "flag").exists()
+    assert ids_by_duckdb(base) == expected(rows)
+    assert sum(one.parts_abandoned for one in progress) > 0
+
+
+def test_a_sink_object_is_used_again_after_its_query_failed(spark: SparkSession, tmp_path: Path) -> None:
+    """The next run of the query on the same object restores and goes on."""
+    rows = write_source(tmp_path / "source", 4)
+    base, sink, poison = tmp_path / "out", make_sink(tmp_path / "out"), [True]
+
+    def poisoned(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        if batch_id == 1 and poison.pop():
+            raise RuntimeError("deliberate failure after the batch")
+
+    with pytest.raises(PySparkException, match="deliberate"):
+        run_function(spark, poisoned, tmp_path)
+    run(spark, sink, tmp_path)
+    assert ids_by_duckdb(base) == expected(rows)
+
+
+def test_kept_parts_are_resumed_after_a_clean_stop(spark: SparkSession, tmp_path: Path) -> None:
+    """With on_stop="keep" a restart appends to the parts of the run before, so that restarts make no files."""
+    base = tmp_path / "out"
+    for first in (0, 60, 120):
+        rows = write_source(tmp_path / "source", 2, first=first)
+        run(spark, make_sink(base, on_stop="keep"), tmp_path)
+        assert finished(base) == []
+    run(spark, make_sink(base, on_stop="publish"), tmp_path)
+    rows = write_source(tmp_path / "source", 1, first=180)
+    run(spark, make_sink(base), tmp_path)
+    assert ids_by_duckdb(base) == expected(rows)
+    assert len(finished(base)) <= 4 * BUCKETS

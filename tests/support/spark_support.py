@@ -1,0 +1,123 @@
+"""Spark streams of numbered rows for the tests: source files, sessions, readers, and bucketers that misbehave once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+import partfile as pf
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCHEMA = "id long, bucket long"
+BUCKETS = 3
+LONG = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
+
+
+def build_session(master: str = "local[2,4]", **settings: str) -> SparkSession:
+    """A quiet session whose workers run this interpreter and see this folder."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    builder = SparkSession.builder.master(master).appName("partfile-tests")
+    fixed = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+        "spark.sql.warehouse.dir": "/nonexistent/partfile-warehouse",
+    }
+    for name, value in (fixed | settings).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def write_source(directory: Path, files: int, rows_a_file: int = 30, first: int = 0) -> int:
+    """Add source files of numbered rows, oldest first; returns the number after the last row."""
+    directory.mkdir(parents=True, exist_ok=True)
+    present = len(list(directory.glob("*.json")))
+    for number in range(files):
+        start = first + number * rows_a_file
+        rows = [{"id": row, "bucket": row % BUCKETS} for row in range(start, start + rows_a_file)]
+        path = directory / f"{present + number:05d}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (1e9 + present + number, 1e9 + present + number))
+    return first + files * rows_a_file
+
+
+def stream(spark: SparkSession, source: Path) -> DataFrame:
+    """One source file a micro-batch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
+
+
+def make_sink(base: Path, **options: Any) -> pf.FileSink:
+    """A JSON sink with Hive buckets whose parts roll only at the end."""
+    options = {"uid": "numbers", "format": "json", "bucketer": pf.HiveBucketer("bucket"), "rolling": LONG} | options
+    return pf.FileSink(base, **options)
+
+
+def ids_by_duckdb(base: Path) -> Counter[int]:
+    """The ids in every file that a glob finds, as a stranger reads them."""
+    if not list(base.glob("**/*.json")):
+        return Counter()
+    return Counter(row[0] for row in duckdb.execute(f"SELECT id FROM read_json('{base}/**/*.json')").fetchall())  # noqa: S608
+
+
+def expected(rows: int) -> Counter[int]:
+    """Each number once."""
+    return Counter(range(rows))
+
+
+def finished(base: Path) -> list[Path]:
+    """The visible files below the base."""
+    return sorted(
+        path
+        for path in base.rglob("*")
+        if path.is_file() and not any(step.startswith(("_", ".")) for step in path.relative_to(base).parts)
+    )
+
+
+class Once:
+    """A bucketer that does something bad the first time a given row comes by, and then never again.
+
+    Args:
+        flag: A file that remembers that it happened.
+        deed: ``raise``, ``kill`` (SIGKILL of the own worker process) or ``sleep:SECONDS``.
+        row: The id that sets it off.
+    """
+
+    def __init__(self, flag: Path, deed: str, row: int) -> None:
+        self.flag = str(flag)
+        self.deed = deed
+        self.row = row
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        """Bucket by column, after the deed."""
+        if self.row in batch.column("id").to_pylist() and self._is_first():
+            if self.deed == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.deed.startswith("sleep:"):
+                time.sleep(float(self.deed.removeprefix("sleep:")))
+            if self.deed == "raise":
+                raise RuntimeError("deliberate failure of a task")
+        return pc.binary_join_element_wise("bucket", batch.column("bucket").cast(pa.string()), "=")
+
+    def _is_first(self) -> bool:
+        try:
+            os.close(os.open(self.flag, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
