@@ -1,0 +1,98 @@
+"""Hive-style buckets: ``y=2013/m=1``, the columns left out of the file, as Spark's partitionBy does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from partfile.bucketers.escaping import check_segment, escape_segment, escape_value
+from partfile.bucketers.naming import column_field, joined, named, with_fallback
+from partfile.bucketers.port import Bucketer, HashKey
+from partfile.filesystems.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partfile.bucketers.port import BucketContext
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+class HiveBucketer(Bucketer):
+    """One directory level a column, named ``column=value``.
+
+    Values are written as Spark writes them; null and the empty string become ``__HIVE_DEFAULT_PARTITION__``, which
+    readers take for null.
+
+    Args:
+        *columns: The columns, outermost first: text, integer, boolean, date, timestamp or decimal.
+        keep_columns: Leave the columns in the file as well.
+    """
+
+    def __init__(self, *columns: str, keep_columns: bool = False) -> None:
+        if not columns or len(set(columns)) < len(columns) or not all(columns):
+            raise ConfigError(f"HiveBucketer needs one or more different columns, got {columns!r}")
+        self._columns = columns
+        self._keep_columns = keep_columns
+
+    def __repr__(self) -> str:
+        keep = ", keep_columns=True" if self._keep_columns else ""
+        return f"HiveBucketer({', '.join(map(repr, self._columns))}{keep})"
+
+    @property
+    def dropped_columns(self) -> tuple[str, ...]:
+        """The columns, since the path holds them, unless they are kept."""
+        return () if self._keep_columns else self._columns
+
+    @property
+    def hash_key(self) -> HashKey:
+        """The columns themselves."""
+        return HashKey(columns=self._columns)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse missing columns and types without one text form."""
+        for name in self._columns:
+            _text_of(column_field(schema, name, "HiveBucketer"))
+        if not self._keep_columns and len(schema) == len(self._columns):
+            raise ConfigError(
+                f"HiveBucketer leaves no column for the file: {', '.join(schema.names)} are all in the path"
+            )
+
+    def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
+        """One ``column=value`` segment a column."""
+        return with_fallback(joined([self._level(batch, name, context) for name in self._columns]), context)
+
+    def _level(self, batch: pa.RecordBatch, name: str, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
+        text = _text_of(batch.schema.field(name))
+        prefix = escape_segment(name)
+
+        def segment(value: Any) -> str:
+            shown = "" if value is None else text(value)
+            return check_segment(f"{prefix}={escape_value(shown) if shown else NULL}")
+
+        return named(batch.column(name), segment, context)
+
+
+def _text_of(field: pa.Field[Any]) -> Callable[[Any], str]:
+    """How a value of the field is written, as Spark writes it."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind):
+        return str
+    if pa.types.is_boolean(kind):
+        return lambda value: "true" if value else "false"
+    if pa.types.is_date(kind):
+        return lambda value: str(value.isoformat())
+    if pa.types.is_decimal(kind):
+        return lambda value: f"{value:f}"
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        return _timestamp_text
+    raise ConfigError(
+        f"HiveBucketer cannot name directories by column {field.name!r} of type {field.type}",
+        hint="Use a text, integer, boolean, date, timestamp or decimal column, or derive one.",
+    )
+
+
+def _timestamp_text(value: Any) -> str:
+    text = value.strftime("%H:%M:%S.%f").rstrip("0").rstrip(".")
+    return f"{value.date().isoformat()} {text}"
