@@ -89,10 +89,10 @@ class SinkCoordinator:
         """Id of the newest link; the next checkpoint takes the one after it."""
         return self._checkpoints.newest.checkpoint_id
 
-    def look(self) -> StreamPosition | None:
-        """Where the stream stands by the newest checkpoint; changes nothing, fences nobody."""
+    def look(self) -> SinkSnapshot | None:
+        """The state by the newest checkpoint, None if there is none; changes nothing, fences nobody."""
         link = self._checkpoints.look()
-        return planning.restored_state(link, self._storage.read_state).position if link else None
+        return planning.restored_state(link, self._storage.read_state) if link else None
 
     def start(self, admit: Callable[[StreamPosition], None], now_ms: int) -> CommitReport:
         """Begin a generation: check, create the fence link, then settle and publish what the last one left.

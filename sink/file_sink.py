@@ -101,9 +101,10 @@ class FileSink:
         Returns:
             The query; use it in a ``with`` block, or call its ``finish()`` when it has ended.
         """
-        return self._spark_stream().start(
+        query: StartedQuery = self._spark_stream().start(
             df, checkpoint_location=checkpoint_location, trigger=trigger, query_name=query_name, options=options
         )
+        return query
 
     def _spark_stream(self) -> Any:
         if self._stream is None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partfile.sink import lifecycle
 from partfile.sink.states import OPERATOR, CoordinatorSnapshot, PendingPart, StreamPosition, SubtaskSnapshot
 from partfile.snapshot.model import OperatorState, SubtaskState
-from partfile.snapshot.redistribution import redistribute
+from partfile.snapshot.redistribution import deal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -118,13 +117,12 @@ def after_batch(
             stay, gone = lifecycle.due(parts, policy, now_ms)
             carried[subtask] = tuple(stay)
             over += gone
-    opened = carried | {subtask: snapshot.open for subtask, snapshot in ran.items()}
+    opened = _dealt(carried, {subtask: snapshot.open for subtask, snapshot in ran.items()})
     fresh = [part for snapshot in ran.values() for part in snapshot.pending if part.since > completed_id]
     rolled = [PendingPart(part=part.part, rows=part.rows, since=checkpoint_id) for part in over]
-    seen = len(ran) or before.position.parallelism
     return SinkSnapshot(
-        position=position.model_copy(update={"parallelism": seen}),
-        open=_dealt(_without_empty(opened), seen, before.position.parallelism),
+        position=position.model_copy(update={"parallelism": len(ran) or before.position.parallelism}),
+        open=_without_empty(opened),
         pending=(*before.pending, *fresh, *rolled),
         max_count=max((before.max_count, *(snapshot.max_count for snapshot in ran.values()))),
     )
@@ -167,15 +165,17 @@ def _without_empty(opened: Mapping[int, tuple[OpenPart, ...]]) -> OpenParts:
     return {subtask: parts for subtask, parts in opened.items() if parts}
 
 
-def _dealt(opened: OpenParts, parallelism: int, before: int) -> OpenParts:
-    """Deal the open parts out over the subtasks seen, if their number has changed; else everyone keeps theirs."""
-    if not opened or parallelism < 1 or (parallelism == before and max(opened) < parallelism):
-        return opened
-    states = [SubtaskSnapshot(subtask=0, open=opened[subtask]).to_states() for subtask in sorted(opened)]
-    dealt: OpenParts = defaultdict(tuple)
-    for subtask, share in enumerate(redistribute(states, parallelism)):
-        dealt[subtask] = SubtaskSnapshot.from_states(subtask, share).open
-    return _without_empty(dealt)
+def _dealt(carried: OpenParts, ran: OpenParts) -> OpenParts:
+    """Who has which part in the next batch.
+
+    A subtask that ran keeps its parts. Those of subtasks that did not are dealt out over the ones that did, as split
+    list state is; if none ran, as in an empty batch, everything stays as it is assigned.
+    """
+    if not ran or not any(carried.values()):
+        return {**carried, **ran}
+    orphans = [part for subtask in sorted(carried) for part in carried[subtask]]
+    shares, _ = deal(orphans, len(ran))
+    return {subtask: (*ran[subtask], *share) for subtask, share in zip(sorted(ran), shares, strict=True)}
 
 
 def operator_state(snapshot: SinkSnapshot, write: Callable[[States], StateHandle]) -> OperatorState:

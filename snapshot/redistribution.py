@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from partfile.snapshot.model import NamedState, States
 
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydantic import JsonValue
+
+Element = TypeVar("Element")
 
 
 def redistribute(old: Sequence[States], parallelism: int) -> list[States]:
@@ -36,7 +38,7 @@ def redistribute(old: Sequence[States], parallelism: int) -> list[States]:
         elif parallelism == len(old):
             shares = [states[name].elements if name in states else () for states in old]
         else:
-            shares, start = _deal(elements, parallelism, start)
+            shares, start = deal(elements, parallelism, start)
         for states, share in zip(new, shares, strict=True):
             if share:
                 states[name] = NamedState(mode=mode, elements=share)
@@ -56,12 +58,22 @@ def _elements(old: Sequence[States], name: str) -> tuple[JsonValue, ...]:
     return tuple(element for states in old if name in states for element in states[name].elements)
 
 
-def _deal(elements: tuple[JsonValue, ...], parallelism: int, start: int) -> tuple[list[tuple[JsonValue, ...]], int]:
+def deal(elements: Sequence[Element], parallelism: int, start: int = 0) -> tuple[list[tuple[Element, ...]], int]:
+    """Cut ``elements`` into contiguous runs, one a subtask, whose lengths differ by one at most.
+
+    Args:
+        elements: In order.
+        parallelism: The number of subtasks, at least 1.
+        start: The subtask that gets the first run; the longer runs come first.
+
+    Returns:
+        The shares by subtask, and where the next state should start so that the longer runs spread.
+    """
     base, odd = divmod(len(elements), parallelism)
-    shares: list[tuple[JsonValue, ...]] = [()] * parallelism
+    shares: list[tuple[Element, ...]] = [()] * parallelism
     begin = 0
     for turn in range(parallelism):
         end = begin + base + (turn < odd)
-        shares[(start + turn) % parallelism] = elements[begin:end]
+        shares[(start + turn) % parallelism] = tuple(elements[begin:end])
         begin = end
     return shares, (start + odd) % parallelism

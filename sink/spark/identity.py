@@ -37,7 +37,7 @@ def current_run(session: SparkSession) -> QueryRun:
     Raises:
         PartfileError: There is no query id: not called by foreachBatch, or under Spark Connect, which hides it.
     """
-    context = getattr(session, "_sc", None)
+    context: Any = getattr(session, "_sc", None)
     query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
     if query_id is None:
         raise PartfileError(
@@ -63,10 +63,10 @@ def offsets_digest(session: SparkSession, query_id: str, batch_id: int) -> str |
 
 def _read_offsets(session: SparkSession, query_id: str, batch_id: int) -> str:
     java: Any = session._sc._jvm  # noqa: SLF001 - PySpark has no public way to a query's checkpoint location
-    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # type: ignore[attr-defined] # noqa: SLF001
+    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
     root = queries.get(java.java.util.UUID.fromString(query_id)).resolvedCheckpointRoot()
     path = java.org.apache.hadoop.fs.Path(f"{root}/offsets/{batch_id}")
-    stream = path.getFileSystem(session._sc._jsc.hadoopConfiguration()).open(path)  # type: ignore[attr-defined] # noqa: SLF001
+    stream = path.getFileSystem(session._sc._jsc.hadoopConfiguration()).open(path)  # noqa: SLF001
     try:
         return str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:

@@ -50,7 +50,7 @@ class StartedQuery:
         Does nothing while the query is active or after it failed.
         """
         if not self._query.isActive and self._query.exception() is None:
-            self._stream.finish()
+            self._stream.finish(str(self._query.id))
 
     def __enter__(self) -> Self:
         return self

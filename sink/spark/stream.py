@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from partfile.bucketers.port import BucketContext
-from partfile.filesystems.errors import Fenced, PartfileError
+from partfile.filesystems.errors import PartfileError
 from partfile.sink.admission import Admission, admit, position_after
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.progress import BatchProgress, report
@@ -47,7 +47,6 @@ class SparkStream:
         self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
         self._timer: IdleTimer | None = None
-        self._last_query_id: str | None = None
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; see FileSink.foreach_batch."""
@@ -92,17 +91,19 @@ class SparkStream:
         with self._mutex:
             return
 
-    def finish(self) -> None:
+    def finish(self, query_id: str) -> None:
         """End cleanly: publish every open part, or keep them all (``on_stop``), and release the sink.
 
-        If the stop interrupted a batch, a restore settles what the last completed checkpoint holds.
+        If no batch came, or the stop interrupted one, a restore first settles what the last completed checkpoint holds.
+
+        Args:
+            query_id: The query that has ended.
         """
         with self._mutex:
             try:
-                runtime = self._runtime
-                if runtime is None and self._last_query_id is not None:
-                    self._settle_interrupted(self._last_query_id)
-                elif runtime is not None:
+                runtime = self._runtime or self._restored_for(query_id)
+                if runtime is not None:
+                    self._runtime = runtime
                     keep = self._settings.on_stop == "keep"
                     done = runtime.coordinator.finish(self._settings.clock(), keep=keep)
                     if done is not None:
@@ -114,18 +115,21 @@ class SparkStream:
         """Let go of everything without a clean end; the next run restores."""
         with self._mutex:
             self._end_generation()
-            self._last_query_id = None
 
-    def _settle_interrupted(self, query_id: str) -> None:
-        def only_ours(stands: StreamPosition) -> None:
-            if stands.query is None or stands.query.query_id != query_id:
-                raise Fenced(f"another query has taken over uid {self._settings.uid!r}")
-
+    def _restored_for(self, query_id: str) -> Runtime | None:
+        """A new generation, if the last one was this query's and left something to do."""
         runtime = Runtime(self._settings, self._settings.uid)
         try:
-            runtime.coordinator.start(only_ours, self._settings.clock())
-        finally:
+            left = runtime.coordinator.look()
+            query = left.position.query if left is not None else None
+            if left is None or query is None or query.query_id != query_id or not (left.open or left.pending):
+                runtime.close()
+                return None
+            runtime.coordinator.start(lambda _stands: None, self._settings.clock())
+        except BaseException:
             runtime.close()
+            raise
+        return runtime
 
     def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition) -> None:
         restore_ms = self._restore(run, batch) if run != self._run else 0.0
@@ -162,7 +166,6 @@ class SparkStream:
             runtime.close()
             raise
         self._runtime, self._run = runtime, run
-        self._last_query_id = run.query_id
         self._timer = IdleTimer(lambda: self._tick(runtime), self._settings.rolling.check_interval_s)
         return stopwatch_ms() - began
 

@@ -47,7 +47,7 @@ def run_function(spark: SparkSession, function: Any, root: Path, checkpoint: str
 
 
 def test_many_batches_become_few_files_that_every_reader_reads(spark: SparkSession, tmp_path: Path) -> None:
-    """Six batches of two partitions leave at most one part a bucket and partition, and three readers see each row once."""
+    """Six batches of two partitions leave one part a bucket and partition at most; three readers see each row once."""
     rows = write_source(tmp_path / "source", 6)
     base = tmp_path / "out"
     run(spark, make_sink(base), tmp_path)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import partfile as pf
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "id long, bucket long"
 BUCKETS = 3
+WAIT_NEAR = 45
+WAIT_S = 12
 LONG = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
 
 
@@ -93,9 +96,12 @@ def finished(base: Path) -> list[Path]:
 class Once:
     """A bucketer that does something bad the first time a given row comes by, and then never again.
 
+    Also notes each task that uses it in ``{flag}.log``: stage, partition and attempt number.
+
     Args:
         flag: A file that remembers that it happened.
-        deed: ``raise``, ``kill`` (SIGKILL of the own worker process) or ``sleep:SECONDS``.
+        deed: ``raise``; ``kill`` (SIGKILL of the own worker process); ``sleep:SECONDS``; or ``kill-executor``, where
+            the other tasks of the stage wait a while, so that they are still running when its loss is noticed.
         row: The id that sets it off.
     """
 
@@ -106,18 +112,45 @@ class Once:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
         """Bucket by column, after the deed."""
-        if self.row in batch.column("id").to_pylist() and self._is_first():
-            if self.deed == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.deed.startswith("sleep:"):
-                time.sleep(float(self.deed.removeprefix("sleep:")))
-            if self.deed == "raise":
-                raise RuntimeError("deliberate failure of a task")
+        ids = batch.column("id").to_pylist()
+        self._note()
+        if self.row in ids:
+            if self._is_first(self.flag):
+                self._act()
+        elif (
+            self.deed == "kill-executor" and abs(self.row - ids[0]) < WAIT_NEAR and self._is_first(f"{self.flag}.wait")
+        ):
+            time.sleep(WAIT_S)
         return pc.binary_join_element_wise("bucket", batch.column("bucket").cast(pa.string()), "=")
 
-    def _is_first(self) -> bool:
+    def _act(self) -> None:
+        if self.deed == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.deed == "kill-executor":
+            time.sleep(1)
+            os.kill(parent_of(os.getppid()), signal.SIGKILL)
+            time.sleep(60)
+        if self.deed.startswith("sleep:"):
+            time.sleep(float(self.deed.removeprefix("sleep:")))
+        if self.deed == "raise":
+            raise RuntimeError("deliberate failure of a task")
+
+    def _note(self) -> None:
+        task = TaskContext.get()
+        if task is not None:
+            line = {"stage": task.stageId(), "partition": task.partitionId(), "attempt": task.attemptNumber()}
+            with open(f"{self.flag}.log", "a") as log:  # noqa: PTH123 - runs in a worker
+                log.write(json.dumps({**line, "task": task.taskAttemptId()}) + "\n")
+
+    @staticmethod
+    def _is_first(flag: str) -> bool:
         try:
-            os.close(os.open(self.flag, os.O_CREAT | os.O_EXCL))
+            os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False
         return True
+
+
+def parent_of(pid: int) -> int:
+    """The parent of another process: of a worker's daemon, the executor's JVM."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])

@@ -99,14 +99,23 @@ def test_an_empty_batch_keeps_the_assignment() -> None:
     assert batch(before).position.parallelism == 2
 
 
-def test_open_parts_are_dealt_out_again_when_the_number_of_partitions_changes() -> None:
-    """From 4 partitions to 2, 4 open parts become two each."""
+def test_parts_of_subtasks_that_did_not_run_are_dealt_out_over_those_that_did() -> None:
+    """From 4 partitions to 2: subtasks 0 and 1 keep what they have, the parts of 2 and 3 go one to each."""
     before = state({n: (part(f"p{n}"),) for n in range(4)}, parallelism=4)
-    ran = [SubtaskSnapshot(subtask=n) for n in range(2)]
-    after = batch(before, *ran)
-    assert {subtask: len(parts) for subtask, parts in after.open.items()} in ({0: 1, 1: 1}, {0: 2}, {1: 2})
-    seven = batch(before, *[SubtaskSnapshot(subtask=n, open=(part(f"q{n}"),)) for n in range(7)])
-    assert len(seven.open) == 7
+    after = batch(before, *[SubtaskSnapshot(subtask=n, open=(part(f"p{n}"),)) for n in range(2)])
+    assert {subtask: [p.part.name for p in parts] for subtask, parts in after.open.items()} == {
+        0: ["p0", "p2"],
+        1: ["p1", "p3"],
+    }
+
+
+def test_subtasks_that_ran_keep_their_parts_when_there_are_more_of_them() -> None:
+    """From 2 partitions to 7 nobody's part moves: what hashed to a subtask hashes there again."""
+    before = state({n: (part(f"p{n}"),) for n in range(2)}, parallelism=2)
+    after = batch(before, *[SubtaskSnapshot(subtask=n, open=(part(f"p{n}"),)) for n in range(7)])
+    assert {subtask: [p.part.name for p in parts] for subtask, parts in after.open.items()} == {
+        n: [f"p{n}"] for n in range(7)
+    }
 
 
 def test_a_carried_part_is_rolled_when_its_time_has_come() -> None:

@@ -1,0 +1,76 @@
+"""Executors that die and twins that race, on a local cluster of two executors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_support import expected, ids_by_duckdb, write_source
+from watcher import Watcher
+
+pytestmark = pytest.mark.spark
+DRIVER = Path(__file__).parent.parent / "support" / "kill_driver.py"
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+def run(root: Path, **job: Any) -> None:
+    fixed = {"base": str(root / "out"), "source": str(root / "source"), "checkpoint": str(root / "spark")}
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), json.dumps(fixed | {"master": CLUSTER} | job)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "PYTHONPATH": str(DRIVER.parent)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip().endswith("done")
+
+
+def attempts(root: Path) -> list[dict[str, int]]:
+    return [json.loads(line) for line in (root / "flag.log").read_text().splitlines()]
+
+
+def test_a_fetch_failure_runs_one_partition_twice_with_attempt_0(tmp_path: Path) -> None:
+    """An executor dies with its shuffle files: a partition runs again beside its first run, both with attempt 0."""
+    rows = write_source(tmp_path / "source", 4, rows_a_file=40)
+    with Watcher(tmp_path / "out"):
+        run(
+            tmp_path,
+            once="kill-executor",
+            flag=str(tmp_path / "flag"),
+            row=90,
+            options={"distribution": "hash", "hash_partitions": 2},
+        )
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+    first_attempts = [(one["stage"], one["partition"]) for one in attempts(tmp_path) if one["attempt"] == 0]
+    assert len(first_attempts) > len(set(first_attempts)), "no partition ran twice with attempt number 0"
+
+
+def test_a_speculative_twin_doubles_nothing(tmp_path: Path) -> None:
+    """A slow task gets a twin: whichever is acknowledged, its rows are there once, and the other's nowhere."""
+    rows = write_source(tmp_path / "source", 4, rows_a_file=40)
+    speculation = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.3",
+        "spark.speculation.minTaskRuntime": "100ms",
+    }
+    with Watcher(tmp_path / "out"):
+        run(
+            tmp_path,
+            once="sleep:20",
+            flag=str(tmp_path / "flag"),
+            row=90,
+            spark=speculation,
+            options={"distribution": "hash", "hash_partitions": 2},
+        )
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+    tasks = [(one["stage"], one["partition"]) for one in attempts(tmp_path)]
+    assert len(tasks) > len(set(tasks)), "no task got a twin"
