@@ -49,6 +49,9 @@ class Writer(ABC):
 
         A compressed writer ends its member or frame here, so that every valid length is a frame boundary. Without a
         write since the last persist nothing is added. Durability is the stream's business, not the writer's.
+
+        Raises:
+            ConfigError: The format is not appendable: its parts are closed at each checkpoint, never persisted.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Executors that die and twins that race, on a local cluster of two executors."""
+"""Executors that die and twins that race, on real clusters of two executors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from spark_support import expected, ids_by_duckdb, write_source
+from standalone import standalone_cluster
 from watcher import Watcher
 
 pytestmark = pytest.mark.spark
@@ -45,7 +46,8 @@ def test_a_fetch_failure_runs_one_partition_twice_with_attempt_0(tmp_path: Path)
             once="kill-executor",
             flag=str(tmp_path / "flag"),
             row=90,
-            options={"distribution": "hash", "hash_partitions": 2},
+            files=2,
+            repartition=2,
         )
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
     first_attempts = [(one["stage"], one["partition"]) for one in attempts(tmp_path) if one["attempt"] == 0]
@@ -62,14 +64,15 @@ def test_a_speculative_twin_doubles_nothing(tmp_path: Path) -> None:
         "spark.speculation.quantile": "0.3",
         "spark.speculation.minTaskRuntime": "100ms",
     }
-    with Watcher(tmp_path / "out"):
+    with standalone_cluster(tmp_path) as url, Watcher(tmp_path / "out"):
         run(
             tmp_path,
+            master=url,
             once="sleep:20",
             flag=str(tmp_path / "flag"),
             row=90,
             spark=speculation,
-            options={"distribution": "hash", "hash_partitions": 2},
+            repartition=2,
         )
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
     tasks = [(one["stage"], one["partition"]) for one in attempts(tmp_path)]

@@ -47,10 +47,10 @@ def main() -> None:
 
     def batch(df: DataFrame, batch_id: int) -> None:
         say(f"begin {batch_id}")
-        sink.foreach_batch(df, batch_id)
+        sink.foreach_batch(df.repartition(job["repartition"]) if "repartition" in job else df, batch_id)
         say(f"end {batch_id}")
 
-    writer = stream(spark, Path(job["source"])).writeStream.foreachBatch(batch)
+    writer = stream(spark, Path(job["source"]), job.get("files", 1)).writeStream.foreachBatch(batch)
     query = writer.option("checkpointLocation", job["checkpoint"]).trigger(availableNow=True).start()
     try:
         query.awaitTermination()

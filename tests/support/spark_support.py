@@ -36,6 +36,7 @@ def build_session(master: str = "local[2,4]", **settings: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("partfile-tests")
     fixed = {
         "spark.ui.enabled": "false",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
@@ -61,9 +62,9 @@ def write_source(directory: Path, files: int, rows_a_file: int = 30, first: int 
     return first + files * rows_a_file
 
 
-def stream(spark: SparkSession, source: Path) -> DataFrame:
-    """One source file a micro-batch."""
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
+def stream(spark: SparkSession, source: Path, files: int = 1) -> DataFrame:
+    """So many source files a micro-batch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).json(str(source))
 
 
 def make_sink(base: Path, **options: Any) -> pf.FileSink:

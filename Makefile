@@ -1,0 +1,85 @@
+# partfile: `make demo` and `make test` need only Python 3.11+ and Java 17+ on the machine; everything else goes into .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The interpreter that builds .venv; any other can be named: make setup PYTHON=/opt/python3.13/bin/python3
+PYTHON ?= python3
+ARGS ?=
+
+# Java as PySpark finds it: JAVA_HOME first, then the PATH.
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+
+export SPARK_LOCAL_IP := 127.0.0.1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A PYTHONPATH of the shell's would be searched before .venv, here and in Spark's workers.
+unexport PYTHONPATH SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV)/.installed-dev ## Build .venv with everything for development (fast when nothing changed)
+
+.PHONY: demo
+demo: $(VENV)/.installed-demo java ## Replay the flights of 2013 through three SIGKILLs and compare (under four minutes)
+	@$(BIN)/python examples/flights.py $(ARGS)
+
+.PHONY: test
+test: setup java ## Run every test; ARGS="-k name" selects
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: setup ## Lint, format check and strict types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p partfile
+	$(BIN)/mypy tests examples benchmarks
+
+.PHONY: format
+format: setup ## Let ruff format the code and mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: setup java ## Measure against Spark's own sinks (about 20 minutes; ARGS=--quick: 3)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+.PHONY: clean
+clean: ## Remove what builds, tests, the demo and the benchmarks leave behind (.venv stays)
+	rm -rf build dist artifacts spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+# One virtual environment; the stamps say which extra it has, and the setup.cfg it was made from.
+$(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/.python
+	@echo "Installing partfile and what its development needs into $(VENV) (the first time: a minute or two)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $(VENV)/.installed-demo $@
+
+$(VENV)/.installed-demo: setup.cfg pyproject.toml | $(VENV)/.python
+	@echo "Installing partfile and what the demo needs into $(VENV) (the first time: a minute or two)"
+	@$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "partfile needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
+	  echo "Install one (Debian: apt-get install python3 python3-venv) or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; \
+	  exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu it needs the package python3-venv." >&2; exit 1; }
+	@touch $@
+
+.PHONY: java
+java:
+	@version=$$("$(JAVA)" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1 || true); \
+	if [[ -z "$$version" || "$$version" -lt 17 ]]; then \
+	  echo "Spark 4 needs Java 17 or newer, but '$(JAVA)' is $${version:+Java $$version}$${version:-missing or broken}." >&2; \
+	  echo "Install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to it." >&2; \
+	  exit 1; \
+	fi

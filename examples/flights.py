@@ -1,0 +1,106 @@
+"""Exactly once, shown: the flights of 2013 streamed through three SIGKILLs, read back by DuckDB, row by row.
+
+Run it with ``make demo``. It needs Java 17+ and ``pip install 'partfile[demo]'``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import secrets
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flights_reader import Comparison, Files, compare, files_below
+from flights_source import prepare
+from flights_supervisor import Job, Outcome, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+KILLS = 3
+_MARKER = ".flights-demo"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; returns 0 if nothing was lost or duplicated and every kill landed inside a batch."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("artifacts/demo"), help="directory to work in")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="chooses the instants of the kills")
+    options = parser.parse_args(arguments)
+
+    directory = fresh(options.output)
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be this Python, which has partfile.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    print(f"seed {options.seed}: the instants of the kills (--seed repeats them)")
+    print("preparing the source: 336 776 flights as a stream of 60 micro-batches", flush=True)
+    source = prepare(directory / "source")
+
+    rng = random.Random(options.seed)
+    jobs = [
+        Job(sink, source, directory / sink, directory / f"{sink}-checkpoint", directory / f"{sink}.log")
+        for sink in ("partfile", "spark")
+    ]
+    outcomes = [Supervisor(job, kills=KILLS if job.sink == "partfile" else 0, rng=rng).run() for job in jobs]
+    print(
+        "\nDuckDB reads both directories by FROM '<directory>/**/*.json.gz' and compares them with the source",
+        flush=True,
+    )
+    compared = [compare(source.csv, job.output) for job in jobs]
+    files = [files_below(job.output) for job in jobs]
+
+    print_table(("partfile", "Spark's sink"), outcomes, compared, files)
+    ours, kills = compared[0], len(outcomes[0].kills)
+    print(
+        f"demo: rows={ours.rows} lost={ours.lost} duplicated={ours.duplicated} files={files[0].count} "
+        f"native_files={files[1].count} kills={kills}"
+    )
+    return 0 if ours.lost == ours.duplicated == 0 and kills == KILLS else 1
+
+
+def fresh(directory: Path) -> Path:
+    """Empty the directory of an earlier demo, or make it; anything else in the way is left alone."""
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / _MARKER).is_file():
+            raise SystemExit(f"{directory} holds files that are not an earlier demo's: name another --output")
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _MARKER).touch()
+    return directory.absolute()
+
+
+def print_table(
+    names: Sequence[str], outcomes: Sequence[Outcome], compared: Sequence[Comparison], files: Sequence[Files]
+) -> None:
+    """Print what each sink left behind, one line a sink."""
+    header = ("", "rows", "lost", "duplicated", "files", "bytes", "median file", "batches", "seconds", "restarts")
+    lines = [
+        (
+            name,
+            str(rows.rows),
+            str(rows.lost),
+            str(rows.duplicated),
+            str(found.count),
+            str(found.size),
+            str(found.median),
+            str(outcome.batches),
+            f"{outcome.seconds:.1f}",
+            str(outcome.starts - 1),
+        )
+        for name, outcome, rows, found in zip(names, outcomes, compared, files, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    print()
+    for line in (header, *lines):
+        first, *rest = (
+            cell.ljust(widths[0]) if place == 0 else cell.rjust(widths[place]) for place, cell in enumerate(line)
+        )
+        print("  ".join((first, *rest)))
+    print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

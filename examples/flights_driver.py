@@ -1,0 +1,87 @@
+"""The Spark program of the flights demo: streams files into partfile, or into Spark's own file sink.
+
+The demo kills this program with SIGKILL and starts it again with the same arguments. It contains nothing for that: no
+handler, no clean-up, no look at what the last run left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+import partfile as pf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Stream every file of the source that has not been streamed yet, then end."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sink", choices=("partfile", "spark"), required=True)
+    parser.add_argument("--source", required=True, help="directory of Parquet files")
+    parser.add_argument("--files-per-batch", type=int, required=True)
+    parser.add_argument("--output", required=True, help="directory that the files go to")
+    parser.add_argument("--checkpoint", required=True, help="Spark's checkpoint directory")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("partfile").setLevel(logging.INFO)  # one line a batch
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName(f"flights into {options.sink}")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.ui.enabled", value=False)
+        .config("spark.ui.showConsoleProgress", value=False)
+        .getOrCreate()
+    )
+    flights = (
+        spark.readStream.schema(spark.read.parquet(options.source).schema)
+        .option("maxFilesPerTrigger", options.files_per_batch)
+        .parquet(options.source)
+    )
+    write = write_with_partfile if options.sink == "partfile" else write_with_spark
+    write(flights, options.output, options.checkpoint)
+    spark.stop()
+
+
+def write_with_partfile(flights: DataFrame, output: str, checkpoint: str) -> None:
+    """One directory a day, JSON lines with gzip; a file stays open until its day has had no flight for 5 seconds."""
+    sink = pf.FileSink(
+        output,
+        uid="flights",
+        format="json",
+        compression="gzip",
+        bucketer=pf.DateTimeBucketer("time_hour", "%Y-%m-%d"),
+        rolling=pf.RollingPolicy(inactivity_interval_s=5),
+        distribution="hash",
+    )
+    with sink.start(flights, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query:
+        query.awaitTermination()
+
+
+def write_with_spark(flights: DataFrame, output: str, checkpoint: str) -> None:
+    """The same stream into the same directories with Spark's own file sink."""
+    query = (
+        flights.withColumn("flight_date", F.date_format("time_hour", "yyyy-MM-dd"))
+        .writeStream.format("json")
+        .option("compression", "gzip")
+        .partitionBy("flight_date")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start(output)
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

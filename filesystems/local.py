@@ -1,0 +1,148 @@
+"""The local store: parts leased by flock, published by link, durable by fsync of files and directories."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Self
+
+from partfile.filesystems import local_files, local_parts, local_stream
+from partfile.filesystems.errors import NotFound
+from partfile.filesystems.local_errors import translated
+from partfile.filesystems.local_tree import LocalTree, check_handle
+from partfile.filesystems.port import Capabilities, StoredFile, check_relative_path
+from partfile.filesystems.posix import PosixCalls
+
+if TYPE_CHECKING:
+    import builtins
+    import os
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from partfile.filesystems.port import Cut, PartHandle
+
+STATE_DIRECTORY = "_partfile"
+
+
+class LocalStore:
+    """Part files and metadata below one local directory.
+
+    It may be shared between threads; a forked child should open its own.
+
+    Args:
+        base: The base directory; symbolic links in its path are resolved once, here.
+        create_base: Make the base if its parent is there and insist that it can be written to; False for reading.
+        calls: The system calls; another object only to inject faults.
+
+    Raises:
+        ConfigError: The base is a file, or its parent is missing.
+        NotApplied: The base is missing, or cannot be written to.
+    """
+
+    def __init__(self, base: str, *, create_base: bool = True, calls: PosixCalls | None = None) -> None:
+        self._tree = LocalTree(base, calls or PosixCalls(), create_base=create_base)
+        self._markers = local_files.Markers(self._tree)
+
+    @property
+    def base(self) -> str:
+        """The resolved absolute path of the base."""
+        return self._tree.base
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything but sharing, which a path does not tell: the marker proves it (S13)."""
+        return Capabilities(append=True, lease=True, truncate=True, no_replace=True, durable=True, shared=False)
+
+    def create(self, handle: PartHandle) -> local_stream.LocalPartStream:
+        """See ``PartStore.create``."""
+        return local_stream.create_part(self._tree, check_handle(handle))
+
+    def resume(self, handle: PartHandle) -> local_stream.LocalPartStream:
+        """See ``PartStore.resume``."""
+        return local_stream.resume_part(self._tree, check_handle(handle))
+
+    def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
+        """See ``PartStore.settle``."""
+        return local_parts.settle_part(self._tree, check_handle(handle), cut)
+
+    def publish(self, handle: PartHandle, cut: Cut) -> None:
+        """See ``PartStore.publish``."""
+        local_parts.publish_part(self._tree, check_handle(handle), cut)
+
+    def discard(self, handle: PartHandle) -> bool:
+        """See ``PartStore.discard``."""
+        return local_parts.discard_part(self._tree, check_handle(handle))
+
+    def list(self, directory: str = "") -> Iterator[StoredFile]:
+        """See ``PartStore.list``; symbolic links, pipes and names that are not UTF-8 are passed over."""
+        waiting = [check_relative_path(directory)]
+        while waiting:
+            path = waiting.pop()
+            # One directory at a time, so that neither its depth nor a slow caller holds descriptors.
+            for name, status in self._entries(path):
+                below = f"{path}/{name}" if path else name
+                if below == STATE_DIRECTORY or below.startswith(f"{STATE_DIRECTORY}/"):
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(below)
+                elif stat.S_ISREG(status.st_mode):
+                    modified_at_ms = status.st_mtime_ns // 1_000_000
+                    yield StoredFile(path=below, size=status.st_size, modified_at_ms=modified_at_ms)
+
+    def create_file(self, path: str, data: bytes) -> None:
+        """See ``MetadataStore.create_file``."""
+        local_files.create_whole(self._tree, path, data)
+
+    def read_file(self, path: str, max_bytes: int) -> bytes:
+        """See ``MetadataStore.read_file``."""
+        return local_files.read_whole(self._tree, path, max_bytes)
+
+    def file_exists(self, path: str) -> bool:
+        """See ``MetadataStore.file_exists``."""
+        return local_files.is_file(self._tree, path)
+
+    def list_names(self, directory: str) -> builtins.list[str]:
+        """See ``MetadataStore.list_names``."""
+        return local_files.names_in(self._tree, directory)
+
+    def delete_file(self, path: str) -> None:
+        """See ``MetadataStore.delete_file``."""
+        local_files.delete_one(self._tree, path)
+
+    def delete_directory(self, directory: str) -> None:
+        """See ``MetadataStore.delete_directory``."""
+        local_files.delete_flat(self._tree, directory)
+
+    def hold_marker(self, path: str) -> bool:
+        """See ``MetadataStore.hold_marker``."""
+        return self._markers.hold(path)
+
+    def marker_is_held(self, path: str) -> bool:
+        """See ``MetadataStore.marker_is_held``."""
+        return self._markers.is_held(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release markers and the base; delete nothing. May be called twice."""
+        self._markers.close()
+        self._tree.close()
+
+    def _entries(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
+        try:
+            with self._tree.directory(path) as directory, translated("list", self._tree.shown(path)):
+                names = self._tree.calls.list_names(directory)
+                found = [(name, self._tree.calls.stat_name(directory, name)) for name in names if _is_unicode(name)]
+        except NotFound:
+            return
+        yield from ((name, status) for name, status in found if status is not None)
+
+
+def _is_unicode(name: str) -> bool:
+    # Undecodable bytes arrive as lone surrogates; no name of ours has any, and no message could show it.
+    return not any("\ud800" <= character <= "\udfff" for character in name)

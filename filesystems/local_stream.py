@@ -1,0 +1,209 @@
+"""One open in-progress part on the local file system, held by its flock."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.errors import LeaseUnavailable, NotApplied, NotFound, PartfileError
+from partfile.filesystems.local_errors import store_error, translated
+from partfile.filesystems.local_tree import identity
+
+if TYPE_CHECKING:
+    from partfile.filesystems.local_tree import LocalTree
+    from partfile.filesystems.port import PartHandle
+
+
+def create_part(tree: LocalTree, handle: PartHandle) -> LocalPartStream:
+    """Create the in-progress file of ``handle`` and take its lock; see ``PartStore.create``."""
+    if handle.valid_length:
+        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=_path(handle))
+    with tree.directory(handle.bucket, create=True) as directory:
+        with translated("create", tree.shown(_path(handle))):
+            descriptor = tree.calls.create(directory, handle.in_progress)
+        # Between the two calls a cleaner may have locked or removed it.
+        _take(tree, directory, handle, descriptor)
+    return LocalPartStream(tree, handle, descriptor, is_new=True)
+
+
+def resume_part(tree: LocalTree, handle: PartHandle) -> LocalPartStream:
+    """Open an in-progress part as its sole owner; see ``PartStore.resume``."""
+    try:
+        with tree.directory(handle.bucket) as directory:
+            descriptor = tree.open_regular(directory, handle.in_progress, _path(handle), "append")
+            _take(tree, directory, handle, descriptor)
+    except NotFound as error:
+        raise _refused(handle, "it is no longer under its in-progress name") from error
+    return LocalPartStream(tree, handle, descriptor, is_new=False)
+
+
+def _take(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> None:
+    """Lock the open part and check that it is the one its name stands for, as long as its handle says."""
+    path, locked = _path(handle), False
+    try:
+        with translated("lock", tree.shown(path)):
+            locked = tree.calls.lock(descriptor)
+        refusal = _why_refused(tree, directory, handle, descriptor) if locked else "somebody else holds its lock"
+    except BaseException:
+        tree.release(descriptor, path, locked=locked)
+        raise
+    if refusal:
+        tree.release(descriptor, path, locked=locked)
+        raise _refused(handle, refusal)
+
+
+def _why_refused(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> str:
+    path = _path(handle)
+    if not tree.names(directory, handle.in_progress, path, descriptor):
+        return "it is no longer under its in-progress name"
+    status = tree.status_open(descriptor, path)
+    if status.st_size != handle.valid_length:
+        return f"it has {status.st_size} bytes instead of {handle.valid_length}"
+    # Another name may be a finished one, or that of a file that is not ours at all.
+    return "" if status.st_nlink == 1 else f"it has {status.st_nlink} names"
+
+
+def _path(handle: PartHandle) -> str:
+    return handle.path_of(handle.in_progress)
+
+
+def _refused(handle: PartHandle, reason: str) -> LeaseUnavailable:
+    return LeaseUnavailable(
+        f"part {handle.path_of(handle.name)!r} cannot be appended to: {reason}",
+        hint="Leave it alone and start a new part; the coordinator will cut and publish it.",
+        path=_path(handle),
+    )
+
+
+class LocalPartStream:
+    """An open part. Keeps no bytes: ``position`` counts what the kernel has taken.
+
+    Args:
+        tree: The store's directories.
+        handle: The part, as created or as resumed.
+        descriptor: Open for appending, locked, checked; owned by this object from now on.
+        is_new: Whether the name of the part and those of its directories have yet to become durable.
+    """
+
+    def __init__(self, tree: LocalTree, handle: PartHandle, descriptor: int, *, is_new: bool) -> None:
+        self._tree = tree
+        self._handle = handle
+        self._path = _path(handle)
+        self._descriptor: int | None = descriptor
+        self._process = os.getpid()
+        self._position = handle.valid_length
+        self._bytes_are_durable = not is_new
+        self._names_are_durable = not is_new
+        self._failure = ""
+
+    @property
+    def handle(self) -> PartHandle:
+        """The part at the length of the last persist."""
+        return self._handle
+
+    @property
+    def position(self) -> int:
+        """Bytes handed over so far, durable or not."""
+        return self._position
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of ``data``; a failure poisons the stream."""
+        descriptor = self._usable()
+        rest = memoryview(data).cast("B")
+        if not rest:
+            return
+        self._bytes_are_durable = False
+        self._failure = "a write failed"
+        with translated("write", self._tree.shown(self._path)):
+            while rest:
+                taken = self._tree.calls.write(descriptor, rest)
+                self._position += taken
+                rest = rest[taken:]
+        self._failure = ""
+
+    def persist(self) -> PartHandle:
+        """Make bytes and names durable, unless they are; a failure poisons the stream, for good."""
+        descriptor = self._usable()
+        # A second fsync may report success although the first one dropped the pages.
+        self._failure = "persisting it failed"
+        if not self._bytes_are_durable:
+            self._tree.sync_file(descriptor, self._path)
+            self._bytes_are_durable = True
+        if not self._names_are_durable:
+            self._tree.sync_names(self._handle.bucket)
+            self._names_are_durable = True
+        self._failure = ""
+        self._handle = self._handle.at(self._position)
+        return self._handle
+
+    def verify(self) -> None:
+        """Check that the part is still under its in-progress name, with no bytes but ours."""
+        descriptor = self._usable()
+        with self._tree.directory(self._handle.bucket) as directory:
+            status = self._tree.status(directory, self._handle.in_progress, self._path)
+        if status is None or identity(status) != identity(self._tree.status_open(descriptor, self._path)):
+            raise _refused(self._handle, "it is no longer under its in-progress name")
+        if status.st_size != self._position:
+            raise _refused(self._handle, f"it has {status.st_size} bytes instead of {self._position}")
+
+    def close_for_commit(self) -> PartHandle:
+        """Persist, rename to the pending name, release the lock."""
+        handle = self.persist()
+        self.verify()
+        self._failure = "it could not be made pending"
+        with self._tree.directory(handle.bucket) as directory:
+            rename_part(self._tree, directory, handle, self._usable_descriptor())
+        self.close()
+        return handle
+
+    def close(self) -> None:
+        """Release the lock and the descriptor; a forked child only closes its copy, for the lock is its parent's."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            self._tree.release(descriptor, self._path, locked=os.getpid() == self._process)
+
+    def _usable(self) -> int:
+        if os.getpid() != self._process:
+            raise PartfileError(
+                f"part {self._path!r} was opened by process {self._process} and is used by process {os.getpid()}",
+                hint="A part belongs to the process that opened it; open parts after the fork, in the child.",
+                path=self._path,
+            )
+        if self._failure:
+            raise NotApplied(
+                f"part {self._path!r} is lost to this process: {self._failure}",
+                hint="Close it and start another part; never persist this one.",
+                path=self._path,
+            )
+        return self._usable_descriptor()
+
+    def _usable_descriptor(self) -> int:
+        if self._descriptor is None:
+            raise NotApplied(f"part {self._path!r} is closed", path=self._path)
+        return self._descriptor
+
+
+def rename_part(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> None:
+    """Rename a part that we hold from its in-progress to its pending name, and check the result.
+
+    On failure: the names decide, for a rename can be reported as failed although it was done.
+    """
+    _rename(tree, directory, handle, descriptor, (handle.in_progress, handle.pending))
+
+
+def rename_back(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> None:
+    """Rename a part that we hold from its pending to its in-progress name, before it is cut."""
+    _rename(tree, directory, handle, descriptor, (handle.pending, handle.in_progress))
+
+
+def _rename(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int, names: tuple[str, str]) -> None:
+    old, new = names
+    failure: OSError | None = None
+    try:
+        tree.calls.rename(directory, old, new)
+    except OSError as error:
+        failure = error
+    old_path, new_path = handle.path_of(old), handle.path_of(new)
+    if tree.names(directory, new, new_path, descriptor) and tree.status(directory, old, old_path) is None:
+        return
+    raise store_error(failure or OSError(f"it did not arrive at {new!r}"), "rename", tree.shown(old_path))

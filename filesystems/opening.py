@@ -1,0 +1,76 @@
+"""From a URL to the store that serves it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.local import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from partfile.filesystems.port import Store
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
+_SUPPORTED = "a plain path or file://"
+
+
+def open_store(url: str, storage_options: Mapping[str, object] | None = None) -> Store:
+    """Open the store at ``url``, making the base directory if its parent is there.
+
+    Args:
+        url: A plain path, taken literally and relative to the working directory, or a ``file:`` URL, which is
+            percent-decoded and must be absolute.
+        storage_options: What the store's client needs; none for local files.
+
+    Returns:
+        A store that the caller closes.
+
+    Raises:
+        ConfigError: The scheme is not supported, the URL names another host, or an option is unknown.
+        NotApplied: The base cannot be written to.
+    """
+    if storage_options:
+        raise ConfigError(
+            f"local files take no storage_options, got {sorted(storage_options)}",
+            hint="Leave storage_options out, or check the URL.",
+        )
+    return LocalStore(local_path(url))
+
+
+def local_path(url: str) -> str:
+    """Return the absolute path that a plain path or a ``file:`` URL stands for.
+
+    Raises:
+        ConfigError: It has another scheme, names another host, or is relative although it is a URL.
+    """
+    match = _SCHEME.match(url)
+    if match is None:
+        if not url:
+            raise ConfigError("the base path is empty")
+        return str(Path(url).absolute())
+    scheme = match.group(1).lower()
+    if scheme != "file":
+        raise ConfigError(
+            f"no store for scheme {scheme!r}",
+            hint=f"Supported: {_SUPPORTED}. A local path that begins like this can be written as ./{scheme}:...",
+        )
+    return _path_of_file_url(url, url[match.end() :])
+
+
+def _path_of_file_url(url: str, rest: str) -> str:
+    host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", rest[:1], rest[1:])
+    if host not in {"", "localhost"}:
+        raise ConfigError(f"{url!r} names the host {host!r}", hint="Write file:///path, with three slashes.")
+    if "?" in path or "#" in path:
+        raise ConfigError(f"{url!r} has a query or a fragment", hint="Write ? as %3F and # as %23.")
+    if slash != "/":
+        raise ConfigError(f"{url!r} is a relative file URL", hint="Write file:///absolute/path or a plain path.")
+    try:
+        return f"/{unquote(path, errors='strict')}"
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{url!r} does not decode to UTF-8") from error

@@ -1,0 +1,48 @@
+"""What every test shares: one printed seed for all randomness, hypothesis profiles, an environment for Spark."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import sys
+
+import hypothesis
+import pytest
+
+# Workers must run this interpreter: any other python3 on the PATH lacks partfile.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+# No deadline: an fsync takes what it takes. A failure prints a blob that @reproduce_failure takes back.
+for _name, _examples in {"quick": 10, "default": 50, "thorough": 1000}.items():
+    hypothesis.settings.register_profile(
+        _name, max_examples=_examples, deadline=None, derandomize=False, print_blob=True
+    )
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw one seed for pytest-randomly (order and random.seed) and hypothesis; ``--randomly-seed`` repeats both."""
+    if config.getoption("randomly_seed", None) == "default":
+        config.option.randomly_seed = secrets.randbits(32)
+    seed = config.getoption("randomly_seed", None)
+    if isinstance(seed, int) and config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(seed)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how to repeat this run's randomness."""
+    profile = hypothesis.settings.get_current_profile_name()
+    seed = config.getoption("hypothesis_seed", None)
+    return f"seeds: order and random by --randomly-seed above; hypothesis profile {profile!r}, seed {seed}"
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers of this test's own; its seed is printed, and follows from ``--randomly-seed``."""
+    seed = f"{request.config.getoption('randomly_seed', secrets.randbits(32))}/{request.node.nodeid}"
+    print(f"rng seed: {seed}")  # noqa: T201 - shown with the failure
+    return random.Random(seed)

@@ -1,0 +1,309 @@
+"""What Spark's types look like to Spark, DuckDB and pyarrow after a trip through our files: equal, value for value.
+
+The files are made where the sink makes them, in ``mapInArrow``, so that the Arrow types are those that a task gets. The
+options each reader is given here are the ones that docs/FORMATS.md tells its readers to use.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import re
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pytest
+
+from partfile.filesystems.errors import UnsupportedTypeError
+from partfile.writers.formats import resolve_format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from partfile.writers.port import Format
+
+pytestmark = pytest.mark.spark
+
+_pc: Any = pc  # the stubs lack the operands used here
+
+_SCALAR_COLUMNS = (
+    "number bigint, truth boolean, tiny tinyint, small smallint, whole int, single float, double double, "
+    "price decimal(38,18), big decimal(38,0), text string, raw binary, day date, instant timestamp, "
+    "local timestamp_ntz, clock time(6), span interval day to second"
+)
+_SCALARS = dict(column.split(" ", 1) for column in _SCALAR_COLUMNS.split(", "))
+_NESTED = {
+    "list": "array<int>",
+    "tags": "map<string,double>",
+    "point": "struct<x:double,at:timestamp,name:string,price:decimal(10,2)>",
+    "deep": "array<struct<a:array<map<string,int>>,s:string>>",
+}
+_ROWS = r"""
+(0L, true, 1Y, 2S, 3, 0.1F, 0.1D, 1.000000000000000001, 7,
+ concat('q"b\\\\c,;', char(9), char(10), 'é漢😀', char(1)), X'ff00',
+ date'2024-02-29', timestamp'2024-07-01 12:00:00.123456 UTC', timestamp_ntz'2024-07-01 12:00:00', time'01:02:03.456789',
+ interval '1 02:03:04.000005' day to second, array(1, null), map('a"', 1.5D, 'b', null),
+ struct(1.5D, timestamp'2024-07-01 00:00:00 UTC', 'n', 1.10), array(struct(array(map('k', 1), map()), 'x'), null)),
+(9223372036854775807L, false, -128Y, -32768S, -2147483648, float('NaN'), double('-Infinity'),
+ -12345678901234567890.123456789012345678, 99999999999999999999999999999999999999, '', X'',
+ date'0001-01-01', timestamp'0001-01-01 00:00:00 UTC', timestamp_ntz'9999-12-31 23:59:59.999999',
+ time'23:59:59.999999', interval '-1 02:03:04.000005' day to second, array(), map(),
+ struct(double('NaN'), null, '', null), array()),
+(9007199254740993L, null, 0Y, 0S, 0, float('-0.0'), double('-0.0'), 1E-18, 0, ' \\N ', X'000102',
+ date'9999-12-31', timestamp'9999-12-31 23:59:59.999999 UTC', timestamp_ntz'0001-01-01 00:00:00', time'00:00:00',
+ interval '0 00:00:00' day to second, null, map('n', double('Infinity')), struct(-0.0D, null, null, -0.05),
+ array(struct(null, null))),
+(1L, true, 1Y, 1S, 1, float('3.4028235E38'), 1E300D, 0, -1, 'null', X'ff', date'1969-12-31',
+ timestamp'1969-12-31 23:59:59.999999 UTC', timestamp_ntz'1969-12-31 23:59:59.999999', time'12:00:00.5',
+ interval '-0 00:00:00.000001' day to second, array(2147483647), map('m', 5E-324D), struct(1.0D, null, 'é', 0),
+ array(struct(array(), 'y')))
+"""
+
+
+@pytest.fixture(scope="module")
+def table(spark: SparkSession) -> Iterator[DataFrame]:
+    """One table with every type that Spark sends, in a session whose zone is not UTC."""
+    settings = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.timeType.enabled": "true"}
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    kinds = _SCALARS | _NESTED
+    columns = ", ".join(f"cast(_{at} as {kind}) as {name}" for at, (name, kind) in enumerate(kinds.items(), 1))
+    names = ", ".join(f"_{at}" for at in range(1, len(kinds) + 1))
+    nulls = ", ".join(["null"] * len(kinds))
+    yield spark.sql(f"select {columns} from values {_ROWS}, ({nulls}) as t({names})").coalesce(1)  # noqa: S608
+    for name, earlier in before.items():
+        spark.conf.unset(name) if earlier is None else spark.conf.set(name, earlier)
+
+
+class _MemoryPart:
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    @property
+    def position(self) -> int:
+        return len(self.data)
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.data += data
+
+
+def _write(table: DataFrame, form: Format, directory: Path) -> str:
+    """Write a table by a task of Spark's, with a persist after each batch, and return the path of the file."""
+
+    def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        part = _MemoryPart()
+        writer = None
+        for batch in batches:
+            form.check(batch.schema)
+            writer = writer or form.open(part, batch.schema)
+            for at in range(batch.num_rows):
+                writer.write(batch.slice(at, 1))
+                if form.appendable and at % 2:
+                    writer.persist()
+        if writer is not None:
+            writer.close()
+        yield pa.record_batch({"data": [bytes(part.data)]})
+
+    (row,) = table.mapInArrow(encode, "data binary").collect()
+    path = directory / f"part-0{form.suffix}"
+    path.write_bytes(row.data)
+    return str(path)
+
+
+def _values(table: pa.Table, names: Iterable[str]) -> dict[str, str]:
+    """Columns as text that tells apart what compares equal (``-0.0``), and joins what does not (``nan``)."""
+    columns = {name: table[name] for name in names}
+    for name, column in columns.items():
+        if pa.types.is_time(column.type):
+            columns[name] = column.cast(pa.time64("ns"))
+        elif pa.types.is_timestamp(column.type) and column.type.tz:
+            columns[name] = column.cast(pa.timestamp("us", "UTC"))
+    return {
+        name: re.sub(r"tzinfo=[^)]*\)*(?=[,)])", "UTC", str(column.to_pylist())) for name, column in columns.items()
+    }
+
+
+_CODECS = [None, "gzip", "zstd"]
+
+
+@pytest.mark.parametrize("codec", _CODECS)
+def test_spark_reads_json_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
+    """Spark, given the schema and no option, reads every type back from JSON lines, plain and compressed."""
+    path = _write(table, resolve_format("json", codec), tmp_path)
+    back = table.sparkSession.read.schema(table.schema).option("mode", "FAILFAST").json(path)
+    assert _values(back.toArrow(), table.columns) == _values(table.toArrow(), table.columns)
+
+
+def test_spark_reads_strict_json_back(table: DataFrame, tmp_path: Path) -> None:
+    """Quoted NaN and infinities are Spark's own form, and read back as well."""
+    path = _write(table, resolve_format("json", non_finite="string"), tmp_path)
+    back = table.sparkSession.read.schema(table.schema).option("mode", "FAILFAST").json(path)
+    assert _values(back.toArrow(), table.columns) == _values(table.toArrow(), table.columns)
+
+
+_DUCKDB_KINDS = {
+    "tinyint": "TINYINT",
+    "time(6)": "TIME",
+    "timestamp": "TIMESTAMPTZ",
+    "timestamp_ntz": "TIMESTAMP",
+    "binary": "VARCHAR",
+    "interval day to second": "VARCHAR",
+    "array<int>": "INTEGER[]",
+    "map<string,double>": "MAP(VARCHAR, DOUBLE)",
+    "struct<x:double,at:timestamp,name:string,price:decimal(10,2)>": (
+        'STRUCT(x DOUBLE, "at" TIMESTAMPTZ, name VARCHAR, price DECIMAL(10,2))'
+    ),
+    "array<struct<a:array<map<string,int>>,s:string>>": "STRUCT(a MAP(VARCHAR, INTEGER)[], s VARCHAR)[]",
+}
+_DUCKDB_DECODING = r"""* replace (
+    from_base64(raw) as raw,
+    cast(regexp_replace(span, '^(-?)(\d+) ', '\1\2 days \1') as interval) as span
+)"""
+
+
+def _duckdb(source: str, kinds: dict[str, str]) -> dict[str, str]:
+    columns = ", ".join(f"'{name}': '{_DUCKDB_KINDS.get(kind, kind)}'" for name, kind in kinds.items())
+    query = f"select {_DUCKDB_DECODING} from {source.format(columns='{' + columns + '}')}"  # noqa: S608
+    table: Any = duckdb.execute(query).to_arrow_table()
+    spans = [
+        None if span is None else dt.timedelta(days=span.days, microseconds=span.nanoseconds // 1000)
+        for span in table["span"].to_pylist()
+    ]
+    at = table.schema.get_field_index("span")
+    return _values(table.set_column(at, "span", pa.array(spans, pa.duration("us"))), kinds)
+
+
+@pytest.mark.parametrize("codec", _CODECS)
+def test_duckdb_reads_json_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
+    """DuckDB, given the column types, reads every type back; binary and intervals take one documented expression."""
+    path = _write(table, resolve_format("json", codec), tmp_path)
+    kinds = _SCALARS | _NESTED
+    source = f"read_json('{path}', columns={{columns}}, format='newline_delimited')"
+    assert _duckdb(source, kinds) == _values(table.toArrow(), kinds)
+
+
+def _arrow_schema(table: pa.Table, odd: dict[Any, Any]) -> pa.Schema:
+    return pa.schema([(field.name, odd.get(field.name, field.type)) for field in table.schema])
+
+
+def _span(text: str | None) -> dt.timedelta | None:
+    if text is None:
+        return None
+    sign, days, hours, minutes, seconds = re.fullmatch(r"(-?)(\d+) (\d+):(\d+):([\d.]+)", text).groups()  # type: ignore[union-attr]
+    size = dt.timedelta(
+        days=int(days), hours=int(hours), minutes=int(minutes), microseconds=round(float(seconds) * 1e6)
+    )
+    return -size if sign else size
+
+
+def _decoded(table: pa.Table) -> pa.Table:
+    """Undo, as docs/FORMATS.md says, the forms that pyarrow's readers leave as text."""
+    columns: dict[str, Any] = {name: table[name] for name in table.column_names}
+    columns["raw"] = pa.array(
+        [None if value is None else base64.b64decode(value) for value in table["raw"].to_pylist()], pa.binary()
+    )
+    columns["day"] = columns["day"].cast(pa.date32())
+    if not pa.types.is_time(columns["clock"].type):
+        moments = _pc.binary_join_element_wise("1970-01-01T", columns["clock"], "").cast(pa.timestamp("ns"))
+        columns["clock"] = moments.cast(pa.time64("ns"))
+    columns["span"] = pa.array([_span(text) for text in columns["span"].to_pylist()], pa.duration("us"))
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize("codec", _CODECS)
+def test_pyarrow_reads_json_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
+    """Given a schema, pyarrow reads every type but maps back; four types arrive as text to be decoded."""
+    kept = [name for name in table.columns if name not in {"tags", "deep"}]
+    original = table.select(kept).toArrow()
+    path = _write(table.select(kept), resolve_format("json", codec), tmp_path)
+    odd = {"raw": pa.string(), "day": pa.timestamp("s"), "clock": pa.string(), "span": pa.string()}
+    options = pyarrow.json.ParseOptions(explicit_schema=_arrow_schema(original, odd), unexpected_field_behavior="error")
+    back = pyarrow.json.read_json(path, parse_options=options)
+    assert _values(_decoded(back), kept) == _values(original, kept)
+
+
+@pytest.mark.parametrize("codec", _CODECS)
+def test_spark_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
+    """Spark reads every scalar back from CSV with the documented options."""
+    kept = table.select(*_SCALARS)
+    path = _write(kept, resolve_format("csv", codec), tmp_path)
+    schema = ", ".join(f"{name} {'string' if kind == 'binary' else kind}" for name, kind in _SCALARS.items())
+    reader = kept.sparkSession.read.schema(schema).option("mode", "FAILFAST").options(**_SPARK_CSV)
+    back = reader.csv(path).selectExpr(*(f"unbase64({n}) as {n}" if n == "raw" else n for n in _SCALARS))
+    assert _values(back.toArrow(), _SCALARS) == _values(kept.toArrow(), _SCALARS)
+
+
+# Without a nullValue of its own Spark reads a quoted empty string as null, too.
+_SPARK_CSV: dict[str, Any] = {"header": True, "escape": '"', "multiLine": True, "nullValue": "\0"}
+
+
+@pytest.mark.parametrize("codec", _CODECS)
+def test_duckdb_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
+    """DuckDB reads every scalar back from CSV with the documented options."""
+    kept = table.select(*_SCALARS)
+    path = _write(kept, resolve_format("csv", codec), tmp_path)
+    source = (
+        f"read_csv('{path}', columns={{columns}}, header=true, delim=',', quote='\"', escape='\"',"
+        " nullstr='', allow_quoted_nulls=false, auto_detect=false, new_line='\\n')"
+    )
+    assert _duckdb(source, _SCALARS) == _values(kept.toArrow(), _SCALARS)
+
+
+@pytest.mark.parametrize("codec", _CODECS)
+def test_pyarrow_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
+    """With pyarrow every scalar comes back from CSV with the documented options."""
+    original = table.select(*_SCALARS).toArrow()
+    path = _write(table.select(*_SCALARS), resolve_format("csv", codec), tmp_path)
+    odd = {"raw": pa.string(), "span": pa.string()}
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=_arrow_schema(original, odd),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    back = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+    assert _values(_decoded(back), _SCALARS) == _values(original, _SCALARS)
+
+
+@pytest.mark.parametrize("codec", _CODECS)
+def test_text_reads_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
+    """Spark reads the lines of text back, a null as an empty line."""
+    lines = table.selectExpr("nullif(cast(whole as string), '0') as value")
+    path = _write(lines, resolve_format("text", codec), tmp_path)
+    back = [row.value for row in table.sparkSession.read.text(path).collect()]
+    assert back == [row.value or "" for row in lines.collect()]
+
+
+def test_parquet_reads_back(table: DataFrame, tmp_path: Path) -> None:
+    """Parquet keeps every type that Spark can read from it by itself."""
+    kept = table.drop("span", "clock")
+    path = _write(kept, resolve_format("parquet"), tmp_path)
+    back = table.sparkSession.read.parquet(path)
+    assert _values(back.toArrow(), kept.columns) == _values(kept.toArrow(), kept.columns)
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("parse_json('1')", "variant"),
+        ("map(1, 'a')", "a map key of type int32"),
+        ("make_interval(1, 2, 3)", "month_day_nano_interval"),
+    ],
+)
+def test_what_spark_sends_without_a_form_is_refused(
+    spark: SparkSession, expression: str, words: str, tmp_path: Path
+) -> None:
+    """The other types that Spark sends are refused in the task by the column's name and type."""
+    odd = spark.sql(f"select {expression} as odd")
+    with pytest.raises(Exception, match=f"UnsupportedTypeError: Column 'odd' .*{words}"):
+        _write(odd, resolve_format("json"), tmp_path)
+    assert issubclass(UnsupportedTypeError, TypeError)

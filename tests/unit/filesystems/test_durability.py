@@ -1,0 +1,227 @@
+"""Every fsync is there, in time, and none twice: checked against a model of what survives a power loss."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.filesystems.contract_base import new_part
+from partfile.filesystems.faults import CrashAt, Recorder, SimulatedCrash, SkipAt, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.power_loss import PowerLossCalls, Violation, Watch, part_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from partfile.filesystems.posix import PosixCalls
+
+    NewModel = Callable[[], PowerLossCalls]
+    Life = Callable[[PowerLossCalls, PosixCalls, Path], None]
+
+DATA, TAIL = b"valid bytes", b"a tail that does not count"
+SYNCS = frozenset({"sync", "sync_directory"})
+LINK = "_partfile/uid/chk-1/_metadata"
+
+
+def promise(model: PowerLossCalls, what: str, is_kept: Callable[[dict[str, bytes]], bool]) -> None:
+    """Raise Violation unless every tree that could survive keeps the promise."""
+    if not all(map(is_kept, model.all_survivors())):
+        raise Violation(what)
+
+
+def life_of_a_part(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None:
+    """Create, persist, close, publish."""
+    with LocalStore(str(base), calls=calls) as store:
+        stream = store.create(new_part("a/b"))
+        stream.write(DATA)
+        handle = stream.persist()
+        promise(model, "after persist", lambda tree: tree.get(handle.path_of(handle.in_progress)) == DATA)
+        stream.close_for_commit()
+        store.publish(handle, "auto")
+        promise(model, "after publish", lambda tree: part_in(tree, handle) == DATA)
+
+
+def life_of_a_file(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None:
+    """Create a metadata file, which is never seen in part."""
+    watch = Watch(model, lambda tree: tree.get(LINK, DATA) == DATA)
+    with LocalStore(str(base), calls=intercept(calls, watch)) as store:
+        store.create_file(LINK, DATA)
+    promise(model, "after create_file", lambda tree: tree.get(LINK) == DATA)
+
+
+def life_with_a_cut(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None:
+    """Publish a part that has to be cut first, by a store that never saw it."""
+    with LocalStore(str(base), calls=model) as store:
+        stream = store.create(new_part("a/b"))
+        stream.write(DATA)
+        handle = stream.persist()
+        stream.write(TAIL)
+        stream.close()
+    watch = Watch(model, lambda tree: part_in(tree, handle) in {None, DATA})
+    with LocalStore(str(base), calls=intercept(calls, watch)) as store:
+        store.publish(handle, "truncate")
+    promise(model, "after publish", lambda tree: part_in(tree, handle) == DATA)
+
+
+def life_with_a_copy(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None:
+    """Settle, by copying, a part that is leased."""
+    with LocalStore(str(base), calls=model) as holder, ExitStack() as stack:
+        stream = holder.create(new_part("a/b"))
+        stack.callback(stream.close)
+        stream.write(DATA)
+        handle = stream.persist()
+        store = stack.enter_context(LocalStore(str(base), calls=calls))
+        settled = store.settle(handle, "auto")
+        promise(model, "after settle", lambda tree: tree.get(settled.path_of(settled.pending)) == DATA)
+        store.publish(settled, "auto")
+        promise(model, "after publish", lambda tree: part_in(tree, handle) == DATA)
+
+
+@pytest.mark.parametrize(
+    ("life", "expected"),
+    [
+        # The part, the bucket's two names, the part's name; at publication the final name.
+        (life_of_a_part, ["sync", "sync_directory", "sync_directory", "sync_directory", "sync_directory"]),
+        (life_of_a_file, ["sync", "sync_directory", "sync_directory", "sync_directory", "sync_directory"]),
+        (life_with_a_cut, ["sync", "sync_directory"]),
+        (life_with_a_copy, ["sync", "sync_directory", "sync_directory"]),
+    ],
+)
+def test_every_sync_is_needed(life: Life, expected: list[str], new_model: NewModel, tmp_path: Path) -> None:
+    """With the expected fsyncs no promise breaks; whichever of them is left out, one does."""
+    recorder = Recorder(SYNCS)
+    (tmp_path / "0").mkdir()
+    model = new_model()
+    life(model, intercept(model, recorder), tmp_path / "0")
+    assert recorder.names == expected
+    for skipped in range(1, len(expected) + 1):
+        (tmp_path / str(skipped)).mkdir()
+        model = new_model()
+        with pytest.raises(Violation):
+            life(model, intercept(model, SkipAt(skipped, only=SYNCS)), tmp_path / str(skipped))
+
+
+def test_the_sidecar_is_durable_before_the_final_name(new_model: NewModel, tmp_path: Path) -> None:
+    """Without the fsync of the sidecar, of its name or of the final name, a reader could see the tail."""
+
+    def publish(skipped: int) -> list[str]:
+        base, model, recorder = tmp_path / str(skipped), new_model(), Recorder(SYNCS)
+        base.mkdir()
+        with LocalStore(str(base), calls=model) as store:
+            stream = store.create(new_part())
+            stream.write(DATA)
+            handle = stream.persist()
+            stream.write(TAIL)
+            stream.close()
+        watch = Watch(model, lambda tree: part_in(tree, handle) in {None, DATA})
+        calls = intercept(intercept(intercept(model, SkipAt(skipped, only=SYNCS)), recorder), watch)
+        with LocalStore(str(base), calls=calls) as store:
+            store.publish(handle, "valid-length")
+        promise(model, "after publish", lambda tree: part_in(tree, handle) == DATA)
+        return recorder.names
+
+    assert publish(0) == ["sync", "sync_directory", "sync_directory", "sync_directory"]
+    # The second is that of the base: this store does not know that the bucket's name is durable since the persist.
+    assert publish(2)
+    for skipped in (1, 3, 4):
+        with pytest.raises(Violation):
+            publish(skipped)
+
+
+def test_publishing_a_pending_part_costs_one_sync(tmp_path: Path) -> None:
+    """The common case syncs no file again, for its bytes are durable since they were persisted."""
+    recorder = Recorder(SYNCS)
+    with LocalStore(str(tmp_path), calls=intercept(PowerLossCalls(), recorder)) as store:
+        handle = store.create(new_part()).close_for_commit()
+        before = recorder.count
+        store.publish(handle, "auto")
+    assert recorder.names[before:] == ["sync_directory"]
+
+
+def test_a_persist_without_a_write_costs_nothing(tmp_path: Path) -> None:
+    """Neither bytes nor names are synced twice, and a second part of a bucket does not sync the ancestors again."""
+    recorder = Recorder(SYNCS)
+    with LocalStore(str(tmp_path), calls=intercept(PowerLossCalls(), recorder)) as store, ExitStack() as stack:
+        stream = store.create(new_part("a/b"))
+        stack.callback(stream.close)
+        handle = stream.persist()
+        before = recorder.count
+        stream.persist()
+        assert recorder.count == before
+        stream.write(DATA)
+        stream.persist()
+        assert recorder.names[before:] == ["sync"]
+        other = store.create(new_part("a/b", "part-0000abcd-0-1"))
+        stack.callback(other.close)
+        other.persist()
+        assert recorder.names[before:] == ["sync", "sync", "sync_directory"]
+        before = recorder.count
+        stream.close()
+        resumed = store.resume(handle.at(len(DATA)))
+        stack.callback(resumed.close)
+        assert resumed.persist().valid_length == len(DATA)
+        assert recorder.count == before
+
+
+def test_ancestors_made_by_somebody_else_are_synced_too(new_model: NewModel, tmp_path: Path) -> None:
+    """Whoever made the bucket may not have got round to making its name durable."""
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as first, LocalStore(str(tmp_path), calls=model) as second:
+        first.create(new_part("a/b")).close()
+        stream = second.create(new_part("a/b"))
+        stream.write(DATA)
+        handle = stream.persist()
+        stream.close()
+    promise(model, "after persist", lambda tree: tree.get(handle.path_of(handle.in_progress)) == DATA)
+
+
+def test_a_directory_that_was_deleted_and_made_again_is_synced_again(new_model: NewModel, tmp_path: Path) -> None:
+    """That the name of a checkpoint's directory was durable once says nothing about the next one of that name."""
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as store:
+        for _ in range(2):
+            store.create_file(LINK, DATA)
+            promise(model, "after create_file", lambda tree: tree.get(LINK) == DATA)
+            store.delete_directory("_partfile/uid/chk-1")
+            # As if the deletion had become durable by itself.
+            model.sync_directory(model.open_base(str(tmp_path / "_partfile/uid")))
+
+
+@pytest.mark.parametrize("commit", ["publish", "settle"])
+def test_a_name_whose_author_died_is_durable_when_it_is_found(commit: str, new_model: NewModel, tmp_path: Path) -> None:
+    """Publish and settle of a part whose final name was linked but not synced make it durable."""
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as store:
+        stream = store.create(new_part())
+        stream.write(DATA)
+        handle = stream.close_for_commit()
+    with pytest.raises(SimulatedCrash):
+        LocalStore(str(tmp_path), calls=intercept(model, CrashAt(1, only={"sync_directory"}))).publish(handle, "auto")
+    model.die()
+    with pytest.raises(Violation):
+        promise(model, "after the crash", lambda tree: part_in(tree, handle) == DATA)
+    with LocalStore(str(tmp_path), calls=model) as store:
+        getattr(store, commit)(handle, "auto")
+    promise(model, "after the next", lambda tree: part_in(tree, handle) == DATA)
+
+
+def test_the_model_itself_loses_what_is_not_synced(new_model: NewModel, tmp_path: Path) -> None:
+    """Without an fsync neither bytes nor names are promised, and everything may survive all the same."""
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as store:
+        stream = store.create(new_part("a"))
+        stream.write(DATA)
+        path = stream.handle.path_of(stream.handle.in_progress)
+        assert {tree.get(path) for tree in model.all_survivors()} == {None, b"", DATA}
+        stream.persist()
+        assert all(tree == {path: DATA} for tree in model.all_survivors())
+        stream.write(TAIL)
+        assert {tree.get(path) for tree in model.all_survivors()} == {DATA, DATA + TAIL}
+        stream.close()
+        model.truncate(descriptor := model.open_existing(model.open_base(str(tmp_path / "a")), path[2:], "modify"), 3)
+        assert {tree.get(path) for tree in model.all_survivors()} == {DATA[:3], DATA, DATA + TAIL}
+        model.sync(descriptor)
+        assert {tree.get(path) for tree in model.all_survivors()} == {DATA[:3]}

@@ -1,0 +1,122 @@
+"""From a URL to a store, and what is said when that does not work."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.filesystems.errors import ConfigError, NotApplied, NotFound
+from partfile.filesystems.faults import FailAt, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.opening import local_path, open_store
+from partfile.filesystems.posix import PosixCalls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("/data/x", "/data/x"),
+        ("/data/100%25", "/data/100%25"),
+        ("file:///data/x", "/data/x"),
+        ("file:/data/x", "/data/x"),
+        ("FILE://localhost/data", "/data"),
+        ("file:///a%20b/%25%3F%23", "/a b/%?#"),
+        ("/data/a:b", "/data/a:b"),
+        ("file:///data/ü", "/data/ü"),
+    ],
+)
+def test_paths_and_file_urls(url: str, path: str) -> None:
+    """A plain path is literal; a file URL is percent-decoded."""
+    assert local_path(url) == path
+
+
+def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store stays where it is when the process changes its directory."""
+    monkeypatch.chdir(tmp_path)
+    with open_store("base") as store:
+        monkeypatch.chdir("/")
+        store.create_file("x", b"")
+        assert store.base == str(tmp_path / "base")
+    assert (tmp_path / "base" / "x").exists()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "hdfs://nn/x", "S3A://b", "http://h/x", "C:\\x"])
+def test_another_scheme_is_named_together_with_those_that_work(url: str) -> None:
+    """The error tells the user what to write instead."""
+    with pytest.raises(ConfigError) as raised:
+        open_store(url)
+    assert url.split(":", maxsplit=1)[0].lower() in str(raised.value)
+    assert "file://" in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["", "file://host/x", "file:x", "file:", "file:///x?y", "file:///x#y", "file:///%ff"])
+def test_a_url_that_is_no_local_path_is_refused(url: str) -> None:
+    """Hosts, relative URLs, queries and undecodable bytes are not guessed at."""
+    with pytest.raises(ConfigError):
+        open_store(url)
+
+
+def test_a_nul_in_the_path_is_refused() -> None:
+    """Not by a bare ValueError of the system call."""
+    with pytest.raises(ConfigError):
+        open_store("file:///tmp/a%00b")
+
+
+def test_options_that_nobody_reads_are_refused() -> None:
+    """A key meant for another store is not dropped in silence, and its value is not shown."""
+    with pytest.raises(ConfigError) as raised:
+        open_store("/tmp", {"secret": "hunter2"})  # noqa: S108 - never opened.
+    assert "secret" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_base_that_is_a_file_says_so(tmp_path: Path) -> None:
+    """The message names the path."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match="file, not a directory") as raised:
+        open_store(str(tmp_path / "file"))
+    assert raised.value.path == str(tmp_path / "file")
+
+
+@pytest.mark.parametrize("parent", ["missing", "file"])
+def test_a_missing_parent_is_not_made(tmp_path: Path, parent: str) -> None:
+    """An unmounted disk must not be written below its mount point."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError) as raised:
+        open_store(str(tmp_path / parent / "base"))
+    assert str(tmp_path / parent / "base") in str(raised.value)
+    assert "mount" in raised.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_reader_makes_nothing(tmp_path: Path) -> None:
+    """With create_base=False a missing base raises and stays missing; a base that is there can be read."""
+    with pytest.raises(NotFound) as raised:
+        LocalStore(str(tmp_path / "base"), create_base=False)
+    assert raised.value.hint
+    assert list(tmp_path.iterdir()) == []
+    with LocalStore(str(tmp_path), create_base=False) as store:
+        assert list(store.list()) == []
+
+
+def test_a_base_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    """A refusal of mkdir arrives with path and hint."""
+    calls = intercept(PosixCalls(), FailAt(1, PermissionError(13, ""), only={"make_directory"}))
+    with pytest.raises(NotApplied) as raised:
+        LocalStore(str(tmp_path / "base"), calls=calls)
+    assert str(tmp_path / "base") in str(raised.value)
+    assert raised.value.hint
+
+
+def test_a_base_without_write_permission_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better now than at the first checkpoint; for reading it will do. Root may write anywhere, so it is lied to."""
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    with pytest.raises(NotApplied) as raised:
+        open_store(str(tmp_path))
+    assert str(tmp_path) in str(raised.value)
+    LocalStore(str(tmp_path), create_base=False).close()

@@ -1,0 +1,199 @@
+"""Imports point only downwards, as the table in the architecture's first record says."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from configparser import ConfigParser
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PORT = "partfile.filesystems.port"
+
+LEAVES = {"partfile.version", "partfile.filesystems.errors", f"{PORT}.check_relative_path", f"{PORT}.MAX_SEGMENT_BYTES"}
+"""What everybody may import: the version, the one tree of errors, and the check of paths that is made twice."""
+
+INTERNAL = {
+    "filesystems": set[str](),
+    "snapshot": {"filesystems"},
+    "bucketers": set[str](),
+    "writers": set[str](),
+    "recovery": {"filesystems", "snapshot"},
+    "sink": {"filesystems", "snapshot", "bucketers", "writers", "recovery"},
+    "sink/spark": {"filesystems", "snapshot", "bucketers", "writers", "recovery", "sink"},
+}
+"""Which folders each folder may import besides itself. ``sink`` may reach ``sink.spark`` only where it hands over."""
+
+EXTERNAL = {
+    "filesystems": {"fsspec", "s3fs", "hdfs_native", "pydantic"},
+    "snapshot": {"pydantic"},
+    "bucketers": {"pyarrow", "pydantic"},
+    "writers": {"pyarrow", "pydantic"},
+    "recovery": {"pyarrow", "pydantic"},
+    "sink": {"pyarrow", "pydantic"},
+    "sink/spark": {"pyarrow", "pydantic", "pyspark"},
+}
+"""Packages beyond the standard library that each folder may import."""
+
+CONTRACT_EXTERNAL = {"pytest"}
+"""What the shipped contract suite may import as well; nothing else imports that suite."""
+
+HANDING_OVER = {"sink/file_sink.py": "partfile.sink.spark.stream"}
+"""The one place where the engine-free sink loads its Spark side, inside a function; it may name Spark's types."""
+
+OPTIONAL = {"pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest", "hypothesis", "numpy", "aiobotocore"}
+"""What importing partfile must not load: everything that install_requires does not name."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement, wherever it stands in a module."""
+
+    file: str
+    line: int
+    module: str
+    typing_only: bool
+    in_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def folder_of(file: str) -> str:
+    """The layer a source file belongs to."""
+    return "sink/spark" if file.startswith("sink/spark/") else file.split("/", 1)[0]
+
+
+def layer_of(module: str) -> str:
+    """The layer a module of ours belongs to."""
+    parts = module.split(".")
+    return "sink/spark" if parts[1:3] == ["sink", "spark"] else (parts[1] if len(parts) > 1 else "")
+
+
+def imports_in(source: str, file: str) -> list[Import]:
+    """Every import of a module, also inside functions and ``if TYPE_CHECKING``; names count where they are modules."""
+    found: list[Import] = []
+
+    def visit(node: ast.AST, *, typing_only: bool, in_function: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            in_def = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            guarded = typing_only or (
+                isinstance(child, ast.If) and ast.unparse(child.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+            )
+            if isinstance(child, ast.Import | ast.ImportFrom):
+                modules = modules_named(child, file)
+                found.extend(Import(file, child.lineno, module, typing_only, in_function) for module in modules)
+            visit(child, typing_only=guarded, in_function=in_def)
+
+    visit(ast.parse(source), typing_only=False, in_function=False)
+    return found
+
+
+def modules_named(node: ast.Import | ast.ImportFrom, file: str) -> list[str]:
+    """The modules an import statement loads: the one after ``from``, and the imported names that are modules."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    module = node.module or ""
+    if node.level:
+        package = ["partfile", *file.split("/")[:-1]]
+        module = ".".join([*package[: len(package) - node.level + 1], *filter(None, [module])])
+    inner = [f"{module}.{alias.name}" for alias in node.names]
+    return inner if module == PORT else [name for name in inner if is_module_of_ours(name)] or [module]
+
+
+def is_module_of_ours(name: str) -> bool:
+    """Whether a dotted name is a module or package of ours."""
+    first, *rest = name.split(".")
+    path = ROOT.joinpath(*rest)
+    return first == "partfile" and bool(rest) and (path.with_suffix(".py").is_file() or path.is_dir())
+
+
+@cache
+def all_imports() -> tuple[Import, ...]:
+    """The imports of every source file of the package."""
+    files = [path for folder in INTERNAL for path in sorted((ROOT / folder).rglob("*.py"))]
+    names = {path.relative_to(ROOT).as_posix(): path for path in files}
+    return tuple(found for name, path in names.items() for found in imports_in(path.read_text(), name))
+
+
+def violations(imports: tuple[Import, ...]) -> list[str]:
+    """Those that point upwards, sideways, or out of what a folder may know."""
+    return [str(found) for found in imports if not allowed(found)]
+
+
+def allowed(found: Import) -> bool:
+    """Whether one import is one that its folder may make."""
+    folder, top = folder_of(found.file), found.module.split(".")[0]
+    if top in sys.stdlib_module_names:
+        return True
+    if found.file in HANDING_OVER and (top == "pyspark" or layer_of(found.module) == "sink/spark"):
+        # A name in an annotation loads nothing.
+        return found.typing_only or (found.in_function and found.module == HANDING_OVER[found.file])
+    if top != "partfile":
+        contract = Path(found.file).name.startswith("contract")
+        return top in EXTERNAL[folder] or (contract and top in CONTRACT_EXTERNAL)
+    return found.module in LEAVES or layer_of(found.module) in INTERNAL[folder] | {folder}
+
+
+def test_imports_point_only_downwards() -> None:
+    """No module imports a layer above its own, another layer beside it, or a package its layer may not know."""
+    assert violations(all_imports()) == []
+
+
+def test_the_scan_sees_every_module() -> None:
+    """A scan that finds nothing would prove nothing: each layer has modules, and known imports are found."""
+    scanned = {folder_of(found.file) for found in all_imports()}
+    assert scanned >= {"filesystems", "snapshot", "bucketers", "writers", "sink", "sink/spark"}
+    assert any(found.module == "pyspark" and found.file.startswith("sink/spark/") for found in all_imports())
+    assert any(found.module == "partfile.sink.spark.stream" and found.in_function for found in all_imports())
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("snapshot/chain.py", "from partfile.sink.states import BucketState"),
+        ("filesystems/local.py", "def f():\n    import pyspark"),
+        ("writers/lines.py", "from partfile.bucketers.port import Bucketer"),
+        ("bucketers/hive.py", "from partfile import sink"),
+        ("bucketers/hive.py", "from ..filesystems import local"),
+        ("sink/operator.py", "def f():\n    from partfile.sink.spark.task import WriteTask"),
+        (
+            "sink/operator.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pyspark.sql import DataFrame",
+        ),
+        ("sink/spark/task.py", "import numpy"),
+        ("sink/file_sink.py", "from partfile.sink.spark.stream import SparkStream"),
+        ("sink/file_sink.py", "def f():\n    import pyspark"),
+        ("bucketers/hive.py", "from partfile.filesystems.port import PartStore"),
+        ("snapshot/codec.py", "import partfile"),
+        ("filesystems/local.py", "import pytest"),
+    ],
+)
+def test_a_forbidden_import_is_caught(file: str, source: str) -> None:
+    """Imports that point upwards are found at the top level, in functions, by relative and by package import."""
+    assert violations(tuple(imports_in(source, file)))
+
+
+def test_importing_partfile_loads_nothing_optional() -> None:
+    """``import partfile`` needs no Spark, no client of a remote store and no data frame library."""
+    script = "import json, sys, partfile; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd="/")
+    assert sorted(OPTIONAL & set(json.loads(done.stdout))) == []
+
+
+def test_what_is_always_imported_is_always_installed() -> None:
+    """Every package that a module may import without an extra is named by install_requires."""
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    required = {
+        line.split(">")[0].split(";")[0].strip() for line in settings["options"]["install_requires"].split("\n")
+    }
+    always = set().union(*EXTERNAL.values()) - OPTIONAL
+    assert always <= required

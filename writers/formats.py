@@ -1,0 +1,69 @@
+"""Formats by name: what ``FileSink(format=..., compression=...)`` means."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from partfile.filesystems.errors import ConfigError
+from partfile.writers.compression import Compression
+from partfile.writers.csv_rows import CsvFormat
+from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.lines import LineFormat
+from partfile.writers.parquet import ParquetFormat
+from partfile.writers.port import Format
+from partfile.writers.text import TextFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FORMATS: dict[str, type[LineFormat | ParquetFormat]] = {
+    "text": TextFormat,
+    "json": JsonLinesFormat,
+    "csv": CsvFormat,
+    "parquet": ParquetFormat,
+}
+_NOT_YET = {"avro", "orc"}
+
+
+def resolve_format(format: str | Format, compression: str | None = None, **options: Any) -> Format:
+    """Make the format that a name, a compression and options describe.
+
+    Args:
+        format: ``"text"``, ``"json"``, ``"csv"`` or ``"parquet"``, or a format of the user's own, which is returned as
+            it is.
+        compression: None, ``"gzip"`` or ``"zstd"`` for rows, and one member or frame from persist to persist; for
+            Parquet the codec of its pages, where None is ``"snappy"``.
+        options: The format's other fields, as ``header`` for CSV, and ``compression_level``.
+
+    Raises:
+        ConfigError: A name, compression or option that is not known, listing those that are.
+    """
+    if isinstance(format, Format):
+        if compression is not None or options:
+            given = ["compression"] * (compression is not None) + sorted(options)
+            raise ConfigError(
+                f"{', '.join(given)} cannot be given beside {type(format).__name__}.", hint="Set it on the format."
+            )
+        return format
+    kind = _kind(format)
+    level = options.pop("compression_level", None)
+    known = [each.name for each in dataclasses.fields(kind) if not each.name.startswith("compression")]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"The {format} format has no option {name!r}.", hint=_list(known))
+    if issubclass(kind, LineFormat):
+        return kind(compression=Compression(codec=compression, level=level), **options)
+    return kind(compression=compression or "snappy", compression_level=level, **options)
+
+
+def _kind(name: object) -> type[LineFormat | ParquetFormat]:
+    if name in _NOT_YET:
+        raise ConfigError(f"The {name} format is not there yet.", hint=_list(_FORMATS))
+    if not isinstance(name, str) or name not in _FORMATS:
+        raise ConfigError(f"The format {name!r} is not known.", hint=_list(_FORMATS) + " A Format object works too.")
+    return _FORMATS[name]
+
+
+def _list(names: Iterable[str]) -> str:
+    return f"There are {', '.join(sorted(names))}."
