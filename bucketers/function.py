@@ -41,7 +41,14 @@ class FunctionBucketer(Bucketer):
         result = self._function(batch, context) if self._takes_context else self._function(batch)
         if isinstance(result, pa.ChunkedArray):
             result = result.combine_chunks()
-        paths = result if isinstance(result, pa.Array) else pa.array(result, pa.string())
+        try:
+            paths = result if isinstance(result, pa.Array) else pa.array(result)
+        except (pa.ArrowInvalid, TypeError) as error:
+            raise ConfigError(
+                f"{self!r} returned what is no array: {error}", hint="Return one string a row."
+            ) from error
+        if pa.types.is_null(paths.type):
+            paths = paths.cast(pa.string())
         kind = paths.type.value_type if pa.types.is_dictionary(paths.type) else paths.type
         if len(paths) != len(batch) or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise ConfigError(

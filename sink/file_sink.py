@@ -31,7 +31,8 @@ class FileSink:
         compression: None, ``gzip`` or ``zstd``; one member or frame a checkpoint.
         bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
         rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
-        **options: The other fields of SinkSettings: ``distribution``, ``hash_partitions``, ``cut``, ``naming``,
+        **options: ``format_options`` (for instance ``{"header": False}``), and the other fields of SinkSettings:
+            ``distribution``, ``hash_partitions``, ``cut``, ``naming``,
             ``checkpoint_dir``, ``storage_options``, ``retained_checkpoints``, ``max_open_parts``, ``publish_threads``,
             ``on_stop``, ``on_gap``, ``on_new_query``, ``on_bad_bucket``, ``on_progress``, ``clock``, ``open_store``.
 

@@ -137,7 +137,8 @@ class SinkOperator:
         """
         for key in list(self._active):
             part = self._active[key]
-            part.flush()
+            if self._description.format.appendable:
+                part.flush()
             if self._at_checkpoint(part) is Action.ROLL:
                 self._roll(key)
         stay, over = lifecycle.due(self._assigned.values(), self._description.rolling, self._now_ms)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from partfile.bucketers.base_path import BasePathBucketer
+from partfile.bucketers.escaping import escape_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.opening import open_store
@@ -96,6 +97,13 @@ class SinkSettings(Options):
     def _bucketer_may_be_a_callable(cls, value: Any) -> Bucketer:
         return resolve_bucketer(value)
 
+    @field_validator("on_bad_bucket")
+    @classmethod
+    def _fallback_is_a_bucket(cls, value: str) -> str:
+        if value != "fail" and escape_path(value) != value:
+            raise ValueError(f"it cannot stand as a path; {escape_path(value)!r} could")
+        return value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.hash_partitions is not None and self.distribution != "hash":
@@ -138,7 +146,7 @@ def make_settings(
     )
     return SinkSettings(
         base=base,
-        format=resolve_format(format, compression),
+        format=resolve_format(format, compression, **options.pop("format_options", {})),
         bucketer=BasePathBucketer() if bucketer is None else bucketer,
         rules=rules,
         **options,

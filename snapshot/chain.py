@@ -78,9 +78,12 @@ class Chain:
                 continue
             self._links = [Link(number, holds_state=True) for number in ids[: len(ids) - len(links)]]
             self._links += [Link(link.checkpoint_id, link.holds_state) for link in reversed(links)]
-            if links and not links[-1].holds_state:
+            if not links or links[-1].holds_state:
+                return (links[0], links[-1]) if links else (None, None)
+            if ids[0] > 1:
                 raise SnapshotCorrupt(f"no link of job {self._storage.job!r} holds state, only tombstones are left")
-            return (links[0], links[-1]) if links else (None, None)
+            # The chain's very first links were closed again: there has never been any state.
+            return links[0], None
         raise Fenced(f"the checkpoints of job {self._storage.job!r} change faster than they can be read")
 
     def start(self, successor: Callable[[CheckpointMetadata | None, int], CheckpointMetadata]) -> CheckpointMetadata:

@@ -190,6 +190,18 @@ def test_a_directory_that_was_deleted_and_made_again_is_synced_again(new_model: 
             model.sync_directory(model.open_base(str(tmp_path / "_partfile/uid")))
 
 
+def test_a_directory_that_somebody_else_made_again_is_synced_again(new_model: NewModel, tmp_path: Path) -> None:
+    """What this store remembers of a name is worth nothing once another directory has taken it."""
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as store, LocalStore(str(tmp_path), calls=model) as other:
+        store.create_file("a/first", DATA)
+        (tmp_path / "a").rename(tmp_path / "moved")
+        model.sync_directory(model.open_base(str(tmp_path)))
+        other.create(new_part("a")).close()
+        store.create_file("a/second", DATA)
+        promise(model, "after create_file", lambda tree: tree.get("a/second") == DATA)
+
+
 @pytest.mark.parametrize("commit", ["publish", "settle"])
 def test_a_name_whose_author_died_is_durable_when_it_is_found(commit: str, new_model: NewModel, tmp_path: Path) -> None:
     """Publish and settle of a part whose final name was linked but not synced make it durable."""

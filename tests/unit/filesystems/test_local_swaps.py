@@ -1,0 +1,126 @@
+"""A name that comes to stand for something else between two system calls."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.filesystems.contract_base import finished_bytes, new_part, write_part
+from partfile.filesystems.errors import LeaseUnavailable, NotApplied
+from partfile.filesystems.faults import ActAt, CrashAt, Recorder, SimulatedCrash, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.posix import PosixCalls
+from partfile.filesystems.tracked_calls import TrackedCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from partfile.filesystems.faults import When
+    from partfile.filesystems.port import PartHandle
+
+DATA, TAIL = b"valid bytes", b"a tail"
+
+
+def test_a_part_that_goes_back_between_two_looks_is_found(tmp_path: Path) -> None:
+    """A rival that takes a pending part back to cut it, after its in-progress name was looked at, hides nothing."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA, tail=TAIL, state="pending")
+        bucket = tmp_path / handle.bucket
+        back = partial((bucket / handle.pending).rename, bucket / handle.in_progress)
+        with _interrupted(tmp_path, 1, back, "stat_name", "after") as store:
+            store.publish(handle, "auto")
+        assert finished_bytes(other, handle) == DATA
+
+
+def test_what_a_dead_rival_linked_meanwhile_is_not_touched(tmp_path: Path) -> None:
+    """A part found pending, but published when its lock is got, is accepted without a cut and without a copy."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA, tail=TAIL, state="pending")
+        recorder = Recorder({"create", "truncate", "rename"})
+        rival = ActAt(1, partial(_publish_and_die, tmp_path, handle), only={"lock"})
+        with LocalStore(str(tmp_path), calls=intercept(intercept(PosixCalls(), rival), recorder)) as store:
+            store.publish(handle, "truncate")
+        assert not recorder.names
+        assert other.read_file(handle.path_of(handle.name), 99) == DATA + TAIL
+        assert finished_bytes(other, handle) == DATA
+
+
+def test_the_file_under_the_name_is_the_part(tmp_path: Path) -> None:
+    """Where another file takes the name between opening and locking, that one is published."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA)
+        path = tmp_path / handle.path_of(handle.in_progress)
+
+        def swap() -> None:
+            path.rename(tmp_path / "elsewhere")
+            path.write_bytes(DATA[::-1])
+
+        with _interrupted(tmp_path, 1, swap, "lock") as store:
+            store.publish(handle, "auto")
+        assert finished_bytes(other, handle) == DATA[::-1]
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_that_takes_the_name_between_look_and_opening_is_refused(tmp_path: Path) -> None:
+    """What was opened is looked at as well, and opening it does not wait."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA)
+        path = tmp_path / handle.path_of(handle.in_progress)
+
+        def swap() -> None:
+            path.unlink()
+            os.mkfifo(path)
+
+        for verb in (
+            partial(LocalStore.publish, handle=handle, cut="auto"),
+            partial(LocalStore.discard, handle=handle),
+        ):
+            with _interrupted(tmp_path, 1, swap, "open_existing") as store, pytest.raises(NotApplied, match="regular"):
+                verb(store)
+            path.unlink()
+            path.write_bytes(DATA)
+
+
+def test_what_is_not_a_file_is_not_even_opened(tmp_path: Path) -> None:
+    """Opening a device can have effects of its own."""
+    recorder = Recorder({"open_existing"})
+    with LocalStore(str(tmp_path), calls=intercept(PosixCalls(), recorder)) as store:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(NotApplied, match="regular"):
+            store.read_file("pipe", 1)
+    assert not recorder.names
+
+
+def test_a_task_notices_bytes_that_are_not_its_own(tmp_path: Path) -> None:
+    """A part that is longer than what this stream wrote must not be acknowledged."""
+    with LocalStore(str(tmp_path)) as store:
+        stream = store.create(new_part())
+        stream.write(DATA)
+        handle = stream.persist()
+        with (tmp_path / handle.path_of(handle.in_progress)).open("ab") as file:
+            file.write(TAIL)
+        for use in (stream.verify, stream.close_for_commit):
+            with pytest.raises(LeaseUnavailable):
+                use()
+        stream.close()
+
+
+def _publish_and_die(base: Path, handle: PartHandle) -> None:
+    calls = TrackedCalls()
+    store = LocalStore(str(base), calls=intercept(calls, CrashAt(1, "after", only={"link"})))
+    with pytest.raises(SimulatedCrash):
+        # Its sidecar is linked first, then it crashes; the second time it comes as far as the final name.
+        store.publish(handle, "valid-length")
+    calls.die()
+    store = LocalStore(str(base), calls=intercept(calls, CrashAt(1, "after", only={"link"})))
+    with pytest.raises(SimulatedCrash):
+        store.publish(handle, "valid-length")
+    calls.die()
+
+
+def _interrupted(base: Path, n: int, action: Callable[[], object], call: str, when: When = "before") -> LocalStore:
+    return LocalStore(str(base), calls=intercept(PosixCalls(), ActAt(n, action, when, only={call})))
