@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import partfile as pf
+from partfile.filesystems.local import LocalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -155,3 +156,21 @@ class Once:
 def parent_of(pid: int) -> int:
     """The parent of another process: of a worker's daemon, the executor's JVM."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def store_without_locks(url: str, _options: Any) -> Any:
+    """A store as an executor sees it whose locks mean nothing to the driver's host."""
+
+    class LocksOfItsOwn(LocalStore):
+        def marker_is_held(self, path: str) -> bool:
+            super().marker_is_held(path)
+            return False
+
+    return LocksOfItsOwn(url)
+
+
+def store_elsewhere(url: str, _options: Any) -> Any:
+    """A store as an executor sees it that has a disk of its own under the same path."""
+    elsewhere = Path(f"{url}-of-another-host")
+    elsewhere.mkdir(parents=True, exist_ok=True)
+    return LocalStore(str(elsewhere))
