@@ -167,8 +167,10 @@ class MetadataContract(ContractBase):
         assert not store.marker_is_held(MARKER)
 
     def test_a_marker_is_not_freed_by_a_forked_child(self, store: Store, elsewhere: Elsewhere) -> None:
-        """A child that inherits the store and closes it leaves the lock with its parent."""
+        """A child that inherits the store does not hold its marker, and closing it leaves the lock with the parent."""
         assert store.hold_marker(MARKER)
+        with elsewhere(lambda _: store.hold_marker(MARKER)) as held:
+            assert held is False
         with elsewhere(lambda _: store.close()), elsewhere(lambda other: other.marker_is_held(MARKER)) as seen:
             assert seen is True
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import finished_bytes, new_part, write_part
-from partfile.filesystems.errors import LeaseUnavailable, NotApplied
+from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
+from partfile.filesystems.errors import LeaseUnavailable, NotApplied, PartMissing
 from partfile.filesystems.faults import ActAt, CrashAt, Recorder, SimulatedCrash, intercept
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.posix import PosixCalls
@@ -107,6 +107,31 @@ def test_a_task_notices_bytes_that_are_not_its_own(tmp_path: Path) -> None:
             with pytest.raises(LeaseUnavailable):
                 use()
         stream.close()
+
+
+def test_a_marker_that_is_replaced_while_it_is_taken_is_taken_again(tmp_path: Path) -> None:
+    """What is held is what others find under the marker's name."""
+    with LocalStore(str(tmp_path)) as other:
+        other.create_file("marker", b"")
+
+        def replace() -> None:
+            other.delete_file("marker")
+            other.create_file("marker", b"")
+
+        with _interrupted(tmp_path, 1, replace, "lock") as store:
+            assert store.hold_marker("marker")
+            assert other.marker_is_held("marker")
+
+
+def test_a_part_that_shrinks_while_it_is_copied_is_missing(tmp_path: Path) -> None:
+    """A copy that ends before the valid length is not published, and not left behind."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA, tail=TAIL)
+        path = tmp_path / handle.path_of(handle.in_progress)
+        with _interrupted(tmp_path, 1, partial(os.truncate, path, 3), "read") as store:
+            with pytest.raises(PartMissing):
+                store.publish(handle, "rewrite")
+        assert files_in(other) == {handle.path_of(handle.in_progress): 3}
 
 
 def _publish_and_die(base: Path, handle: PartHandle) -> None:
