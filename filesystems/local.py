@@ -30,11 +30,12 @@ class LocalStore:
 
     Args:
         base: The base directory; symbolic links in its path are resolved once, here.
-        create_base: Make the base if its parent is there and insist that it can be written to; False for reading.
+        create_base: Make the base, and what is missing above it, and insist that it can be written to; False for
+            reading.
         calls: The system calls; another object only to inject faults.
 
     Raises:
-        ConfigError: The base is a file, or its parent is missing.
+        ConfigError: The base, or something above it, is a file.
         NotApplied: The base is missing, or cannot be written to.
     """
 

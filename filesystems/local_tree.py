@@ -45,7 +45,7 @@ class LocalTree:
     Args:
         base: Path of the base; symbolic links in it are resolved now, once.
         calls: The system calls.
-        create_base: Whether to make the base if its parent is there, and to insist that it can be written to.
+        create_base: Whether to make the base and what is missing above it, and to insist that it can be written to.
     """
 
     def __init__(self, base: str, calls: PosixCalls, *, create_base: bool) -> None:
@@ -231,24 +231,33 @@ class LocalTree:
             self.calls.close(directory)
 
     def _make_base(self) -> None:
-        if os.path.lexists(self.base):
+        """Make the base and what is missing above it, each directory durable in its parent."""
+        existing, missing = self.base, list[str]()
+        while not os.path.lexists(existing):
+            existing, name = os.path.split(existing)
+            missing.insert(0, name)
+        if not missing:
             return
-        parent, name = os.path.split(self.base)
         try:
-            directory = self.calls.open_base(parent)
-        except (FileNotFoundError, NotADirectoryError) as error:
+            directory = self.calls.open_base(existing)
+        except NotADirectoryError as error:
             raise ConfigError(
-                f"the base {self.base!r} cannot be made: {parent!r} is not a directory",
-                hint="Create it, or mount the file system that it belongs to.",
-                path=self.base,
+                f"the base {self.base!r} cannot be made: {existing!r} is not a directory", path=self.base
             ) from error
-        try:
-            with translated("make the base", self.base), suppress(FileExistsError):
-                self.calls.make_directory(directory, name)
-            with translated_as_unknown("sync the directory of", self.base):
-                self.calls.sync_directory(directory)
-        finally:
-            self.calls.close(directory)
+        except OSError as error:
+            raise store_error(error, "make the base", self.base) from error
+        for name in missing:
+            try:
+                with translated("make the base", self.base), suppress(FileExistsError):
+                    self.calls.make_directory(directory, name)
+                with translated_as_unknown("sync the directory of", self.base):
+                    self.calls.sync_directory(directory)
+                with translated("make the base", self.base):
+                    child = self.calls.open_directory(directory, name)
+            finally:
+                self.calls.close(directory)
+            directory = child
+        self.calls.close(directory)
 
     def _open_base(self, *, create_base: bool) -> int:
         try:

@@ -20,7 +20,7 @@ _SUPPORTED = "a plain path or file://"
 
 
 def open_store(url: str, storage_options: Mapping[str, object] | None = None) -> Store:
-    """Open the store at ``url``, making the base directory if its parent is there.
+    """Open the store at ``url``, making the base directory and what is missing above it.
 
     Args:
         url: A plain path, taken literally and relative to the working directory, or a ``file:`` URL, which is

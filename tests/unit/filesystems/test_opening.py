@@ -83,14 +83,19 @@ def test_a_base_that_is_a_file_says_so(tmp_path: Path) -> None:
     assert raised.value.path == str(tmp_path / "file")
 
 
-@pytest.mark.parametrize("parent", ["missing", "file"])
-def test_a_missing_parent_is_not_made(tmp_path: Path, parent: str) -> None:
-    """An unmounted disk must not be written below its mount point."""
+def test_missing_directories_above_the_base_are_made(tmp_path: Path) -> None:
+    """A base several levels below what exists is made, as any writer of files does it."""
+    with open_store(str(tmp_path / "a" / "b" / "base")) as store:
+        assert store.base == str(tmp_path / "a" / "b" / "base")
+    assert (tmp_path / "a" / "b" / "base").is_dir()
+
+
+def test_a_base_below_a_file_says_so(tmp_path: Path) -> None:
+    """The message names the base and the file in its way, and nothing is made."""
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ConfigError) as raised:
-        open_store(str(tmp_path / parent / "base"))
-    assert str(tmp_path / parent / "base") in str(raised.value)
-    assert "mount" in raised.value.hint
+    with pytest.raises(ConfigError, match="not a directory") as raised:
+        open_store(str(tmp_path / "file" / "base"))
+    assert str(tmp_path / "file" / "base") in str(raised.value)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -49,7 +49,8 @@ def _equal(text_of: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
     return agrees
 
 
-_DECIMALS = st.integers(-(10**38) + 1, 10**38 - 1).map(lambda digits: Decimal(digits).scaleb(-18))
+# From text, since arithmetic would round to the 28 digits of the decimal context.
+_DECIMALS = st.integers(-(10**38) + 1, 10**38 - 1).map(lambda digits: Decimal(f"{digits}E-18"))
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 _NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=4), unique=True, max_size=3)
 _SCALARS = st.sampled_from(
