@@ -152,6 +152,14 @@ class CommitContract(ContractBase):
                 store.publish(handle, cut)
         assert files_in(store) == before
 
+    def test_a_finished_file_shorter_than_its_sidecar_is_a_conflict(self, store: Store) -> None:
+        """A right sidecar does not make up for bytes that are gone."""
+        handle = write_part(store, DATA)
+        store.create_file(handle.path_of(handle.sidecar), str(len(DATA)).encode())
+        store.create_file(handle.path_of(handle.name), DATA[:-1])
+        with pytest.raises(CommitConflict):
+            store.publish(handle, "valid-length")
+
     @pytest.mark.parametrize("cut", CUTS)
     def test_publish_copies_what_it_cannot_lease(self, store: Store, elsewhere: Elsewhere, cut: Cut) -> None:
         """A part held by another process is not cut: its valid prefix is copied and takes the final name."""

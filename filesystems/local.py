@@ -78,11 +78,11 @@ class LocalStore:
         waiting = [check_relative_path(directory)]
         while waiting:
             path = waiting.pop()
+            if path.split("/", maxsplit=1)[0] == STATE_DIRECTORY:
+                continue
             # One directory at a time, so that neither its depth nor a slow caller holds descriptors.
             for name, status in self._entries(path):
                 below = f"{path}/{name}" if path else name
-                if below == STATE_DIRECTORY or below.startswith(f"{STATE_DIRECTORY}/"):
-                    continue
                 if stat.S_ISDIR(status.st_mode):
                     waiting.append(below)
                 elif stat.S_ISREG(status.st_mode):

@@ -39,6 +39,7 @@ class PowerLossCalls(TrackedCalls):
         self._bytes: dict[Identity, bytes] = {}
         self._names: dict[Identity, _Names] = {}
         self._uncut: dict[Identity, bytes] = {}
+        self._renamed: set[tuple[Identity, str]] = set()
 
     def open_base(self, path: str) -> int:
         """Open the base; what it holds when it is opened first counts as durable."""
@@ -70,7 +71,14 @@ class PowerLossCalls(TrackedCalls):
     def sync_directory(self, directory: int) -> None:
         """Make names durable."""
         super().sync_directory(directory)
-        self._names[identity(os.fstat(directory))] = dict(_names_now(directory))
+        inode = identity(os.fstat(directory))
+        self._names[inode] = dict(_names_now(directory))
+        self._renamed = {(parent, name) for parent, name in self._renamed if parent != inode}
+
+    def rename(self, directory: int, name: str, new_name: str) -> None:
+        """Rename, which is atomic but not durable."""
+        super().rename(directory, name, new_name)
+        self._renamed.add((identity(os.fstat(directory)), name))
 
     def truncate(self, descriptor: int, length: int) -> None:
         """Cut a file, whose tail may have been written back and may come back."""
@@ -83,8 +91,12 @@ class PowerLossCalls(TrackedCalls):
         synced = {inode: self._names.get(inode, {}) for inode in {*directories, *self._names}}
         views = [directories, synced]
         for inode, names in directories.items():
-            new = names.items() - synced[inode].items()
-            views += [{**synced, inode: {**synced[inode], name: child}} for name, child in new]
+            durable = synced[inode]
+            new, gone = names.items() - durable.items(), durable.keys() - names.keys()
+            # A rename is atomic: it survives with both names or not at all.
+            gone -= {name for directory, name in self._renamed if directory == inode}
+            views += [{**synced, inode: {**durable, name: child}} for name, child in new]
+            views += [{**synced, inode: {n: child for n, child in durable.items() if n != name}} for name in gone]
         bytes_now = {**self._bytes, **contents}
         bytes_synced = {inode: self._bytes.get(inode, b"") for inode in bytes_now}
         versions = [bytes_now, bytes_synced] + ([{**bytes_synced, **self._uncut}] if self._uncut else [])

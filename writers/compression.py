@@ -85,7 +85,13 @@ class _Plain:
 
 
 class _Chunks:
-    """Collects the small pieces that codecs emit, since each write to a stream may be a system call or more."""
+    """Collects the small pieces that codecs emit, since each write to a stream may be a system call or more.
+
+    Only a frame hands bytes on. pyarrow ends a frame that nobody finished when it is collected as garbage, and what it
+    emits then must not reach a part that was given up, or that another process has taken over.
+    """
+
+    closed = False
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -93,18 +99,18 @@ class _Chunks:
 
     def write(self, data: Any) -> int:
         self._pending += data
-        if len(self._pending) >= _CHUNK_BYTES:
-            self.flush()
         return len(data)
 
-    def flush(self) -> None:
-        if self._pending:
+    def hand_on(self, at_least: int) -> None:
+        if len(self._pending) >= at_least:
             pending, self._pending = self._pending, bytearray()
             self._stream.write(memoryview(pending))
 
-    # pyarrow wants a file. Closing a frame must not close the part, so close only hands the bytes on.
-    close = flush
-    closed = False
+    def flush(self) -> None:
+        """Called by pyarrow, which takes this for a file."""
+
+    def close(self) -> None:
+        """Called by pyarrow; the end of a frame is not the end of the part."""
 
 
 class _GzipMember:
@@ -114,10 +120,11 @@ class _GzipMember:
 
     def write(self, data: bytes | memoryview) -> None:
         self._chunks.write(self._codec.compress(data))
+        self._chunks.hand_on(_CHUNK_BYTES)
 
     def finish(self) -> None:
         self._chunks.write(self._codec.flush())
-        self._chunks.flush()
+        self._chunks.hand_on(1)
 
 
 class _ZstdFrame:
@@ -127,7 +134,8 @@ class _ZstdFrame:
 
     def write(self, data: bytes | memoryview) -> None:
         self._codec.write(data)
+        self._chunks.hand_on(_CHUNK_BYTES)
 
     def finish(self) -> None:
         self._codec.close()
-        self._chunks.flush()
+        self._chunks.hand_on(1)

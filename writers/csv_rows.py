@@ -119,5 +119,4 @@ class CsvFormat(LineFormat):
         return replace_where(text, mask, lambda found: join([literal('"'), found, literal('"')]))
 
     def _marks(self) -> tuple[str, ...]:
-        # The quote comes last: doubling it changes the lengths that the others are compared with.
         return (self.separator, "\r", "\n", '"')

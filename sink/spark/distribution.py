@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.types import IntegerType, StructType
+
+from partfile.filesystems.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import Column, DataFrame
 
@@ -24,9 +28,11 @@ def by_bucket(df: DataFrame, bucketer: Bucketer, context: BucketContext, partiti
     Where the bucketer knows a key that Spark can compute, Spark does; else the bucketer runs once more before the
     shuffle. Correctness never depends on it: a bucket may be open in several subtasks, it only makes more files.
     """
-    bucketer.check(_arrow_schema(df))
     key = bucketer.hash_key
     if key is not None:
+        missing = [name for name in key.columns if name not in df.columns]
+        if missing:
+            raise ConfigError(f"{bucketer!r} needs column {missing[0]!r}; the columns are {', '.join(df.columns)}")
         hashed = F.xxhash64(*_key_columns(key))
         return _repartition(df, partitions, F.pmod(hashed, F.lit(partitions)).cast("int"))
     marked = df.mapInArrow(_marker(bucketer, context, partitions), _with_subtask(df))
@@ -48,21 +54,13 @@ def _key_columns(key: HashKey) -> list[Column]:
 
 
 def _with_subtask(df: DataFrame) -> str:
-    from pyspark.sql.types import IntegerType, StructType  # noqa: PLC0415
-
     return StructType(list(df.schema.fields)).add(_SUBTASK_COLUMN, IntegerType()).simpleString()
 
 
-def _arrow_schema(df: DataFrame) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
-
-    return to_arrow_schema(df.schema)
-
-
-def _marker(bucketer: Bucketer, context: BucketContext, partitions: int):  # type: ignore[no-untyped-def] # noqa: ANN202
+def _marker(
+    bucketer: Bucketer, context: BucketContext, partitions: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import zlib  # noqa: PLC0415 - the closure travels; its imports come along
-
         for batch in batches:
             buckets = bucketer.bucket_of(batch, context)
             ids = [zlib.crc32(str(path).encode()) % partitions for path in buckets.dictionary.to_pylist()]

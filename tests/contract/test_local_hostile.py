@@ -177,6 +177,14 @@ def test_a_directory_in_place_of_a_part_is_refused(store: LocalStore, tmp_path: 
         store.read_file(handle.bucket, 99)
 
 
+def test_a_link_of_just_the_valid_length_is_no_finished_part(store: LocalStore, tmp_path: Path) -> None:
+    """The size of a link is the length of its text, which proves nothing."""
+    handle = write_part(store, DATA, state="pending")
+    (tmp_path / "base" / handle.path_of(handle.name)).symlink_to("x" * len(DATA))
+    with pytest.raises(CommitConflict):
+        store.publish(handle, "auto")
+
+
 def test_a_file_in_place_of_a_bucket_is_refused(store: LocalStore, tmp_path: Path) -> None:
     """The error names the path that is in the way."""
     (tmp_path / "base" / "day=1").write_bytes(b"")

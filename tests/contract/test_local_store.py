@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.filesystems.contract import StoreContract
+from partfile.filesystems.faults import Recorder, intercept
 from partfile.filesystems.local import LocalStore
+from partfile.filesystems.posix import PosixCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,3 +25,15 @@ class TestLocalStore(StoreContract):
     def reopen(self, tmp_path: Path) -> Callable[[], Store]:
         """Each store has descriptors, and so locks, of its own."""
         return lambda: LocalStore(str(tmp_path / "base"))
+
+
+def test_listing_does_not_walk_the_state(tmp_path: Path) -> None:
+    """The cost of a listing does not grow with the checkpoints."""
+    recorder = Recorder({"open_directory"})
+    with LocalStore(str(tmp_path), calls=intercept(PosixCalls(), recorder)) as store:
+        store.create_file("_partfile/uid/chk-1/_metadata", b"")
+        before = recorder.count
+        assert list(store.list()) == []
+        assert list(store.list("_partfile/uid")) == []
+        assert {call.arguments[1] for call in recorder.calls[before:]} <= {"_partfile", "uid"}
+        assert recorder.count <= before + 2

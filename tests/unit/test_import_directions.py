@@ -1,4 +1,4 @@
-"""Imports point only downwards, as the table in the architecture's first record says."""
+"""Imports point only downwards, as CONTRIBUTING.md draws them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-PORT = "partfile.filesystems.port"
-
-LEAVES = {"partfile.version", "partfile.filesystems.errors", f"{PORT}.check_relative_path", f"{PORT}.MAX_SEGMENT_BYTES"}
-"""What everybody may import: the version, the one tree of errors, and the check of paths that is made twice."""
+LEAVES = {"partfile.version", "partfile.filesystems.errors"}
+"""What everybody may import (docs/adr/0002): the version and the one tree of errors, which import nothing of ours."""
 
 INTERNAL = {
     "filesystems": set[str](),
@@ -105,7 +103,7 @@ def modules_named(node: ast.Import | ast.ImportFrom, file: str) -> list[str]:
         package = ["partfile", *file.split("/")[:-1]]
         module = ".".join([*package[: len(package) - node.level + 1], *filter(None, [module])])
     inner = [f"{module}.{alias.name}" for alias in node.names]
-    return inner if module == PORT else [name for name in inner if is_module_of_ours(name)] or [module]
+    return [name for name in inner if is_module_of_ours(name)] or [module]
 
 
 def is_module_of_ours(name: str) -> bool:
@@ -145,6 +143,13 @@ def allowed(found: Import) -> bool:
 def test_imports_point_only_downwards() -> None:
     """No module imports a layer above its own, another layer beside it, or a package its layer may not know."""
     assert violations(all_imports()) == []
+
+
+def test_the_leaves_import_nothing_of_ours() -> None:
+    """What everybody may import drags nothing along."""
+    files = {"filesystems/errors.py", "src/partfile/version.py"}
+    found = [one for file in files for one in imports_in((ROOT / file).read_text(), file)]
+    assert [str(one) for one in found if one.module.split(".")[0] == "partfile"] == []
 
 
 def test_the_scan_sees_every_module() -> None:

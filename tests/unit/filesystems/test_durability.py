@@ -202,9 +202,9 @@ def test_a_directory_that_somebody_else_made_again_is_synced_again(new_model: Ne
         promise(model, "after create_file", lambda tree: tree.get("a/second") == DATA)
 
 
-@pytest.mark.parametrize("commit", ["publish", "settle"])
-def test_a_name_whose_author_died_is_durable_when_it_is_found(commit: str, new_model: NewModel, tmp_path: Path) -> None:
-    """Publish and settle of a part whose final name was linked but not synced make it durable."""
+@pytest.mark.parametrize("verb", ["publish", "settle", "discard"])
+def test_a_name_whose_author_died_is_durable_when_it_is_found(verb: str, new_model: NewModel, tmp_path: Path) -> None:
+    """A final name that was linked but not synced is durable before the staged name goes, whoever comes by."""
     model = new_model()
     with LocalStore(str(tmp_path), calls=model) as store:
         stream = store.create(new_part())
@@ -216,7 +216,8 @@ def test_a_name_whose_author_died_is_durable_when_it_is_found(commit: str, new_m
     with pytest.raises(Violation):
         promise(model, "after the crash", lambda tree: part_in(tree, handle) == DATA)
     with LocalStore(str(tmp_path), calls=model) as store:
-        getattr(store, commit)(handle, "auto")
+        arguments = (handle,) if verb == "discard" else (handle, "auto")
+        getattr(store, verb)(*arguments)
     promise(model, "after the next", lambda tree: part_in(tree, handle) == DATA)
 
 

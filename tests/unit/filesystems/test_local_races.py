@@ -195,6 +195,7 @@ def test_two_stores_take_a_marker(turns: Iterator[Turn]) -> None:
 def test_somebody_who_only_looks_is_waited_out(n: int, tmp_path: Path) -> None:
     """A task that looks whether the marker is held never makes the coordinator believe that another holds it."""
     looker, let_go = _looker(tmp_path)
+    assert not looker.marker_is_held("marker"), "another one who looks is not taken for a holder"
     calls = intercept(PosixCalls(), ActAt(n, let_go, "after", only={"lock"}))
     with LocalStore(str(tmp_path), calls=calls) as store:
         assert store.hold_marker("marker")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.errors import LeaseUnavailable, NotApplied, PartMissing
+from partfile.filesystems.errors import CommitConflict, LeaseUnavailable, NotApplied, PartMissing
 from partfile.filesystems.faults import ActAt, CrashAt, Recorder, SimulatedCrash, intercept
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.posix import PosixCalls
@@ -128,10 +128,101 @@ def test_a_part_that_shrinks_while_it_is_copied_is_missing(tmp_path: Path) -> No
     with LocalStore(str(tmp_path)) as other:
         handle = write_part(other, DATA, tail=TAIL)
         path = tmp_path / handle.path_of(handle.in_progress)
-        with _interrupted(tmp_path, 1, partial(os.truncate, path, 3), "read") as store:
-            with pytest.raises(PartMissing):
-                store.publish(handle, "rewrite")
+        shrink = partial(os.truncate, path, 3)
+        with _interrupted(tmp_path, 1, shrink, "read") as store, pytest.raises(PartMissing):
+            store.publish(handle, "rewrite")
         assert files_in(other) == {handle.path_of(handle.in_progress): 3}
+
+
+def test_a_pending_name_that_is_swapped_before_the_link_is_a_conflict(tmp_path: Path) -> None:
+    """The result of link is looked at: a file of somebody else is never reported as the part."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA, state="pending")
+        path = tmp_path / handle.path_of(handle.pending)
+
+        def swap() -> None:
+            path.unlink()
+            path.write_bytes(TAIL)
+
+        with _interrupted(tmp_path, 1, swap, "link") as store, pytest.raises(CommitConflict):
+            store.publish(handle, "auto")
+
+
+def test_a_copy_is_leased_while_it_is_written(tmp_path: Path) -> None:
+    """A cleaner that finds a copy under way does not get its lease, so that it cannot delete it."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA, tail=TAIL)
+        refused: list[str] = []
+
+        def clean() -> None:
+            for name in set(other.list_names(handle.bucket)) - {handle.in_progress}:
+                with pytest.raises(LeaseUnavailable):
+                    other.discard(handle.model_copy(update={"in_progress": name, "pending": name}))
+                refused.append(name)
+
+        with _interrupted(tmp_path, 1, clean, "read") as store:
+            store.publish(handle, "rewrite")
+        assert len(refused) == 1
+        assert finished_bytes(other, handle) == DATA
+
+
+def test_a_file_that_appears_while_its_directory_is_deleted_goes_with_it(tmp_path: Path) -> None:
+    """A rival's late file in a checkpoint's directory does not make its deletion fail."""
+    with LocalStore(str(tmp_path)) as other:
+        other.create_file("chk-1/_metadata", b"")
+        late = partial(other.create_file, "chk-1/late", b"")
+        with _interrupted(tmp_path, 1, late, "remove_directory") as store:
+            store.delete_directory("chk-1")
+        assert other.list_names("") == []
+
+
+@pytest.mark.parametrize("call", ["stat_name", "open_directory"])
+def test_what_vanishes_while_it_is_listed_is_left_out(tmp_path: Path, call: str) -> None:
+    """Listing tolerates files and directories that go between the calls that it takes."""
+    with LocalStore(str(tmp_path)) as other:
+        for path in ("gone", "directory/gone", "stays"):
+            other.create_file(path, b"")
+
+        def vanish() -> None:
+            other.delete_file("gone")
+            other.delete_directory("directory")
+
+        with _interrupted(tmp_path, 1, vanish, call) as store:
+            assert {file.path for file in store.list()} - {"gone"} == {"stays"}
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_that_takes_the_name_blocks_neither_readers_nor_tasks(tmp_path: Path) -> None:
+    """Opening a FIFO for reading or appending alone would wait for its other end for ever."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA)
+        path = tmp_path / handle.path_of(handle.in_progress)
+
+        def swap() -> None:
+            path.unlink()
+            os.mkfifo(path)
+
+        with _interrupted(tmp_path, 1, swap, "open_existing") as store, pytest.raises(NotApplied):
+            store.resume(handle)
+        path.unlink()
+        path.write_bytes(DATA)
+        with _interrupted(tmp_path, 1, swap, "open_existing") as store, pytest.raises(NotApplied):
+            store.read_file(handle.path_of(handle.in_progress), 99)
+
+
+def test_a_cleaner_deletes_nothing_that_took_the_name_meanwhile(tmp_path: Path) -> None:
+    """What is deleted is what was leased, not what has come to stand under its name."""
+    with LocalStore(str(tmp_path)) as other:
+        handle = write_part(other, DATA)
+        path = tmp_path / handle.path_of(handle.in_progress)
+
+        def swap() -> None:
+            path.rename(tmp_path / "elsewhere")
+            path.write_bytes(TAIL)
+
+        with _interrupted(tmp_path, 1, swap, "lock") as store:
+            assert not store.discard(handle)
+        assert path.read_bytes() == TAIL
 
 
 def _publish_and_die(base: Path, handle: PartHandle) -> None:

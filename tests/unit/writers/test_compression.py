@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -119,6 +120,20 @@ def test_a_gzip_part_reaches_the_stream_before_it_is_persisted(memory_part: Any)
     for _ in range(8):
         writer.write(_batch("x" * (1 << 20)))
     assert part.position > 6 << 20
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_writer_that_is_given_up_writes_nothing_more(codec: str, memory_part: Any) -> None:
+    """Once a writer is dropped without a persist, as after an error, no byte reaches its part from the collector."""
+    part = memory_part()
+    writer = _open(part, codec)
+    writer.write(_batch("never persisted"))
+    noise = "".join(chr(33 + (number * number * 7919 >> 5) % 90) for number in range(400_000))
+    writer.write(_batch(noise))
+    before = part.position
+    del writer
+    gc.collect()
+    assert part.position == before
 
 
 def test_a_level_changes_the_size(memory_part: Any) -> None:

@@ -65,6 +65,8 @@ def test_a_format_object_is_taken_as_it_is() -> None:
     """A format passes through, and options beside it, which would be ignored, are refused."""
     form = resolve_format("csv")
     assert resolve_format(form) is form
+    with pytest.raises(ConfigError, match="compression cannot be given beside CsvFormat"):
+        resolve_format(form, "gzip")
     with pytest.raises(ConfigError, match="compression, header cannot be given beside CsvFormat"):
         resolve_format(form, "gzip", header=False)
 

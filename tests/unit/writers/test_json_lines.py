@@ -11,6 +11,7 @@ import pytest
 
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.lines import encoded_rows
 
 _FORMAT = JsonLinesFormat()
 
@@ -61,6 +62,13 @@ def test_offsets_cut_the_bytes_at_each_row() -> None:
     assert lines == ['{"a":1,"b":"é"}\n', '{"a":22,"b":null}\n', '{"a":333,"b":"\\""}\n']
     assert bytes(rows.rows(1, 3)).decode() == "".join(lines[1:])
     assert bytes(rows.data).decode() == "".join(lines)
+
+
+def test_bytes_after_the_last_row_are_not_rows() -> None:
+    """A buffer that is longer than its rows, as Arrow's may be, gives the rows alone."""
+    offsets = pa.py_buffer(pa.array([0, 2, 4], pa.int64()).buffers()[1] or b"")
+    rows = encoded_rows(pa.LargeStringArray.from_buffers(2, offsets, pa.py_buffer(b"a\nb\nmore")))
+    assert bytes(rows.data) == b"a\nb\n"
 
 
 def test_names_are_escaped() -> None:

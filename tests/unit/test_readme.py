@@ -1,0 +1,65 @@
+"""The README's examples run as they stand, and the links of every document lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+FIVE_FLIGHTS = """
+import datetime, pyarrow as pa, pyarrow.parquet as pq, pathlib
+pathlib.Path("incoming").mkdir()
+at = [datetime.datetime(2013, 1, day, tzinfo=datetime.UTC) for day in (1, 1, 2, 2, 3)]
+rows = {"at": pa.array(at, pa.timestamp("us", "UTC")), "user": list("abcde"), "amount": [1.5, None, 3.0, 4.0, 5.0]}
+pq.write_table(pa.table(rows), "incoming/0.parquet")
+"""
+
+
+def examples() -> list[str]:
+    """The Python blocks of the README."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+
+
+def run(script: str, directory: Path) -> None:
+    """Run a script in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", script], cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def finished(directory: Path) -> list[str]:
+    """The names of the files that a reader sees, without what makes them unique, and with their directories."""
+    names = [path.relative_to(directory).as_posix() for path in directory.rglob("part-*")]
+    return sorted(re.sub(r"part-[0-9a-f]{8}-\d+-\d+", "part", name) for name in names)
+
+
+def test_the_plain_example_writes_each_row_once_however_often_it_runs(tmp_path: Path) -> None:
+    """The example without Spark goes on from its position: a second run adds nothing."""
+    (plain,) = [block for block in examples() if "sink.local()" in block]
+    for _ in range(2):
+        run(plain, tmp_path)
+        rows = [line for path in (tmp_path / "landing" / "numbers").glob("part-*.csv") for line in path.open()]
+        assert sorted(rows) == sorted([*(f"{number}\n" for number in range(10)), "id\n"])
+
+
+@pytest.mark.spark
+def test_the_spark_example_writes_one_file_a_day(tmp_path: Path) -> None:
+    """The example with Spark, its trigger replaced by one that ends, publishes everything at its end."""
+    (spark,) = [block for block in examples() if "SparkSession" in block]
+    ending = spark.replace('{"processingTime": "10 seconds"}', '{"availableNow": True}')
+    assert ending != spark
+    run(FIVE_FLIGHTS + ending, tmp_path)
+    days = ["2013-01-01", "2013-01-02", "2013-01-03"]
+    assert finished(tmp_path / "landing" / "events") == [f"{day}/part.json.gz" for day in days]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
+    """Each relative link names a file or directory that is there."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+    assert [link for link in links if not (document.parent / link).exists()] == []
