@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be this Python, which has partfile.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     print(f"seed {options.seed}: the instants of the kills (--seed repeats them)")
-    print("preparing the source: 336 776 flights as a stream of 60 micro-batches", flush=True)
+    print("preparing the source: 336 776 flights as a stream of 48 micro-batches", flush=True)
     source = prepare(directory / "source")
 
     rng = random.Random(options.seed)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-BATCHES = 60
+BATCHES = 48
 AIRPORTS = ("EWR", "JFK", "LGA")
 _OLDEST_FILE = 1_388_534_400
 """Modification time of the first file, in seconds since the epoch; Spark reads files in the order of these times."""

@@ -109,7 +109,7 @@ def part_missing(handle: PartHandle, reason: str) -> PartMissing:
     """A part that a completed checkpoint vouches for is gone."""
     return PartMissing(
         f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is missing: {reason}",
-        hint="Committed rows are gone from here. If a consumer moved it, recover with --accept-missing.",
+        hint="Committed rows are gone: put the file back. If a consumer moved it, run once with accept_missing=True.",
         path=handle.path_of(handle.name),
     )
 

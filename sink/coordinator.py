@@ -35,6 +35,7 @@ class CommitSettings:
     rolling: RollingPolicy
     cut: Cut
     publish_threads: int
+    accept_missing: bool
     retained_checkpoints: int
     writer: str
     """Version of partfile, written into every checkpoint."""
@@ -69,7 +70,9 @@ class SinkCoordinator:
         self._checkpoints = CheckpointCoordinator(
             storage, writer=settings.writer, retained=settings.retained_checkpoints
         )
-        self._publisher = Publisher(store, settings.cut, settings.publish_threads)
+        self._publisher = Publisher(
+            store, settings.cut, settings.publish_threads, accept_missing=settings.accept_missing
+        )
         self._state: SinkSnapshot | None = None
 
     @property

@@ -37,7 +37,8 @@ class LocalSink:
         self._runtime = Runtime(settings, job)
         self._operator = SinkOperator(self._runtime.store, settings.description)
         self._subtask = subtask_index
-        self._rows = 0
+        self._told_rows = 0
+        self._told_bytes = 0
         self._position: JsonValue = None
         self._opened = False
 
@@ -75,7 +76,6 @@ class LocalSink:
         self._operator.advance(self._context(self._settings.clock()))
         for batch in batches:
             self._operator.write(batch)
-            self._rows += batch.num_rows
         if position is not None:
             self._position = position
 
@@ -143,14 +143,15 @@ class LocalSink:
             query_id=None,
             batch_id=None,
             checkpoint_id=done.checkpoint_id,
-            rows=self._rows,
+            rows=self._operator.rows_written - self._told_rows,
+            bytes=self._operator.bytes_written - self._told_bytes,
             parts_in_progress=len(snapshot.open),
             parts_pending=done.owed,
             parts_finished=done.published,
             commit_ms=done.commit_ms,
             publish_ms=done.publish_ms,
         )
-        self._rows = 0
+        self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written
         report(progress, self._settings.on_progress)
         return progress
 

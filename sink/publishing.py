@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import StoreError
+from partfile.filesystems.errors import PartMissing, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +24,14 @@ class Publisher:
         store: Where the parts are.
         cut: How a part that is longer than its valid length is cut.
         threads: Parts published at the same time, at least 1.
+        accept_missing: Give a part up that is gone, with a line in the log, instead of stopping.
     """
 
-    def __init__(self, store: PartStore, cut: Cut, threads: int) -> None:
+    def __init__(self, store: PartStore, cut: Cut, threads: int, *, accept_missing: bool = False) -> None:
         self._store = store
         self._cut = cut
         self._threads = threads
+        self._accept_missing = accept_missing
 
     def publish(self, parts: Sequence[PendingPart]) -> tuple[PendingPart, ...]:
         """Publish each part; return those that could not be published now and are still owed.
@@ -54,6 +56,10 @@ class Publisher:
     def _attempt(self, part: PendingPart) -> Exception | None:
         try:
             self._store.publish(part.part, self._cut)
+        except PartMissing as error:
+            if not self._accept_missing:
+                return error
+            logger.error("given up, because accept_missing is set: %s", error)  # noqa: TRY400 - no trace needed
         except StoreError as error:
             logger.warning("part %s is not published yet: %s", part.part.path_of(part.part.name), error)
             return error

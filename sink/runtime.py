@@ -34,6 +34,7 @@ class Runtime:
                 rolling=settings.rolling,
                 cut=settings.cut,
                 publish_threads=settings.publish_threads,
+                accept_missing=settings.accept_missing,
                 retained_checkpoints=settings.retained_checkpoints,
                 writer=__version__,
             ),

@@ -29,7 +29,11 @@ from partfile.sink.naming import PartNaming
 from partfile.sink.progress import BatchProgress
 from partfile.sink.rolling import PartProgress, RollingPolicy
 from partfile.version import __version__
-from partfile.writers.port import Format, RowFormat, Writer
+from partfile.writers.csv_rows import CsvFormat
+from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.parquet import ParquetFormat
+from partfile.writers.port import Format, RowFormat, RowWriter, Writer
+from partfile.writers.text import TextFormat
 
 __all__ = [
     "BasePathBucketer",
@@ -41,13 +45,16 @@ __all__ = [
     "CommitConflict",
     "CompositeBucketer",
     "ConfigError",
+    "CsvFormat",
     "DateTimeBucketer",
     "Fenced",
     "FileSink",
     "Format",
     "HiveBucketer",
+    "JsonLinesFormat",
     "LocalSink",
     "OutcomeUnknown",
+    "ParquetFormat",
     "PartMissing",
     "PartNaming",
     "PartProgress",
@@ -55,9 +62,11 @@ __all__ = [
     "RecoveryRefused",
     "RollingPolicy",
     "RowFormat",
+    "RowWriter",
     "SnapshotCorrupt",
     "SnapshotVersionError",
     "StoreError",
+    "TextFormat",
     "UnsupportedTypeError",
     "Writer",
     "__version__",
