@@ -63,7 +63,7 @@ class SinkSettings(Options):
     publish_threads: int = Field(default=8, ge=1)
     """Parts published at the same time."""
     accept_missing: bool = False
-    """Give parts up that a checkpoint vouches for and that are gone: their rows are lost to this base path. Meant for one
+    """Give parts up that a checkpoint vouches for and that are gone: their rows are lost to this base path. For one
     run, once it is known why; for instance because a consumer moved finished files before all were published."""
     on_stop: Literal["publish", "keep"] = "publish"
     """What a clean end does with open parts: publish them, or keep them for the next run to go on with."""

@@ -172,7 +172,7 @@ _DUCKDB_DECODING = r"""* replace (
 def _duckdb(source: str, kinds: dict[str, str]) -> dict[str, str]:
     columns = ", ".join(f"'{name}': '{_DUCKDB_KINDS.get(kind, kind)}'" for name, kind in kinds.items())
     query = f"select {_DUCKDB_DECODING} from {source.format(columns='{' + columns + '}')}"  # noqa: S608
-    table: Any = duckdb.execute(query).to_arrow_table()
+    table: Any = duckdb.sql(query).to_arrow_table()
     spans = [
         None if span is None else dt.timedelta(days=span.days, microseconds=span.nanoseconds // 1000)
         for span in table["span"].to_pylist()
