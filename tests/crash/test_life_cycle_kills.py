@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from life_cycle import (
 )
 
 from partfile.filesystems.faults import KillAt, count_calls
+from partfile.filesystems.posix import CHANGING_CALLS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,24 +26,6 @@ if TYPE_CHECKING:
     from partfile.filesystems.faults import When
 
 CUTS = ["truncate", "rewrite", "valid-length"]
-
-
-# A process that dies between two of these has changed nothing since the first.
-CHANGING = [
-    "create",
-    "link",
-    "lock",
-    "lock_shared",
-    "make_directory",
-    "remove_directory",
-    "rename",
-    "sync",
-    "sync_directory",
-    "truncate",
-    "unlink",
-    "unlock",
-    "write",
-]
 
 
 def life(base: Path, **options: Any) -> None:
@@ -52,15 +36,15 @@ def life(base: Path, **options: Any) -> None:
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_kill_at_any_call_loses_and_doubles_nothing(cut: str, when: When, tmp_path: Path) -> None:
     """SIGKILL at call n, for every n: readers see whole committed rows at once, and after a restart all rows once."""
-    calls = count_calls(lambda recorder: life(tmp_path / "counted", interceptor=recorder, cut=cut), CHANGING)
+    calls = count_calls(lambda recorder: life(tmp_path / "counted", interceptor=recorder, cut=cut), CHANGING_CALLS)
     for number in range(1, calls + 1):
         base = tmp_path / f"{number}"
-        killer = KillAt(number, when, only=CHANGING)
-        code = in_child(lambda base=base, killer=killer: life(base, interceptor=killer, cut=cut))
+        killer = KillAt(number, when, only=CHANGING_CALLS)
+        code = in_child(partial(life, base, interceptor=killer, cut=cut))
         assert code == -signal.SIGKILL, f"call {number} of {calls}"
         seen = finished_files(base) if base.exists() else {}
         assert max(rows_of(seen).values(), default=1) == 1
-        assert in_child(lambda base=base: life(base, cut=cut)) == 0, f"call {number} of {calls}"
+        assert in_child(partial(life, base, cut=cut)) == 0, f"call {number} of {calls}"
         assert_only_grew(seen, assert_exactly_once(base))
 
 

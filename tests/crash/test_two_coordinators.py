@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from life_cycle import (
@@ -33,9 +34,9 @@ def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path) -> None:
     for number in range(1, len(recorder.calls) + 1):
         base = tmp_path / f"{number}"
         sleeper = make_sink(base, interceptor=StopAt(number))
-        pid = start_child(lambda sleeper=sleeper: run_to_the_end(sleeper, ROWS))
+        pid = start_child(partial(run_to_the_end, sleeper, ROWS))
         assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
-        assert in_child(lambda base=base: run_to_the_end(make_sink(base), MORE_ROWS)) == 0
+        assert in_child(partial(run_to_the_end, make_sink(base), MORE_ROWS)) == 0
         files = assert_exactly_once(base, MORE_ROWS)
         os.kill(pid, signal.SIGCONT)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

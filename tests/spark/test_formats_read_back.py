@@ -83,23 +83,18 @@ def table(spark: SparkSession) -> Iterator[DataFrame]:
         spark.conf.unset(name) if earlier is None else spark.conf.set(name, earlier)
 
 
-class _MemoryPart:
-    def __init__(self) -> None:
-        self.data = bytearray()
+class _MemoryPart(bytearray):
+    """The bytes of a part, in the task."""
 
-    @property
-    def position(self) -> int:
-        return len(self.data)
-
-    def write(self, data: bytes | memoryview) -> None:
-        self.data += data
+    position = property(bytearray.__len__)
+    write = bytearray.extend
 
 
 def _write(table: DataFrame, form: Format, directory: Path) -> str:
     """Write a table by a task of Spark's, with a persist after each batch, and return the path of the file."""
 
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part = _MemoryPart()
+        part: Any = _MemoryPart()
         writer = None
         for batch in batches:
             form.check(batch.schema)
@@ -110,7 +105,7 @@ def _write(table: DataFrame, form: Format, directory: Path) -> str:
                     writer.persist()
         if writer is not None:
             writer.close()
-        yield pa.record_batch({"data": [bytes(part.data)]})
+        yield pa.record_batch({"data": [bytes(part)]})
 
     (row,) = table.mapInArrow(encode, "data binary").collect()
     path = directory / f"part-0{form.suffix}"
@@ -172,7 +167,9 @@ _DUCKDB_DECODING = r"""* replace (
 def _duckdb(source: str, kinds: dict[str, str]) -> dict[str, str]:
     columns = ", ".join(f"'{name}': '{_DUCKDB_KINDS.get(kind, kind)}'" for name, kind in kinds.items())
     query = f"select {_DUCKDB_DECODING} from {source.format(columns='{' + columns + '}')}"  # noqa: S608
-    table: Any = duckdb.sql(query).to_arrow_table()
+    connection: Any = duckdb.connect()
+    connection.execute("SET TimeZone = 'America/New_York'")
+    table = connection.sql(query).to_arrow_table()
     spans = [
         None if span is None else dt.timedelta(days=span.days, microseconds=span.nanoseconds // 1000)
         for span in table["span"].to_pylist()

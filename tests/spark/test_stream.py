@@ -87,7 +87,8 @@ def test_plain_foreach_batch_leaves_parts_that_the_next_run_publishes(spark: Spa
 def test_a_replayed_batch_is_recognised(spark: SparkSession, tmp_path: Path) -> None:
     """Spark forgets that a batch was committed and sends it again: it is skipped, and the stream goes on."""
     write_source(tmp_path / "source", 3)
-    base, progress = tmp_path / "out", []
+    base = tmp_path / "out"
+    progress: list[pf.BatchProgress] = []
     run(spark, make_sink(base), tmp_path)
     forget_commit(tmp_path / "spark", 2)
     rows = write_source(tmp_path / "source", 2, first=90)
@@ -143,7 +144,7 @@ def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tm
 
     def healthy(df: DataFrame, batch_id: int) -> None:
         sink.foreach_batch(df, batch_id)
-        generations.append(sink._stream._live().coordinator.generation)  # type: ignore[attr-defined]
+        generations.append(sink._stream._live().coordinator.generation)
 
     rows = write_source(tmp_path / "source", 2)
     run_function(spark, healthy, tmp_path)
@@ -151,7 +152,7 @@ def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tm
     with pytest.raises(PySparkException, match="is another one"):
         run(spark, make_sink(base), tmp_path, source="other", checkpoint="mistaken")
     rows = write_source(tmp_path / "source", 2, first=rows)
-    sink._stream._run = None  # type: ignore[attr-defined]
+    sink._stream._run = None
     with sink.start(stream(spark, tmp_path / "source"), checkpoint_location=str(tmp_path / "spark"), trigger=NOW):
         pass
     assert ids_by_duckdb(base) == expected(rows)
@@ -186,7 +187,8 @@ def test_open_parts_follow_a_changing_number_of_partitions(spark: SparkSession, 
 def test_a_task_that_fails_once_is_retried_without_a_trace(spark: SparkSession, tmp_path: Path, deed: str) -> None:
     """A task that raises, or whose worker is killed, in the middle of a batch: the retry's rows count, once."""
     rows = write_source(tmp_path / "source", 5)
-    base, progress = tmp_path / "out", []
+    base = tmp_path / "out"
+    progress: list[pf.BatchProgress] = []
     bucketer = Once(tmp_path / "flag", deed, row=75)
     run(spark, make_sink(base, bucketer=bucketer, on_progress=progress.append), tmp_path)
     assert (tmp_path / "flag").exists()

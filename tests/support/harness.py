@@ -58,7 +58,13 @@ class Harness:
             rollover_interval_s=age_ms / 1000,
             inactivity_interval_s=idle_ms / 1000,
         )
-        fixed = {"uid": "job", "format": "text", "bucketer": by_text, "rolling": rolling, "clock": lambda: self.now_ms}
+        fixed: dict[str, Any] = {
+            "uid": "job",
+            "format": "text",
+            "bucketer": by_text,
+            "rolling": rolling,
+            "clock": lambda: self.now_ms,
+        }
         self.sink = pf.FileSink(base, **(fixed | options))
         self.runtime: Runtime | None = None
         self.operators: list[SinkOperator] = []

@@ -69,10 +69,16 @@ def make_sink(base: Path, *, interceptor: Any = None, **options: Any) -> FileSin
     )
 
 
+def rows_done(out: pf.LocalSink) -> int:
+    """The position as this stream keeps it: how many rows have been written."""
+    assert out.position is None or isinstance(out.position, int)
+    return out.position or 0
+
+
 def run_to_the_end(sink: FileSink, rows: int = ROWS) -> None:
     """Write rows from the restored position on, leaving a tail beyond each checkpoint, and end cleanly."""
     with sink.local() as out:
-        done = int(out.position or 0)
+        done = rows_done(out)
         while done < rows:
             count = min(ROWS_A_CHECKPOINT, rows - done)
             for _ in range(count):

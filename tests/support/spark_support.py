@@ -70,8 +70,8 @@ def stream(spark: SparkSession, source: Path, files: int = 1) -> DataFrame:
 
 def make_sink(base: Path, **options: Any) -> pf.FileSink:
     """A JSON sink with Hive buckets whose parts roll only at the end."""
-    options = {"uid": "numbers", "format": "json", "bucketer": pf.HiveBucketer("bucket"), "rolling": LONG} | options
-    return pf.FileSink(base, **options)
+    fixed: dict[str, Any] = {"uid": "numbers", "format": "json", "bucketer": pf.HiveBucketer("bucket"), "rolling": LONG}
+    return pf.FileSink(base, **(fixed | options))
 
 
 def ids_by_duckdb(base: Path) -> Counter[int]:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from life_cycle import assert_exactly_once, batch, finished_files, make_sink, rows_of, run_to_the_end, staged_files
+from life_cycle import (
+    assert_exactly_once,
+    batch,
+    finished_files,
+    make_sink,
+    rows_done,
+    rows_of,
+    run_to_the_end,
+    staged_files,
+)
 
 import partfile as pf
 from partfile.filesystems.errors import (
@@ -157,7 +166,7 @@ def test_a_full_disk_loses_nothing_and_goes_on_once_there_is_room(tmp_path: Path
         assert max(seen.values(), default=1) == 1
         hog.unlink()
         with make_sink(base).local() as out:
-            done = int(out.position or 0)
+            done = rows_done(out)
             assert 0 < done < 1000
         assert_exactly_once(base, done)
 

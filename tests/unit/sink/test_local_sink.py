@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -137,7 +137,7 @@ def test_each_schema_has_an_open_part_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_compressed_parts_go_on_over_checkpoints_and_crashes(tmp_path: Path, compression: str) -> None:
     """One member or frame a checkpoint: a part cut at any checkpoint decompresses to whole rows."""
-    options = {"uid": "u", "format": "text", "compression": compression, "rolling": KEEP}
+    options: dict[str, Any] = {"uid": "u", "format": "text", "compression": compression, "rolling": KEEP}
     out = pf.FileSink(tmp_path, **options).local().open()
     for number in range(4):
         out.write(pa.RecordBatch.from_pydict({"row": [f"row {number}"]}))
