@@ -139,22 +139,23 @@ def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSessi
 
 
 def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tmp_path: Path) -> None:
-    """A second query that must not use the uid is refused before it takes a link; the first one goes on undisturbed."""
-    base, sink, generations = tmp_path / "out", make_sink(tmp_path / "out"), []
+    """A second query on the uid, while the first one runs, is refused before it takes a link; the first one goes on."""
+    base, sink, rows = tmp_path / "out", make_sink(tmp_path / "out"), write_source(tmp_path / "source", 4)
+    write_source(tmp_path / "other", 1, first=9000)
+    refused = []
 
     def healthy(df: DataFrame, batch_id: int) -> None:
         sink.foreach_batch(df, batch_id)
-        generations.append(sink._stream._live().coordinator.generation)
+        if batch_id == 1:
+            before = sorted(path.name for path in (base / "_partfile" / "numbers").iterdir())
+            with pytest.raises(PySparkException, match="is another one") as caught:
+                run(spark, make_sink(base), tmp_path, source="other", checkpoint="mistaken")
+            refused.append(caught)
+            assert sorted(path.name for path in (base / "_partfile" / "numbers").iterdir()) == before
 
-    rows = write_source(tmp_path / "source", 2)
     run_function(spark, healthy, tmp_path)
-    write_source(tmp_path / "other", 1, first=9000)
-    with pytest.raises(PySparkException, match="is another one"):
-        run(spark, make_sink(base), tmp_path, source="other", checkpoint="mistaken")
-    rows = write_source(tmp_path / "source", 2, first=rows)
-    sink._stream._run = None
-    with sink.start(stream(spark, tmp_path / "source"), checkpoint_location=str(tmp_path / "spark"), trigger=NOW):
-        pass
+    assert refused
+    run(spark, sink, tmp_path)
     assert ids_by_duckdb(base) == expected(rows)
 
 

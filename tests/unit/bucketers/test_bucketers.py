@@ -190,7 +190,8 @@ def test_hash_keys_say_what_an_engine_can_shuffle_by() -> None:
 )
 def test_bucketers_travel_and_show_themselves(bucketer: pf.Bucketer) -> None:
     """A bucketer survives the way into Spark's closures, and its repr says how it was made."""
-    assert repr(cloudpickle.loads(cloudpickle.dumps(bucketer))) == repr(bucketer)
+    closures: Any = cloudpickle
+    assert repr(closures.loads(closures.dumps(bucketer))) == repr(bucketer)
     assert type(bucketer).__name__ in repr(bucketer)
 
 
