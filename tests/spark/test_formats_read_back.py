@@ -121,9 +121,16 @@ def _values(table: pa.Table, names: Iterable[str]) -> dict[str, str]:
             columns[name] = column.cast(pa.time64("ns"))
         elif pa.types.is_timestamp(column.type) and column.type.tz:
             columns[name] = column.cast(pa.timestamp("us", "UTC"))
-    return {
-        name: re.sub(r"tzinfo=[^)]*\)*(?=[,)])", "UTC", str(column.to_pylist())) for name, column in columns.items()
-    }
+    return {name: str(_in_utc(column.to_pylist())) for name, column in columns.items()}
+
+
+def _in_utc(value: Any) -> Any:
+    """Readers give instants in a zone of their choice, within nested values too."""
+    if isinstance(value, dt.datetime) and value.tzinfo:
+        return value.astimezone(dt.UTC)
+    if isinstance(value, dict):
+        return {name: _in_utc(item) for name, item in value.items()}
+    return type(value)(map(_in_utc, value)) if isinstance(value, list | tuple) else value
 
 
 _CODECS = [None, "gzip", "zstd"]
