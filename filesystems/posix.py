@@ -90,6 +90,10 @@ class PosixCalls:
         """Make the names in a directory durable."""
         os.fsync(directory)
 
+    def start_writeback(self, descriptor: int, offset: int, length: int) -> None:
+        """Ask the kernel to begin writing a range to disk; changes nothing but when the work is done."""
+        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+
     def truncate(self, descriptor: int, length: int) -> None:
         """Cut an open file to ``length`` bytes."""
         os.ftruncate(descriptor, length)

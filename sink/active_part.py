@@ -50,7 +50,7 @@ class ActivePart:
         self._rows += batch.num_rows
         self._last_write_ms = now_ms
 
-    def write_encoded(self, data: memoryview, rows: int, now_ms: int) -> None:
+    def write_encoded(self, data: bytes | memoryview, rows: int, now_ms: int) -> None:
         """Add rows that the format has encoded."""
         if not isinstance(self._writer, RowWriter):
             raise PartfileError(f"{type(self._writer).__name__} of a row format takes no encoded rows")

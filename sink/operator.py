@@ -18,18 +18,20 @@ from partfile.sink.states import OpenPart, PendingPart, SubtaskSnapshot
 from partfile.writers.port import RowFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
     from partfile.bucketers.port import Bucketer
+    from partfile.bucketers.split import Slice
     from partfile.filesystems.port import PartStore
     from partfile.sink.naming import PartNaming
     from partfile.sink.rolling import RollingPolicy
     from partfile.sink.row_layout import RowLayout
-    from partfile.writers.port import Format
+    from partfile.writers.port import EncodedRows, Format
 
 Key = tuple[str, str]
+ROWS_A_RUN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +119,14 @@ class SinkOperator:
         self.rows_written += batch.num_rows
         layout = self._layouts.of(batch.schema)
         buckets = self._description.bucketer.bucket_of(batch, self._layouts.context(self.context, self._description))
-        rows, slices = split(layout.rows(batch), buckets)
         if isinstance(self._description.format, RowFormat):
+            # Encoded rows are gathered by their bytes, which is cheaper than moving rows unless there are many runs.
+            rows, slices = split(layout.rows(batch), buckets, most_runs=batch.num_rows // ROWS_A_RUN)
             encoded = self._description.format.encode(rows)
-            for bucket, start, stop in slices:
-                self._part(bucket, layout).write_encoded(encoded.rows(start, stop), stop - start, self._now_ms)
+            for bucket, count, data in encoded_by_bucket(encoded, slices):
+                self._part(bucket, layout).write_encoded(data, count, self._now_ms)
         else:
+            rows, slices = split(layout.rows(batch), buckets)
             for bucket, start, stop in slices:
                 self._part(bucket, layout).write(rows.slice(start, stop - start), self._now_ms)
 
@@ -242,6 +246,16 @@ class SinkOperator:
             self._closed_bytes += part.added_bytes
         finally:
             part.close()
+
+
+def encoded_by_bucket(encoded: EncodedRows, slices: Sequence[Slice]) -> Iterator[tuple[str, int, bytes | memoryview]]:
+    """Bucket, number of rows and bytes, once a bucket, from slices of which several may be of one bucket."""
+    runs: dict[str, list[Slice]] = {}
+    for one in slices:
+        runs.setdefault(one.bucket, []).append(one)
+    for bucket, own in runs.items():
+        pieces = [encoded.rows(one.start, one.stop) for one in own]
+        yield bucket, sum(one.stop - one.start for one in own), pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def assigned_to(state: Iterable[SubtaskSnapshot], subtask: int) -> SubtaskSnapshot:

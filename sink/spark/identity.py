@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partfile.filesystems.errors import PartfileError
@@ -47,27 +48,37 @@ def current_run(session: SparkSession) -> QueryRun:
     return QueryRun(os.getpid(), query_id, context.getLocalProperty(_RUN_ID) or "")
 
 
-def offsets_digest(session: SparkSession, query_id: str, batch_id: int) -> str | None:
-    """Digest of Spark's ``offsets/N``, without its time stamp and settings; None where it cannot be read.
+class OffsetsLog:
+    """Spark's own record of the offsets of each batch, as far as it can be read. Remembers where a run keeps it."""
 
-    Two batches with one id but other offsets hold other rows: that is how a changed Spark checkpoint is noticed.
-    """
-    try:
-        text = _read_offsets(session, query_id, batch_id)
-    except Exception as error:  # noqa: BLE001 - a hint only: whatever Py4J raises, the batch goes on without it
-        logger.debug("offsets of batch %d cannot be read: %s", batch_id, error)
-        return None
-    offsets = text.splitlines()[_OFFSETS_PREAMBLE_LINES:]
-    return hashlib.sha256("\n".join(offsets).encode()).hexdigest()[:32] if offsets else None
+    def __init__(self) -> None:
+        self._run: QueryRun | None = None
+        self._directory = ""
 
+    def digest(self, session: SparkSession, run: QueryRun, batch_id: int) -> str | None:
+        """Digest of ``offsets/N`` without its time stamp and settings; None where it cannot be read.
 
-def _read_offsets(session: SparkSession, query_id: str, batch_id: int) -> str:
-    java: Any = session._sc._jvm  # noqa: SLF001 - PySpark has no public way to a query's checkpoint location
-    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-    root = queries.get(java.java.util.UUID.fromString(query_id)).resolvedCheckpointRoot()
-    path = java.org.apache.hadoop.fs.Path(f"{root}/offsets/{batch_id}")
-    stream = path.getFileSystem(session._sc._jsc.hadoopConfiguration()).open(path)  # noqa: SLF001
-    try:
-        return str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-    finally:
-        stream.close()
+        Two batches with one id but other offsets hold other rows: that is how a changed Spark checkpoint is noticed.
+        """
+        try:
+            text = self._read(session, run, batch_id)
+        except Exception as error:  # noqa: BLE001 - a hint only: whatever Py4J raises, the batch goes on without it
+            logger.debug("offsets of batch %d cannot be read: %s", batch_id, error)
+            return None
+        offsets = text.splitlines()[_OFFSETS_PREAMBLE_LINES:]
+        return hashlib.sha256("\n".join(offsets).encode()).hexdigest()[:32] if offsets else None
+
+    def _read(self, session: SparkSession, run: QueryRun, batch_id: int) -> str:
+        java: Any = session._sc._jvm  # noqa: SLF001 - PySpark has no public way to a query's checkpoint location
+        if run != self._run:
+            queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+            query = queries.get(java.java.util.UUID.fromString(run.query_id))
+            self._directory, self._run = f"{query.resolvedCheckpointRoot()}/offsets", run
+        path = java.org.apache.hadoop.fs.Path(f"{self._directory}/{batch_id}")
+        if self._directory.startswith("file:"):
+            return Path(path.toUri().getPath()).read_text()
+        stream = path.getFileSystem(session._sc._jsc.hadoopConfiguration()).open(path)  # noqa: SLF001
+        try:
+            return str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()

@@ -13,7 +13,7 @@ from partfile.sink.clock import stopwatch_ms
 from partfile.sink.progress import BatchProgress, report
 from partfile.sink.runtime import Runtime
 from partfile.sink.spark.distribution import by_bucket
-from partfile.sink.spark.identity import current_run, offsets_digest
+from partfile.sink.spark.identity import OffsetsLog, current_run
 from partfile.sink.spark.task import ACKNOWLEDGEMENT, WriteTask, read_acknowledgement
 from partfile.sink.spark.timer import IdleTimer
 from partfile.sink.states import QueryPosition, SubtaskSnapshot
@@ -47,6 +47,7 @@ class SparkStream:
         self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
         self._timer: IdleTimer | None = None
+        self._offsets = OffsetsLog()
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; see FileSink.foreach_batch."""
@@ -54,7 +55,7 @@ class SparkStream:
         batch = QueryPosition(
             query_id=run.query_id,
             batch_id=batch_id,
-            offsets_digest=offsets_digest(df.sparkSession, run.query_id, batch_id),
+            offsets_digest=self._offsets.digest(df.sparkSession, run, batch_id),
         )
         with self._mutex:
             try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from partfile.filesystems.errors import PartfileError
 from partfile.sink.operator import SinkDescription, SinkOperator, SubtaskContext, assigned_to
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from partfile.sink.settings import StoreOpener
     from partfile.sink.states import SubtaskSnapshot
 
-ACKNOWLEDGEMENT = "submission string, version string, rows long, bytes long, state binary"
+ACKNOWLEDGEMENT = StructType(
+    [
+        StructField("submission", StringType()),
+        StructField("version", StringType()),
+        StructField("rows", LongType()),
+        StructField("bytes", LongType()),
+        StructField("state", BinaryType()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
