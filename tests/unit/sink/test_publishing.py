@@ -1,0 +1,67 @@
+"""A publication that fails is owed until it is done: in every later checkpoint, at the timer, at restore."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness import Harness
+
+from partfile.filesystems.errors import NotApplied, OutcomeUnknown
+from partfile.filesystems.faults import FailAt, intercept
+from partfile.filesystems.local import LocalStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def failing_job(base: Path, failures: int, error: Exception) -> Harness:
+    failing = [FailAt(number + 1, error, only=["publish"]) for number in range(failures)]
+
+    def opener(url: str, _options: Any) -> Any:
+        store: Any = LocalStore(url)
+        for interceptor in failing:
+            store = intercept(store, interceptor)
+        return store
+
+    job = Harness(base, max_part_bytes=1, open_store=opener)
+    job.write("a@1", "a@2")
+    return job
+
+
+def is_marked(job: Harness) -> bool:
+    newest = job.coordinator.newest_checkpoint_id
+    return (job.base / "_partfile" / "job" / f"chk-{newest}" / "_published").exists()
+
+
+@pytest.mark.parametrize("error", [NotApplied("no room"), OutcomeUnknown("reply lost")])
+def test_a_failed_publication_is_tried_again_by_the_timer(tmp_path: Path, error: Exception) -> None:
+    """The checkpoint stands and is not marked as published; the timer publishes what is owed, and then marks it."""
+    job = failing_job(tmp_path, 1, error)
+    done = job.checkpoint()
+    assert (done.published, done.owed) == (1, 1)
+    assert not is_marked(job)
+    again = job.coordinator.close_due(0)
+    assert again is not None
+    assert (again.published, again.owed) == (1, 0)
+    assert is_marked(job)
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+    assert job.coordinator.close_due(0) is None
+
+
+def test_a_failed_publication_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
+    """The next checkpoint holds what is owed beside its own parts, and publishes both."""
+    job = failing_job(tmp_path, 1, NotApplied("no room"))
+    job.checkpoint()
+    job.write("a@3")
+    assert job.checkpoint().published == 2
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n", "a@3\n"]
+
+
+def test_a_failed_publication_is_done_by_the_next_start(tmp_path: Path) -> None:
+    """A run that ends with a part owed leaves it in its checkpoint, and the next run publishes it."""
+    job = failing_job(tmp_path, 3, NotApplied("no room"))
+    assert job.checkpoint().owed == 2
+    job.restore()
+    job.restore()
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
