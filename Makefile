@@ -58,12 +58,12 @@ clean: ## Remove what builds, tests, the demo and the benchmarks leave behind (.
 # One virtual environment; the stamps say which extra it has, and the setup.cfg it was made from.
 $(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/.python
 	@echo "Installing partfile and what its development needs into $(VENV) (the first time: a minute or two)"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@touch $(VENV)/.installed-demo $@
 
 $(VENV)/.installed-demo: setup.cfg pyproject.toml | $(VENV)/.python
 	@echo "Installing partfile and what the demo needs into $(VENV) (the first time: a minute or two)"
-	@$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@$(BIN)/python -m pip install -qq --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.python:

@@ -6,6 +6,7 @@ Each suite has a process of its own, so that none inherits another's memory or c
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib
 import json
 import os
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from figures import NOISY_CORES
 from machine import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 SUITES = ("throughput", "latency", "long")
 ROUNDS = 3
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     started = time.strftime("%Y-%m-%dT%H%M%S")
-    reports = {suite: in_own_process(suite, options) for suite in options.only or SUITES}
+    with sole_user_of(options.work):
+        reports = {suite: in_own_process(suite, options) for suite in options.only or SUITES}
     record = {"started": started, "quick": options.quick, "machine": describe(), "suites": reports}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{started}{'-quick' if options.quick else ''}.json"
@@ -51,6 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_noise([run for report in reports.values() for run in report["runs"]])
     print(f"record: {path}")
     return 0 if all(figure["met"] for figure in figures) else 1
+
+
+@contextmanager
+def sole_user_of(work: Path) -> Iterator[None]:
+    """Refuse to share the work directory: two runs would delete each other's outputs, and measure each other."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another benchmark is running in {work}; wait for it") from None
+        yield
 
 
 def run_suite(suite: str, work: Path, *, quick: bool) -> None:

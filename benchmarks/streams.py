@@ -116,6 +116,8 @@ def _fresh(work: Path, case: str) -> tuple[Path, str]:
     directory = work / case.replace(" ", "-")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+    # What the last case left in the page cache is not this one's to write back: Spark never syncs, partfile does.
+    os.sync()
     return directory / "output", str(directory / "checkpoint")
 
 

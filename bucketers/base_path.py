@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
+from partfile.bucketers.naming import all_rows_in
 from partfile.bucketers.port import Bucketer
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from partfile.bucketers.port import BucketContext
 
 
@@ -24,4 +25,4 @@ class BasePathBucketer(Bucketer):
     def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
         """The base path for every row."""
         del context
-        return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(batch)), pa.array([""]))
+        return all_rows_in("", len(batch))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from partfile.filesystems.errors import BucketValueError
 
@@ -11,6 +12,7 @@ MAX_PATH_BYTES = 1024
 # Spark's list for partition values, so that readers that unescape Hive paths read ours.
 _ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 HIDING = ("_", ".")
+_SAFE_PATH = re.compile("(?![_.])[^/\x00-\x1f\x7f]+(?:/(?![_.])[^/\x00-\x1f\x7f]+)*")
 
 
 def escape_segment(text: str) -> str:
@@ -45,7 +47,7 @@ def check_segment(escaped: str) -> str:
     try:
         length = len(escaped.encode())
     except UnicodeEncodeError as error:
-        raise BucketValueError(f"{escaped!r} cannot be encoded as UTF-8, so it names no bucket") from error
+        raise BucketValueError(f"{escaped[:60]!r} cannot be encoded as UTF-8, so it names no bucket") from error
     if length > MAX_SEGMENT_BYTES:
         raise BucketValueError(
             f"{escaped[:60]!r}... has {length} bytes as a path segment; {MAX_SEGMENT_BYTES} are allowed"
@@ -73,3 +75,21 @@ def check_length(path: str) -> str:
     if len(path.encode()) > MAX_PATH_BYTES:
         raise BucketValueError(f"{path[:60]!r}... is longer than {MAX_PATH_BYTES} bytes, so it names no bucket")
     return path
+
+
+@lru_cache(maxsize=10_000)
+def is_safe_path(path: str) -> bool:
+    """Whether ``path`` can stand as a bucket as it is; what users and their bucketers give is asked, not believed.
+
+    Unlike escaping this allows ``=`` and the like: ``y=2013/bad`` is a fine bucket. The answers are kept, since the
+    same buckets come with every batch.
+    """
+    if not path:
+        return True
+    if not _SAFE_PATH.fullmatch(path):
+        return False
+    try:
+        sizes = [len(segment.encode()) for segment in path.split("/")]
+    except UnicodeEncodeError:
+        return False
+    return max(sizes) <= MAX_SEGMENT_BYTES and sum(sizes) + len(sizes) - 1 <= MAX_PATH_BYTES

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from partfile.bucketers.escaping import check_segment, escape_segment, escape_value
-from partfile.bucketers.naming import column_field, joined, named, with_fallback
+from partfile.bucketers.naming import UNREADABLE, column_field, is_name, joined, named, value_type, with_fallback
 from partfile.bucketers.port import Bucketer, HashKey
-from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.errors import BucketValueError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,17 +22,28 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 class HiveBucketer(Bucketer):
     """One directory level a column, named ``column=value``.
 
-    Values are written as Spark writes them; null and the empty string become ``__HIVE_DEFAULT_PARTITION__``, which
-    readers take for null.
+    Values are written as Spark writes them, and share its three blind spots, where two values get one directory and
+    readers cannot tell them apart unless ``keep_columns`` is set: null, the empty string and the very text
+    ``__HIVE_DEFAULT_PARTITION__``, which all read back as null; and the two instants that one wall time means when
+    clocks are set back.
 
     Args:
         *columns: The columns, outermost first: text, integer, boolean, date, timestamp or decimal.
         keep_columns: Leave the columns in the file as well.
+
+    Raises:
+        ConfigError: No column, one twice, or a name that no directory can have.
     """
 
     def __init__(self, *columns: str, keep_columns: bool = False) -> None:
-        if not columns or len(set(columns)) < len(columns) or not all(columns):
-            raise ConfigError(f"HiveBucketer needs one or more different columns, got {columns!r}")
+        named_well = all(is_name(name) for name in columns)
+        if not columns or not named_well or len(set(columns)) < len(columns):
+            raise ConfigError(
+                f"HiveBucketer needs one or more different columns, got {columns!r}",
+                hint="Name them one by one: HiveBucketer('y', 'm').",
+            )
+        for name in columns:
+            _prefix(name)
         self._columns = columns
         self._keep_columns = keep_columns
 
@@ -61,22 +72,33 @@ class HiveBucketer(Bucketer):
 
     def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
         """One ``column=value`` segment a column."""
-        return with_fallback(joined([self._level(batch, name, context) for name in self._columns]), context)
+        levels = [self._level(batch, name, context) for name in self._columns]
+        return with_fallback(joined(levels, context), context)
 
     def _level(self, batch: pa.RecordBatch, name: str, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
-        text = _text_of(batch.schema.field(name))
-        prefix = escape_segment(name)
+        text = _text_of(column_field(batch.schema, name, "HiveBucketer"))
+        prefix = _prefix(name)
 
         def segment(value: Any) -> str:
+            if value is UNREADABLE:
+                raise BucketValueError(f"column {name!r} holds a date or time outside the years 1 to 9999")
             shown = "" if value is None else text(value)
             return check_segment(f"{prefix}={escape_value(shown) if shown else NULL}")
 
         return named(batch.column(name), segment, context)
 
 
+def _prefix(name: str) -> str:
+    """The column name as it stands in the path, escaped, so that it hides no directory either."""
+    try:
+        return escape_segment(name)
+    except BucketValueError as error:
+        raise ConfigError(f"HiveBucketer cannot name directories by column {name[:60]!r}: {error.message}") from error
+
+
 def _text_of(field: pa.Field[Any]) -> Callable[[Any], str]:
     """How a value of the field is written, as Spark writes it."""
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    kind = value_type(field.type)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind):
         return str
     if pa.types.is_boolean(kind):
@@ -89,7 +111,7 @@ def _text_of(field: pa.Field[Any]) -> Callable[[Any], str]:
         return _timestamp_text
     raise ConfigError(
         f"HiveBucketer cannot name directories by column {field.name!r} of type {field.type}",
-        hint="Use a text, integer, boolean, date, timestamp or decimal column, or derive one.",
+        hint="Use a text, integer, boolean, date, decimal or timestamp (at most microseconds) column, or derive one.",
     )
 
 

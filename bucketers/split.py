@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from partfile.bucketers.escaping import is_safe_path
+from partfile.filesystems.errors import ConfigError
 
 
 class Slice(NamedTuple):
@@ -30,7 +31,11 @@ def split(
         buckets: One bucket a row, as ``Bucketer.bucket_of`` returns them.
         most_runs: Up to so many runs the rows are left where they are, and a bucket may come in several slices, in
             order: cheaper for who can gather them otherwise.
+
+    Raises:
+        ConfigError: The buckets are not what a bucketer must return; rows would be lost or land outside the base.
     """
+    _check(batch, buckets)
     if len(batch) == 0:
         return batch, []
     codes, names = buckets.indices, buckets.dictionary.to_pylist()
@@ -43,3 +48,19 @@ def split(
     ends = encoded.run_ends.to_pylist()
     slices = zip(encoded.values.to_pylist(), [0, *ends[:-1]], ends, strict=True)
     return batch, [Slice(str(names[code]), start, stop) for code, start, stop in slices]
+
+
+def _check(batch: pa.RecordBatch, buckets: Any) -> None:
+    """Bucketers of users' own are asked, not believed."""
+    problem = ""
+    if not isinstance(buckets, pa.DictionaryArray) or not pa.types.is_string(buckets.type.value_type):
+        problem = f"is no dictionary array of strings but {getattr(buckets, 'type', type(buckets))}"
+    elif len(buckets) != len(batch):
+        problem = f"names {len(buckets)} buckets for {len(batch)} rows"
+    elif buckets.indices.null_count or buckets.dictionary.null_count:
+        problem = "has nulls"
+    else:
+        unsafe = [name for name in buckets.dictionary.to_pylist() if not is_safe_path(str(name))]
+        problem = f"names the bucket {str(unsafe[0])[:60]!r}, which is not safe as a path" if unsafe else ""
+    if problem:
+        raise ConfigError(f"what the bucketer returned {problem}", hint="See Bucketer.bucket_of.")

@@ -10,8 +10,9 @@ from partfile.bucketers.port import BucketContext
 from partfile.filesystems.errors import PartfileError
 from partfile.sink.admission import Admission, admit, position_after
 from partfile.sink.clock import stopwatch_ms
-from partfile.sink.progress import BatchProgress, report
+from partfile.sink.progress import report
 from partfile.sink.runtime import Runtime
+from partfile.sink.spark import reporting
 from partfile.sink.spark.distribution import by_bucket
 from partfile.sink.spark.identity import OffsetsLog, current_run
 from partfile.sink.spark.task import ACKNOWLEDGEMENT, WriteTask, read_acknowledgement
@@ -19,11 +20,11 @@ from partfile.sink.spark.timer import IdleTimer
 from partfile.sink.states import QueryPosition, SubtaskSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame
 
-    from partfile.sink.coordinator import CommitReport
+    from partfile.sink.progress import BatchProgress
     from partfile.sink.settings import SinkSettings
     from partfile.sink.spark.identity import QueryRun
     from partfile.sink.spark.query import StartedQuery
@@ -108,7 +109,7 @@ class SparkStream:
                     keep = self._settings.on_stop == "keep"
                     done = runtime.coordinator.finish(self._settings.clock(), keep=keep)
                     if done is not None:
-                        self._report_between(done)
+                        self._tell(reporting.of_commit(self._settings.uid, runtime.coordinator, done))
             finally:
                 self.release()
 
@@ -138,7 +139,8 @@ class SparkStream:
         stands = runtime.coordinator.state.position
         if admit(self._settings.uid, stands, batch, self._settings.rules) is Admission.REPLAY:
             done = runtime.coordinator.publish_owed()
-            self._report_replay(batch, done, restore_ms)
+            told = reporting.of_replay(self._settings.uid, batch, runtime.coordinator, done)
+            self._tell(told.model_copy(update={"restore_ms": restore_ms}))
             return
         now_ms = self._settings.clock()
         began = stopwatch_ms()
@@ -151,7 +153,9 @@ class SparkStream:
         snapshots = self._snapshots(pending, len(acknowledged))
         position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
         done = runtime.coordinator.complete(pending, snapshots, position)
-        self._report_batch(batch, acknowledged, snapshots, done, restore_ms, write_ms)
+        told = reporting.of_commit(self._settings.uid, runtime.coordinator, done)
+        told = reporting.of_batch(told, batch, acknowledged, snapshots)
+        self._tell(told.model_copy(update={"restore_ms": restore_ms, "write_ms": write_ms}))
 
     def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
         """Begin a generation for this run; raises before anything is changed if the run may not go on."""
@@ -225,7 +229,7 @@ class SparkStream:
                 return False
             done = runtime.coordinator.close_due(self._settings.clock())
             if done is not None:
-                self._report_between(done)
+                self._tell(reporting.of_commit(self._settings.uid, runtime.coordinator, done))
         except Exception:
             logger.exception("%s: the idle timer failed; the next batch restores", self._settings.uid)
             self._end_generation()
@@ -243,60 +247,13 @@ class SparkStream:
         if runtime is not None:
             runtime.close()
 
+    def _tell(self, progress: BatchProgress) -> None:
+        report(progress, self._settings.on_progress)
+
     def _live(self) -> Runtime:
         if self._runtime is None:
             raise PartfileError("the sink has no generation; it restores with the next batch")
         return self._runtime
-
-    def _report_batch(  # noqa: PLR0917 - the parts of one report
-        self,
-        batch: QueryPosition,
-        acknowledged: Sequence[Acknowledgement],
-        snapshots: Sequence[SubtaskSnapshot],
-        done: CommitReport,
-        restore_ms: float,
-        write_ms: float,
-    ) -> None:
-        progress = self._progress(done).model_copy(
-            update={
-                "query_id": batch.query_id,
-                "batch_id": batch.batch_id,
-                "rows": sum(one.rows for one in acknowledged),
-                "bytes": sum(one.bytes for one in acknowledged),
-                "parts_abandoned": sum(part.abandoned for one in snapshots for part in one.pending),
-                "restore_ms": restore_ms,
-                "write_ms": write_ms,
-            }
-        )
-        report(progress, self._settings.on_progress)
-
-    def _report_replay(self, batch: QueryPosition, done: CommitReport | None, restore_ms: float) -> None:
-        progress = BatchProgress(
-            uid=self._settings.uid,
-            query_id=batch.query_id,
-            batch_id=batch.batch_id,
-            checkpoint_id=self._live().coordinator.newest_checkpoint_id,
-            replayed=True,
-            parts_finished=done.published if done else 0,
-            restore_ms=restore_ms,
-        )
-        report(progress, self._settings.on_progress)
-
-    def _report_between(self, done: CommitReport) -> None:
-        report(self._progress(done), self._settings.on_progress)
-
-    def _progress(self, done: CommitReport) -> BatchProgress:
-        return BatchProgress(
-            uid=self._settings.uid,
-            query_id=self._run.query_id if self._run else None,
-            batch_id=None,
-            checkpoint_id=done.checkpoint_id,
-            parts_in_progress=sum(len(parts) for parts in self._live().coordinator.state.open.values()),
-            parts_pending=done.owed,
-            parts_finished=done.published,
-            commit_ms=done.commit_ms,
-            publish_ms=done.publish_ms,
-        )
 
 
 def void(_value: object) -> None:
