@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FAIL = "fail"
 BAD = "\x00"
-"""Marks a key without a bucket; no bucket can be called so. As ``on_bad_bucket`` it asks for the marks themselves."""
+"""Marks a key without a bucket; no bucket can be called so. As ``on_bad_bucket`` it leaves the marks as they are."""
 UNREADABLE = object()
 """Stands for a date or time that Python cannot hold."""
 
@@ -80,7 +80,7 @@ def joined(levels: Sequence[pa.DictionaryArray[Any, Any]], context: BucketContex
 def with_fallback(buckets: pa.DictionaryArray[Any, Any], context: BucketContext) -> pa.DictionaryArray[Any, Any]:
     """Send the rows whose bucket is BAD to the fallback, as a whole: no level of their own path is kept."""
     names = [str(name) for name in buckets.dictionary.to_pylist()]
-    if BAD not in names or context.on_bad_bucket == BAD:
+    if BAD not in names:
         return buckets
     return _renamed(buckets.indices, [context.on_bad_bucket if name == BAD else name for name in names])
 

@@ -37,7 +37,7 @@ class RowLayouts:
         self._bucketer = bucketer
         self._format = format
         self._known: dict[pa.Schema, RowLayout] = {}
-        self._context = BucketContext(batch_time_ms=0)
+        self._context: BucketContext | None = None
 
     def of(self, schema: pa.Schema) -> RowLayout:
         """The layout of ``schema``.
@@ -59,7 +59,7 @@ class RowLayouts:
 
     def context(self, subtask: SubtaskContext, description: SinkDescription) -> BucketContext:
         """What the bucketer may know in this batch."""
-        if self._context.batch_time_ms != subtask.batch_time_ms:
+        if self._context is None or self._context.batch_time_ms != subtask.batch_time_ms:
             self._context = BucketContext(batch_time_ms=subtask.batch_time_ms, on_bad_bucket=description.on_bad_bucket)
         return self._context
 

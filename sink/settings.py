@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from partfile.bucketers.base_path import BasePathBucketer
-from partfile.bucketers.escaping import escape_path
+from partfile.bucketers.escaping import is_safe_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.opening import open_store
@@ -103,8 +103,8 @@ class SinkSettings(Options):
     @field_validator("on_bad_bucket")
     @classmethod
     def _fallback_is_a_bucket(cls, value: str) -> str:
-        if value != "fail" and escape_path(value) != value:
-            raise ValueError(f"it cannot stand as a path; {escape_path(value)!r} could")
+        if value != "fail" and not is_safe_path(value):
+            raise ValueError("it cannot stand as a path below the base; use for instance 'bad/rows' or 'country=bad'")
         return value
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import partfile as pf
-from partfile.bucketers.escaping import escape_path, escape_segment
+from partfile.bucketers.escaping import escape_path, escape_segment, is_safe_path
 from partfile.bucketers.function import FunctionBucketer
 from partfile.filesystems.errors import BucketValueError
 from partfile.filesystems.port import check_relative_path
@@ -86,11 +86,35 @@ def test_a_segment_is_one_visible_name(text: str) -> None:
     assert check_relative_path(segment) == segment
 
 
-@pytest.mark.parametrize("value", ["x" * 300, "\u00e9" * 200, "lone \ud800 surrogate"])
+@pytest.mark.parametrize("value", ["x" * 256, "x" * 4096, "\u00e9" * 128, "%" * 86, "_" + "x" * 253, "lone \ud800"])
 def test_what_cannot_be_a_name_is_refused(value: str) -> None:
     """Too long once escaped, or not encodable: an error that shows it."""
     with pytest.raises(BucketValueError, match=r"bytes|UTF-8"):
         escape_segment(value)
+
+
+@pytest.mark.parametrize("value", ["x" * 255, "\u00e9" * 127 + "x", "%" * 85, "_" + "x" * 252])
+def test_a_segment_of_255_bytes_fits(value: str) -> None:
+    """The limit is counted in bytes, after escaping, and the last byte may be used."""
+    assert len(escape_segment(value).encode()) == 255
+
+
+def test_a_path_of_1024_bytes_fits_and_one_more_does_not() -> None:
+    """The limit of the whole path counts its slashes."""
+    longest = "/".join(["x" * 204, *["x" * 204] * 4])
+    assert escape_path(longest) == longest
+    assert len(longest) == 1024
+    with pytest.raises(BucketValueError, match="longer than 1024 bytes"):
+        escape_path(longest + "x")
+
+
+@given(st.lists(st.text("ab%_./\\2EF5\u00e9\u0301", max_size=8), unique=True, max_size=40))
+def test_different_paths_of_a_function_never_meet(texts: list[str]) -> None:
+    """Whole paths are escaped injectively, to safe ones; '%' and hex digits cannot imitate an escape."""
+    good = [text for text in texts if all(text.split("/")) or not text]
+    paths = [escape_path(text) for text in good]
+    assert len(set(paths)) == len(good)
+    assert all(is_safe_path(path) for path in paths)
 
 
 @pytest.mark.parametrize("path", ["a//b", "/a", "a/", "x/" * 600 + "x"])
