@@ -159,14 +159,15 @@ class SparkStream:
 
     def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
         """Begin a generation for this run; raises before anything is changed if the run may not go on."""
+
+        def check(stands: StreamPosition) -> None:
+            admit(self._settings.uid, stands, batch, self._settings.rules)
+
         began = stopwatch_ms()
         self._end_generation()
         runtime = Runtime(self._settings, self._settings.uid)
         try:
-            runtime.coordinator.start(
-                lambda stands: void(admit(self._settings.uid, stands, batch, self._settings.rules)),
-                self._settings.clock(),
-            )
+            runtime.coordinator.start(check, self._settings.clock())
         except BaseException:
             runtime.close()
             raise
@@ -177,7 +178,7 @@ class SparkStream:
     def _write(self, df: DataFrame, pending: PendingCheckpoint, hashed: int | None) -> list[Acknowledgement]:
         runtime = self._live()
         if not runtime.metadata.hold_marker(runtime.marker_path):
-            logger.warning("%s: another process holds the marker; parts roll at every checkpoint", self._settings.uid)
+            logger.warning("%s: another process holds the marker, perhaps an older driver", self._settings.uid)
         coordinator = runtime.coordinator
         task = WriteTask(
             base=self._settings.base,
@@ -254,7 +255,3 @@ class SparkStream:
         if self._runtime is None:
             raise PartfileError("the sink has no generation; it restores with the next batch")
         return self._runtime
-
-
-def void(_value: object) -> None:
-    """Drop a value."""
