@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from partfile.bucketers.base_path import BasePathBucketer
 from partfile.bucketers.escaping import is_safe_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
+from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.opening import open_store
 from partfile.filesystems.port import Cut, Store
 from partfile.sink.admission import AdmissionRules
@@ -144,6 +146,7 @@ def make_settings(
     Raises:
         ConfigError: An option cannot be used; the message names it.
     """
+    _check_names(options)
     rules = AdmissionRules(
         **{name: options.pop(name) for name in ("on_new_query", "on_gap") if name in options},
     )
@@ -154,3 +157,13 @@ def make_settings(
         rules=rules,
         **options,
     )
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Refuse an option that a user cannot pass, and show the one that was probably meant."""
+    known = {*SinkSettings.model_fields, *AdmissionRules.model_fields, "compression", "format_options"} - {"rules"}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise ConfigError(f"FileSink has no option {name!r}.", hint=f"{meant}There are {', '.join(sorted(known))}.")
