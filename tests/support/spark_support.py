@@ -87,12 +87,12 @@ def expected(rows: int) -> Counter[int]:
 
 
 def finished(base: Path) -> list[Path]:
-    """The visible files below the base."""
-    return sorted(
-        path
-        for path in base.rglob("*")
-        if path.is_file() and not any(step.startswith(("_", ".")) for step in path.relative_to(base).parts)
-    )
+    """The visible files below the base, while others write there: hidden directories are not entered."""
+    found: list[Path] = []
+    for directory, folders, names in os.walk(base):
+        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+        found += [Path(directory, name) for name in names if not name.startswith(("_", "."))]
+    return sorted(found)
 
 
 class Once:

@@ -50,7 +50,7 @@ class Watcher:
 
     def _look(self) -> None:
         self.rounds += 1
-        present = finished(self._base) if self._base.exists() else []
+        present = finished(self._base)
         self._problems += [f"{path} vanished" for path in self._seen if path not in present]
         for path in present:
             status = path.stat()
