@@ -11,12 +11,15 @@ from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.column_types import check_columns
 from partfile.writers.lines import LineFormat, encoded_rows
 from partfile.writers.scalar_text import NonFinite, is_binary, is_text, scalar_text
-from partfile.writers.text_columns import TEXT, is_any, join, kernels, literal, replace, replace_where, used_bytes
+from partfile.writers.text_columns import TEXT, is_any, join, kernels, literal, replace, replace_where, rows_with
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from partfile.writers.port import EncodedRows
 
 _WORDS = NonFinite()
+_MARKS = '\r\n"'
 # These occur in numbers, timestamps or base64, which are written without quotes.
 _NO_SEPARATOR = set('"\r\n+-.:/= ')
 
@@ -50,7 +53,7 @@ class CsvFormat(LineFormat):
             )
         if self.line_terminator not in {"\n", "\r\n"}:
             raise ConfigError(f"The CSV line terminator {self.line_terminator!r} is neither '\\n' nor '\\r\\n'.")
-        if any(mark in self.null_value for mark in self._marks()):
+        if any(mark in self.null_value for mark in (self.separator, *_MARKS)):
             raise ConfigError(f"null_value={self.null_value!r} holds a separator, a quote or a line break.")
 
     @property
@@ -107,16 +110,18 @@ class CsvFormat(LineFormat):
         mask = kernels.equal(text, literal(self.null_value))
         if self.null_value:
             mask = kernels.or_(mask, kernels.equal(kernels.binary_length(text), 0))
-        characters = used_bytes(text).to_pybytes()
-        for mark in self._marks():
-            if mark.encode() in characters:
-                # Doubling the mark and comparing lengths finds it four times faster than match_substring.
-                doubled = replace(text, mark, mark * 2)
-                mask = kernels.or_(mask, kernels.not_equal(kernels.binary_length(doubled), kernels.binary_length(text)))
-                text = doubled if mark == '"' else text
-        if not is_any(mask):
-            return text
-        return replace_where(text, mask, lambda found: join([literal('"'), found, literal('"')]))
+        for rows in self._rows_with_marks(text):
+            mask = kernels.or_(mask, rows)
+        return replace_where(text, mask, _in_quotes) if is_any(mask) else text
 
-    def _marks(self) -> tuple[str, ...]:
-        return (self.separator, "\r", "\n", '"')
+    def _rows_with_marks(self, text: Any) -> Iterator[Any]:
+        single = _MARKS + self.separator if self.separator.isascii() else _MARKS
+        rows = rows_with(text, single.encode())
+        if rows is not None:
+            yield rows
+        if not self.separator.isascii():
+            yield kernels.match_substring(text, pattern=self.separator)
+
+
+def _in_quotes(text: Any) -> Any:
+    return join([literal('"'), replace(text, '"', '""'), literal('"')])

@@ -14,7 +14,17 @@ from pyarrow import types
 
 from partfile.writers.column_types import is_list
 from partfile.writers.scalar_text import is_number, is_text, scalar_text
-from partfile.writers.text_columns import TEXT, join, kernels, literal, nulls_of, replace, smallest_byte, used_bytes
+from partfile.writers.text_columns import (
+    TEXT,
+    join,
+    kernels,
+    literal,
+    nulls_of,
+    replace,
+    replace_where,
+    rows_with,
+    used_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,18 +42,19 @@ class _Text(NamedTuple):
 
 
 def escaped(text: Any) -> Any:
-    """Escape what RFC 8259 wants escaped, and nothing else. Most columns hold none of it, which costs one look."""
-    data = used_bytes(text)
-    if data.size == 0:
-        return text
-    characters = data.to_pybytes()  # memchr needs bytes; the copy costs a thirtieth of a look at each row.
+    """Escape what RFC 8259 wants escaped, and nothing else. Most rows hold none of it, which costs one look."""
+    rows = rows_with(text, b'\\"', below=_SPACE)
+    return text if rows is None else replace_where(text, rows, _with_escapes)
+
+
+def _with_escapes(text: Any) -> Any:
+    characters = used_bytes(text).to_pybytes()
     for special in ("\\", '"'):
         if special.encode() in characters:
             text = replace(text, special, "\\" + special)
-    if smallest_byte(data) < _SPACE:
-        for code in range(_SPACE):
-            if code in characters:
-                text = replace(text, chr(code), json.dumps(chr(code))[1:-1])
+    for code in range(_SPACE):
+        if code in characters:
+            text = replace(text, chr(code), json.dumps(chr(code))[1:-1])
     return text
 
 

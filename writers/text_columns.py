@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
@@ -18,6 +19,7 @@ TEXT = pa.large_string()
 
 kernels: Any = pyarrow.compute  # The stubs miss some kernels, and operands that every kernel takes.
 _EMPTY = pa.scalar("", TEXT)
+_BLOCK_BYTES = 1 << 16
 
 
 def literal(text: str) -> Any:
@@ -54,10 +56,31 @@ def used_bytes(text: Any) -> pa.Buffer:
     return used
 
 
-def smallest_byte(data: pa.Buffer) -> int:
-    """The smallest byte of a buffer, by a kernel that runs at memory speed; 255 if there is none."""
-    column = pa.UInt8Array.from_buffers(pa.uint8(), data.size, [None, data])
-    return 255 if data.size == 0 else int(kernels.min(column).as_py())
+def rows_with(text: Any, marks: bytes, *, below: int = 0) -> Any:
+    """Mask of the rows of a large_string column that hold one of the bytes ``marks`` or one less than ``below``.
+
+    Reads the column's bytes at memory speed, in blocks small enough that no page is mapped for a scratch array.
+
+    Returns:
+        A boolean array without nulls, or None if no row does. What lies under a null may count.
+    """
+    data = np.frombuffer(used_bytes(text), np.uint8)
+    found = []
+    for start in range(0, data.size, _BLOCK_BYTES):
+        block = data[start : start + _BLOCK_BYTES]
+        marked = block < below
+        for mark in marks:
+            marked |= block == mark
+        places = np.flatnonzero(marked)
+        if places.size:
+            found.append(places + start)
+    if not found:
+        return None
+    offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text)]
+    mask = np.zeros(len(text), np.bool_)
+    # The last row that begins at or before a byte holds it: rows without bytes begin where the next one does.
+    mask[np.searchsorted(offsets, np.concatenate(found) + offsets[0], side="right") - 1] = True
+    return pa.array(mask)
 
 
 def replace(text: Any, old: str, new: str) -> Any:

@@ -11,6 +11,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from partfile.filesystems.errors import PartfileError
 from partfile.sink.operator import SinkDescription, SinkOperator, SubtaskContext, assigned_to
+from partfile.sink.spark.worker import spare_modules_from_collection
 from partfile.snapshot.model import SubtaskState
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.version import __version__
@@ -68,6 +69,7 @@ class WriteTask:
         task = TaskContext.get()
         if task is None:
             raise PartfileError("a write task runs inside a Spark task only")
+        spare_modules_from_collection()
         with (
             self.open_store(self.base, self.storage_options) as store,
             self.open_store(self.checkpoint_url, self.storage_options) as metadata,
