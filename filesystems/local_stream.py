@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.local_tree import LocalTree
     from partfile.filesystems.port import PartHandle
 
-WRITEBACK_BYTES = 4 << 20
+WRITEBACK_BYTES = 512 << 10
 
 
 def create_part(tree: LocalTree, handle: PartHandle) -> LocalPartStream:
