@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from partfile.bucketers.escaping import escape_path
@@ -98,4 +99,9 @@ class TimeFormat:
         Raises:
             BucketValueError: The path is too long.
         """
-        return escape_path(_DIRECTIVE.sub(lambda match: _SHOWN[match[1]](wall_time), self._pattern))
+        return _path(self._pattern, wall_time)
+
+
+@lru_cache(maxsize=10_000)
+def _path(pattern: str, wall_time: datetime) -> str:
+    return escape_path(_DIRECTIVE.sub(lambda match: _SHOWN[match[1]](wall_time), pattern))
