@@ -22,7 +22,7 @@ GOALS: dict[Order, float] = {"shuffled": 1.5, "ordered": 1.0}
 FILES_GOAL_PER_BATCH = 15 / 20
 """Spark leaves new files with every batch: a fifteenth of them after 20 batches, less after fewer."""
 WARM_UP_ROUNDS = 2
-"""Whole streams that each sink writes before anything counts: a stream runs for weeks, the JVM compiles for a minute."""
+"""Streams that each sink writes before anything counts: a stream runs for weeks, the JVM compiles for a minute."""
 
 
 def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
