@@ -33,7 +33,7 @@ EXTERNAL = {
     "filesystems": {"fsspec", "s3fs", "hdfs_native", "pydantic"},
     "snapshot": {"pydantic"},
     "bucketers": {"pyarrow", "pydantic"},
-    "writers": {"pyarrow", "pydantic"},
+    "writers": {"numpy", "pyarrow", "pydantic"},
     "recovery": {"pyarrow", "pydantic"},
     "sink": {"pyarrow", "pydantic"},
     "sink/spark": {"pyarrow", "pydantic", "pyspark"},
@@ -46,7 +46,7 @@ CONTRACT_EXTERNAL = {"pytest"}
 HANDING_OVER = {"sink/file_sink.py": "partfile.sink.spark.stream"}
 """The one place where the engine-free sink loads its Spark side, inside a function; it may name Spark's types."""
 
-OPTIONAL = {"pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest", "hypothesis", "numpy", "aiobotocore"}
+OPTIONAL = {"pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest", "hypothesis", "aiobotocore"}
 """What importing partfile must not load: everything that install_requires does not name."""
 
 

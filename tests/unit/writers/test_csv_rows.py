@@ -175,6 +175,7 @@ def test_the_csv_module_reads_every_row(
 
 
 def test_a_separator_beyond_ascii_is_quoted_too() -> None:
+    """Its bytes alone would find other characters."""
     rows = pa.record_batch({"a": ["x§y", "é", None, 'q"'], "b": [1, 2, 3, 4]})
     form = CsvFormat(separator="§", header=False)
     assert bytes(form.encode(rows).data).decode() == '"x§y"§1\né§2\n§3\n"q"""§4\n'
