@@ -34,6 +34,10 @@ demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three S
 test: java setup ## Run every test; ARGS="-k name" selects
 	@$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: items
+items: setup ## Print which items of the snapshot core's list the tests check
+	@$(BIN)/python -m pytest -q --collect-only --no-summary --items | sed -n '/^[A-Z][A-Z]-[0-9]/p; /^[0-9]* items$$/p'
+
 .PHONY: check
 check: setup ## Lint, format check and strict types
 	$(BIN)/ruff check .

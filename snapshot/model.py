@@ -8,8 +8,12 @@ from pydantic import Field, JsonValue, field_validator
 
 from partfile.filesystems.port import Persisted, check_relative_path
 
-Mode = Literal["split", "union"]
-"""How a list state is dealt out when the parallelism changes: each element to one subtask, or all to all."""
+Mode = Literal["split", "union", "broadcast"]
+"""How a state is dealt out at a restore.
+
+split: each element to one subtask, when the parallelism changes. union: all elements to all. broadcast: all subtasks
+hold one map, as ``[key, value]`` pairs, and each gets one copy of it.
+"""
 
 LinkKind = Literal["checkpoint", "fence", "tombstone"]
 """checkpoint: holds state. fence: holds the restored state under a new generation. tombstone: closes an aborted id."""
@@ -18,7 +22,7 @@ CheckpointId = Annotated[int, Field(ge=1)]
 
 
 class NamedState(Persisted):
-    """One list state of one subtask: its elements in order, each a JSON value."""
+    """One state of one subtask: its elements in order, each a JSON value."""
 
     mode: Mode
     elements: tuple[JsonValue, ...]

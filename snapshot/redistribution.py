@@ -1,4 +1,4 @@
-"""How list state is dealt out again when the number of subtasks changes. Follows Flink's round-robin repartitioner."""
+"""How operator state is dealt out again at a restore. Follows Flink's round-robin repartitioner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def redistribute(old: Sequence[States], parallelism: int) -> list[States]:
     Split states: if the number of subtasks is unchanged everyone keeps theirs; else the elements of each state, in the
     order of the old subtasks, are cut into contiguous runs whose lengths differ by one at most, and the longer runs of
     the next state begin where those of the last one ended. Union states: everyone gets all elements, also when the
-    number is unchanged.
+    number is unchanged. Broadcast states: new subtask i gets the copy of old subtask i modulo their number, among those
+    that have one.
 
     Args:
         old: The states of the old subtasks, by index.
@@ -35,6 +36,9 @@ def redistribute(old: Sequence[States], parallelism: int) -> list[States]:
         elements = _elements(old, name)
         if mode == "union":
             shares = [elements] * parallelism
+        elif mode == "broadcast":
+            copies = [states[name].elements for states in old if name in states]
+            shares = [copies[subtask % len(copies)] for subtask in range(parallelism)]
         elif parallelism == len(old):
             shares = [states[name].elements if name in states else () for states in old]
         else:

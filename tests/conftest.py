@@ -6,6 +6,7 @@ import os
 import random
 import secrets
 import sys
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -38,6 +39,24 @@ def pytest_report_header(config: pytest.Config) -> str:
     profile = hypothesis.settings.get_current_profile_name()
     seed = config.getoption("hypothesis_seed", None)
     return f"seeds: order and random by --randomly-seed above; hypothesis profile {profile!r}, seed {seed}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--items``, which goes with ``--collect-only``."""
+    parser.addoption("--items", action="store_true", help="print the ids of the snapshot list that the tests check")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Print each id of the snapshot list with the number of tests that are marked with it."""
+    if not session.config.getoption("--items"):
+        return
+    checked = Counter(item for test in session.items for mark in test.iter_markers("item") for item in mark.args)
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    reporter.write_line("")
+    for item, tests in sorted(checked.items()):
+        reporter.write_line(f"{item}  {tests} tests")
+    reporter.write_line(f"{len(checked)} items")
 
 
 @pytest.fixture

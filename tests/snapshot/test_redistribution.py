@@ -1,4 +1,4 @@
-"""List state is dealt out as Flink's round-robin repartitioner does; the vectors are from its rules."""
+"""Operator state is dealt out as Flink's round-robin repartitioner does; the vectors are from its rules."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ VECTORS = {
 }
 
 
+@pytest.mark.item("OS-01")
 @pytest.mark.parametrize("parallelism", VECTORS)
 def test_split_state_follows_the_vectors(parallelism: int) -> None:
     """3 subtasks with states A and B rescale to 2, 4 and 5 exactly as in the reference."""
@@ -36,11 +37,13 @@ def test_split_state_follows_the_vectors(parallelism: int) -> None:
     ]
 
 
+@pytest.mark.item("OS-01")
 def test_split_state_stays_where_it_is_when_the_parallelism_is_unchanged() -> None:
     """With as many subtasks as before everyone keeps their own elements."""
     assert redistribute(OLD, 3) == OLD
 
 
+@pytest.mark.item("OS-02")
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_union_state_goes_to_everyone(parallelism: int) -> None:
     """Each subtask gets all elements of a union state, also when their number is unchanged."""
@@ -48,6 +51,18 @@ def test_union_state_goes_to_everyone(parallelism: int) -> None:
     assert [states["m"].elements for states in redistribute(old, parallelism)] == [(3, 9)] * parallelism
 
 
+@pytest.mark.item("OS-03")
+@pytest.mark.parametrize(("parallelism", "copies"), [(1, "a"), (2, "ab"), (3, "abc"), (5, "abcab")])
+def test_broadcast_state_goes_to_everyone_once(parallelism: int, copies: str) -> None:
+    """Subtask i gets copy i modulo the old number, its own if that is unchanged."""
+    old = [{"m": NamedState(mode="broadcast", elements=(["k", copy],))} for copy in "abc"]
+    new = redistribute(old, parallelism)
+    assert [states["m"].elements for states in new] == [(["k", copy],) for copy in copies]
+    some = redistribute([old[0], {}, old[2]], 3)
+    assert [states["m"].elements[0] for states in some] == [["k", "a"], ["k", "c"], ["k", "a"]]
+
+
+@pytest.mark.item("OS-04")
 def test_a_state_cannot_be_split_here_and_union_there() -> None:
     """One name with two modes is an error that names it."""
     with pytest.raises(ValueError, match="'m' is"):
