@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import PartfileError, StoreError
+from partfile.filesystems.errors import Fenced, PartfileError, StoreError
 from partfile.filesystems.tokens import new_chain_id
 from partfile.sink import planning
 from partfile.sink.clock import stopwatch_ms
@@ -47,7 +47,6 @@ class CommitReport:
 
     checkpoint_id: int
     published: int
-    published_bytes: int
     owed: int
     """Parts whose publication failed and is tried again."""
     commit_ms: float
@@ -83,6 +82,11 @@ class SinkCoordinator:
         return self._state
 
     @property
+    def held_generation(self) -> int | None:
+        """The generation this coordinator began, or None if it has not been started."""
+        return None if self._state is None else self.generation
+
+    @property
     def generation(self) -> int:
         """The generation this coordinator began."""
         return self._checkpoints.newest.generation
@@ -97,14 +101,18 @@ class SinkCoordinator:
         link = self._checkpoints.look()
         return planning.restored_state(link, self._storage.read_state) if link else None
 
-    def start(self, admit: Callable[[StreamPosition], None], now_ms: int) -> CommitReport:
+    def start(
+        self, admit: Callable[[StreamPosition], None], now_ms: int, *, succeeding: int | None = None
+    ) -> CommitReport:
         """Begin a generation: check, create the fence link, then settle and publish what the last one left.
 
         Args:
             admit: Raises if this run must not go on from that position; then nothing has been changed.
             now_ms: The coordinator's time, in milliseconds since the epoch.
+            succeeding: Begin only right after this generation, if given.
 
         Raises:
+            Fenced: Another generation came after the one to succeed; nothing was changed.
             SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed (S12).
             PartMissing: A part that a checkpoint vouches for is gone.
         """
@@ -112,6 +120,11 @@ class SinkCoordinator:
         prepared: list[SinkSnapshot] = []
 
         def restore(link: CheckpointMetadata | None, checkpoint_id: int) -> dict[str, OperatorState]:
+            if succeeding is not None and (link is None or link.generation != succeeding):
+                raise Fenced(
+                    f"generation {succeeding} of {self._storage.job!r} is not the newest any more",
+                    hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
+                )
             prepared.append(self._begin(link, checkpoint_id, admit))
             return {OPERATOR: self._operator_state(prepared[-1], checkpoint_id)}
 
@@ -212,6 +225,15 @@ class SinkCoordinator:
     def _operator_state(self, snapshot: SinkSnapshot, checkpoint_id: int) -> OperatorState:
         return planning.operator_state(snapshot, lambda states: self._storage.write_state(checkpoint_id, states))
 
+    def _tidy(self, *, is_published: bool) -> None:
+        try:
+            if is_published:
+                self._storage.mark_published(self._checkpoints.completed_id)
+            self._checkpoints.subsume()
+        except StoreError as error:
+            completed = self._checkpoints.completed_id
+            logger.warning("checkpoint %d is complete, tidying up after it failed: %s", completed, error)
+
     def _link(self, after: SinkSnapshot) -> None:
         checkpoint_id = self.newest_checkpoint_id + 1
         self._checkpoints.complete({OPERATOR: self._operator_state(after, checkpoint_id)})
@@ -221,20 +243,19 @@ class SinkCoordinator:
         """After the link: publish, mark, subsume."""
         began = stopwatch_ms()
         parts = self.state.pending
-        owed = self._publisher.publish(parts)
+        try:
+            owed = self._publisher.publish(parts)
+        except PartfileError:
+            # A supervisor may start a sink that cannot publish again and again, and each start adds a link.
+            self._tidy(is_published=False)
+            raise
         self._state = replace(self.state, pending=owed)
         checkpoint_id = self._checkpoints.completed_id
-        try:
-            if parts and not owed:
-                self._storage.mark_published(checkpoint_id)
-            self._checkpoints.subsume()
-        except StoreError as error:
-            logger.warning("checkpoint %d is complete, tidying up after it failed: %s", checkpoint_id, error)
+        self._tidy(is_published=bool(parts and not owed))
         done = [part for part in parts if part not in owed]
         return CommitReport(
             checkpoint_id=checkpoint_id,
             published=len(done),
-            published_bytes=sum(part.part.valid_length for part in done),
             owed=len(owed),
             commit_ms=commit_ms,
             publish_ms=stopwatch_ms() - began,

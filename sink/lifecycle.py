@@ -25,13 +25,14 @@ def before_rows(part: PartProgress, policy: RollingPolicy) -> Action:
     return Action.ROLL if policy.should_roll_on_event(part) else Action.KEEP
 
 
-def before_resuming(part: OpenPart, policy: RollingPolicy, *, generation: int, attempt: int) -> Action:
+def before_resuming(part: OpenPart, policy: RollingPolicy, *, generation: int, attempt: int, may_keep: bool) -> Action:
     """What a task does with a part it was handed and now has rows for (S2).
 
     Only a part of this very generation is appended to, and only by a first attempt: an earlier attempt of this task may
-    still be writing it. Both are hints on top of the lease and the length, which the store checks.
+    still be writing it. Both are hints on top of the lease and the length, which the store checks; where leases are not
+    proven (``may_keep`` is False) nothing would stop a zombie, so the part is left alone (S13).
     """
-    if part.generation != generation or attempt > 0:
+    if part.generation != generation or attempt > 0 or not may_keep:
         return Action.ABANDON
     return before_rows(part.progress, policy)
 

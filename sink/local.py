@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from partfile.filesystems.errors import PartfileError
+from partfile.filesystems.errors import ConfigError, PartfileError
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.progress import BatchProgress, report
 from partfile.sink.runtime import Runtime
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from partfile.sink.settings import SinkSettings
+
+_MAX_SUBTASK = 999_999
 
 
 class LocalSink:
@@ -32,9 +34,8 @@ class LocalSink:
     """
 
     def __init__(self, settings: SinkSettings, subtask_index: int = 0) -> None:
-        job = settings.uid if subtask_index == 0 else f"{settings.uid}.{subtask_index}"
         self._settings = settings
-        self._runtime = Runtime(settings, job)
+        self._runtime = Runtime(settings, _job(settings.uid, subtask_index))
         self._operator = SinkOperator(self._runtime.store, settings.description)
         self._subtask = subtask_index
         self._told_rows = 0
@@ -53,7 +54,15 @@ class LocalSink:
         Raises:
             SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed.
         """
-        now_ms = self._settings.clock()
+        try:
+            self._restore(self._settings.clock())
+        except BaseException:
+            self.close()
+            raise
+        self._opened = True
+        return self
+
+    def _restore(self, now_ms: int) -> None:
         self._runtime.coordinator.start(lambda _position: None, now_ms)
         state = assigned_to(self._runtime.coordinator.assignment(), 0)
         fresh = state.model_copy(
@@ -61,11 +70,12 @@ class LocalSink:
         )
         self._operator.open(self._context(now_ms), fresh)
         self._position = self.position
-        self._opened = True
-        return self
 
     def write(self, rows: pa.RecordBatch | pa.Table, position: JsonValue = None) -> None:
         """Add rows. They are not durable before the next checkpoint.
+
+        If it fails, some of the rows may be in their parts and others not; so the sink is closed, and nothing since the
+        last checkpoint counts.
 
         Args:
             rows: A record batch or a table.
@@ -73,9 +83,13 @@ class LocalSink:
         """
         self._check_open()
         batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-        self._operator.advance(self._context(self._settings.clock()))
-        for batch in batches:
-            self._operator.write(batch)
+        try:
+            self._operator.advance(self._context(self._settings.clock()))
+            for batch in batches:
+                self._operator.write(batch)
+        except BaseException:
+            self.close()
+            raise
         if position is not None:
             self._position = position
 
@@ -167,4 +181,15 @@ class LocalSink:
 
     def _check_open(self) -> None:
         if not self._opened:
-            raise PartfileError("the sink is not open", hint="Use it in a with block, or call open() first.")
+            raise PartfileError(
+                "the sink is not open",
+                hint="Use it in a with block, or call open() first; after an error open a new one and go on from its "
+                "position.",
+            )
+
+
+def _job(uid: str, subtask_index: object) -> str:
+    if not isinstance(subtask_index, int) or not 0 <= subtask_index <= _MAX_SUBTASK:
+        raise ConfigError(f"subtask_index is {subtask_index!r}; it must be a number from 0 to {_MAX_SUBTASK}")
+    # No uid has a tilde in it, so no other sink's chain has this name.
+    return uid if subtask_index == 0 else f"{uid}~{subtask_index}"

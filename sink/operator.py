@@ -116,7 +116,6 @@ class SinkOperator:
         """
         if batch.num_rows == 0:
             return
-        self.rows_written += batch.num_rows
         layout = self._layouts.of(batch.schema)
         buckets = self._description.bucketer.bucket_of(batch, self._layouts.context(self.context, self._description))
         if isinstance(self._description.format, RowFormat):
@@ -129,6 +128,7 @@ class SinkOperator:
             rows, slices = split(layout.rows(batch), buckets)
             for bucket, start, stop in slices:
                 self._part(bucket, layout).write(rows.slice(start, stop - start), self._now_ms)
+        self.rows_written += batch.num_rows
 
     def snapshot(self, checkpoint_id: int) -> SubtaskSnapshot:
         """Make everything written so far durable and return the state that vouches for it.
@@ -212,6 +212,7 @@ class SinkOperator:
             self._description.rolling,
             generation=self.context.generation,
             attempt=self.context.attempt,
+            may_keep=self.context.may_keep,
         )
         if action is Action.KEEP:
             try:

@@ -25,7 +25,11 @@ class Runtime:
     def __init__(self, settings: SinkSettings, job: str) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
-        self.metadata = settings.open_store(settings.checkpoint_url, settings.storage_options)
+        try:
+            self.metadata = settings.open_store(settings.checkpoint_url, settings.storage_options)
+        except BaseException:
+            self.store.close()
+            raise
         self.storage = CheckpointStorage(self.metadata, job)
         self.coordinator = SinkCoordinator(
             self.store,

@@ -53,8 +53,8 @@ def _key_columns(key: HashKey) -> list[Column]:
     return [F.date_trunc(key.truncate_to, local)]
 
 
-def _with_subtask(df: DataFrame) -> str:
-    return StructType(list(df.schema.fields)).add(_SUBTASK_COLUMN, IntegerType()).simpleString()
+def _with_subtask(df: DataFrame) -> StructType:
+    return StructType(list(df.schema.fields)).add(_SUBTASK_COLUMN, IntegerType())
 
 
 def _marker(

@@ -47,10 +47,14 @@ class StartedQuery:
     def finish(self) -> None:
         """End the sink cleanly once the query has ended: publish every open part, or keep them (``on_stop``).
 
-        Does nothing while the query is active or after it failed.
+        Does nothing while the query is active. After it failed, publishes nothing and lets go of the sink.
         """
-        if not self._query.isActive and self._query.exception() is None:
+        if self._query.isActive:
+            return
+        if self._query.exception() is None:
             self._stream.finish(str(self._query.id))
+        else:
+            self._stream.release()
 
     def __enter__(self) -> Self:
         return self
@@ -59,8 +63,10 @@ class StartedQuery:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and self._ends_itself:
-            self._query.awaitTermination()
-            self.finish()
+            try:
+                self._query.awaitTermination()
+            finally:
+                self.finish()
         elif kind is None or issubclass(kind, KeyboardInterrupt):
             self.stop()
         else:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from partfile.bucketers.port import BucketContext
-from partfile.filesystems.errors import PartfileError
+from partfile.filesystems.errors import Fenced, PartfileError
 from partfile.sink.admission import Admission, admit, position_after
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.progress import report
@@ -48,6 +48,10 @@ class SparkStream:
         self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
         self._timer: IdleTimer | None = None
+        self._last_generation: int | None = None
+        """The generation that this object held last and has let go of."""
+        self._fenced: tuple[QueryRun, Fenced] | None = None
+        """The run that was fenced between two batches: it must stop, and not begin a new generation."""
         self._offsets = OffsetsLog()
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
@@ -59,6 +63,7 @@ class SparkStream:
             offsets_digest=self._offsets.digest(df.sparkSession, run, batch_id),
         )
         with self._mutex:
+            self._check_fence(run)
             try:
                 self._batch(df, run, batch)
             except BaseException:
@@ -100,9 +105,13 @@ class SparkStream:
 
         Args:
             query_id: The query that has ended.
+
+        Raises:
+            Fenced: Another driver has taken the sink over; it publishes what is left.
         """
         with self._mutex:
             try:
+                self._check_fence()
                 runtime = self._runtime or self._restored_for(query_id)
                 if runtime is not None:
                     self._runtime = runtime
@@ -127,11 +136,17 @@ class SparkStream:
             if left is None or query is None or query.query_id != query_id or not (left.open or left.pending):
                 runtime.close()
                 return None
-            runtime.coordinator.start(lambda _stands: None, self._settings.clock())
+            # Whoever began a generation since then goes on; only what this driver left is ended here.
+            runtime.coordinator.start(lambda _stands: None, self._settings.clock(), succeeding=self._last_generation)
         except BaseException:
             runtime.close()
             raise
         return runtime
+
+    def _check_fence(self, run: QueryRun | None = None) -> None:
+        """Refuse to go on in a run that was fenced; a query that was started again is another run."""
+        if self._fenced is not None and run in {None, self._fenced[0]}:
+            raise self._fenced[1]
 
     def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition) -> None:
         restore_ms = self._restore(run, batch) if run != self._run else 0.0
@@ -171,7 +186,7 @@ class SparkStream:
         except BaseException:
             runtime.close()
             raise
-        self._runtime, self._run = runtime, run
+        self._runtime, self._run, self._fenced = runtime, run, None
         self._timer = IdleTimer(lambda: self._tick(runtime), self._settings.rolling.check_interval_s)
         return stopwatch_ms() - began
 
@@ -231,6 +246,11 @@ class SparkStream:
             done = runtime.coordinator.close_due(self._settings.clock())
             if done is not None:
                 self._tell(reporting.of_commit(self._settings.uid, runtime.coordinator, done))
+        except Fenced as error:
+            logger.error("%s: fenced, this query stops with its next batch: %s", self._settings.uid, error)  # noqa: TRY400 - no trace needed
+            self._fenced = None if self._run is None else (self._run, error)
+            self._end_generation()
+            return False
         except Exception:
             logger.exception("%s: the idle timer failed; the next batch restores", self._settings.uid)
             self._end_generation()
@@ -246,6 +266,7 @@ class SparkStream:
         if timer is not None:
             timer.stop()
         if runtime is not None:
+            self._last_generation = runtime.coordinator.held_generation or self._last_generation
             runtime.close()
 
     def _tell(self, progress: BatchProgress) -> None:

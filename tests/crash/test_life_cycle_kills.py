@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from life_cycle import (
+    LONG,
     assert_exactly_once,
     assert_only_grew,
     finished_files,
@@ -15,14 +18,13 @@ from life_cycle import (
     make_sink,
     rows_of,
     run_to_the_end,
+    seed_with_a_tail,
 )
 
-from partfile.filesystems.faults import KillAt, count_calls
+from partfile.filesystems.faults import KillAt, Recorder, count_calls
 from partfile.filesystems.posix import CHANGING_CALLS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from partfile.filesystems.faults import When
 
 CUTS = ["truncate", "rewrite", "valid-length"]
@@ -46,6 +48,30 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(cut: str, when: When, tmp_
         assert max(rows_of(seen).values(), default=1) == 1
         assert in_child(partial(life, base, cut=cut)) == 0, f"call {number} of {calls}"
         assert_only_grew(seen, assert_exactly_once(base))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("cut", [*CUTS, "auto"])
+def test_a_kill_at_any_call_of_a_restore_that_cuts(cut: str, when: When, tmp_path: Path) -> None:
+    """The same from a crash on that left open parts with a tail, so that the restore has something to settle."""
+    seed_with_a_tail(tmp_path / "seed", cut=cut)
+
+    def again(number: int | str) -> Path:
+        return Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+
+    go_on = partial(life, cut=cut, rolling=LONG)
+    recorder = Recorder(CHANGING_CALLS)
+    go_on(again("counted"), interceptor=recorder)
+    assert ("truncate" in recorder.names) is (cut in {"truncate", "auto"})
+    for number in range(1, len(recorder.calls) + 1):
+        base = again(number)
+        killer = KillAt(number, when, only=CHANGING_CALLS)
+        assert in_child(partial(go_on, base, interceptor=killer)) == -signal.SIGKILL, f"call {number}"
+        seen = finished_files(base)
+        assert max(rows_of(seen).values(), default=1) == 1
+        assert in_child(partial(go_on, base)) == 0, f"call {number} {recorder.names[number - 1]}"
+        assert_only_grew(seen, assert_exactly_once(base))
+        shutil.rmtree(base)
 
 
 def test_a_restart_of_a_finished_stream_changes_no_file(tmp_path: Path) -> None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from life_cycle import (
     FENCED,
+    LONG,
     assert_exactly_once,
     assert_only_grew,
     in_child,
     make_sink,
     run_to_the_end,
+    seed_with_a_tail,
     start_child,
 )
 
 from partfile.filesystems.faults import Recorder, StopAt
+from partfile.filesystems.posix import CHANGING_CALLS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from partfile.sink.file_sink import FileSink
 
 ROWS = 9
 MORE_ROWS = 18
@@ -44,3 +50,28 @@ def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path) -> None:
         fenced += code == FENCED
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
     assert fenced > len(recorder.calls) // 2
+
+
+@pytest.mark.parametrize("cut", ["truncate", "rewrite", "valid-length"])
+def test_a_restore_stopped_at_any_call_is_fenced(cut: str, tmp_path: Path) -> None:
+    """The same for one that sleeps while it restores open parts with a tail, which the other then settles."""
+    seed_with_a_tail(tmp_path / "seed", cut=cut)
+
+    def sink(base: Path, interceptor: Any = None) -> FileSink:
+        return make_sink(base, interceptor=interceptor, cut=cut, rolling=LONG)
+
+    counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
+    recorder = Recorder(CHANGING_CALLS)
+    sink(counted, recorder).local().open().close()
+    for number in range(1, len(recorder.calls) + 1):
+        base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+        pid = start_child(partial(run_to_the_end, sink(base, StopAt(number, only=CHANGING_CALLS)), ROWS))
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        assert in_child(partial(run_to_the_end, sink(base), MORE_ROWS)) == 0
+        files = assert_exactly_once(base, MORE_ROWS)
+        os.kill(pid, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # Before it has its fence link it begins a generation of its own, after the other has ended; then never again.
+        assert code in {0, FENCED}, f"call {number}: {recorder.names[number - 1]}"
+        assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
+        shutil.rmtree(base)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ROWS = 12
 ROWS_A_CHECKPOINT = 3
+LONG = pf.RollingPolicy(max_part_bytes=10**6, rollover_interval_s=1e6, inactivity_interval_s=1e6)
+"""Parts that stay open until the clean end."""
 FENCED = 17
 FAILED = 18
 
@@ -85,6 +87,19 @@ def run_to_the_end(sink: FileSink, rows: int = ROWS) -> None:
                 out.write(batch(done, 1), position=done + 1)
                 done += 1
             out.checkpoint()
+
+
+def seed_with_a_tail(base: Path, **options: Any) -> None:
+    """Leave what a crash leaves: open parts that a checkpoint vouches for, each with bytes beyond its valid length."""
+
+    def begin() -> None:
+        out = make_sink(base, rolling=LONG, **options).local().open()
+        out.write(batch(0, 4), position=4)
+        out.checkpoint()
+        out.write(batch(4, 3), position=7)
+        os._exit(0)
+
+    assert in_child(begin) == 0
 
 
 def in_child(work: Callable[[], None]) -> int:

@@ -28,21 +28,26 @@ def part(name: str = "p", bucket: str = "b", fingerprint: str = "f", *, length: 
 
 
 @pytest.mark.parametrize(
-    ("generation", "attempt", "length", "action"),
+    ("generation", "attempt", "length", "may_keep", "action"),
     [
-        (3, 0, 10, Action.KEEP),
-        (4, 0, 10, Action.ABANDON),
-        (2, 0, 10, Action.ABANDON),
-        (3, 1, 10, Action.ABANDON),
-        (3, 0, 100, Action.ROLL),
-        (3, 1, 100, Action.ABANDON),
+        (3, 0, 10, True, Action.KEEP),
+        (4, 0, 10, True, Action.ABANDON),
+        (2, 0, 10, True, Action.ABANDON),
+        (3, 1, 10, True, Action.ABANDON),
+        (3, 0, 10, False, Action.ABANDON),
+        (3, 0, 100, True, Action.ROLL),
+        (3, 1, 100, True, Action.ABANDON),
+        (3, 0, 100, False, Action.ABANDON),
     ],
 )
 def test_only_the_first_attempt_of_the_owning_generation_resumes(
-    generation: int, attempt: int, length: int, action: Action
+    generation: int, attempt: int, length: int, may_keep: bool, action: Action
 ) -> None:
-    """A part of another generation, or any part in a retry, is left alone; a full one is rolled (S2)."""
-    assert lifecycle.before_resuming(part(length=length), POLICY, generation=generation, attempt=attempt) is action
+    """A part of another generation, or any part in a retry or without leases, is left alone; a full one is rolled."""
+    done = lifecycle.before_resuming(
+        part(length=length), POLICY, generation=generation, attempt=attempt, may_keep=may_keep
+    )
+    assert done is action
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""What happens to a sink between batches and after them: fenced by its timer, ended by a rival, failed."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from spark_support import LONG, expected, finished, ids_by_duckdb, make_sink, stream, write_source
+
+import partfile as pf
+from partfile.bucketers.port import BucketContext
+from partfile.bucketers.resolve import resolve_bucketer
+from partfile.filesystems.errors import Fenced
+from partfile.sink.runtime import Runtime
+from partfile.sink.spark.distribution import by_bucket
+from partfile.sink.spark.query import StartedQuery
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+
+class Clock:
+    """The wall clock, until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        """The time."""
+        return self.now_ms
+
+
+def start(spark: SparkSession, path: Path, write: Any) -> StreamingQuery:
+    writer = stream(spark, path / "source").writeStream.foreachBatch(write)
+    return writer.option("checkpointLocation", str(path / "checkpoint")).trigger(availableNow=True).start()
+
+
+def take_over(base: Path) -> Runtime:
+    rival = Runtime(make_sink(base).settings, "numbers")
+    rival.coordinator.start(lambda _position: None, 1)
+    return rival
+
+
+def go_on(rival: Runtime) -> None:
+    """Complete a checkpoint, as only the owner of the chain can."""
+    rival.coordinator.finish(2, keep=True)
+    rival.close()
+
+
+def timers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "partfile-idle-timer"]
+
+
+def test_a_driver_fenced_by_its_timer_stops(spark: SparkSession, tmp_path: Path) -> None:
+    """Its next batch fails with Fenced, instead of beginning a generation that fences the healthy driver."""
+    write_source(tmp_path / "source", 3)
+    clock = Clock()
+    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=0.4)
+    sink = make_sink(tmp_path / "out", rolling=rolling, clock=clock)
+    rivals: list[Runtime] = []
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        rivals.append(take_over(tmp_path / "out"))
+        clock.now_ms += 10**6
+        while timers():
+            threading.Event().wait(0.05)
+
+    with pytest.raises(StreamingQueryException, match="Fenced"):
+        start(spark, tmp_path, write).awaitTermination()
+    assert len(rivals) == 1
+    go_on(rivals[0])
+
+
+def test_a_clean_end_does_not_take_the_sink_from_a_rival(spark: SparkSession, tmp_path: Path) -> None:
+    """A driver that lost its generation ends by Fenced, and the other one's parts stay as they are."""
+    rows = write_source(tmp_path / "source", 1)
+    sink = make_sink(tmp_path / "out", rolling=LONG)
+    query = start(spark, tmp_path, sink.foreach_batch)
+    query.awaitTermination()
+    side = sink._spark_stream()
+    side.release()
+    rival = take_over(tmp_path / "out")
+    with pytest.raises(Fenced, match="not the newest any more"):
+        side.finish(str(query.id))
+    go_on(rival)
+    with make_sink(tmp_path / "out").start(
+        stream(spark, tmp_path / "source"),
+        checkpoint_location=str(tmp_path / "checkpoint"),
+        trigger={"availableNow": True},
+    ):
+        pass
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+def test_a_query_that_failed_lets_go_of_the_sink(spark: SparkSession, tmp_path: Path) -> None:
+    """No timer goes on publishing, and nothing more is published now."""
+    write_source(tmp_path / "source", 2)
+    sink = make_sink(tmp_path / "out", rolling=LONG)
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        if batch_id == 1:
+            raise RuntimeError("deliberate")
+
+    query = start(spark, tmp_path, write)
+    with (
+        pytest.raises(StreamingQueryException, match="deliberate"),
+        StartedQuery(query, sink._spark_stream(), ends_itself=True),
+    ):
+        pass
+    for _ in range(50):
+        if timers():
+            threading.Event().wait(0.1)
+    assert timers() == []
+    assert finished(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("name", ["my col", "a-b", "int"])
+def test_column_names_are_not_parsed_before_a_shuffle(spark: SparkSession, name: str) -> None:
+    """The schema of the marked rows is passed as it is, not spelled out and parsed."""
+    df = spark.createDataFrame([(1, 2), (3, 4)], "a int, b int").toDF(name, "other")
+    bucketer = resolve_bucketer(lambda batch: pa.array(["x"] * len(batch)))
+    rows = by_bucket(df, bucketer, BucketContext(batch_time_ms=1), 2).collect()
+    assert sorted(map(tuple, rows)) == [(1, 2), (3, 4)]

@@ -1,0 +1,139 @@
+"""What a sink does after something went wrong: it lets go, counts nothing twice and changes nothing too early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from life_cycle import LONG, assert_exactly_once, batch, make_sink, run_to_the_end, seed_with_a_tail
+
+import partfile as pf
+from partfile.filesystems.errors import ConfigError, PartfileError, PartMissing, SnapshotCorrupt, UnsupportedTypeError
+from partfile.filesystems.local import LocalStore
+from partfile.sink.operator import SinkOperator, SubtaskContext
+from partfile.sink.states import SubtaskSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partfile.filesystems.faults import Call
+
+
+def test_a_write_that_fails_half_way_closes_the_sink(tmp_path: Path) -> None:
+    """Some of its rows may be in their parts: a checkpoint afterwards would count those and not the others."""
+    good = batch(3, 1)
+    bad = pa.RecordBatch.from_pydict({"bucket": ["b0"], "row": [1.5]})
+    with make_sink(tmp_path).local() as out:
+        out.write(batch(0, 3), position=3)
+        out.checkpoint()
+
+        def add(rows: pa.RecordBatch) -> None:
+            out.write(rows, position=4)
+
+        add(good)
+        with pytest.raises(UnsupportedTypeError):
+            add(bad)
+        with pytest.raises(PartfileError, match="not open"):
+            out.checkpoint()
+    run_to_the_end(make_sink(tmp_path))
+    assert_exactly_once(tmp_path)
+
+
+def test_a_refused_start_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """However often somebody tries again."""
+    run_to_the_end(make_sink(tmp_path), 3)
+    newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
+    newest.write_bytes(b"no checkpoint")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(SnapshotCorrupt):
+            make_sink(tmp_path).local().open()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_starts_that_cannot_publish_do_not_pile_up_checkpoints(tmp_path: Path) -> None:
+    """A supervisor may start the sink a hundred times before somebody looks; retention bounds the chain."""
+    out = make_sink(tmp_path, rolling=LONG).local().open()
+    out.write(batch(0, 2), position=2)
+    out.checkpoint()
+    out.close()
+    for path in tmp_path.rglob("*.in-progress"):
+        path.unlink()
+    for _ in range(8):
+        with pytest.raises(PartMissing):
+            make_sink(tmp_path).local().open()
+    assert len(list((tmp_path / "_partfile" / "life").glob("chk-*"))) <= 3
+
+
+def test_the_chain_of_a_subtask_is_no_other_uids(tmp_path: Path) -> None:
+    """Subtask 1 of the sink ``a`` and the sink ``a.1`` do not know each other."""
+    first = pf.FileSink(tmp_path, uid="a", format="text")
+    second = pf.FileSink(tmp_path, uid="a.1", format="text")
+    with first.local(subtask_index=1) as one, second.local() as other:
+        for out in (one, other):
+            out.write(pa.record_batch({"row": ["x"]}))
+            out.checkpoint()
+    assert sorted(path.name for path in (tmp_path / "_partfile").iterdir()) == ["a.1", "a~1"]
+
+
+@pytest.mark.parametrize("index", [-1, "x", 1_000_000, None])
+def test_a_subtask_index_that_is_none_is_refused(index: Any, tmp_path: Path) -> None:
+    """With the option's name and its range."""
+    with pytest.raises(ConfigError, match="subtask_index"):
+        make_sink(tmp_path).local(subtask_index=index)
+
+
+def test_without_a_proven_lock_no_part_is_appended_to(tmp_path: Path) -> None:
+    """A part from a host that proves its leases is left to the coordinator by one that does not (S2, S13)."""
+    description = pf.FileSink(tmp_path, uid="u", format="text").settings.description
+
+    def run(state: SubtaskSnapshot, row: str, *, may_keep: bool) -> SubtaskSnapshot:
+        with LocalStore(str(tmp_path)) as store:
+            operator = SinkOperator(store, description)
+            operator.open(
+                SubtaskContext(subtask=0, attempt=0, generation=1, chain="0" * 8, batch_time_ms=1, may_keep=may_keep),
+                state,
+            )
+            operator.write(pa.record_batch({"row": [row]}))
+            snapshot = operator.snapshot(1)
+            operator.close()
+            return snapshot
+
+    kept = run(SubtaskSnapshot(subtask=0), "x", may_keep=True)
+    after = run(kept, "y", may_keep=False)
+    assert [(part.part.valid_length, part.abandoned) for part in after.pending] == [(2, True), (2, False)]
+    assert after.pending[0].part == kept.open[0].part
+
+
+class BeforeTheFence:
+    """Notes what stands below the base when the fence link is about to be created, and at no later time."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self.seen: dict[str, bytes] | None = None
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:
+        """Look before the first call that names a ``_metadata``."""
+        if self.seen is None and call.name in {"create", "link"} and "_metadata" in map(str, call.arguments):
+            self.seen = parts_below(self._base)
+        return proceed()
+
+
+def parts_below(base: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(base)): path.read_bytes()
+        for path in base.rglob("*")
+        if path.is_file() and "_partfile" not in path.parts
+    }
+
+
+def test_a_start_settles_nothing_before_it_holds_its_link(tmp_path: Path) -> None:
+    """Open parts with a tail stay byte for byte as they are until the fence link is there (S7)."""
+    seed_with_a_tail(tmp_path)
+    before = parts_below(tmp_path)
+    fence = BeforeTheFence(tmp_path)
+    make_sink(tmp_path, interceptor=fence).local().open().close()
+    assert fence.seen == before
+    assert parts_below(tmp_path) != before
