@@ -80,6 +80,10 @@ class ParquetFormat(Format):
         return ParquetPartWriter(self, stream, schema)
 
 
+_MOST_SLACK = 2
+"""So many times its own bytes a held slice may keep in memory."""
+
+
 class ParquetPartWriter(Writer):
     """Holds the batches of one row group at a time, so that many small slices become few large groups."""
 
@@ -97,7 +101,12 @@ class ParquetPartWriter(Writer):
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Hold the rows of a batch; a full row group is written."""
+        """Hold the rows of a batch; a full row group is written.
+
+        A slice that is small in its batch is copied: held as it is, it would keep the whole batch in memory.
+        """
+        if batch.get_total_buffer_size() > _MOST_SLACK * batch.nbytes:
+            batch = batch.take(pa.array(range(batch.num_rows), pa.int64()))
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes

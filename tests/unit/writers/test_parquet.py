@@ -48,6 +48,16 @@ def test_bytes_end_a_row_group_too(memory_part: Any) -> None:
     assert _read(part).num_row_groups == 2
 
 
+def test_a_held_slice_does_not_keep_its_batch(memory_part: Any) -> None:
+    """One row of each batch for a rare bucket takes the memory of these rows, not of the batches."""
+    writer = ParquetFormat().open(memory_part(), _SCHEMA)
+    before = pa.total_allocated_bytes()
+    for at in range(20):
+        writer.write(_batch(at, 50_000).slice(at, 1))
+    assert pa.total_allocated_bytes() - before < 100_000
+    writer.close()
+
+
 def test_a_part_of_no_rows_is_a_file_all_the_same(memory_part: Any) -> None:
     """Closing without a row writes schema and footer."""
     part = memory_part()
