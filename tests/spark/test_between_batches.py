@@ -131,3 +131,28 @@ def test_column_names_are_not_parsed_before_a_shuffle(spark: SparkSession, name:
     bucketer = resolve_bucketer(lambda batch: pa.array(["x"] * len(batch)))
     rows = by_bucket(df, bucketer, BucketContext(batch_time_ms=1), 2).collect()
     assert sorted(map(tuple, rows)) == [(1, 2), (3, 4)]
+
+
+def test_a_sink_used_for_another_query_after_the_first_failed(spark: SparkSession, tmp_path: Path) -> None:
+    """The other query is refused, for its rows are none of this chain's; the first one goes on where it stood."""
+    rows = write_source(tmp_path / "source", 3)
+    sink = make_sink(tmp_path / "out", rolling=LONG)
+    failed: list[int] = []
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        if batch_id == 1 and not failed:
+            failed.append(batch_id)
+            raise RuntimeError("deliberate")
+        sink.foreach_batch(df, batch_id)
+
+    with pytest.raises(StreamingQueryException, match="deliberate"):
+        start(spark, tmp_path, write).awaitTermination()
+    elsewhere = str(tmp_path / "other")
+    other = stream(spark, tmp_path / "source").writeStream.foreachBatch(sink.foreach_batch).trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException, match="on_new_query"):
+        other.option("checkpointLocation", str(tmp_path / "other")).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+    with StartedQuery(start(spark, tmp_path, write), sink._spark_stream(), ends_itself=True):
+        pass
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
