@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from partfile.sink.settings import SinkSettings
 
 _MAX_SUBTASK = 999_999
+_ANOTHER = "Make another one with FileSink.local() and go on from its position."
 
 
 class LocalSink:
@@ -42,6 +44,7 @@ class LocalSink:
         self._told_bytes = 0
         self._position: JsonValue = None
         self._opened = False
+        self._closed = False
 
     @property
     def position(self) -> JsonValue:
@@ -54,6 +57,8 @@ class LocalSink:
         Raises:
             SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed.
         """
+        if self._opened or self._closed:
+            raise PartfileError(f"the sink has been {'closed' if self._closed else 'opened'} already", hint=_ANOTHER)
         try:
             self._restore(self._settings.clock())
         except BaseException:
@@ -79,10 +84,15 @@ class LocalSink:
 
         Args:
             rows: A record batch or a table.
-            position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it.
+            position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it. Any
+                JSON value that is not None.
+
+        Raises:
+            ConfigError: ``rows`` or ``position`` is of a wrong type; nothing was written, and the sink stays open.
         """
         self._check_open()
-        batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+        check_position(position)
+        batches = _batches(rows)
         try:
             self._operator.advance(self._context(self._settings.clock()))
             for batch in batches:
@@ -105,6 +115,7 @@ class LocalSink:
             OutcomeUnknown: The checkpoint may be complete; open a new sink and look at its ``position``.
         """
         self._check_open()
+        check_position(position)
         if position is not None:
             self._position = position
         try:
@@ -116,6 +127,7 @@ class LocalSink:
     def close(self) -> None:
         """Release everything without a checkpoint: rows since the last one do not count."""
         self._opened = False
+        self._closed = True
         self._operator.close()
         self._runtime.close()
 
@@ -181,11 +193,43 @@ class LocalSink:
 
     def _check_open(self) -> None:
         if not self._opened:
-            raise PartfileError(
-                "the sink is not open",
-                hint="Use it in a with block, or call open() first; after an error open a new one and go on from its "
-                "position.",
-            )
+            if self._closed:
+                raise PartfileError("the sink is not open any more: it was closed, perhaps by an error", hint=_ANOTHER)
+            raise PartfileError("the sink is not open", hint="Use it in a with block, or call open() first.")
+
+
+def check_position(value: object) -> None:
+    """Refuse a position that would not come back from a checkpoint as it is: whatever JSON has no form for.
+
+    Raises:
+        ConfigError: Names the value and its type.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"position holds {value!r}, which JSON has no form for", hint="Use a finite number.")
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) is not str:
+                raise ConfigError(f"position has the key {key!r}; in JSON keys are text", hint="Use str(key).")
+            check_position(value[key])
+    elif isinstance(value, list):
+        for element in value:
+            check_position(element)
+    elif value is not None and type(value) not in {bool, int, float, str}:
+        raise ConfigError(
+            f"position holds {value!r}, of type {type(value).__name__}; it must be a JSON value",
+            hint="Use None, bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
+        )
+
+
+def _batches(rows: object) -> list[pa.RecordBatch]:
+    if isinstance(rows, pa.RecordBatch):
+        return [rows]
+    if isinstance(rows, pa.Table):
+        return list(rows.to_batches())
+    raise ConfigError(
+        f"rows are of type {type(rows).__name__}; write takes a pyarrow RecordBatch or Table",
+        hint="Make one, for instance with pyarrow.Table.from_pylist(rows).",
+    )
 
 
 def _job(uid: str, subtask_index: object) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partfile.bucketers.port import BucketContext
+from partfile.filesystems.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,11 +44,12 @@ class RowLayouts:
         """The layout of ``schema``.
 
         Raises:
-            ConfigError: The bucketer cannot work on it.
+            ConfigError: The bucketer cannot work on it, or two columns have one name.
             UnsupportedTypeError: The format has no form for a column.
         """
         layout = self._known.get(schema)
         if layout is None:
+            _check_names(schema)
             self._bucketer.check(schema)
             dropped = set(self._bucketer.dropped_columns)
             bare = schema.remove_metadata()
@@ -62,6 +64,12 @@ class RowLayouts:
         if self._context is None or self._context.batch_time_ms != subtask.batch_time_ms:
             self._context = BucketContext(batch_time_ms=subtask.batch_time_ms, on_bad_bucket=description.on_bad_bucket)
         return self._context
+
+
+def _check_names(schema: pa.Schema) -> None:
+    doubled = [name for index, name in enumerate(schema.names) if name in schema.names[:index]]
+    if doubled:
+        raise ConfigError(f"two columns have the name {doubled[0]!r}", hint="Rename or drop one of them.")
 
 
 def _identity(format: Format) -> str:

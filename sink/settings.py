@@ -106,7 +106,7 @@ class SinkSettings(Options):
     @classmethod
     def _fallback_is_a_bucket(cls, value: str) -> str:
         if value != "fail" and not is_safe_path(value):
-            raise ValueError("it cannot stand as a path below the base; use for instance 'bad/rows' or 'country=bad'")
+            raise ValueError("it cannot stand as a path below the base; use for instance 'bad' or 'country=bad'")
         return value
 
     @model_validator(mode="after")

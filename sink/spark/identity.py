@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from dataclasses import dataclass
@@ -53,32 +54,64 @@ class OffsetsLog:
 
     def __init__(self) -> None:
         self._run: QueryRun | None = None
-        self._directory = ""
+        self._root = ""
 
     def digest(self, session: SparkSession, run: QueryRun, batch_id: int) -> str | None:
         """Digest of ``offsets/N`` without its time stamp and settings; None where it cannot be read.
 
         Two batches with one id but other offsets hold other rows: that is how a changed Spark checkpoint is noticed.
+        The offset of a file source is but a number, so the names of the files behind it count, too.
         """
         try:
-            text = self._read(session, run, batch_id)
+            self._find_root(session, run)
+            offsets = self._read(session, f"offsets/{batch_id}").splitlines()[_OFFSETS_PREAMBLE_LINES:]
+            files = [name for index, offset in enumerate(offsets) for name in self._files(session, index, offset)]
         except Exception as error:  # noqa: BLE001 - a hint only: whatever Py4J raises, the batch goes on without it
             logger.debug("offsets of batch %d cannot be read: %s", batch_id, error)
             return None
-        offsets = text.splitlines()[_OFFSETS_PREAMBLE_LINES:]
-        return hashlib.sha256("\n".join(offsets).encode()).hexdigest()[:32] if offsets else None
+        return hashlib.sha256("\n".join([*offsets, *files]).encode()).hexdigest()[:32] if offsets else None
 
-    def _read(self, session: SparkSession, run: QueryRun, batch_id: int) -> str:
-        java: Any = session._sc._jvm  # noqa: SLF001 - PySpark has no public way to a query's checkpoint location
+    def _files(self, session: SparkSession, index: int, offset: str) -> list[str]:
+        """The entries of a file source's log behind one offset; none for other sources.
+
+        Every tenth log holds the entries of all before it and may be large: there the number has to do.
+        """
+        parsed = json.loads(offset) if offset.startswith("{") else {}
+        if set(parsed) != {"logOffset"} or parsed["logOffset"] < 0:
+            return []
+        name = f"sources/{index}/{parsed['logOffset']}"
+        if self._exists(session, f"{name}.compact"):
+            return []
+        return sorted(self._read(session, name).splitlines()[1:])
+
+    def _find_root(self, session: SparkSession, run: QueryRun) -> None:
         if run != self._run:
+            java: Any = session._sc._jvm  # noqa: SLF001 - PySpark has no public way to a query's checkpoint location
             queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
             query = queries.get(java.java.util.UUID.fromString(run.query_id))
-            self._directory, self._run = f"{query.resolvedCheckpointRoot()}/offsets", run
-        path = java.org.apache.hadoop.fs.Path(f"{self._directory}/{batch_id}")
-        if self._directory.startswith("file:"):
-            return Path(path.toUri().getPath()).read_text()
-        stream = path.getFileSystem(session._sc._jsc.hadoopConfiguration()).open(path)  # noqa: SLF001
+            self._root, self._run = str(query.resolvedCheckpointRoot()), run
+
+    def _exists(self, session: SparkSession, name: str) -> bool:
+        path = self._path(session, name)
+        return path.exists() if isinstance(path, Path) else bool(self._file_system(session, path).exists(path))
+
+    def _read(self, session: SparkSession, name: str) -> str:
+        path = self._path(session, name)
+        if isinstance(path, Path):
+            return path.read_text()
+        stream = self._file_system(session, path).open(path)
         try:
+            java: Any = session._sc._jvm  # noqa: SLF001
             return str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+    def _path(self, session: SparkSession, name: str) -> Any:
+        """A file below the checkpoint location: local files are read without a detour through Java."""
+        java: Any = session._sc._jvm  # noqa: SLF001
+        path = java.org.apache.hadoop.fs.Path(f"{self._root}/{name}")
+        return Path(path.toUri().getPath()) if self._root.startswith("file:") else path
+
+    @staticmethod
+    def _file_system(session: SparkSession, path: Any) -> Any:
+        return path.getFileSystem(session._sc._jsc.hadoopConfiguration())  # noqa: SLF001

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from partfile.bucketers.port import BucketContext
-from partfile.filesystems.errors import Fenced, PartfileError
+from partfile.filesystems.errors import ConfigError, Fenced, PartfileError
 from partfile.sink.admission import Admission, admit, position_after
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.progress import report
@@ -56,6 +56,11 @@ class SparkStream:
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; see FileSink.foreach_batch."""
+        if not df.columns:
+            raise ConfigError(
+                f"{self._settings.uid}: the stream has no columns, and Spark hands no rows of it over",
+                hint="Select at least one column.",
+            )
         run = current_run(df.sparkSession)
         batch = QueryPosition(
             query_id=run.query_id,

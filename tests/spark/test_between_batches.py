@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -147,12 +148,42 @@ def test_a_sink_used_for_another_query_after_the_first_failed(spark: SparkSessio
 
     with pytest.raises(StreamingQueryException, match="deliberate"):
         start(spark, tmp_path, write).awaitTermination()
-    elsewhere = str(tmp_path / "other")
-    other = stream(spark, tmp_path / "source").writeStream.foreachBatch(sink.foreach_batch).trigger(availableNow=True)
+    writer = stream(spark, tmp_path / "source").writeStream.foreachBatch(sink.foreach_batch)
+    other = writer.option("checkpointLocation", str(tmp_path / "other")).trigger(availableNow=True)
     with pytest.raises(StreamingQueryException, match="on_new_query"):
-        other.option("checkpointLocation", str(tmp_path / "other")).trigger(
-            availableNow=True
-        ).start().awaitTermination()
+        other.start().awaitTermination()
     with StartedQuery(start(spark, tmp_path, write), sink._spark_stream(), ends_itself=True):
         pass
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+def test_a_stream_without_columns_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark hands no rows of it to Python, so they would be gone without a word."""
+    write_source(tmp_path / "source", 1)
+    writer = (
+        stream(spark, tmp_path / "source").select().writeStream.foreachBatch(make_sink(tmp_path / "out").foreach_batch)
+    )
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="no columns"):
+        query.awaitTermination()
+
+
+def test_an_older_spark_checkpoint_with_other_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A file source's offset is a number, and the same number may stand for other files than it did."""
+    write_source(tmp_path / "source", 2)
+    sink = make_sink(tmp_path / "out", rolling=LONG)
+    start(spark, tmp_path, sink.foreach_batch).awaitTermination()
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+
+    def put_back() -> None:
+        shutil.rmtree(tmp_path / "checkpoint")
+        shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
+
+    write_source(tmp_path / "source", 1, first=1000)
+    start(spark, tmp_path, sink.foreach_batch).awaitTermination()
+    put_back()
+    start(spark, tmp_path, sink.foreach_batch).awaitTermination()  # the same file under the same number: a replay
+    put_back()
+    (tmp_path / "source" / "00002.json").rename(tmp_path / "source" / "other.json")
+    with pytest.raises(StreamingQueryException, match="other offsets"):
+        start(spark, tmp_path, sink.foreach_batch).awaitTermination()

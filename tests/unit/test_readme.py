@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from partfile.sink.admission import AdmissionRules
+from partfile.sink.settings import SinkSettings
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
@@ -63,3 +66,11 @@ def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
     """Each relative link names a file or directory that is there."""
     links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_option_is_documented() -> None:
+    """docs/OPTIONS.md has a row for each option that FileSink takes, and none for another."""
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", (ROOT / "docs" / "OPTIONS.md").read_text(), flags=re.MULTILINE)
+    documented = {name for row in rows for name in re.findall("[a-z_]+", row)}
+    fields = {*SinkSettings.model_fields, *AdmissionRules.model_fields, "format_options", "compression"}
+    assert documented == fields - {"rules"}

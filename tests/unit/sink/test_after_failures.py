@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from life_cycle import LONG, assert_exactly_once, batch, make_sink, run_to_the_end, seed_with_a_tail
@@ -83,6 +84,42 @@ def test_a_subtask_index_that_is_none_is_refused(index: Any, tmp_path: Path) -> 
     """With the option's name and its range."""
     with pytest.raises(ConfigError, match="subtask_index"):
         make_sink(tmp_path).local(subtask_index=index)
+
+
+@pytest.mark.parametrize(
+    "position",
+    [float("inf"), float("nan"), (1, 2), b"x", {"a": {1: 2}}, [object()], np.int64(5), np.float64(0.5), {1}],
+)
+def test_a_position_that_would_not_come_back_is_refused(position: Any, tmp_path: Path) -> None:
+    """At once, with its type; the sink stays open and has written nothing."""
+    with make_sink(tmp_path).local() as out:
+        with pytest.raises(ConfigError, match="position"):
+            out.write(batch(0, 1), position=position)
+        with pytest.raises(ConfigError, match="position"):
+            out.checkpoint(position)
+        out.write(batch(0, 1), position={"a": [1, 0.5, None, True, "x"]})
+    with make_sink(tmp_path).local() as out:
+        assert out.position == {"a": [1, 0.5, None, True, "x"]}
+    assert_exactly_once(tmp_path, 1)
+
+
+def test_rows_that_are_no_arrow_data_are_refused(tmp_path: Path) -> None:
+    """With what to do; and so are two columns of one name."""
+    rows: Any = [{"row": "x"}]
+    with make_sink(tmp_path).local() as out:
+        with pytest.raises(ConfigError, match="RecordBatch or Table"):
+            out.write(rows)
+        with pytest.raises(ConfigError, match="two columns have the name 'row'"):
+            out.write(pa.RecordBatch.from_arrays([pa.array(["x"])] * 2, names=["row", "row"]))
+
+
+def test_a_sink_is_opened_once(tmp_path: Path) -> None:
+    """Open or closed, it says what to do instead."""
+    out = make_sink(tmp_path).local()
+    with out, pytest.raises(PartfileError, match="opened already"):
+        out.open()
+    with pytest.raises(PartfileError, match="closed already"):
+        out.open()
 
 
 def test_without_a_proven_lock_no_part_is_appended_to(tmp_path: Path) -> None:
