@@ -20,6 +20,7 @@ from partfile.sink.spark.distribution import by_bucket
 from partfile.sink.spark.query import StartedQuery
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -56,11 +57,18 @@ def go_on(rival: Runtime) -> None:
     rival.close()
 
 
-def timers() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "partfile-idle-timer"]
+@pytest.fixture
+def timers() -> Callable[[], list[str]]:
+    """The idle timers that began in this test; those of other tests' sinks may still be there."""
+    before = set(threading.enumerate())
+    return lambda: [
+        thread.name for thread in set(threading.enumerate()) - before if thread.name == "partfile-idle-timer"
+    ]
 
 
-def test_a_driver_fenced_by_its_timer_stops(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_driver_fenced_by_its_timer_stops(
+    spark: SparkSession, tmp_path: Path, timers: Callable[[], list[str]]
+) -> None:
     """Its next batch fails with Fenced, instead of beginning a generation that fences the healthy driver."""
     write_source(tmp_path / "source", 3)
     clock = Clock()
@@ -102,7 +110,9 @@ def test_a_clean_end_does_not_take_the_sink_from_a_rival(spark: SparkSession, tm
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
 
 
-def test_a_query_that_failed_lets_go_of_the_sink(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_that_failed_lets_go_of_the_sink(
+    spark: SparkSession, tmp_path: Path, timers: Callable[[], list[str]]
+) -> None:
     """No timer goes on publishing, and nothing more is published now."""
     write_source(tmp_path / "source", 2)
     sink = make_sink(tmp_path / "out", rolling=LONG)
