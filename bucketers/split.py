@@ -1,4 +1,4 @@
-"""Sort the rows of a batch by bucket once, and say which rows belong to which."""
+"""Which rows of a batch belong to which bucket, and in which order they stand together."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ class Slice(NamedTuple):
     stop: int
 
 
-def split(
-    batch: pa.RecordBatch, buckets: pa.DictionaryArray[Any, Any], *, most_runs: int = 0
-) -> tuple[pa.RecordBatch, list[Slice]]:
-    """Bring the rows of each bucket together, in their order, and return the runs.
+class Split(NamedTuple):
+    """Where the rows of each bucket are."""
 
-    One stable sort of integer codes and one take; neither if the rows stand together already.
+    order: pa.Array[Any] | None
+    """The rows to take, in this order, before the slices hold; None if they may stay where they are."""
+    slices: list[Slice]
+
+
+def split(rows: int, buckets: pa.DictionaryArray[Any, Any], *, most_runs: int = 0) -> Split:
+    """Say how the rows of each bucket come together, in their order: one stable sort of integer codes.
+
+    No row is moved here, for the caller knows what is cheapest to move: rows, or the lines they have become.
 
     Args:
-        batch: The rows.
+        rows: How many rows there are.
         buckets: One bucket a row, as ``Bucketer.bucket_of`` returns them.
         most_runs: Up to so many runs the rows are left where they are, and a bucket may come in several slices, in
             order: cheaper for who can gather them otherwise.
@@ -35,28 +41,29 @@ def split(
     Raises:
         ConfigError: The buckets are not what a bucketer must return; rows would be lost or land outside the base.
     """
-    _check(batch, buckets)
-    if len(batch) == 0:
-        return batch, []
+    _check(rows, buckets)
+    if rows == 0:
+        return Split(None, [])
     codes, names = buckets.indices, buckets.dictionary.to_pylist()
     encoded = pc.run_end_encode(codes)
     runs = len(encoded.values)
+    order: Any = None
     # More runs than buckets: some bucket's rows are apart. Fewer: look whether one comes twice.
     if runs > most_runs and (runs > len(names) or len(encoded.values.unique()) < runs):
         order = pc.sort_indices(codes)
-        batch, encoded = batch.take(order), pc.run_end_encode(codes.take(order))
+        encoded = pc.run_end_encode(codes.take(order))
     ends = encoded.run_ends.to_pylist()
     slices = zip(encoded.values.to_pylist(), [0, *ends[:-1]], ends, strict=True)
-    return batch, [Slice(str(names[code]), start, stop) for code, start, stop in slices]
+    return Split(order, [Slice(str(names[code]), start, stop) for code, start, stop in slices])
 
 
-def _check(batch: pa.RecordBatch, buckets: Any) -> None:
+def _check(rows: int, buckets: Any) -> None:
     """Bucketers of users' own are asked, not believed."""
     problem = ""
     if not isinstance(buckets, pa.DictionaryArray) or not pa.types.is_string(buckets.type.value_type):
         problem = f"is no dictionary array of strings but {getattr(buckets, 'type', type(buckets))}"
-    elif len(buckets) != len(batch):
-        problem = f"names {len(buckets)} buckets for {len(batch)} rows"
+    elif len(buckets) != rows:
+        problem = f"names {len(buckets)} buckets for {rows} rows"
     elif buckets.indices.null_count or buckets.dictionary.null_count:
         problem = "has nulls"
     else:

@@ -119,13 +119,15 @@ class SinkOperator:
         layout = self._layouts.of(batch.schema)
         buckets = self._description.bucketer.bucket_of(batch, self._layouts.context(self.context, self._description))
         if isinstance(self._description.format, RowFormat):
-            # Encoded rows are gathered by their bytes, which is cheaper than moving rows unless there are many runs.
-            rows, slices = split(layout.rows(batch), buckets, most_runs=batch.num_rows // ROWS_A_RUN)
-            encoded = self._description.format.encode(rows)
-            for bucket, count, data in encoded_by_bucket(encoded, slices):
+            # Lines are moved rather than rows: one column instead of many. A few runs are joined as they stand.
+            order, slices = split(batch.num_rows, buckets, most_runs=batch.num_rows // ROWS_A_RUN)
+            encoded = self._description.format.encode(layout.rows(batch))
+            lines = encoded if order is None else encoded.take(order)
+            for bucket, count, data in encoded_by_bucket(lines, slices):
                 self._part(bucket, layout).write_encoded(data, count, self._now_ms)
         else:
-            rows, slices = split(layout.rows(batch), buckets)
+            order, slices = split(batch.num_rows, buckets)
+            rows = layout.rows(batch) if order is None else layout.rows(batch).take(order)
             for bucket, start, stop in slices:
                 self._part(bucket, layout).write(rows.slice(start, stop - start), self._now_ms)
         self.rows_written += batch.num_rows

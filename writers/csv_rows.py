@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.column_types import check_columns
-from partfile.writers.lines import LineFormat, encoded_rows
+from partfile.writers.lines import LineFormat
+from partfile.writers.port import EncodedRows
 from partfile.writers.scalar_text import NonFinite, is_binary, is_text, scalar_text
 from partfile.writers.text_columns import TEXT, is_any, join, kernels, literal, replace, replace_where, rows_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from partfile.writers.port import EncodedRows
 
 _WORDS = NonFinite()
 _MARKS = '\r\n"'
@@ -94,7 +94,7 @@ class CsvFormat(LineFormat):
         for field in fields:
             parts += [field, literal(self.separator)]
         parts[-1] = literal(self.line_terminator)
-        return encoded_rows(join(parts, null=self.null_value))
+        return EncodedRows.of(join(parts, null=self.null_value))
 
     def _field(self, column: Any) -> Any:
         if pa.types.is_dictionary(column.type):

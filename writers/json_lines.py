@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from partfile.filesystems.errors import ConfigError
 from partfile.writers.column_types import check_columns
 from partfile.writers.json_values import object_text
-from partfile.writers.lines import LineFormat, encoded_rows
+from partfile.writers.lines import LineFormat
+from partfile.writers.port import EncodedRows
 from partfile.writers.scalar_text import NonFinite
 from partfile.writers.text_columns import literal
-
-if TYPE_CHECKING:
-    from partfile.writers.port import EncodedRows
 
 _NON_FINITE = {
     "literal": NonFinite(),
@@ -59,6 +56,6 @@ class JsonLinesFormat(LineFormat):
     def encode(self, batch: pa.RecordBatch) -> EncodedRows:
         """Encode every row of a batch; a batch without columns gives ``{}`` for each row."""
         if batch.num_columns == 0:
-            return encoded_rows(pa.repeat(literal("{}\n"), batch.num_rows))
+            return EncodedRows.of(pa.repeat(literal("{}\n"), batch.num_rows))
         words = _NON_FINITE[self.non_finite]
-        return encoded_rows(object_text(batch.schema.names, batch.columns, words, end="}\n"))
+        return EncodedRows.of(object_text(batch.schema.names, batch.columns, words, end="}\n"))

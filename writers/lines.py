@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from partfile.writers.compression import Compression
-from partfile.writers.port import EncodedRows, RowFormat, RowWriter
+from partfile.writers.port import RowFormat, RowWriter
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from partfile.writers.compression import Frame
     from partfile.writers.port import ByteStream
 
@@ -67,13 +67,3 @@ class LineWriter(RowWriter):
     def close(self) -> None:
         """End the last frame; row formats have no footer."""
         self.persist()
-
-
-def encoded_rows(lines: Any) -> EncodedRows:
-    """View lines fresh from a kernel as bytes and places, without a copy; none is null."""
-    _, offsets, data = lines.buffers()
-    if len(lines) == 0 or offsets is None:
-        return EncodedRows(memoryview(b""), pa.array([0], pa.int64()))
-    places: Any = pa.Int64Array.from_buffers(pa.int64(), len(lines) + 1, [None, offsets])
-    end = places[len(lines)].as_py()
-    return EncodedRows(memoryview(b"" if data is None else data)[:end], places)

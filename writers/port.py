@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import pyarrow as pa
 
 
 class ByteStream(Protocol):
@@ -34,6 +34,29 @@ class EncodedRows:
     def rows(self, start: int, stop: int) -> memoryview:
         """The bytes of rows ``start`` to ``stop`` (exclusive), without a copy."""
         return self.data[self.offsets[start].as_py() : self.offsets[stop].as_py()]
+
+    def take(self, order: pa.Array[Any]) -> EncodedRows:
+        """The same rows in another order: row i of the result is row ``order[i]`` of this one."""
+        return EncodedRows.of(self._lines().take(order))
+
+    @classmethod
+    def of(cls, lines: Any) -> EncodedRows:
+        """View a large_string or large_binary array as bytes and places, without a copy; none is null, none cut off.
+
+        Args:
+            lines: Fresh from a kernel: it begins at the first of its offsets.
+        """
+        _, offsets, data = lines.buffers()
+        if len(lines) == 0 or offsets is None:
+            return cls(memoryview(b""), pa.array([0], pa.int64()))
+        places: Any = pa.Int64Array.from_buffers(pa.int64(), len(lines) + 1, [None, offsets])
+        end = places[len(lines)].as_py()
+        return cls(memoryview(b"" if data is None else data)[:end], places)
+
+    def _lines(self) -> Any:
+        count = len(self.offsets) - 1
+        buffers = [None, self.offsets.buffers()[1], pa.py_buffer(self.data)]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers, offset=self.offsets.offset)
 
 
 class Writer(ABC):

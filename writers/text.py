@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
-from partfile.writers.lines import LineFormat, encoded_rows
+from partfile.writers.lines import LineFormat
+from partfile.writers.port import EncodedRows
 from partfile.writers.scalar_text import is_text
 from partfile.writers.text_columns import TEXT, join, kernels, literal, used_bytes
-
-if TYPE_CHECKING:
-    from partfile.writers.port import EncodedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,7 @@ class TextFormat(LineFormat):
         column = batch.column(0).cast(TEXT)
         if self.embedded_separator == "fail" and self.line_separator.encode() in used_bytes(column).to_pybytes():
             self._refuse_embedded(column, batch.schema.names[0])
-        return encoded_rows(join([column, literal(self.line_separator)], null=""))
+        return EncodedRows.of(join([column, literal(self.line_separator)], null=""))
 
     def _refuse_embedded(self, column: Any, name: str) -> None:
         # The bytes of neighbours, or of nulls, may look like the separator: only a look at each value is proof.

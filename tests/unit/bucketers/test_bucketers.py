@@ -9,14 +9,11 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import partfile as pf
 from partfile.bucketers.port import HashKey
 from partfile.bucketers.resolve import resolve_bucketer
-from partfile.bucketers.split import split
 from partfile.filesystems.errors import BucketValueError, ConfigError
 
 CONTEXT = pf.BucketContext(batch_time_ms=1533363082011)
@@ -193,20 +190,3 @@ def test_bucketers_travel_and_show_themselves(bucketer: pf.Bucketer) -> None:
     closures: Any = cloudpickle
     assert repr(closures.loads(closures.dumps(bucketer))) == repr(bucketer)
     assert type(bucketer).__name__ in repr(bucketer)
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers()), max_size=60))
-def test_a_split_keeps_every_row_in_order_in_its_bucket(rows: list[tuple[str, int]]) -> None:
-    """Each bucket comes once, with its rows in their order; no row is lost."""
-    keys = pa.array([key for key, _ in rows], pa.string())
-    table = pa.RecordBatch.from_arrays([keys, pa.array(range(len(rows)), pa.int64())], ["k", "n"])
-    sorted_rows, slices = split(table, table.column("k").dictionary_encode())
-    found = {bucket: sorted_rows.column("n").to_pylist()[start:stop] for bucket, start, stop in slices}
-    assert len(found) == len(slices)
-    assert found == {key: [n for n, (k, _) in enumerate(rows) if k == key] for key in dict.fromkeys(k for k, _ in rows)}
-
-
-def test_rows_that_stand_together_are_not_moved() -> None:
-    """One bucket, or runs in a row, need no sort: the very same batch comes back."""
-    rows = batch(k=["b", "b", "a"])
-    assert split(rows, rows.column("k").dictionary_encode())[0] is rows

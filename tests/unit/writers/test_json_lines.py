@@ -11,7 +11,7 @@ import pytest
 
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.json_lines import JsonLinesFormat
-from partfile.writers.lines import encoded_rows
+from partfile.writers.port import EncodedRows
 
 _FORMAT = JsonLinesFormat()
 
@@ -67,8 +67,20 @@ def test_offsets_cut_the_bytes_at_each_row() -> None:
 def test_bytes_after_the_last_row_are_not_rows() -> None:
     """A buffer that is longer than its rows, as Arrow's may be, gives the rows alone."""
     offsets = pa.py_buffer(pa.array([0, 2, 4], pa.int64()).buffers()[1] or b"")
-    rows = encoded_rows(pa.LargeStringArray.from_buffers(2, offsets, pa.py_buffer(b"a\nb\nmore")))
+    rows = EncodedRows.of(pa.LargeStringArray.from_buffers(2, offsets, pa.py_buffer(b"a\nb\nmore")))
     assert bytes(rows.data) == b"a\nb\n"
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_rows_in_another_order_are_the_same_lines(start: int) -> None:
+    """Taking lines moves whole lines, as often as asked, also where the places begin inside their buffer."""
+    columns: dict[str, Any] = {"a": [1, 22, 333, 4444]}
+    rows = _FORMAT.encode(pa.record_batch(columns))
+    rows = EncodedRows(rows.data, rows.offsets.slice(start))
+    order = [2, 0, 1, 2]
+    taken = rows.take(pa.array(order, pa.uint64()))
+    assert bytes(taken.data) == b"".join(bytes(rows.rows(at, at + 1)) for at in order)
+    assert [bytes(taken.rows(at, at + 1)) for at in range(4)] == [bytes(rows.rows(at, at + 1)) for at in order]
 
 
 def test_names_are_escaped() -> None:
