@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import sys
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 import partfile as pf
 from partfile.filesystems.local import LocalStore
+from partfile.sink.operator import SinkOperator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,12 +100,15 @@ def finished(base: Path) -> list[Path]:
 class Once:
     """A bucketer that does something bad the first time a given row comes by, and then never again.
 
-    Also notes each task that uses it in ``{flag}.log``: stage, partition and attempt number.
+    Also notes each batch of rows in ``{flag}.log``: stage, partition and attempt number.
 
     Args:
         flag: A file that remembers that it happened.
         deed: ``raise``; ``kill`` (SIGKILL of the own worker process); ``sleep:SECONDS``; or ``kill-executor``, where
-            the other tasks of the stage wait a while, so that they are still running when its loss is noticed.
+            the other tasks of the stage wait a while, so that they are still running when its loss is noticed; or
+            ``zombie``: the worker dies, but a copy of its process with all its open parts lives on, waits until the
+            file ``{flag}.go`` is there, then writes the rows and makes them durable as if nothing had happened, and
+            leaves the bytes that it added and how it ended in ``{flag}.end``.
         row: The id that sets it off.
     """
 
@@ -118,14 +123,14 @@ class Once:
         self._note()
         if self.row in ids:
             if self._is_first(self.flag):
-                self._act()
+                self._act(batch)
         elif (
             self.deed == "kill-executor" and abs(self.row - ids[0]) < WAIT_NEAR and self._is_first(f"{self.flag}.wait")
         ):
             time.sleep(WAIT_S)
         return pc.binary_join_element_wise("bucket", batch.column("bucket").cast(pa.string()), "=")
 
-    def _act(self) -> None:
+    def _act(self, batch: pa.RecordBatch) -> None:
         if self.deed == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.deed == "kill-executor":
@@ -134,8 +139,36 @@ class Once:
             time.sleep(60)
         if self.deed.startswith("sleep:"):
             time.sleep(float(self.deed.removeprefix("sleep:")))
+        if self.deed == "zombie":
+            itself = os.getpid()
+            if os.fork() == 0:
+                # A copy may not use a part (that is tested elsewhere), so it passes for the process it was.
+                os.getpid = lambda: itself
+                self._go_on_as_zombie(batch)
+            # Killed rather than failed: a close would give the leases back, which a zombie still has.
+            os.kill(itself, signal.SIGKILL)
         if self.deed == "raise":
             raise RuntimeError("deliberate failure of a task")
+
+    def _go_on_as_zombie(self, batch: pa.RecordBatch) -> None:
+        close_sockets()
+        deadline = time.monotonic() + 60
+        while not Path(f"{self.flag}.go").exists():
+            if time.monotonic() > deadline:
+                os._exit(1)
+            time.sleep(0.02)
+        operator = calling_operator()
+        before = operator.bytes_written
+        try:
+            operator.write(batch)
+            operator.roll_all()
+            end = "durable"
+        except Exception as error:  # noqa: BLE001 - whatever stops it is what the test wants to know
+            end = f"{type(error).__name__}: {error}"
+        partial = Path(f"{self.flag}.partial")
+        partial.write_text(json.dumps({"bytes": operator.bytes_written - before, "end": end}))
+        partial.rename(f"{self.flag}.end")
+        os._exit(0)
 
     def _note(self) -> None:
         task = TaskContext.get()
@@ -151,6 +184,25 @@ class Once:
         except FileExistsError:
             return False
         return True
+
+
+def calling_operator() -> SinkOperator:
+    """The operator that the caller's caller works for."""
+    frame = sys._getframe()
+    while not isinstance(operator := frame.f_locals.get("self"), SinkOperator):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return operator
+
+
+def close_sockets() -> None:
+    """Give up the connections of the process this is a copy of, so that Spark sees at once that it died."""
+    for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+        except OSError:
+            continue  # The one that listed them.
 
 
 def parent_of(pid: int) -> int:
