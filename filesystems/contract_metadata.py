@@ -174,6 +174,14 @@ class MetadataContract(ContractBase):
         with elsewhere(lambda _: store.close()), elsewhere(lambda other: other.marker_is_held(MARKER)) as seen:
             assert seen is True
 
+    def test_a_deleted_marker_is_made_again(self, store: Store, elsewhere: Elsewhere) -> None:
+        """A lock on a file that nobody can see proves nothing: holding it again makes and locks a visible one."""
+        assert store.hold_marker(MARKER)
+        store.delete_file(MARKER)
+        assert store.hold_marker(MARKER)
+        with elsewhere(lambda other: other.marker_is_held(MARKER)) as seen:
+            assert seen is True
+
     def test_a_marker_that_is_not_visible_says_so(self, store: Store) -> None:
         """The error explains that the base is not shared, rather than that a file is missing."""
         with pytest.raises(NotFound) as raised:

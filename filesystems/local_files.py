@@ -142,10 +142,15 @@ class Markers:
 
     def hold(self, path: str) -> bool:
         """Lock the marker, making it if need be; see ``MetadataStore.hold_marker``."""
-        if path in self._held:
-            return os.getpid() == self._process
+        if path in self._held and os.getpid() != self._process:
+            return False
         parent, name = split(path)
         with self._tree.directory(parent, create=True) as directory:
+            if path in self._held:
+                if self._tree.names(directory, name, path, self._held[path]):
+                    return True
+                # Somebody deleted the file: nobody can see this lock any more.
+                self._tree.release(self._held.pop(path), path, locked=True)
             for _ in range(MAX_ATTEMPTS):
                 descriptor = self._open(directory, name, path)
                 locked = False

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -113,6 +114,12 @@ class SinkSettings(Options):
     def _fits_together(self) -> Self:
         if self.hash_partitions is not None and self.distribution != "hash":
             raise ValueError("hash_partitions has no effect without distribution='hash'")
+        inside = _path_inside(self.checkpoint_dir, self.base) if self.checkpoint_dir else None
+        if inside is not None and not any(name.startswith(("_", ".")) for name in inside):
+            raise ValueError(
+                "checkpoint_dir lies visibly below the base, where readers would take checkpoints for data; "
+                f"leave it out, which means {STATE_DIRECTORY!r} there, or choose a directory elsewhere"
+            )
         return self
 
     @property
@@ -131,6 +138,12 @@ class SinkSettings(Options):
             max_open_parts=self.max_open_parts,
             on_bad_bucket=self.on_bad_bucket,
         )
+
+
+def _path_inside(path: str, base: str) -> tuple[str, ...] | None:
+    """The names from ``base`` down to ``path``; None if it is elsewhere."""
+    inner, outer = (PurePosixPath(os.path.normpath(one.removeprefix("file://"))) for one in (path, base))
+    return inner.relative_to(outer).parts if inner.is_relative_to(outer) else None
 
 
 def make_settings(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from partfile.filesystems.port import Persisted, check_relative_path
+from partfile.snapshot import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 Mode = Literal["split", "union", "broadcast"]
 """How a state is dealt out at a restore.
@@ -97,6 +101,14 @@ class CheckpointMetadata(Persisted):
     """Version of partfile that wrote it."""
     operators: dict[str, OperatorState] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _names_only_what_it_keeps(self) -> Self:
+        own = (f"{layout.checkpoint_directory(self.checkpoint_id)}/", f"{layout.SHARED}/", f"{layout.TASK_OWNED}/")
+        for handle in file_handles(self.operators):
+            if not handle.path.startswith(own):
+                raise ValueError(f"it names {handle.path}, which may be deleted before it (S11)")
+        return self
+
     @property
     def ref(self) -> LinkRef:
         """This link as a reference."""
@@ -106,3 +118,11 @@ class CheckpointMetadata(Persisted):
     def holds_state(self) -> bool:
         """Whether a restore can begin here."""
         return self.kind != "tombstone"
+
+
+def file_handles(operators: Mapping[str, OperatorState]) -> Iterator[FileHandle]:
+    """Every file that the operators' states are in."""
+    for operator in operators.values():
+        for handle in (*(one.handle for one in operator.subtasks), operator.coordinator):
+            if isinstance(handle, FileHandle):
+                yield handle

@@ -88,6 +88,11 @@ class SparkStream:
         """Start a query with a clean end bound to it; see FileSink.start."""
         from partfile.sink.spark.query import StartedQuery  # noqa: PLC0415 - it needs this class
 
+        if "checkpointlocation" in {name.lower() for name in options or {}}:
+            raise ConfigError(
+                "options name a checkpointLocation besides checkpoint_location",
+                hint="Pass the directory as checkpoint_location alone.",
+            )
         writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
         for name, value in (options or {}).items():
             writer = writer.option(name, value)

@@ -189,6 +189,8 @@ def test_restore_never_falls_back_behind_an_unreadable_link(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(SnapshotCorrupt, match="chk-3/_metadata"):
         start(coordinator(tmp_path))
+    with pytest.raises(SnapshotCorrupt, match="chk-3/_metadata"):
+        coordinator(tmp_path).look()
     assert sorted(p.name for p in (tmp_path / "job").iterdir()) == ["chk-1", "chk-2", "chk-3"]
 
 

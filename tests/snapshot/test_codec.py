@@ -96,3 +96,21 @@ def test_a_state_path_cannot_leave_the_job() -> None:
         raw["operators"]["o"]["subtasks"][0]["handle"] = handle
         with pytest.raises(SnapshotCorrupt):
             decode(document(json.dumps(raw).encode()))
+
+
+@pytest.mark.parametrize(
+    ("path", "is_kept"),
+    [("chk-7/a.state", True), ("shared/a", True), ("taskowned/a", True), ("chk-6/a.state", False), ("chk-77/a", False)],
+)
+def test_a_link_names_only_files_that_live_as_long_as_it(path: str, *, is_kept: bool) -> None:
+    """A handle into another checkpoint's directory is refused when a link is read and when it is made (S11)."""
+    raw = json.loads(sample().model_dump_json())
+    handle = {"kind": "file", "path": path, "size_bytes": 1, "crc32": 1}
+    raw["operators"]["o"]["coordinator"] = handle
+    if is_kept:
+        assert decode(document(json.dumps(raw).encode())).operators["o"].coordinator
+        return
+    with pytest.raises(SnapshotCorrupt, match=f"names {path}"):
+        decode(document(json.dumps(raw).encode()))
+    with pytest.raises(ValueError, match="S11"):
+        CheckpointMetadata.model_validate(raw)

@@ -14,7 +14,7 @@ from spark_support import LONG, expected, finished, ids_by_duckdb, make_sink, st
 import partfile as pf
 from partfile.bucketers.port import BucketContext
 from partfile.bucketers.resolve import resolve_bucketer
-from partfile.filesystems.errors import Fenced
+from partfile.filesystems.errors import ConfigError, Fenced
 from partfile.sink.runtime import Runtime
 from partfile.sink.spark.distribution import by_bucket
 from partfile.sink.spark.query import StartedQuery
@@ -108,6 +108,16 @@ def test_a_clean_end_does_not_take_the_sink_from_a_rival(spark: SparkSession, tm
     ):
         pass
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+def test_a_second_checkpoint_location_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would take the one in the options, whatever its case, and the argument would be ignored."""
+    write_source(tmp_path / "source", 1)
+    frame = stream(spark, tmp_path / "source")
+    with pytest.raises(ConfigError, match="besides checkpoint_location"):
+        make_sink(tmp_path / "out").start(
+            frame, checkpoint_location=str(tmp_path / "a"), options={"CheckpointLocation": str(tmp_path / "b")}
+        )
 
 
 def test_a_query_that_failed_lets_go_of_the_sink(

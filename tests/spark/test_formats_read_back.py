@@ -280,10 +280,10 @@ def test_pyarrow_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: P
 
 @pytest.mark.parametrize("codec", _CODECS)
 def test_text_reads_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
-    """Spark reads the lines of text back, a null as an empty line."""
-    lines = table.selectExpr("nullif(cast(whole as string), '0') as value")
+    """Spark reads the lines of text back, a null as an empty line, a carriage return as part of its line."""
+    lines = table.selectExpr("concat('\r', nullif(cast(whole as string), '0'), '\r') as value")
     path = _write(lines, resolve_format("text", codec), tmp_path)
-    back = [row.value for row in table.sparkSession.read.text(path).collect()]
+    back = [row.value for row in table.sparkSession.read.option("lineSep", "\n").text(path).collect()]
     assert back == [row.value or "" for row in lines.collect()]
 
 

@@ -78,6 +78,20 @@ def test_an_empty_base_is_refused() -> None:
         pf.FileSink(" ", uid="job")
 
 
+@pytest.mark.parametrize(
+    ("inside", "is_refused"),
+    [("state", True), ("a/b", True), (".", True), ("_state", False), ("a/.b", False), ("../out-state", False)],
+)
+def test_checkpoints_do_not_lie_visibly_below_the_base(tmp_path: Path, inside: str, *, is_refused: bool) -> None:
+    """A reader would take them for data; a hidden directory, or one elsewhere, is fine."""
+    base = f"file://{tmp_path}/out"
+    if is_refused:
+        with pytest.raises(ConfigError, match="checkpoint_dir lies visibly below the base"):
+            pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
+    else:
+        pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
+
+
 def test_a_base_that_is_a_file_is_refused(tmp_path: Path) -> None:
     """The error names the path and says that it is a file; once it is moved away the sink works."""
     base = tmp_path / "base"
