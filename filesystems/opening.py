@@ -19,27 +19,28 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _SUPPORTED = "a plain path or file://"
 
 
-def open_store(url: str, storage_options: Mapping[str, object] | None = None) -> Store:
-    """Open the store at ``url``, making the base directory and what is missing above it.
+def open_store(url: str, storage_options: Mapping[str, object] | None = None, *, create_base: bool = True) -> Store:
+    """Open the store at ``url``.
 
     Args:
         url: A plain path, taken literally and relative to the working directory, or a ``file:`` URL, which is
             percent-decoded and must be absolute.
         storage_options: What the store's client needs; none for local files.
+        create_base: Make the base directory and what is missing above it; False for reading.
 
     Returns:
         A store that the caller closes.
 
     Raises:
         ConfigError: The scheme is not supported, the URL names another host, or an option is unknown.
-        NotApplied: The base cannot be written to.
+        NotApplied: The base is missing, or cannot be written to.
     """
     if storage_options:
         raise ConfigError(
             f"local files take no storage_options, got {sorted(storage_options)}",
             hint="Leave storage_options out, or check the URL.",
         )
-    return LocalStore(local_path(url))
+    return LocalStore(local_path(url), create_base=create_base)
 
 
 def local_path(url: str) -> str:

@@ -1,0 +1,37 @@
+"""What becomes of a job's checkpoints when the job ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partfile.snapshot import layout
+
+if TYPE_CHECKING:
+    from partfile.snapshot.retention import JobEnd, Retention
+    from partfile.snapshot.storage import CheckpointStorage
+
+
+def end_job(storage: CheckpointStorage, end: JobEnd, retention: Retention) -> list[int]:
+    """Delete the checkpoints of a job that has ended, unless its policy keeps them.
+
+    Oldest first and each link before its files, so that whatever a crash leaves can be restored or deleted again; also
+    what unfinished checkpoints left. Files that tasks own stay. A coordinator that still runs is fenced by it.
+
+    Args:
+        storage: The job's checkpoints.
+        end: How the job ended.
+        retention: The job's policy.
+
+    Returns:
+        The ids whose directories were deleted.
+
+    Source: Flink's ``CheckpointProperties``, as of 1.20.
+    """
+    if retention.keeps_after(end):
+        return []
+    names = storage.store.list_names(storage.job)
+    deleted = sorted(number for number in map(layout.checkpoint_id_of, names) if number is not None)
+    for checkpoint_id in deleted:
+        storage.delete_checkpoint(checkpoint_id)
+    storage.store.delete_directory(storage.path(layout.SHARED))
+    return deleted

@@ -1,0 +1,133 @@
+"""Savepoints: snapshots that belong to the user. Create, read, list and dispose of them.
+
+A savepoint is one directory, ``{target}/savepoint-{job, 6 characters}-{random}``, with ``_metadata`` and state files
+side by side. It shares no file with any checkpoint, names nothing outside, and nothing here ever deletes one unasked.
+Source: Flink's savepoints, as of 1.20.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, SnapshotError
+from partfile.filesystems.tokens import new_token
+from partfile.snapshot.codec import MAX_DOCUMENT_BYTES, decode_document, encode_document
+from partfile.snapshot.savepoint_model import SavepointMetadata
+
+if TYPE_CHECKING:
+    from partfile.filesystems.port import MetadataStore
+
+SCHEMA = "savepoint"
+MAX_NAMES = 10
+_SHORT_JOB_CHARACTERS = 6
+_RANDOM_CHARACTERS = 12
+_METADATA = "_metadata"
+_STARTED = "_started"
+_NAME = re.compile(r"savepoint-[A-Za-z0-9._~-]{1,6}-[0-9a-f]{12}")
+
+
+class FoundSavepoint(NamedTuple):
+    """One entry of a list of savepoints."""
+
+    directory: str
+    """Its name below the target."""
+    metadata: SavepointMetadata | None
+    problem: str
+    """Why there is no metadata: it was never finished, is being disposed of, or cannot be read. Else empty."""
+
+
+def reserve_savepoint(target: MetadataStore, job: str) -> str:
+    """Take a name for a savepoint and prove that its directory can be written and read, before any work is done for it.
+
+    Idempotence: none; each call takes another name. What it leaves is deleted by ``dispose_savepoint``.
+
+    Args:
+        target: The store of the directory in which savepoints are made.
+        job: The uid of the job; its first six characters are part of the name.
+
+    Returns:
+        The name of the new directory below the target.
+
+    Raises:
+        StoreError: The target cannot be written to or read from.
+    """
+    for _ in range(MAX_NAMES):
+        directory = f"savepoint-{job[:_SHORT_JOB_CHARACTERS]}-{new_token()[:_RANDOM_CHARACTERS]}"
+        probe = f"{directory}/{_STARTED}"
+        if target.list_names(directory):
+            continue
+        try:
+            target.create_file(probe, job.encode())
+        except AlreadyExists:
+            continue
+        if target.read_file(probe, len(job.encode())) != job.encode():
+            raise NotApplied(f"what was written to {probe!r} reads back as something else", path=probe)
+        return directory
+    raise NotApplied(
+        f"{MAX_NAMES} names for a savepoint of job {job!r} were all taken",
+        hint="Look what else writes to this directory, or choose another one.",
+    )
+
+
+def complete_savepoint(target: MetadataStore, directory: str, metadata: SavepointMetadata) -> None:
+    """Complete a reserved savepoint: create its ``_metadata``.
+
+    Atomicity: before this it is none, afterwards it is whole. Durability: it survives power loss when this returns.
+
+    Raises:
+        AlreadyExists: It is complete already.
+    """
+    target.create_file(f"{directory}/{_METADATA}", encode_document(SCHEMA, metadata))
+    target.delete_file(f"{directory}/{_STARTED}")
+
+
+def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
+    """Read a savepoint's metadata.
+
+    Raises:
+        NotFound: There is no complete savepoint of this name.
+        SnapshotCorrupt: It cannot be read.
+        SnapshotVersionError: A newer partfile wrote it.
+    """
+    path = f"{directory}/{_METADATA}"
+    try:
+        data = target.read_file(path, MAX_DOCUMENT_BYTES)
+    except NotFound as error:
+        raise NotFound(
+            f"{directory!r} in {target.base!r} is no savepoint: it has no {_METADATA}",
+            hint="Name the directory of a savepoint or its _metadata; list the directory above to find one.",
+            path=path,
+        ) from error
+    return decode_document(SCHEMA, SavepointMetadata, data, path)
+
+
+def list_savepoints(target: MetadataStore) -> list[FoundSavepoint]:
+    """Every savepoint in a directory by name, those that are unfinished or damaged included."""
+    found = []
+    for directory in sorted(name for name in target.list_names("") if _NAME.fullmatch(name)):
+        try:
+            found.append(FoundSavepoint(directory, read_savepoint(target, directory), ""))
+        except NotFound:
+            found.append(FoundSavepoint(directory, None, "it was never finished, or is being disposed of"))
+        except SnapshotError as error:
+            found.append(FoundSavepoint(directory, None, str(error)))
+    return found
+
+
+def dispose_savepoint(target: MetadataStore, directory: str) -> None:
+    """Delete a savepoint, or what is left of an unfinished one: its metadata first, then its data, then the directory.
+
+    Idempotent. A crash on the way leaves something that is no savepoint any more and can be disposed of again.
+
+    Raises:
+        ConfigError: The name is none that savepoints have; nothing was deleted.
+    """
+    if not _NAME.fullmatch(directory):
+        raise ConfigError(
+            f"{directory!r} is not the name of a savepoint; nothing was deleted",
+            hint="Savepoints are directories called savepoint-JOB-RANDOM.",
+            path=directory,
+        )
+    target.delete_file(f"{directory}/{_METADATA}")
+    target.delete_directory(directory)

@@ -1,0 +1,85 @@
+"""The three policies over the four ends of a job, on real directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.filesystems.errors import Fenced, StoreError
+from partfile.filesystems.faults import FailAt, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.snapshot.coordinator import CheckpointCoordinator
+from partfile.snapshot.job_end import end_job
+from partfile.snapshot.retention import JobEnd, Retention
+from partfile.snapshot.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from partfile.filesystems.faults import Interceptor
+
+KEPT = {
+    (Retention.ON_FAILURE, JobEnd.FAILED),
+    (Retention.ON_CANCELLATION, JobEnd.CANCELLED),
+    (Retention.ON_CANCELLATION, JobEnd.FAILED),
+    (Retention.ON_CANCELLATION, JobEnd.SUSPENDED),
+}
+
+
+def storage(base: Path, interceptor: Interceptor | None = None) -> CheckpointStorage:
+    store = LocalStore(str(base))
+    return CheckpointStorage(store if interceptor is None else intercept(store, interceptor), "job")
+
+
+def run_a_job(base: Path) -> CheckpointCoordinator:
+    """Three checkpoints, and a file in each place."""
+    one = CheckpointCoordinator(storage(base), writer="0", retained=3)
+    one.start(lambda _link, _id: {}, 0)
+    for name in ("shared/a", "taskowned/a", "chk-1/a"):
+        one.storage.store.create_file(f"job/{name}", b"x")
+    return one
+
+
+def files(base: Path) -> set[str]:
+    return {str(path.relative_to(base / "job")) for path in base.rglob("*") if path.is_file()}
+
+
+@pytest.mark.item("DL-01", "DL-02", "DL-03", "DL-06")
+@pytest.mark.parametrize("retention", Retention)
+@pytest.mark.parametrize("end", JobEnd)
+def test_the_policy_decides_at_each_end(tmp_path: Path, retention: Retention, end: JobEnd) -> None:
+    """Kept checkpoints stay whole and readable; deleted ones leave nothing but what tasks own."""
+    run_a_job(tmp_path)
+    before = files(tmp_path)
+    deleted = end_job(storage(tmp_path), end, retention)
+    if (retention, end) in KEPT:
+        assert deleted == []
+        assert files(tmp_path) == before
+        assert storage(tmp_path).read_link(1) is not None
+    else:
+        assert deleted == [1]
+        assert files(tmp_path) == {"taskowned/a"}
+
+
+@pytest.mark.item("DL-01")
+def test_a_crash_on_the_way_can_be_gone_on_from(tmp_path: Path) -> None:
+    """Whichever deletion fails, doing it again ends it."""
+    for number in (1, 2, 3):
+        base = tmp_path / str(number)
+        run_a_job(base)
+        failing = FailAt(number, StoreError("crash"), only=["delete_file", "delete_directory"])
+        with pytest.raises(StoreError, match="crash"):
+            end_job(storage(base, failing), JobEnd.FINISHED, Retention.NEVER)
+        end_job(storage(base), JobEnd.FINISHED, Retention.NEVER)
+        assert files(base) == {"taskowned/a"}
+
+
+@pytest.mark.item("DL-01")
+def test_a_coordinator_that_still_runs_is_fenced(tmp_path: Path) -> None:
+    """Its predecessor is gone: the link that it creates next does not count."""
+    one = run_a_job(tmp_path)
+    end_job(storage(tmp_path), JobEnd.FINISHED, Retention.NEVER)
+    one.trigger(0)
+    with pytest.raises(Fenced):
+        one.complete({})

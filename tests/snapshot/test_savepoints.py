@@ -1,0 +1,184 @@
+"""A savepoint is complete or none, belongs to the user, and can be moved."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.filesystems.errors import AlreadyExists, ConfigError, NotFound, SnapshotCorrupt, StoreError
+from partfile.filesystems.faults import FailAt, Recorder, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.tokens import new_token
+from partfile.snapshot.model import FileHandle, LinkRef, OperatorState
+from partfile.snapshot.savepoint_model import SavepointMetadata
+from partfile.snapshot.savepoints import (
+    complete_savepoint,
+    dispose_savepoint,
+    list_savepoints,
+    read_savepoint,
+    reserve_savepoint,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def metadata(*paths: str) -> SavepointMetadata:
+    operators = {
+        f"operator-{number}": OperatorState(
+            parallelism=1, coordinator=FileHandle(path=path, size_bytes=4, crc32=zlib.crc32(b"data"))
+        )
+        for number, path in enumerate(paths)
+    }
+    return SavepointMetadata(
+        savepoint_id=new_token(),
+        job="flights",
+        taken_by=LinkRef(checkpoint_id=7, nonce="n"),
+        time_ms=1,
+        writer="0",
+        ends_the_job=False,
+        operators=operators,
+    )
+
+
+def make(target: LocalStore, taken: SavepointMetadata | None = None) -> str:
+    directory = reserve_savepoint(target, "flights")
+    target.create_file(f"{directory}/a.state", b"data")
+    complete_savepoint(target, directory, taken or metadata("a.state"))
+    return directory
+
+
+@pytest.mark.item("SP-05")
+def test_the_name_tells_the_job(tmp_path: Path) -> None:
+    """savepoint-, six characters of the job, something random; two of one job differ."""
+    target = LocalStore(str(tmp_path))
+    first, second = make(target), make(target)
+    assert re.fullmatch(r"savepoint-flight-[0-9a-f]{12}", first)
+    assert first != second
+    assert sorted(path.name for path in (tmp_path / first).iterdir()) == ["_metadata", "a.state"]
+
+
+@pytest.mark.item("SP-05")
+def test_a_taken_name_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that something lies under is left alone and another one taken; after ten it gives up."""
+    target = LocalStore(str(tmp_path))
+    drawn = iter(["0" * 32, "0" * 32, "1" * 32])
+    monkeypatch.setattr("partfile.snapshot.savepoints.new_token", lambda: next(drawn))
+    assert reserve_savepoint(target, "job") == "savepoint-job-" + "0" * 12
+    assert reserve_savepoint(target, "job") == "savepoint-job-" + "1" * 12
+    monkeypatch.setattr("partfile.snapshot.savepoints.new_token", lambda: "0" * 32)
+    with pytest.raises(StoreError, match="10 names"):
+        reserve_savepoint(target, "job")
+
+
+@pytest.mark.item("SP-06")
+@pytest.mark.parametrize("verb", ["create_file", "read_file"])
+def test_a_target_that_cannot_be_used_is_found_out_first(tmp_path: Path, verb: str) -> None:
+    """The name is reserved by writing and reading in the new directory: what cannot do that fails before any work."""
+    target = intercept(LocalStore(str(tmp_path)), FailAt(1, StoreError("no access"), only=[verb]))
+    with pytest.raises(StoreError, match="no access"):
+        reserve_savepoint(target, "job")
+
+
+@pytest.mark.item("SP-07", "SP-17")
+def test_a_moved_copy_reads_the_same(tmp_path: Path) -> None:
+    """All names are relative to the directory; the original may be deleted."""
+    target = LocalStore(str(tmp_path / "target"))
+    taken = metadata("a.state")
+    directory = make(target, taken)
+    shutil.move(tmp_path / "target" / directory, tmp_path / "elsewhere" / "by-another-name")
+    moved = LocalStore(str(tmp_path / "elsewhere"))
+    assert read_savepoint(moved, "by-another-name") == taken
+    assert list_savepoints(target) == []
+
+
+@pytest.mark.item("SP-07", "SP-17")
+def test_a_savepoint_names_nothing_outside(tmp_path: Path) -> None:
+    """A handle into another directory is refused when it is made and when it is read."""
+    for path in ("../a.state", "chk-1/a.state", "shared/a", "/a"):
+        with pytest.raises(ValueError, match=r"path|directory"):
+            metadata(path)
+    target = LocalStore(str(tmp_path))
+    directory = make(target)
+    raw = json.loads(metadata("a.state").model_dump_json())
+    raw["operators"]["operator-0"]["coordinator"]["path"] = "shared/a"
+    body = json.dumps(raw).encode()
+    header = f"partfile savepoint 1 {len(body)} {zlib.crc32(body):08x}\n".encode()
+    (tmp_path / directory / "_metadata").write_bytes(header + body + b"\n")
+    with pytest.raises(SnapshotCorrupt, match="not in its directory"):
+        read_savepoint(target, directory)
+
+
+@pytest.mark.item("SP-02")
+def test_only_what_has_state_is_named(tmp_path: Path) -> None:
+    """The content is a map from operator id to state."""
+    target = LocalStore(str(tmp_path))
+    directory = make(target, metadata("a.state"))
+    assert list(read_savepoint(target, directory).operators) == ["operator-0"]
+
+
+@pytest.mark.item("SP-16")
+def test_disposing_is_whole_at_every_crash(tmp_path: Path) -> None:
+    """Metadata goes first: whichever call a crash comes before, it is whole or none, and disposing again ends it."""
+    recorder = Recorder()
+    dispose_savepoint(intercept(LocalStore(str(tmp_path)), recorder), make(LocalStore(str(tmp_path))))
+    assert list(tmp_path.iterdir()) == []
+    assert recorder.names == ["delete_file", "delete_directory"]
+    for number in range(1, len(recorder.calls) + 1):
+        target = LocalStore(str(tmp_path))
+        directory = make(target)
+        with pytest.raises(StoreError):
+            dispose_savepoint(intercept(target, FailAt(number, StoreError("crash"))), directory)
+        if number == 1:
+            assert read_savepoint(target, directory).job == "flights"
+        else:
+            with pytest.raises(NotFound, match="is no savepoint"):
+                read_savepoint(target, directory)
+        dispose_savepoint(target, directory)
+        dispose_savepoint(target, directory)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.item("SP-16", "SP-17")
+def test_disposing_of_one_leaves_the_others(tmp_path: Path) -> None:
+    """Nothing is shared, and only directories that are savepoints by name are ever deleted."""
+    target = LocalStore(str(tmp_path))
+    first, second = make(target), make(target)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("x")
+    dispose_savepoint(target, first)
+    assert read_savepoint(target, second).job == "flights"
+    for name in ("data", "..", "savepoint-x", f"{second}/..", f"a/{second}"):
+        with pytest.raises(ConfigError, match="not the name of a savepoint"):
+            dispose_savepoint(target, name)
+    assert (tmp_path / "data" / "file").exists()
+
+
+@pytest.mark.item("SP-26")
+def test_a_list_shows_the_unfinished_and_the_damaged(tmp_path: Path) -> None:
+    """Every savepoint is listed by name, each of the others with its problem; other directories are not."""
+    target = LocalStore(str(tmp_path))
+    whole, damaged, unfinished = make(target), make(target), reserve_savepoint(target, "flights")
+    path = tmp_path / damaged / "_metadata"
+    path.write_bytes(path.read_bytes()[:-3])
+    (tmp_path / "other").mkdir()
+    found = {one.directory: one for one in list_savepoints(target)}
+    assert set(found) == {whole, damaged, unfinished}
+    assert found[whole].metadata is not None
+    assert not found[whole].problem
+    assert "damaged" in found[damaged].problem
+    assert "never finished" in found[unfinished].problem
+
+
+@pytest.mark.item("SP-05")
+def test_a_savepoint_is_never_overwritten(tmp_path: Path) -> None:
+    """Its metadata is created exclusively."""
+    target = LocalStore(str(tmp_path))
+    directory = make(target)
+    with pytest.raises(AlreadyExists):
+        complete_savepoint(target, directory, metadata("a.state"))
