@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,6 +12,7 @@ from partfile.filesystems.port import PartHandle, check_relative_path
 from partfile.sink.options import Options
 
 HIDING_PREFIXES = ("_", ".")
+_NUMBER = re.compile(r"([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,18})(?![0-9])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,13 @@ class PartNaming(Options):
         for name in names:
             check_relative_path(name)
         return self
+
+    def number_of(self, name: str) -> PartNumber | None:
+        """What a final name says; None if it is no finished part's."""
+        match = re.match(
+            rf"{re.escape(self.part_prefix)}-([0-9a-f]{{8}})-([0-9]{{1,9}})-([0-9]{{1,18}})(?![0-9])", name
+        )
+        return PartNumber(match[1], int(match[2]), int(match[3])) if match else None
 
     def handle(self, bucket: str, number: PartNumber, *, suffix: str, token: str) -> PartHandle:
         """Name a new part.

@@ -77,6 +77,8 @@ class StreamPosition(Persisted):
     """Subtasks of the last batch; the open parts are dealt out over as many."""
     hash_partitions: int | None = None
     """Number of partitions that buckets are hashed over, where they are."""
+    restored_from: str | None = None
+    """Token of the savepoint or older checkpoint that this chain was last restored from on demand."""
     user_position: JsonValue = None
     """What the caller of the plain operator wants back after a restore."""
 

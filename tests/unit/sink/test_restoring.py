@@ -1,0 +1,153 @@
+"""What a start does with a savepoint or an older checkpoint: never a row twice in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from partfile.filesystems.port import PartHandle
+from partfile.sink.naming import PartNaming, PartNumber
+from partfile.sink.planning import SinkSnapshot
+from partfile.sink.restoring import (
+    Choice,
+    FinishedPart,
+    RestorePoint,
+    choose,
+    later_parts,
+    onto_an_empty_chain,
+    over_later_parts,
+    refusal,
+)
+from partfile.sink.states import OpenPart, PendingPart, QueryPosition, StreamPosition
+
+CHAIN, OTHER = "a" * 8, "b" * 8
+
+
+def handle(name: str, length: int = 10) -> PartHandle:
+    return PartHandle(
+        bucket="", name=name, in_progress=f"_{name}.i", pending=f"_{name}.p", sidecar=f"_{name}.v", valid_length=length
+    )
+
+
+def opened(*names: str, length: int = 10) -> dict[int, tuple[OpenPart, ...]]:
+    parts = (
+        OpenPart(
+            part=handle(name, length),
+            count=0,
+            schema_fingerprint="s",
+            generation=1,
+            created_at_ms=0,
+            last_write_ms=0,
+            rows=1,
+        )
+        for name in names
+    )
+    return {0: tuple(parts)} if names else {}
+
+
+def state(max_count: int = 3, open_parts: Any = None, pending: tuple[str, ...] = (), **position: Any) -> SinkSnapshot:
+    stands = StreamPosition(**({"chain": CHAIN, "user_position": 7} | position))
+    owed = tuple(PendingPart(part=handle(name), rows=1, since=1) for name in pending)
+    return SinkSnapshot(stands, open_parts or {}, owed, max_count)
+
+
+def point(of: SinkSnapshot, *, is_newest: bool = False) -> RestorePoint:
+    return RestorePoint("t" * 32, "/sp/savepoint-a-0", of, is_newest)
+
+
+@pytest.mark.item("SP-14")
+def test_an_empty_chain_begins_with_the_savepoint() -> None:
+    """It takes the position and nothing else: no part, a chain of its own, counters from the start."""
+    taken = point(state(9, kept=True, query=QueryPosition(query_id="q", batch_id=4)))
+    assert choose(None, taken) is Choice.RESTORE
+    begun = onto_an_empty_chain(taken, OTHER)
+    assert (begun.open, begun.pending, begun.max_count) == ({}, (), -1)
+    assert begun.position == taken.state.position.model_copy(
+        update={"chain": OTHER, "kept": False, "restored_from": "t" * 32}
+    )
+
+
+@pytest.mark.item("SP-14")
+@pytest.mark.parametrize(
+    "current",
+    [
+        state(50, opened("x"), user_position=99, restored_from="t" * 32),
+        state(),
+        state(pending=("p",), kept=True, parallelism=5),
+    ],
+)
+def test_a_sink_that_stands_there_or_came_from_there_goes_on(current: SinkSnapshot) -> None:
+    """The option may stay set: restored from it already, or nothing was written since it was taken."""
+    assert choose(current, point(state())) is Choice.GO_ON
+
+
+@pytest.mark.item("SP-14")
+@pytest.mark.parametrize(
+    "current",
+    [
+        state(4),
+        state(open_parts=opened("x")),
+        state(user_position=8),
+        state(query=QueryPosition(query_id="q", batch_id=5)),
+        state(chain=OTHER),
+        state(restored_from="u" * 32, max_count=4),
+    ],
+)
+def test_a_sink_that_has_gone_on_is_refused(current: SinkSnapshot) -> None:
+    """One more part, row or batch, or another chain: restoring would write rows again (M8)."""
+    assert choose(current, point(state())) is Choice.REFUSE
+
+
+def test_the_newest_checkpoint_is_no_rollback() -> None:
+    """Whatever is open in it, the start goes on from it as always."""
+    current = state(open_parts=opened("x"))
+    assert choose(current, point(current, is_newest=True)) is Choice.GO_ON
+    assert choose(current, point(current)) is Choice.REFUSE
+
+
+def test_the_later_parts_are_named() -> None:
+    """Finished files beyond the counter, and those that were still open then; all of another chain's."""
+    files = [
+        FinishedPart(f"part-{chain}-0-{count}", PartNumber(chain, 0, count))
+        for chain in (CHAIN, OTHER)
+        for count in range(6)
+    ]
+    held = state(3, opened(f"part-{CHAIN}-0-2"))
+    assert later_parts(files, state(5), held) == [f"part-{CHAIN}-0-{count}" for count in (2, 4, 5)]
+    assert later_parts(files, state(5, chain=OTHER), held) == [f"part-{OTHER}-0-{count}" for count in range(6)]
+    error = str(refusal("u", point(held), [f"part-{number}" for number in range(30)]))
+    assert "30 later parts" in error
+    assert "'part-19' and 10 more" in error
+    assert "accept_newer=True" in error
+
+
+def test_accepting_later_parts_touches_none_of_them() -> None:
+    """Finished and promised parts are left alone; open ones go back to what they held; the counter never does."""
+    held = state(3, opened("finished", "promised", "still-open", length=5), ("old",), retired_queries=("r",))
+    current = state(
+        8, opened("still-open", "since", length=9), ("promised", "owed"), user_position=9, retired_queries=("r", "s")
+    )
+    rolled = over_later_parts(current, point(held), lambda part: part.part.name == "finished")
+    assert [(part.part.name, part.part.valid_length) for part in rolled.open[0]] == [("still-open", 5)]
+    assert [part.part.name for part in rolled.pending] == ["promised", "owed"]
+    assert rolled.max_count == 8
+    assert rolled.position.user_position == 7
+    assert rolled.position.restored_from == "t" * 32
+    assert rolled.position.retired_queries == ("r", "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (f"part-{CHAIN}-3-17.json.gz", PartNumber(CHAIN, 3, 17)),
+        (f"part-{CHAIN}-3-17", PartNumber(CHAIN, 3, 17)),
+        (f"_part-{CHAIN}-3-17.json.x.pending", None),
+        (f"part-{CHAIN}-3-.json", None),
+        ("part-00000-1234.json", None),
+        ("data.json", None),
+    ],
+)
+def test_a_final_name_tells_its_number(name: str, number: PartNumber | None) -> None:
+    """Chain, subtask and counter; a staged or foreign file has none."""
+    assert PartNaming().number_of(name) == number
