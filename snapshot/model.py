@@ -1,19 +1,13 @@
-"""What a checkpoint persists: operator state, its handles and the metadata of one link of the chain."""
+"""What a checkpoint persists: handles of operator state, and the metadata of one link of the chain."""
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, field_validator, model_serializer, model_validator
 
 from partfile.filesystems.port import Persisted, check_relative_path
-
-Mode = Literal["split", "union", "broadcast"]
-"""How a state is dealt out at a restore.
-
-split: each element to one subtask, when the parallelism changes. union: all elements to all. broadcast: all subtasks
-hold one map, as ``[key, value]`` pairs, and each gets one copy of it.
-"""
 
 LinkKind = Literal["checkpoint", "fence", "tombstone"]
 """checkpoint: holds state. fence: holds the restored state under a new generation. tombstone: closes an aborted id."""
@@ -21,21 +15,39 @@ LinkKind = Literal["checkpoint", "fence", "tombstone"]
 CheckpointId = Annotated[int, Field(ge=1)]
 
 
-class NamedState(Persisted):
-    """One state of one subtask: its elements in order, each a JSON value."""
-
-    mode: Mode
-    elements: tuple[JsonValue, ...]
-
-
-States = dict[str, NamedState]
-
-
 class InlineHandle(Persisted):
-    """State that is small enough to travel inside the acknowledgement and the metadata."""
+    """State that is small enough to travel inside the acknowledgement and the metadata.
+
+    Its JSON form holds ``text`` where the bytes are UTF-8, so that a person can read it, else ``base64``.
+    """
 
     kind: Literal["inline"] = "inline"
-    states: States
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the state."""
+        return len(self.data)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_json_form(cls, value: object) -> object:
+        if not isinstance(value, dict) or "data" in value:
+            return value
+        fields = dict(value)
+        text, base64 = fields.pop("text", None), fields.pop("base64", None)
+        if isinstance(text, str) and base64 is None:
+            return {**fields, "data": text.encode()}
+        if isinstance(base64, str) and text is None:
+            return {**fields, "data": b64decode(base64, validate=True)}
+        raise ValueError("inline state has either text or base64")
+
+    @model_serializer
+    def _json_form(self) -> dict[str, str]:
+        try:
+            return {"kind": self.kind, "text": self.data.decode()}
+        except UnicodeDecodeError:
+            return {"kind": self.kind, "base64": b64encode(self.data).decode()}
 
 
 class FileHandle(Persisted):
@@ -60,7 +72,8 @@ class SubtaskState(Persisted):
     """What one subtask acknowledged, or what is carried for one that did not run."""
 
     subtask: Annotated[int, Field(ge=0)]
-    handle: StateHandle
+    handle: StateHandle | None
+    """None if the subtask has no state."""
 
 
 class OperatorState(Persisted):
@@ -101,6 +114,15 @@ class CheckpointMetadata(Persisted):
     def ref(self) -> LinkRef:
         """This link as a reference."""
         return LinkRef(checkpoint_id=self.checkpoint_id, nonce=self.nonce)
+
+    def handles(self) -> list[InlineHandle | FileHandle]:
+        """Every handle of state in it."""
+        states = self.operators.values()
+        found = [
+            *(subtask.handle for state in states for subtask in state.subtasks),
+            *(state.coordinator for state in states),
+        ]
+        return [handle for handle in found if handle is not None]
 
     @property
     def holds_state(self) -> bool:
