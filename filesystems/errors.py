@@ -8,7 +8,9 @@ PartfileError
 │   ├── NotApplied              determinate: it did not happen
 │   │   ├── AlreadyExists       the name is taken; nothing was written
 │   │   ├── NotFound            the name is not there
-│   │   └── LeaseUnavailable    somebody else holds the lease of the part
+│   │   ├── LeaseUnavailable    somebody else holds the lease of the part
+│   │   ├── StateTooLarge       state is larger than the checkpoint storage takes
+│   │   └── SnapshotCancelled   the snapshot was given up while it was being written
 │   └── OutcomeUnknown          indeterminate: it may have happened; look before acting on it
 ├── CommitError
 │   ├── CommitConflict          somebody else's bytes are where ours should be
@@ -17,7 +19,8 @@ PartfileError
 │   └── CheckpointMismatch      the query or batch does not continue what the checkpoint holds
 ├── SnapshotError
 │   ├── SnapshotCorrupt         unreadable: wrong checksum, length, schema or shape
-│   └── SnapshotVersionError    written by a newer partfile
+│   ├── SnapshotVersionError    written by a newer partfile
+│   └── UnencodableState        a value that the codec of its state has no form for (also a ValueError)
 └── RecoveryRefused             going on would lose or overwrite committed data
 
 Every error carries a ``hint`` (what to do), and the ``path`` and ``checkpoint_id`` at fault where there are any.
@@ -95,6 +98,14 @@ class LeaseUnavailable(NotApplied):
     """Somebody else holds the lease of the part."""
 
 
+class StateTooLarge(NotApplied):
+    """State is larger than the checkpoint storage takes; the checkpoint fails, the job goes on."""
+
+
+class SnapshotCancelled(NotApplied):
+    """The snapshot was given up while it was being written; nothing of it counts, and nothing of it is left."""
+
+
 class OutcomeUnknown(StoreError):
     """The call may have happened; look at the store before acting on it, never delete."""
 
@@ -129,6 +140,10 @@ class SnapshotCorrupt(SnapshotError):
 
 class SnapshotVersionError(SnapshotError):
     """Persisted state written by a newer version than this one."""
+
+
+class UnencodableState(SnapshotError, ValueError):
+    """A value that the codec of its state has no form for, or that would not come back as it is."""
 
 
 class RecoveryRefused(PartfileError):

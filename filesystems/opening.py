@@ -43,6 +43,15 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
     return LocalStore(local_path(url), create_base=create_base)
 
 
+def check_url(url: str) -> None:
+    """Refuse a URL that no store serves, without opening one.
+
+    Raises:
+        ConfigError: The scheme is not supported, or the URL names another host or is relative.
+    """
+    local_path(url)
+
+
 def local_path(url: str) -> str:
     """Return the absolute path that a plain path or a ``file:`` URL stands for.
 

@@ -14,6 +14,7 @@ from partfile.sink.planning import SinkSnapshot
 from partfile.sink.publishing import Publisher
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.coordinator import CheckpointCoordinator
+from partfile.snapshot.operator_snapshot import write_operator_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +127,7 @@ class SinkCoordinator:
                     hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
                 )
             prepared.append(self._begin(link, checkpoint_id, admit))
-            return {OPERATOR: self._operator_state(prepared[-1], checkpoint_id)}
+            return {OPERATOR: self._operator_state(prepared[-1], checkpoint_id, now_ms)}
 
         self._checkpoints.start(restore, now_ms)
         self._state = prepared[-1]
@@ -164,7 +165,7 @@ class SinkCoordinator:
             checkpoint_id=pending.checkpoint_id,
             completed_id=self._checkpoints.completed_id,
         )
-        self._link(after)
+        self._link(after, pending.time_ms)
         return self._settle(stopwatch_ms() - began)
 
     def close_due(self, now_ms: int) -> CommitReport | None:
@@ -219,11 +220,13 @@ class SinkCoordinator:
     def _checkpoint_of_its_own(self, after: SinkSnapshot, now_ms: int) -> CommitReport:
         began = stopwatch_ms()
         self._checkpoints.trigger(now_ms)
-        self._link(after)
+        self._link(after, now_ms)
         return self._settle(stopwatch_ms() - began)
 
-    def _operator_state(self, snapshot: SinkSnapshot, checkpoint_id: int) -> OperatorState:
-        return planning.operator_state(snapshot, lambda states: self._storage.write_state(checkpoint_id, states))
+    def _operator_state(self, snapshot: SinkSnapshot, checkpoint_id: int, time_ms: int) -> OperatorState:
+        return planning.operator_state(
+            snapshot, lambda states: write_operator_state(states, self._storage, checkpoint_id, time_ms)
+        )
 
     def _tidy(self, *, is_published: bool) -> None:
         try:
@@ -234,9 +237,9 @@ class SinkCoordinator:
             completed = self._checkpoints.completed_id
             logger.warning("checkpoint %d is complete, tidying up after it failed: %s", completed, error)
 
-    def _link(self, after: SinkSnapshot) -> None:
+    def _link(self, after: SinkSnapshot, time_ms: int) -> None:
         checkpoint_id = self.newest_checkpoint_id + 1
-        self._checkpoints.complete({OPERATOR: self._operator_state(after, checkpoint_id)})
+        self._checkpoints.complete({OPERATOR: self._operator_state(after, checkpoint_id, time_ms)})
         self._state = after
 
     def _settle(self, commit_ms: float) -> CommitReport:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from partfile.sink.rolling import RollingPolicy
     from partfile.sink.states import OpenPart
-    from partfile.snapshot.model import CheckpointMetadata, StateHandle, States
+    from partfile.snapshot.model import CheckpointMetadata, StateHandle
+    from partfile.snapshot.operator_state import OperatorStateStore
+    from partfile.snapshot.state_info import States
 
 OpenParts = dict[int, tuple["OpenPart", ...]]
 """Open parts by the subtask they are assigned to."""
@@ -38,7 +40,7 @@ class SinkSnapshot:
         return cls(StreamPosition(chain=chain), {}, (), -1)
 
 
-def restored_state(link: CheckpointMetadata, read: Callable[[StateHandle], States]) -> SinkSnapshot:
+def restored_state(link: CheckpointMetadata, read: Callable[[StateHandle | None], States]) -> SinkSnapshot:
     """Assemble the state that a link holds.
 
     Args:
@@ -46,7 +48,7 @@ def restored_state(link: CheckpointMetadata, read: Callable[[StateHandle], State
         read: Resolves a state handle.
     """
     operator = link.operators[OPERATOR]
-    coordinator = CoordinatorSnapshot.from_states(read(operator.coordinator) if operator.coordinator else {})
+    coordinator = CoordinatorSnapshot.from_states(read(operator.coordinator))
     subtasks = [SubtaskSnapshot.from_states(state.subtask, read(state.handle)) for state in operator.subtasks]
     return SinkSnapshot(
         position=coordinator.position,
@@ -178,12 +180,12 @@ def _dealt(carried: OpenParts, ran: OpenParts) -> OpenParts:
     return {subtask: (*ran[subtask], *share) for subtask, share in zip(sorted(ran), shares, strict=True)}
 
 
-def operator_state(snapshot: SinkSnapshot, write: Callable[[States], StateHandle]) -> OperatorState:
+def operator_state(snapshot: SinkSnapshot, write: Callable[[OperatorStateStore], StateHandle | None]) -> OperatorState:
     """A sink's state as a link holds it.
 
     Args:
         snapshot: The state.
-        write: Keeps a state and returns its handle.
+        write: Snapshots states and returns their handle.
     """
     subtasks = [
         SubtaskSnapshot(subtask=subtask, open=snapshot.open.get(subtask, ()), max_count=snapshot.max_count)

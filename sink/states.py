@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from partfile.filesystems.errors import SnapshotCorrupt
 from partfile.filesystems.port import PartHandle, Persisted
 from partfile.sink.rolling import PartProgress
-from partfile.snapshot.model import NamedState, States
+from partfile.snapshot.codecs import JsonCodec, ModelCodec
+from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
+
+if TYPE_CHECKING:
+    from partfile.snapshot.state_info import States
 
 OPERATOR = "file-sink"
-_OPEN = "open-parts"
-_PENDING = "pending-parts"
-_COUNTER = "max-part-counter"
-_POSITION = "stream-position"
 
 
 class OpenPart(Persisted):
@@ -83,6 +83,12 @@ class StreamPosition(Persisted):
     """What the caller of the plain operator wants back after a restore."""
 
 
+_OPEN = ListStateDescriptor("open-parts", ModelCodec(OpenPart))
+_PENDING = ListStateDescriptor("pending-parts", ModelCodec(PendingPart))
+_COUNTER = ListStateDescriptor("max-part-counter", JsonCodec())
+_POSITION = ListStateDescriptor("stream-position", ModelCodec(StreamPosition))
+
+
 class SubtaskSnapshot(Persisted):
     """What one subtask hands to the coordinator at a checkpoint."""
 
@@ -92,34 +98,32 @@ class SubtaskSnapshot(Persisted):
     max_count: Annotated[int, Field(ge=-1)] = -1
     """Highest part counter this subtask knows; -1 before the first part."""
 
-    def to_states(self) -> States:
-        """This snapshot as list states: open parts are split, the counter is a union state."""
-        return {
-            _OPEN: NamedState(mode="split", elements=tuple(part.model_dump(mode="json") for part in self.open)),
-            _PENDING: NamedState(mode="split", elements=tuple(part.model_dump(mode="json") for part in self.pending)),
-            _COUNTER: NamedState(mode="union", elements=(self.max_count,)),
-        }
+    def to_states(self) -> OperatorStateStore:
+        """This snapshot as list states: parts are split, the counter is a union state."""
+        states = OperatorStateStore()
+        states.list_state(_OPEN).update(self.open)
+        states.list_state(_PENDING).update(self.pending)
+        states.union_list_state(_COUNTER).update((self.max_count,))
+        return states
 
     @classmethod
-    def from_states(cls, subtask: int, states: States) -> Self:
+    def from_states(cls, subtask: int, restored: States) -> Self:
         """The snapshot a subtask begins with, from its share of the list states.
 
         Raises:
             SnapshotCorrupt: The elements are not what this version writes.
+            SnapshotVersionError: Another version wrote them.
         """
-
-        def elements(name: str) -> tuple[JsonValue, ...]:
-            return states[name].elements if name in states else ()
-
+        states = OperatorStateStore(restored)
         try:
-            counters = [int(str(counter)) for counter in elements(_COUNTER)]
+            counters = [int(str(counter)) for counter in states.union_list_state(_COUNTER).get()]
             return cls(
                 subtask=subtask,
-                open=tuple(OpenPart.model_validate(element) for element in elements(_OPEN)),
-                pending=tuple(PendingPart.model_validate(element) for element in elements(_PENDING)),
+                open=states.list_state(_OPEN).get(),
+                pending=states.list_state(_PENDING).get(),
                 max_count=max(counters, default=-1),
             )
-        except (ValidationError, ValueError) as error:
+        except ValueError as error:
             raise SnapshotCorrupt(f"the state of subtask {subtask} is not a file sink's: {error}") from error
 
 
@@ -129,26 +133,24 @@ class CoordinatorSnapshot(Persisted):
     position: StreamPosition
     pending: tuple[PendingPart, ...] = ()
 
-    def to_states(self) -> States:
+    def to_states(self) -> OperatorStateStore:
         """This snapshot as list states."""
-        return {
-            _POSITION: NamedState(mode="split", elements=(self.position.model_dump(mode="json"),)),
-            _PENDING: NamedState(mode="split", elements=tuple(part.model_dump(mode="json") for part in self.pending)),
-        }
+        states = OperatorStateStore()
+        states.list_state(_POSITION).update((self.position,))
+        states.list_state(_PENDING).update(self.pending)
+        return states
 
     @classmethod
-    def from_states(cls, states: States) -> Self:
+    def from_states(cls, restored: States) -> Self:
         """The coordinator's state of a checkpoint.
 
         Raises:
             SnapshotCorrupt: The elements are not what this version writes.
+            SnapshotVersionError: Another version wrote them.
         """
+        states = OperatorStateStore(restored)
         try:
-            (position,) = states[_POSITION].elements
-            pending = states[_PENDING].elements if _PENDING in states else ()
-            return cls(
-                position=StreamPosition.model_validate(position),
-                pending=tuple(PendingPart.model_validate(element) for element in pending),
-            )
-        except (KeyError, ValidationError, ValueError) as error:
+            (position,) = states.list_state(_POSITION).get()
+            return cls(position=position, pending=states.list_state(_PENDING).get())
+        except ValueError as error:
             raise SnapshotCorrupt(f"the coordinator's state is not a file sink's: {error}") from error

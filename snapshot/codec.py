@@ -30,9 +30,13 @@ def encode_document(schema: str, document: BaseModel) -> bytes:
         schema: What kind of document it is, in lower-case letters and hyphens.
         document: A model whose JSON form round-trips.
     """
-    body = document.model_dump_json().encode()
+    return encode_body(schema, document.model_dump_json().encode())
+
+
+def encode_body(schema: str, body: bytes) -> bytes:
+    """Return ``body`` with a header before it and a line feed after it."""
     header = f"partfile {schema} {FORMAT_VERSION} {len(body)} {zlib.crc32(body):08x}\n"
-    return header.encode() + body + b"\n"
+    return b"".join((header.encode(), body, b"\n"))
 
 
 def decode_document(schema: str, model: type[Document], data: bytes, path: str) -> Document:
@@ -48,10 +52,20 @@ def decode_document(schema: str, model: type[Document], data: bytes, path: str) 
         SnapshotCorrupt: Header, length, checksum or content is wrong.
         SnapshotVersionError: It was written in a newer format.
     """
+    return decode_model(schema, model, decode_body(schema, data, path), path)
+
+
+def decode_body(schema: str, data: bytes, path: str) -> memoryview:
+    """Return the body of ``data``, with schema, version, length and checksum checked; nothing is copied.
+
+    Raises:
+        SnapshotCorrupt: Header, length or checksum is wrong.
+        SnapshotVersionError: It was written in a newer format.
+    """
     header = data[:_MAX_HEADER_BYTES].partition(b"\n")[0]
     match = _HEADER.fullmatch(header)
     if match is None:
-        raise SnapshotCorrupt(f"{path} does not begin with a partfile header", hint=_CORRUPT_HINT, path=path)
+        raise SnapshotCorrupt(f"{path} does not begin with a partfile header", hint=CORRUPT_HINT, path=path)
     found_schema, version, length, checksum = match.groups()
     if int(version) > FORMAT_VERSION:
         raise SnapshotVersionError(
@@ -61,15 +75,24 @@ def decode_document(schema: str, model: type[Document], data: bytes, path: str) 
         )
     if found_schema.decode() != schema:
         raise SnapshotCorrupt(f"{path} is a {found_schema.decode()} document, not a {schema}", path=path)
-    body = data[len(header) + 1 : -1]
+    body = memoryview(data)[len(header) + 1 : -1]
     if int(version) < 1 or data[-1:] != b"\n" or len(body) != int(length) or zlib.crc32(body) != int(checksum, 16):
-        raise SnapshotCorrupt(f"{path} is damaged: length or checksum is wrong", hint=_CORRUPT_HINT, path=path)
+        raise SnapshotCorrupt(f"{path} is damaged: length or checksum is wrong", hint=CORRUPT_HINT, path=path)
+    return body
+
+
+def decode_model(schema: str, model: type[Document], text: bytes | memoryview, path: str) -> Document:
+    """Return the JSON ``text`` as a model.
+
+    Raises:
+        SnapshotCorrupt: It is not JSON, or not what the model describes.
+    """
     try:
-        return model.model_validate_json(body)
+        return model.model_validate_json(bytes(text))
     except (ValidationError, ValueError, RecursionError) as error:
-        raise SnapshotCorrupt(f"{path} is not a valid {schema}: {error}", hint=_CORRUPT_HINT, path=path) from error
+        raise SnapshotCorrupt(f"{path} is not a valid {schema}: {error}", hint=CORRUPT_HINT, path=path) from error
 
 
-_CORRUPT_HINT = (
+CORRUPT_HINT = (
     "Nothing was changed. Restore the file from a backup, or go back to an older retained checkpoint on purpose."
 )

@@ -29,7 +29,7 @@ def end_job(storage: CheckpointStorage, end: JobEnd, retention: Retention) -> li
     """
     if retention.keeps_after(end):
         return []
-    names = storage.store.list_names(storage.job)
+    names = storage.store.list_names(storage.directory)
     deleted = sorted(number for number in map(layout.checkpoint_id_of, names) if number is not None)
     for checkpoint_id in deleted:
         storage.delete_checkpoint(checkpoint_id)

@@ -26,12 +26,17 @@ def published_path(checkpoint_id: int) -> str:
     return f"{checkpoint_directory(checkpoint_id)}/{_PUBLISHED}"
 
 
-def state_path(checkpoint_id: int, token: str) -> str:
-    """A state file; the token keeps rivals apart, who share the directory of the next checkpoint."""
-    return f"{checkpoint_directory(checkpoint_id)}/{token}.state"
+def state_path(directory: str, token: str) -> str:
+    """A state file of a directory; the token keeps rivals apart, who share the directory of the next checkpoint."""
+    return f"{directory}/{token}.state"
 
 
 def checkpoint_id_of(name: str) -> int | None:
     """The id in a directory name, or None if the name is something else's."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match.group(1)) if match else None
+
+
+def below(directory: str, name: str) -> str:
+    """A path inside a directory; an empty directory is the base itself."""
+    return f"{directory}/{name}" if directory else name

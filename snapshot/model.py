@@ -1,10 +1,11 @@
-"""What a checkpoint persists: operator state, its handles and the metadata of one link of the chain."""
+"""What a checkpoint persists: handles of operator state, and the metadata of one link of the chain."""
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, field_validator, model_serializer, model_validator
 
 from partfile.filesystems.port import Persisted, check_relative_path
 from partfile.snapshot import layout
@@ -12,34 +13,45 @@ from partfile.snapshot import layout
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Mode = Literal["split", "union", "broadcast"]
-"""How a state is dealt out at a restore.
-
-split: each element to one subtask, when the parallelism changes. union: all elements to all. broadcast: all subtasks
-hold one map, as ``[key, value]`` pairs, and each gets one copy of it.
-"""
-
 LinkKind = Literal["checkpoint", "fence", "tombstone"]
 """checkpoint: holds state. fence: holds the restored state under a new generation. tombstone: closes an aborted id."""
 
 CheckpointId = Annotated[int, Field(ge=1)]
 
 
-class NamedState(Persisted):
-    """One state of one subtask: its elements in order, each a JSON value."""
-
-    mode: Mode
-    elements: tuple[JsonValue, ...]
-
-
-States = dict[str, NamedState]
-
-
 class InlineHandle(Persisted):
-    """State that is small enough to travel inside the acknowledgement and the metadata."""
+    """State that is small enough to travel inside the acknowledgement and the metadata.
+
+    Its JSON form holds ``text`` where the bytes are UTF-8, so that a person can read it, else ``base64``.
+    """
 
     kind: Literal["inline"] = "inline"
-    states: States
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the state."""
+        return len(self.data)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_json_form(cls, value: object) -> object:
+        if not isinstance(value, dict) or "data" in value:
+            return value
+        fields = dict(value)
+        text, base64 = fields.pop("text", None), fields.pop("base64", None)
+        if isinstance(text, str) and base64 is None:
+            return {**fields, "data": text.encode()}
+        if isinstance(base64, str) and text is None:
+            return {**fields, "data": b64decode(base64, validate=True)}
+        raise ValueError("inline state has either text or base64")
+
+    @model_serializer
+    def _json_form(self) -> dict[str, str]:
+        try:
+            return {"kind": self.kind, "text": self.data.decode()}
+        except UnicodeDecodeError:
+            return {"kind": self.kind, "base64": b64encode(self.data).decode()}
 
 
 class FileHandle(Persisted):
@@ -64,7 +76,8 @@ class SubtaskState(Persisted):
     """What one subtask acknowledged, or what is carried for one that did not run."""
 
     subtask: Annotated[int, Field(ge=0)]
-    handle: StateHandle
+    handle: StateHandle | None
+    """None if the subtask has no state."""
 
 
 class OperatorState(Persisted):
@@ -104,8 +117,8 @@ class CheckpointMetadata(Persisted):
     @model_validator(mode="after")
     def _names_only_what_it_keeps(self) -> Self:
         own = (f"{layout.checkpoint_directory(self.checkpoint_id)}/", f"{layout.SHARED}/", f"{layout.TASK_OWNED}/")
-        for handle in file_handles(self.operators):
-            if not handle.path.startswith(own):
+        for handle in handles_of(self.operators):
+            if isinstance(handle, FileHandle) and not handle.path.startswith(own):
                 raise ValueError(f"it names {handle.path}, which may be deleted before it (S11)")
         return self
 
@@ -114,15 +127,19 @@ class CheckpointMetadata(Persisted):
         """This link as a reference."""
         return LinkRef(checkpoint_id=self.checkpoint_id, nonce=self.nonce)
 
+    def handles(self) -> list[InlineHandle | FileHandle]:
+        """Every handle of state in it."""
+        return list(handles_of(self.operators))
+
     @property
     def holds_state(self) -> bool:
         """Whether a restore can begin here."""
         return self.kind != "tombstone"
 
 
-def file_handles(operators: Mapping[str, OperatorState]) -> Iterator[FileHandle]:
-    """Every file that the operators' states are in."""
+def handles_of(operators: Mapping[str, OperatorState]) -> Iterator[InlineHandle | FileHandle]:
+    """Every handle of the operators' states."""
     for operator in operators.values():
         for handle in (*(one.handle for one in operator.subtasks), operator.coordinator):
-            if isinstance(handle, FileHandle):
+            if handle is not None:
                 yield handle

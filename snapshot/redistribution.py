@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from partfile.snapshot.model import NamedState, States
+from partfile.snapshot.state_info import NamedState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydantic import JsonValue
+    from partfile.snapshot.state_info import StateMetaInfo, States
 
 Element = TypeVar("Element")
 
@@ -28,15 +28,18 @@ def redistribute(old: Sequence[States], parallelism: int) -> list[States]:
         parallelism: The number of new subtasks, at least 1.
 
     Returns:
-        The states of the new subtasks, by index. A state without elements is left out.
+        The states of the new subtasks, by index. A state without elements is left out. Elements are moved as bytes.
+
+    Raises:
+        ValueError: A state is of one kind in one subtask and of another in another, or is keyed.
     """
     new: list[States] = [{} for _ in range(parallelism)]
     start = 0
-    for name, mode in _modes(old).items():
+    for name, info in _infos(old).items():
         elements = _elements(old, name)
-        if mode == "union":
+        if info.mode == "union":
             shares = [elements] * parallelism
-        elif mode == "broadcast":
+        elif info.mode == "broadcast":
             copies = [states[name].elements for states in old if name in states]
             shares = [copies[subtask % len(copies)] for subtask in range(parallelism)]
         elif parallelism == len(old):
@@ -45,20 +48,25 @@ def redistribute(old: Sequence[States], parallelism: int) -> list[States]:
             shares, start = deal(elements, parallelism, start)
         for states, share in zip(new, shares, strict=True):
             if share:
-                states[name] = NamedState(mode=mode, elements=share)
+                states[name] = NamedState(info, share)
     return new
 
 
-def _modes(old: Sequence[States]) -> dict[str, str]:
-    modes: dict[str, str] = {}
+def _infos(old: Sequence[States]) -> dict[str, StateMetaInfo]:
+    infos: dict[str, StateMetaInfo] = {}
     for states in old:
         for name, state in states.items():
-            if modes.setdefault(name, state.mode) != state.mode:
-                raise ValueError(f"state {name!r} is {modes[name]} in one subtask and {state.mode} in another")
-    return modes
+            known = infos.setdefault(name, state.info)
+            if known.mode != state.mode:
+                raise ValueError(f"state {name!r} is {known.mode} in one subtask and {state.mode} in another")
+            if known != state.info:
+                raise ValueError(f"state {name!r} has the codecs {known.codecs} here and {state.info.codecs} there")
+            if state.mode == "key-groups":
+                raise ValueError(f"state {name!r} is keyed; it is dealt out by key groups")
+    return infos
 
 
-def _elements(old: Sequence[States], name: str) -> tuple[JsonValue, ...]:
+def _elements(old: Sequence[States], name: str) -> tuple[bytes, ...]:
     return tuple(element for states in old if name in states for element in states[name].elements)
 
 

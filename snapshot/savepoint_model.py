@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from partfile.filesystems.port import Persisted
-from partfile.snapshot.model import LinkRef, OperatorState, file_handles
+from partfile.snapshot.model import FileHandle, LinkRef, OperatorState, handles_of
 
 
 class SavepointMetadata(Persisted):
@@ -30,7 +30,7 @@ class SavepointMetadata(Persisted):
 
     @model_validator(mode="after")
     def _names_only_its_own_files(self) -> Self:
-        for handle in file_handles(self.operators):
-            if "/" in handle.path:
+        for handle in handles_of(self.operators):
+            if isinstance(handle, FileHandle) and "/" in handle.path:
                 raise ValueError(f"it names {handle.path}, which is not in its directory")
         return self

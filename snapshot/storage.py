@@ -6,24 +6,20 @@ import zlib
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import AlreadyExists, NotFound, SnapshotCorrupt
-from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
 from partfile.snapshot.codec import MAX_DOCUMENT_BYTES, decode_document, encode_document
-from partfile.snapshot.model import (
-    CheckpointMetadata,
-    FileHandle,
-    InlineHandle,
-    StateHandle,
-    States,
-)
+from partfile.snapshot.model import CheckpointMetadata, InlineHandle
+from partfile.snapshot.state_file import decode_states
+from partfile.snapshot.storage_settings import FileStreamSettings
 
 if TYPE_CHECKING:
     from partfile.filesystems.port import MetadataStore
+    from partfile.snapshot.model import StateHandle
+    from partfile.snapshot.state_info import States
+    from partfile.snapshot.storage_settings import StreamSettings
+    from partfile.snapshot.stream_factory import CheckpointStreamFactory
 
-INLINE_THRESHOLD_BYTES = 20 * 1024
-MAX_INLINE_THRESHOLD_BYTES = 1 << 20
 _LINK_SCHEMA = "checkpoint"
-_STATE_SCHEMA = "state"
 
 
 class CheckpointStorage:
@@ -32,44 +28,52 @@ class CheckpointStorage:
     Args:
         store: Where the files are.
         job: The job's uid; also the directory below the base of ``store``.
-        inline_threshold_bytes: State of at most this size travels inline, larger state gets a file of its own.
+        streams: Where the state of its checkpoints goes.
+        create_subdirectory: False puts everything directly under the base of ``store``, which then serves one job.
     """
 
-    def __init__(self, store: MetadataStore, job: str, *, inline_threshold_bytes: int = INLINE_THRESHOLD_BYTES) -> None:
-        if not 0 <= inline_threshold_bytes <= MAX_INLINE_THRESHOLD_BYTES:
-            raise ValueError(
-                f"inline_threshold_bytes is {inline_threshold_bytes}; allowed are 0 to {MAX_INLINE_THRESHOLD_BYTES}"
-            )
+    def __init__(
+        self,
+        store: MetadataStore,
+        job: str,
+        streams: StreamSettings | None = None,
+        *,
+        create_subdirectory: bool = True,
+    ) -> None:
         self.store = store
         self.job = job
-        self._inline_threshold_bytes = inline_threshold_bytes
+        self.directory = job if create_subdirectory else ""
+        """Of the job, below the base of the store."""
+        self._streams = streams or FileStreamSettings()
 
     def path(self, name: str) -> str:
         """A path of this job, relative to the base of the store."""
-        return f"{self.job}/{name}"
+        return layout.below(self.directory, name)
 
-    def write_state(self, checkpoint_id: int, states: States) -> StateHandle:
-        """Keep ``states`` for one checkpoint: inline if small, else in a new file of its directory.
+    def stream_factory(self, checkpoint_id: int) -> CheckpointStreamFactory:
+        """Opens the streams of one subtask for a checkpoint."""
+        return self._streams.factory(self.store, self.directory, checkpoint_id)
 
-        Durability: a file is durable before its handle exists. Idempotence: none; each call writes a new file, and one
-        that no link comes to name is deleted together with the directory.
+    def read_state(self, handle: StateHandle | None) -> States:
+        """Return the operator state behind a handle, its elements still encoded; none for None.
+
+        Raises:
+            SnapshotCorrupt: The file is missing, damaged or not the one that was written.
+            SnapshotVersionError: A newer partfile wrote it.
         """
-        inline = InlineHandle(states=states)
-        data = encode_document(_STATE_SCHEMA, inline)
-        if len(data) <= self._inline_threshold_bytes:
-            return inline
-        name = layout.state_path(checkpoint_id, new_token())
-        self.store.create_file(self.path(name), data)
-        return FileHandle(path=name, size_bytes=len(data), crc32=zlib.crc32(data))
+        if handle is None:
+            return {}
+        path = "inline state" if isinstance(handle, InlineHandle) else self.path(handle.path)
+        return decode_states(self.read_bytes(handle), path)
 
-    def read_state(self, handle: StateHandle) -> States:
-        """Return the states behind a handle.
+    def read_bytes(self, handle: StateHandle) -> bytes:
+        """Return what was written to the stream that a handle came from.
 
         Raises:
             SnapshotCorrupt: The file is missing, damaged or not the one that was written.
         """
         if isinstance(handle, InlineHandle):
-            return handle.states
+            return handle.data
         path = self.path(handle.path)
         try:
             data = self.store.read_file(path, handle.size_bytes)
@@ -77,15 +81,17 @@ class CheckpointStorage:
             raise SnapshotCorrupt(f"state file {path} is missing", path=path) from error
         if len(data) != handle.size_bytes or zlib.crc32(data) != handle.crc32:
             raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path)
-        return decode_document(_STATE_SCHEMA, InlineHandle, data, path).states
+        return data
 
     def create_link(self, metadata: CheckpointMetadata) -> None:
         """Create ``chk-N/_metadata``: the commit point (S1).
 
         Raises:
             AlreadyExists: Some link is there; it may be this very one, read it back.
+            StateTooLarge: Its state together is more than the coordinator may hold; nothing was created.
             OutcomeUnknown: It may be there now.
         """
+        self._streams.check_total(metadata)
         path = self.path(layout.metadata_path(metadata.checkpoint_id))
         self.store.create_file(path, encode_document(_LINK_SCHEMA, metadata))
 
@@ -110,7 +116,7 @@ class CheckpointStorage:
 
     def list_links(self) -> list[int]:
         """The ids that have a link, ascending. Lists the job's directory, which retention bounds."""
-        ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.job)]
+        ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
         return sorted(
             number
             for number in ids

@@ -13,6 +13,7 @@ from partfile.filesystems.errors import PartfileError
 from partfile.sink.operator import SinkDescription, SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.spark.worker import spare_modules_from_collection
 from partfile.snapshot.model import SubtaskState
+from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.version import __version__
 
@@ -98,7 +99,8 @@ class WriteTask:
             rows, size = operator.rows_written, operator.bytes_written
         finally:
             operator.close()
-        handle = CheckpointStorage(metadata, self.job).write_state(self.checkpoint_id, snapshot.to_states())
+        storage = CheckpointStorage(metadata, self.job)
+        handle = write_operator_state(snapshot.to_states(), storage, self.checkpoint_id, self.batch_time_ms)
         return Acknowledgement(
             self.submission,
             __version__,

@@ -11,7 +11,7 @@ from partfile.filesystems.faults import ActAt, FailAt, intercept
 from partfile.filesystems.local import LocalStore
 from partfile.snapshot.chain import Link, subsumable
 from partfile.snapshot.coordinator import CheckpointCoordinator
-from partfile.snapshot.model import InlineHandle, NamedState, OperatorState
+from partfile.snapshot.model import InlineHandle, OperatorState
 from partfile.snapshot.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def coordinator(base: Path, interceptor: Interceptor | None = None, *, retained:
 
 
 def holding(text: str) -> dict[str, OperatorState]:
-    handle = InlineHandle(states={"s": NamedState(mode="split", elements=(text,))})
+    handle = InlineHandle(data=text.encode())
     return {"o": OperatorState(parallelism=0, coordinator=handle)}
 
 
@@ -43,7 +43,7 @@ def held(link: CheckpointMetadata | None) -> str | None:
         return None
     handle = link.operators["o"].coordinator
     assert isinstance(handle, InlineHandle)
-    return str(handle.states["s"].elements[0])
+    return handle.data.decode()
 
 
 def start(one: CheckpointCoordinator, seen: Callable[[str | None], object] = lambda _text: None) -> CheckpointMetadata:
@@ -237,21 +237,3 @@ def test_a_deletion_that_fails_is_tried_again(tmp_path: Path) -> None:
     assert storage(tmp_path).list_links() == [2, 3]
     assert one.subsume() == [1]
     assert held(start(coordinator(tmp_path))) == "b"
-
-
-def test_state_larger_than_the_threshold_gets_a_file_of_its_checkpoint(tmp_path: Path) -> None:
-    """20 KiB travel inline, one byte more lies in chk-N under a token, named by a relative path with its checksum."""
-    keep = storage(tmp_path)
-    small = {"s": NamedState(mode="split", elements=("x" * 20_000,))}
-    large = {"s": NamedState(mode="split", elements=("x" * 21_000,))}
-    assert isinstance(keep.write_state(7, small), InlineHandle)
-    handle = keep.write_state(7, large)
-    assert handle.kind == "file"
-    assert handle.path.startswith("chk-7/")
-    assert keep.read_state(handle) == large
-    (tmp_path / "job" / handle.path).write_bytes(b"x" * handle.size_bytes)
-    with pytest.raises(SnapshotCorrupt, match="not the one"):
-        keep.read_state(handle)
-    (tmp_path / "job" / handle.path).unlink()
-    with pytest.raises(SnapshotCorrupt, match="missing"):
-        keep.read_state(handle)

@@ -9,11 +9,11 @@ import pytest
 
 from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError
 from partfile.snapshot.codec import decode_document, encode_document
-from partfile.snapshot.model import CheckpointMetadata, InlineHandle, NamedState, OperatorState, SubtaskState
+from partfile.snapshot.model import CheckpointMetadata, InlineHandle, OperatorState, SubtaskState
 
 
 def sample() -> CheckpointMetadata:
-    handle = InlineHandle(states={"s": NamedState(mode="split", elements=({"a": 1, "b": ["x", None, 2.5]}, "é"))})
+    handle = InlineHandle(data="state é\n".encode())
     return CheckpointMetadata(
         checkpoint_id=7,
         kind="checkpoint",
@@ -114,3 +114,39 @@ def test_a_link_names_only_files_that_live_as_long_as_it(path: str, *, is_kept: 
         decode(document(json.dumps(raw).encode()))
     with pytest.raises(ValueError, match="S11"):
         CheckpointMetadata.model_validate(raw)
+
+
+@pytest.mark.parametrize(
+    ("data", "form"),
+    [
+        (b"", {"kind": "inline", "text": ""}),
+        ("é\n\x00".encode(), {"kind": "inline", "text": "é\n\x00"}),
+        (b"\xff\xfe", {"kind": "inline", "base64": "//4="}),
+    ],
+)
+def test_inline_state_is_text_where_it_can_be(data: bytes, form: dict[str, str]) -> None:
+    """State in UTF-8 stands readable in the metadata, other bytes as base64; both come back exactly."""
+    handle = InlineHandle(data=data)
+    assert json.loads(handle.model_dump_json()) == form
+    assert InlineHandle.model_validate_json(handle.model_dump_json()) == handle
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        {"kind": "inline"},
+        {"kind": "inline", "text": "a", "base64": "YQ=="},
+        {"kind": "inline", "base64": "Y!!!"},
+        {"kind": "inline", "base64": "Y"},
+        {"kind": "inline", "text": 1},
+        {"kind": "inline", "text": "a", "more": 1},
+        {"kind": "other"},
+        {},
+    ],
+)
+def test_a_hostile_handle_is_refused(handle: dict[str, object]) -> None:
+    """A handle that is not exactly one of the known forms is SnapshotCorrupt."""
+    raw = json.loads(sample().model_dump_json())
+    raw["operators"]["o"]["subtasks"][0]["handle"] = handle
+    with pytest.raises(SnapshotCorrupt):
+        decode(document(json.dumps(raw).encode()))

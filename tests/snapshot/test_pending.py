@@ -12,7 +12,7 @@ PENDING = PendingCheckpoint(checkpoint_id=4, time_ms=0, submission="this")
 
 
 def ack(subtask: int) -> SubtaskState:
-    return SubtaskState(subtask=subtask, handle=InlineHandle(states={}))
+    return SubtaskState(subtask=subtask, handle=InlineHandle(data=b""))
 
 
 def test_the_first_acknowledgement_of_a_subtask_counts() -> None:

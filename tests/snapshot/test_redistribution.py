@@ -6,12 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.snapshot.model import NamedState
 from partfile.snapshot.redistribution import redistribute
+from partfile.snapshot.state_info import CodecInfo, Mode, NamedState, StateMetaInfo
+
+
+def state(mode: Mode, *elements: str, name: str = "s", version: int = 1) -> NamedState:
+    codecs = {"element": CodecInfo(name="json", version=version)}
+    kinds = {"broadcast": "BROADCAST", "key-groups": "KEY_VALUE"}
+    info = StateMetaInfo.model_validate(
+        {"name": name, "type": kinds.get(mode, "OPERATOR"), "mode": mode, "codecs": codecs}
+    )
+    return NamedState(info, tuple(element.encode() for element in elements))
 
 
 def split(*elements: str) -> NamedState:
-    return NamedState(mode="split", elements=elements)
+    return state("split", *elements)
+
+
+def texts(one: NamedState) -> list[str]:
+    return [element.decode() for element in one.elements]
 
 
 OLD = [
@@ -32,9 +45,7 @@ VECTORS = {
 def test_split_state_follows_the_vectors(parallelism: int) -> None:
     """3 subtasks with states A and B rescale to 2, 4 and 5 exactly as in the reference."""
     new = redistribute(OLD, parallelism)
-    assert [{name: " ".join(map(str, state.elements)) for name, state in states.items()} for states in new] == VECTORS[
-        parallelism
-    ]
+    assert [{name: " ".join(texts(one)) for name, one in states.items()} for states in new] == VECTORS[parallelism]
 
 
 @pytest.mark.item("OS-01")
@@ -47,32 +58,45 @@ def test_split_state_stays_where_it_is_when_the_parallelism_is_unchanged() -> No
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_union_state_goes_to_everyone(parallelism: int) -> None:
     """Each subtask gets all elements of a union state, also when their number is unchanged."""
-    old = [{"m": NamedState(mode="union", elements=(number,))} for number in (3, 9)]
-    assert [states["m"].elements for states in redistribute(old, parallelism)] == [(3, 9)] * parallelism
+    old = [{"m": state("union", number)} for number in "39"]
+    assert [texts(states["m"]) for states in redistribute(old, parallelism)] == [["3", "9"]] * parallelism
 
 
 @pytest.mark.item("OS-03")
 @pytest.mark.parametrize(("parallelism", "copies"), [(1, "a"), (2, "ab"), (3, "abc"), (5, "abcab")])
 def test_broadcast_state_goes_to_everyone_once(parallelism: int, copies: str) -> None:
     """Subtask i gets copy i modulo the old number, its own if that is unchanged."""
-    old = [{"m": NamedState(mode="broadcast", elements=(["k", copy],))} for copy in "abc"]
+    old = [{"m": state("broadcast", copy)} for copy in "abc"]
     new = redistribute(old, parallelism)
-    assert [states["m"].elements for states in new] == [(["k", copy],) for copy in copies]
+    assert [texts(states["m"]) for states in new] == [[copy] for copy in copies]
     some = redistribute([old[0], {}, old[2]], 3)
-    assert [states["m"].elements[0] for states in some] == [["k", "a"], ["k", "c"], ["k", "a"]]
+    assert [texts(states["m"]) for states in some] == [["a"], ["c"], ["a"]]
 
 
 @pytest.mark.item("OS-04")
 def test_a_state_cannot_be_split_here_and_union_there() -> None:
     """One name with two modes is an error that names it."""
     with pytest.raises(ValueError, match="'m' is"):
-        redistribute([{"m": split("x")}, {"m": NamedState(mode="union", elements=("y",))}], 3)
+        redistribute([{"m": split("x")}, {"m": state("union", "y")}], 3)
 
 
-@given(st.lists(st.lists(st.integers()), min_size=1, max_size=6), st.integers(1, 9))
-def test_no_element_is_lost_or_doubled_and_shares_are_even(old: list[list[int]], parallelism: int) -> None:
+@pytest.mark.item("OS-04")
+def test_a_state_cannot_have_two_codecs() -> None:
+    """Elements of different codecs cannot be dealt into one list."""
+    with pytest.raises(ValueError, match="codecs"):
+        redistribute([{"m": split("x")}, {"m": state("split", "y", version=2)}], 3)
+
+
+def test_keyed_state_is_not_dealt_out_here() -> None:
+    """Key groups have rules of their own."""
+    with pytest.raises(ValueError, match="keyed"):
+        redistribute([{"m": state("key-groups", "x")}], 3)
+
+
+@given(st.lists(st.lists(st.binary(max_size=3)), min_size=1, max_size=6), st.integers(1, 9))
+def test_no_element_is_lost_or_doubled_and_shares_are_even(old: list[list[bytes]], parallelism: int) -> None:
     """Whatever the parallelism, the multiset of elements stays and shares differ by one at most."""
-    states = [{"s": NamedState(mode="split", elements=tuple(elements))} for elements in old]
+    states = [{"s": NamedState(split().info, tuple(elements))} for elements in old]
     new = redistribute(states, parallelism)
     shares = [list(share["s"].elements) if "s" in share else [] for share in new]
     assert [x for share in shares for x in share] == [x for elements in old for x in elements]

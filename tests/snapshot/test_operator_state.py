@@ -1,0 +1,258 @@
+"""Operator state: lists and broadcast maps, their snapshot, and what a restore gives back."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partfile.filesystems.errors import ConfigError, SnapshotCorrupt, SnapshotVersionError
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.port import Persisted
+from partfile.snapshot.closing import CloseableRegistry
+from partfile.snapshot.codecs import JsonCodec, ModelCodec
+from partfile.snapshot.operator_snapshot import OperatorStateStrategy, encode_resources, write_operator_state
+from partfile.snapshot.operator_state import BroadcastStateDescriptor, ListStateDescriptor, OperatorStateStore
+from partfile.snapshot.redistribution import redistribute
+from partfile.snapshot.result import EMPTY
+from partfile.snapshot.state_file import decode_states
+from partfile.snapshot.state_info import NamedState
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.strategy import SnapshotOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pydantic import JsonValue
+
+    from partfile.snapshot.state_info import States
+
+ITEMS: ListStateDescriptor[JsonValue] = ListStateDescriptor("items", JsonCodec())
+SEEN: ListStateDescriptor[JsonValue] = ListStateDescriptor("seen", JsonCodec())
+RULES: BroadcastStateDescriptor[Any, JsonValue] = BroadcastStateDescriptor("rules", JsonCodec(), JsonCodec())
+
+
+class Point(Persisted):
+    """A frozen element."""
+
+    number: int
+    text: str = "some text of a usual length"
+
+
+def snapshotted(states: OperatorStateStore) -> States:
+    """What a snapshot of ``states`` gives back."""
+    return decode_states(encode_resources(OperatorStateStrategy(states).sync_prepare_resources(1)), "state")
+
+
+def restored(states: OperatorStateStore) -> OperatorStateStore:
+    return OperatorStateStore(snapshotted(states))
+
+
+def test_a_list() -> None:
+    """Elements are added, replaced, read and cleared in order."""
+    items = OperatorStateStore().list_state(ITEMS)
+    items.add(1)
+    items.add_all([2, "x"])
+    assert items.get() == (1, 2, "x")
+    items.update([3])
+    assert items.get() == (3,)
+    items.update([])
+    assert items.get() == ()
+    items.add(4)
+    items.clear()
+    assert items.get() == ()
+
+
+def test_none_is_no_element() -> None:
+    """None is refused by every way in, and nothing of the same call is kept."""
+    items = OperatorStateStore().list_state(ITEMS)
+    items.add(0)
+    with pytest.raises(ConfigError, match="'items' is None"):
+        items.add(None)
+    with pytest.raises(ConfigError, match="'items' is None"):
+        items.add_all([1, None])
+    with pytest.raises(ConfigError, match="'items' is None"):
+        items.update([None])
+    assert items.get() == (0,)
+
+
+def test_a_broadcast_map() -> None:
+    """Pairs are put, replaced, looked up, removed and cleared."""
+    rules = OperatorStateStore().broadcast_state(RULES)
+    rules.put("a", 1)
+    rules.put_all({"b": 2, "a": 3})
+    assert rules.get("a") == 3
+    assert rules.get("other") is None
+    assert rules.contains("b")
+    assert rules.entries() == (("a", 3), ("b", 2))
+    assert (rules.keys(), rules.values()) == (("a", "b"), (3, 2))
+    rules.remove("a")
+    rules.remove("a")
+    assert not rules.contains("a")
+    rules.clear()
+    assert rules.entries() == ()
+
+
+@pytest.mark.item("OS-04")
+def test_one_name_is_one_state() -> None:
+    """Registering again gives the same object; another mode, kind or codec is refused."""
+    states = OperatorStateStore()
+    items, rules = states.list_state(ITEMS), states.broadcast_state(RULES)
+    assert states.list_state(ListStateDescriptor("items", JsonCodec())) is items
+    assert states.broadcast_state(RULES) is rules
+    with pytest.raises(ConfigError, match=r"'items' is registered as split .* union"):
+        states.union_list_state(ITEMS)
+    with pytest.raises(ConfigError, match="'rules'"):
+        states.list_state(ListStateDescriptor("rules", JsonCodec()))
+    with pytest.raises(ConfigError, match="model/Point"):
+        states.list_state(ListStateDescriptor("items", ModelCodec(Point)))
+
+
+@pytest.mark.item("OS-04")
+def test_a_restored_name_keeps_mode_and_codec() -> None:
+    """A snapshot's state is not taken for one of another mode, codec or version of the codec."""
+    written = OperatorStateStore()
+    written.list_state(ListStateDescriptor("points", ModelCodec(Point))).add(Point(number=1))
+    states = restored(written)
+    with pytest.raises(ConfigError, match="in the snapshot as split"):
+        states.union_list_state(ListStateDescriptor("points", ModelCodec(Point)))
+    with pytest.raises(ConfigError, match="codec model/Point, not json"):
+        states.list_state(ListStateDescriptor("points", JsonCodec()))
+    with pytest.raises(SnapshotVersionError, match="version 1 of the codec model/Point"):
+        states.list_state(ListStateDescriptor("points", ModelCodec(Point, version=2)))
+    assert states.list_state(ListStateDescriptor("points", ModelCodec(Point))).get() == (Point(number=1),)
+
+
+@pytest.mark.item("OS-05")
+def test_only_lists_and_maps_are_offered() -> None:
+    """Nothing that would have to be merged by key can be registered."""
+    offered = {name for name in vars(OperatorStateStore) if name.endswith("_state")}
+    assert offered == {"list_state", "union_list_state", "broadcast_state"}
+
+
+@pytest.mark.item("OS-01", "OS-02", "OS-03")
+@given(st.lists(st.integers()), st.lists(st.text()), st.dictionaries(st.text() | st.integers(2), st.text()))
+def test_a_snapshot_gives_back_what_was_there(items: list[int], seen: list[str], rules: dict[Any, str]) -> None:
+    """Every element and every pair survives, with the types of its keys."""
+    states = OperatorStateStore()
+    states.list_state(ITEMS).update(items)
+    states.union_list_state(SEEN).update(seen)
+    states.broadcast_state(RULES).put_all(rules)
+    back = restored(states)
+    assert back.list_state(ITEMS).get() == tuple(items)
+    assert back.union_list_state(SEEN).get() == tuple(seen)
+    assert back.broadcast_state(RULES).entries() == tuple(rules.items())
+
+
+@pytest.mark.item("OS-01", "OS-02", "OS-03")
+def test_rescaling_moves_elements_that_nobody_decodes() -> None:
+    """From 2 subtasks to 3: the list is split, the union is everywhere, each gets the copy of i modulo 2."""
+    old = []
+    for subtask in range(2):
+        states = OperatorStateStore()
+        states.list_state(ITEMS).update([subtask * 10 + n for n in range(3)])
+        states.union_list_state(SEEN).add(subtask)
+        states.broadcast_state(RULES).put("from", subtask)
+        old.append(snapshotted(states))
+    new = [OperatorStateStore(share) for share in redistribute(old, 3)]
+    assert [states.list_state(ITEMS).get() for states in new] == [(0, 1), (2, 10), (11, 12)]
+    assert [states.union_list_state(SEEN).get() for states in new] == [(0, 1)] * 3
+    assert [states.broadcast_state(RULES).get("from") for states in new] == [0, 1, 0]
+
+
+def test_a_state_that_nobody_registers_is_carried_on() -> None:
+    """It goes into the next snapshot with the same bytes, even if no codec here could read it."""
+    written = OperatorStateStore()
+    written.list_state(ITEMS).add(1)
+    foreign = NamedState(ITEMS.info("split").model_copy(update={"name": "foreign"}), (b"not json",))
+    once = OperatorStateStore({**snapshotted(written), "foreign": foreign})
+    once.list_state(ITEMS).add(2)
+    again = snapshotted(once)
+    assert again["foreign"] == foreign
+    assert again["items"].elements == (b"1", b"2")
+
+
+@pytest.mark.parametrize("element", [b"{", b"1", b"[1]", b"[[1]]", b"[[1,2,3]]", b"[[[1],2]]", b'[{"a":1,"b":2}]'])
+def test_a_damaged_map_is_corrupt(element: bytes) -> None:
+    """What is no list of pairs, or has a key that no map can hold, is SnapshotCorrupt."""
+    states = OperatorStateStore({"rules": NamedState(RULES.info, (element,))})
+    with pytest.raises(SnapshotCorrupt):
+        states.broadcast_state(RULES)
+
+
+def test_a_damaged_element_is_corrupt() -> None:
+    """An element that the codec does not know is SnapshotCorrupt when its state is registered, not before."""
+    states = OperatorStateStore({"items": NamedState(ITEMS.info("split"), (b"{",))})
+    with pytest.raises(SnapshotCorrupt):
+        states.list_state(ITEMS)
+
+
+@pytest.mark.item("SS-03", "SS-31", "OS-06")
+def test_later_changes_are_not_in_the_snapshot() -> None:
+    """After the synchronous part, elements may be added, replaced and changed in place: the snapshot stays."""
+    states = OperatorStateStore()
+    items, rules = states.list_state(ITEMS), states.broadcast_state(RULES)
+    inner: list[JsonValue] = [1]
+    items.add(inner)
+    rules.put("r", {"deep": inner})
+    taken = OperatorStateStrategy(states).sync_prepare_resources(1)
+    inner.append(2)
+    items.add(3)
+    rules.put("s", 4)
+    back = OperatorStateStore(decode_states(encode_resources(taken), "state"))
+    assert back.list_state(ITEMS).get() == ([1],)
+    assert back.broadcast_state(RULES).entries() == (("r", {"deep": [1]}),)
+
+
+@pytest.mark.item("SS-04", "SS-33")
+def test_nothing_is_written_before_the_supplier_is_called(tmp_path: Path) -> None:
+    """The asynchronous part returns at once; its file appears in chk-N with the call, with the same bytes as inline."""
+    states = OperatorStateStore()
+    states.list_state(ITEMS).add("x" * 30_000)
+    with LocalStore(str(tmp_path)) as store:
+        storage = CheckpointStorage(store, "job")
+        strategy = OperatorStateStrategy(states)
+        taken = strategy.sync_prepare_resources(7)
+        write = strategy.async_snapshot(taken, 7, 0, storage.stream_factory(7), SnapshotOptions())
+        assert store.list_names("job") == []
+        handle = write(CloseableRegistry()).primary
+        assert handle is not None
+        assert handle.kind == "file"
+        assert store.list_names("job") == ["chk-7"]
+        assert handle.path.startswith("chk-7/")
+        assert storage.read_bytes(handle) == encode_resources(taken)
+        assert storage.read_state(handle) == snapshotted(states)
+
+
+@pytest.mark.item("SS-23")
+def test_an_operator_without_state_has_no_handle(tmp_path: Path) -> None:
+    """No registered state: no bytes, no file, no handle; and None restores to nothing."""
+    with LocalStore(str(tmp_path)) as store:
+        storage = CheckpointStorage(store, "job")
+        assert write_operator_state(OperatorStateStore(), storage, 1, 0) is None
+        assert storage.read_state(None) == {}
+        strategy = OperatorStateStrategy(OperatorStateStore())
+        taken = strategy.sync_prepare_resources(1)
+        write = strategy.async_snapshot(taken, 1, 0, storage.stream_factory(1), SnapshotOptions())
+        assert write(CloseableRegistry()) is EMPTY
+
+
+@pytest.mark.item("SS-31")
+def test_copying_frozen_elements_is_a_small_part_of_the_snapshot(tmp_path: Path) -> None:
+    """The operator waits for less than a twentieth of the whole snapshot of 10 000 frozen elements."""
+    states = OperatorStateStore()
+    points = states.list_state(ListStateDescriptor("points", ModelCodec(Point)))
+    points.update(Point(number=number) for number in range(10_000))
+    shares = []
+    with LocalStore(str(tmp_path)) as store:
+        storage = CheckpointStorage(store, "job")
+        for checkpoint_id in range(1, 6):
+            began = time.perf_counter()
+            OperatorStateStrategy(states).sync_prepare_resources(checkpoint_id)
+            copied = time.perf_counter() - began
+            write_operator_state(states, storage, checkpoint_id, 0)
+            shares.append(copied / (time.perf_counter() - began))
+    assert min(shares) < 1 / 20
