@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from partfile.filesystems.port import Cut, PartStore
+    from partfile.sink.restore_on_demand import RestoreOnDemand
     from partfile.sink.rolling import RollingPolicy
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.model import CheckpointMetadata, OperatorState
+    from partfile.snapshot.model import CheckpointMetadata, LinkRef, OperatorState
     from partfile.snapshot.pending import PendingCheckpoint
     from partfile.snapshot.storage import CheckpointStorage
 
@@ -61,9 +62,13 @@ class SinkCoordinator:
         store: Where the parts are.
         storage: Where the checkpoints are.
         settings: What to do at a checkpoint.
+        on_demand: What a start begins with instead of the newest checkpoint.
     """
 
-    def __init__(self, store: PartStore, storage: CheckpointStorage, settings: CommitSettings) -> None:
+    def __init__(
+        self, store: PartStore, storage: CheckpointStorage, settings: CommitSettings, on_demand: RestoreOnDemand
+    ) -> None:
+        self._on_demand = on_demand
         self._store = store
         self._storage = storage
         self._settings = settings
@@ -93,6 +98,16 @@ class SinkCoordinator:
         return self._checkpoints.newest.generation
 
     @property
+    def job(self) -> str:
+        """The name of the chain of checkpoints."""
+        return self._storage.job
+
+    @property
+    def newest_link(self) -> LinkRef:
+        """The newest link."""
+        return self._checkpoints.newest.ref
+
+    @property
     def newest_checkpoint_id(self) -> int:
         """Id of the newest link; the next checkpoint takes the one after it."""
         return self._checkpoints.newest.checkpoint_id
@@ -100,7 +115,7 @@ class SinkCoordinator:
     def look(self) -> SinkSnapshot | None:
         """The state by the newest checkpoint, None if there is none; changes nothing, fences nobody."""
         link = self._checkpoints.look()
-        return planning.restored_state(link, self._storage.read_state) if link else None
+        return planning.restored_state(link.operators, self._storage.read_state) if link else None
 
     def start(
         self, admit: Callable[[StreamPosition], None], now_ms: int, *, succeeding: int | None = None
@@ -192,6 +207,22 @@ class SinkCoordinator:
         after = planning.at_clean_end(before, keep=keep, checkpoint_id=self.newest_checkpoint_id + 1)
         return self._checkpoint_of_its_own(after, now_ms)
 
+    def roll_everything(self, now_ms: int) -> CommitReport:
+        """Roll and publish every open part by a checkpoint of its own, so that nothing is staged any more.
+
+        Raises:
+            PartfileError: A part could not be published; it is tried again at the next checkpoint.
+        """
+        after = planning.at_clean_end(self.state, keep=False, checkpoint_id=self.newest_checkpoint_id + 1)
+        report = self._checkpoint_of_its_own(after, now_ms)
+        if report.owed:
+            raise PartfileError(
+                f"{report.owed} parts could not be published, so there can be no savepoint",
+                hint="The log says why; they are tried again at the next checkpoint. Ask for a savepoint after that.",
+                checkpoint_id=report.checkpoint_id,
+            )
+        return report
+
     def publish_owed(self) -> CommitReport | None:
         """Try again to publish what the newest checkpoint still owes; None if it owes nothing."""
         return self._settle(0.0) if self.state.pending else None
@@ -203,11 +234,13 @@ class SinkCoordinator:
     def _begin(
         self, link: CheckpointMetadata | None, checkpoint_id: int, admit: Callable[[StreamPosition], None]
     ) -> SinkSnapshot:
-        if link is None:
-            fresh = SinkSnapshot.fresh(new_chain_id())
+        current = None if link is None else planning.restored_state(link.operators, self._storage.read_state)
+        demanded = self._on_demand.begin(current)
+        if link is None or current is None:
+            fresh = demanded or SinkSnapshot.fresh(new_chain_id())
             admit(fresh.position)
             return fresh
-        restored = planning.restored_state(link, self._storage.read_state)
+        restored = demanded or current
         admit(restored.position)
         return planning.begin_generation(
             restored,
@@ -224,8 +257,9 @@ class SinkCoordinator:
         return self._settle(stopwatch_ms() - began)
 
     def _operator_state(self, snapshot: SinkSnapshot, checkpoint_id: int, time_ms: int) -> OperatorState:
+        streams = self._storage.stream_factory(checkpoint_id)
         return planning.operator_state(
-            snapshot, lambda states: write_operator_state(states, self._storage, checkpoint_id, time_ms)
+            snapshot, lambda states: write_operator_state(states, streams, checkpoint_id, time_ms)
         )
 
     def _tidy(self, *, is_published: bool) -> None:

@@ -32,7 +32,8 @@ class FileSink:
         bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
         rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
         **options: ``format_options`` (for instance ``{"header": False}``), and the other fields of SinkSettings:
-            ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``storage_options``,
+            ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``savepoint_dir``,
+            ``restore_from``, ``accept_newer``, ``allow_non_restored``, ``storage_options``,
             ``retained_checkpoints``, ``max_open_parts``, ``publish_threads``, ``accept_missing``, ``on_stop``,
             ``on_gap``, ``on_new_query``, ``on_bad_bucket``, ``on_progress``, ``clock``, ``open_store``.
 
@@ -80,6 +81,25 @@ class FileSink:
             Fenced: Another query has taken the sink over.
         """
         self._spark_stream().foreach_batch(df, batch_id)
+
+    def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Take a savepoint of a running query between two of its batches; the query goes on.
+
+        Everything open is rolled and published first, by a checkpoint of its own and without a Spark job.
+
+        Args:
+            directory: Where to make it; None takes ``savepoint_dir``.
+
+        Returns:
+            Its location, for ``restore_from``.
+
+        Raises:
+            ConfigError: There is no directory for it.
+            PartfileError: No batch has come in this run yet, or a part could not be published.
+            StoreError: The directory cannot be written; no savepoint was made.
+        """
+        location: str = self._spark_stream().savepoint(directory)
+        return location
 
     def start(
         self,

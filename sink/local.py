@@ -11,8 +11,10 @@ from partfile.filesystems.errors import ConfigError, PartfileError
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.progress import BatchProgress, report
 from partfile.sink.runtime import Runtime
+from partfile.sink.savepoints import reserved_savepoint
 
 if TYPE_CHECKING:
+    import os
     from types import TracebackType
 
     from pydantic import JsonValue
@@ -123,6 +125,46 @@ class LocalSink:
         except BaseException:
             self.close()
             raise
+
+    def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Make every row written so far count, publish every part, and take a savepoint; the sink goes on.
+
+        Args:
+            directory: Where to make it; None takes ``savepoint_dir``.
+
+        Returns:
+            Its location, for ``restore_from``.
+
+        Raises:
+            ConfigError: There is no directory for it; nothing was changed.
+            PartfileError: A part could not be published; there is no savepoint.
+            StoreError: The directory cannot be written; there is no savepoint.
+        """
+        return self._savepoint(directory, ends_the_job=False)
+
+    def stop_with_savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """End with a savepoint instead of ``finish``: nothing is written after it. See ``savepoint``."""
+        location = self._savepoint(directory, ends_the_job=True)
+        self.close()
+        return location
+
+    def _savepoint(self, directory: str | os.PathLike[str] | None, *, ends_the_job: bool) -> str:
+        self._check_open()
+        coordinator = self._runtime.coordinator
+        with reserved_savepoint(self._settings, coordinator.job, directory) as reserved:
+            try:
+                self._operator.roll_all()
+                self._checkpoint()
+                coordinator.roll_everything(self._settings.clock())
+            except BaseException:
+                self.close()
+                raise
+            try:
+                return reserved.complete(coordinator, self._settings.clock(), ends_the_job=ends_the_job)
+            except BaseException:
+                if ends_the_job:
+                    self.close()
+                raise
 
     def close(self) -> None:
         """Release everything without a checkpoint: rows since the last one do not count."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.errors import SnapshotCorrupt
 from partfile.sink import lifecycle
 from partfile.sink.states import OPERATOR, CoordinatorSnapshot, PendingPart, StreamPosition, SubtaskSnapshot
 from partfile.snapshot.model import OperatorState, SubtaskState
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.rolling import RollingPolicy
     from partfile.sink.states import OpenPart
-    from partfile.snapshot.model import CheckpointMetadata, StateHandle
+    from partfile.snapshot.model import StateHandle
     from partfile.snapshot.operator_state import OperatorStateStore
     from partfile.snapshot.state_info import States
 
@@ -40,14 +41,21 @@ class SinkSnapshot:
         return cls(StreamPosition(chain=chain), {}, (), -1)
 
 
-def restored_state(link: CheckpointMetadata, read: Callable[[StateHandle | None], States]) -> SinkSnapshot:
-    """Assemble the state that a link holds.
+def restored_state(
+    operators: Mapping[str, OperatorState], read: Callable[[StateHandle | None], States]
+) -> SinkSnapshot:
+    """Assemble the state that a link or a savepoint holds.
 
     Args:
-        link: The newest link that holds state.
+        operators: The states of its operators.
         read: Resolves a state handle.
+
+    Raises:
+        SnapshotCorrupt: There is no file sink's state in it.
     """
-    operator = link.operators[OPERATOR]
+    if OPERATOR not in operators:
+        raise SnapshotCorrupt(f"there is no state of a {OPERATOR} in it, but of {sorted(operators)}")
+    operator = operators[OPERATOR]
     coordinator = CoordinatorSnapshot.from_states(read(operator.coordinator))
     subtasks = [SubtaskSnapshot.from_states(state.subtask, read(state.handle)) for state in operator.subtasks]
     return SinkSnapshot(

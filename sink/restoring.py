@@ -87,6 +87,11 @@ def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
     return replace(point.state, position=position, open={}, pending=(), max_count=-1)
 
 
+def noted(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
+    """The state of a sink that stands at the point or came from there, and will know so at its next start."""
+    return replace(current, position=current.position.model_copy(update={"restored_from": point.token}))
+
+
 def over_later_parts(
     current: SinkSnapshot, point: RestorePoint, is_finished: Callable[[OpenPart], bool]
 ) -> SinkSnapshot:

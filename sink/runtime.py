@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partfile.sink.coordinator import CommitSettings, SinkCoordinator
+from partfile.sink.restore_on_demand import RestoreOnDemand
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.version import __version__
 
@@ -42,6 +43,7 @@ class Runtime:
                 retained_checkpoints=settings.retained_checkpoints,
                 writer=__version__,
             ),
+            RestoreOnDemand(settings, self.store, self.storage),
         )
 
     @property

@@ -57,6 +57,15 @@ class SinkSettings(Options):
     """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
     checkpoint_dir: str | None = None
     """Where checkpoints go; None is ``_partfile`` below the base. The uid is a directory in it."""
+    savepoint_dir: str | None = None
+    """Where savepoints are made unless a call names another directory."""
+    restore_from: str | None = None
+    """A savepoint, or a retained checkpoint of this sink, to begin with: its directory or the ``_metadata`` in it. It
+    may stay set: a sink that was restored from it goes on from its own checkpoints."""
+    accept_newer: bool = False
+    """Restore although the sink has gone on since: what later parts hold is then written a second time."""
+    allow_non_restored: bool = False
+    """Restore a savepoint although it holds state of operators that this job does not have; it is left behind."""
     storage_options: Mapping[str, object] = Field(default_factory=dict, repr=False)
     """Passed to the store; may hold secrets, so it is never shown."""
     retained_checkpoints: int = Field(default=2, ge=1)
@@ -83,7 +92,7 @@ class SinkSettings(Options):
     open_store_in_tasks: StoreOpener = open_store
     """Opens the stores of Spark's tasks; must be picklable."""
 
-    @field_validator("base", "checkpoint_dir", mode="before")
+    @field_validator("base", "checkpoint_dir", "savepoint_dir", "restore_from", mode="before")
     @classmethod
     def _path_is_text(cls, value: object) -> object:
         path = os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -28,7 +28,7 @@ def published_path(checkpoint_id: int) -> str:
 
 def state_path(directory: str, token: str) -> str:
     """A state file of a directory; the token keeps rivals apart, who share the directory of the next checkpoint."""
-    return f"{directory}/{token}.state"
+    return below(directory, f"{token}.state")
 
 
 def checkpoint_id_of(name: str) -> int | None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.operator_state import BroadcastState, OperatorStateStore
     from partfile.snapshot.result import SnapshotResult
     from partfile.snapshot.state_info import NamedState, StateMetaInfo
-    from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.strategy import FullSnapshotResources, Supplier
     from partfile.snapshot.stream_factory import CheckpointStreamFactory
 
@@ -104,7 +103,11 @@ def encode_resources(resources: FullSnapshotResources) -> bytes:
 
 
 def write_operator_state(
-    states: OperatorStateStore, storage: CheckpointStorage, checkpoint_id: int, timestamp_ms: int
+    states: OperatorStateStore,
+    streams: CheckpointStreamFactory,
+    checkpoint_id: int,
+    timestamp_ms: int,
+    options: SnapshotOptions | None = None,
 ) -> StateHandle | None:
     """Snapshot the states in the caller's thread and return what the checkpoint names; None if there is no state.
 
@@ -113,16 +116,16 @@ def write_operator_state(
 
     Args:
         states: The live states.
-        storage: Where the checkpoint goes.
+        streams: Where it goes.
         checkpoint_id: The checkpoint.
         timestamp_ms: The coordinator's time, in milliseconds since the epoch.
+        options: What the snapshot is for; None is a checkpoint.
 
     Raises:
         StateTooLarge: The storage does not take that much; nothing was written.
     """
     runner = StrategyRunner(OperatorStateStrategy(states))
-    streams = storage.stream_factory(checkpoint_id)
-    return runner.snapshot(checkpoint_id, timestamp_ms, streams, SnapshotOptions()).result().primary
+    return runner.snapshot(checkpoint_id, timestamp_ms, streams, options or SnapshotOptions()).result().primary
 
 
 def _list_copy(state: ListState[Any]) -> tuple[StateMetaInfo, Encoder]:

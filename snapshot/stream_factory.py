@@ -40,7 +40,8 @@ class FileStreamFactory:
     Args:
         store: Where the files are.
         directory: The job's directory below the base of ``store``; empty for the base itself.
-        checkpoint_id: The checkpoint; its directory takes what is exclusive to it.
+        checkpoint_id: The checkpoint; its directory takes what is exclusive to it. None for a savepoint, which shares
+            nothing: ``directory`` is its own and takes everything.
         inline_threshold_bytes: Up to this size state travels inline, at most 1 MiB.
         write_buffer_bytes: Size of a stream's buffer; at least the threshold is used.
 
@@ -52,7 +53,7 @@ class FileStreamFactory:
         self,
         store: MetadataStore,
         directory: str,
-        checkpoint_id: int,
+        checkpoint_id: int | None,
         *,
         inline_threshold_bytes: int = DEFAULT_INLINE_THRESHOLD_BYTES,
         write_buffer_bytes: int = DEFAULT_WRITE_BUFFER_BYTES,
@@ -66,7 +67,7 @@ class FileStreamFactory:
         """Size of a stream's buffer in effect."""
 
     def create(self, scope: Scope) -> CheckpointOutputStream:
-        """Open a stream; its file lies in ``chk-N/``, ``shared/`` or ``taskowned/``."""
+        """Open a stream; its file lies in ``chk-N/``, ``shared/`` or ``taskowned/``, a savepoint's in its own."""
         return BufferedStream(
             CollectedBytes(self.buffer_bytes),
             check=lambda _position: None,
@@ -87,6 +88,8 @@ class FileStreamFactory:
         return FileHandle(path=name, size_bytes=len(data), crc32=zlib.crc32(data))
 
     def _directory_of(self, scope: Scope) -> str:
+        if self._checkpoint_id is None:
+            return ""
         if scope is Scope.EXCLUSIVE:
             return layout.checkpoint_directory(self._checkpoint_id)
         return layout.SHARED if scope is Scope.SHARED else layout.TASK_OWNED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    import os
     from types import TracebackType
 
     from pyspark.sql.streaming.query import StreamingQuery
@@ -43,6 +44,28 @@ class StartedQuery:
         self._stream.wait_for_batch()
         self._query.stop()
         self.finish()
+
+    def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Take a savepoint between two batches and go on; see ``FileSink.savepoint``."""
+        location: str = self._stream.savepoint(directory)
+        return location
+
+    def stop_with_savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Stop the query between two batches, publish everything, and take a savepoint: nothing is written after it.
+
+        Go on with ``restore_from`` and the same Spark checkpoint.
+
+        Args:
+            directory: Where to make it; None takes the sink's ``savepoint_dir``.
+
+        Returns:
+            Its location.
+
+        Raises:
+            ConfigError: There is no directory for it; the query goes on.
+            StoreError: The directory cannot be written. If that shows before the stop, the query goes on.
+        """
+        return self._stream.stop_with_savepoint(self._query, directory)
 
     def finish(self) -> None:
         """End the sink cleanly once the query has ended: publish every open part, or keep them (``on_stop``).

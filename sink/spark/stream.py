@@ -12,6 +12,7 @@ from partfile.sink.admission import Admission, admit, position_after
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.progress import report
 from partfile.sink.runtime import Runtime
+from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.spark import reporting
 from partfile.sink.spark.distribution import by_bucket
 from partfile.sink.spark.identity import OffsetsLog, current_run
@@ -20,11 +21,15 @@ from partfile.sink.spark.timer import IdleTimer
 from partfile.sink.states import QueryPosition, SubtaskSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import os
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
+    from partfile.sink.planning import SinkSnapshot
     from partfile.sink.progress import BatchProgress
+    from partfile.sink.savepoints import ReservedSavepoint
     from partfile.sink.settings import SinkSettings
     from partfile.sink.spark.identity import QueryRun
     from partfile.sink.spark.query import StartedQuery
@@ -132,6 +137,39 @@ class SparkStream:
             finally:
                 self.release()
 
+    def savepoint(self, directory: str | os.PathLike[str] | None) -> str:
+        """Take a savepoint between two batches; see FileSink.savepoint."""
+        with self._mutex:
+            self._check_fence()
+            if self._runtime is None:
+                raise PartfileError(
+                    f"sink {self._settings.uid!r} has written no batch in this run, so there is no state to save",
+                    hint="Ask for the savepoint after the first batch.",
+                )
+            with reserved_savepoint(self._settings, self._settings.uid, directory) as reserved:
+                return self._savepoint(self._runtime, reserved, ends_the_job=False)
+
+    def stop_with_savepoint(self, query: StreamingQuery, directory: str | os.PathLike[str] | None) -> str:
+        """Stop a query and end with a savepoint; see StartedQuery.stop_with_savepoint."""
+        with reserved_savepoint(self._settings, self._settings.uid, directory) as reserved:
+            self.wait_for_batch()
+            query.stop()
+            with self._mutex:
+                try:
+                    self._check_fence()
+                    self._runtime = self._runtime or self._begun(lambda _left: True)
+                    return self._savepoint(self._live(), reserved, ends_the_job=True)
+                finally:
+                    self.release()
+
+    def _savepoint(self, runtime: Runtime, reserved: ReservedSavepoint, *, ends_the_job: bool) -> str:
+        try:
+            runtime.coordinator.roll_everything(self._settings.clock())
+        except BaseException:
+            self._end_generation()
+            raise
+        return reserved.complete(runtime.coordinator, self._settings.clock(), ends_the_job=ends_the_job)
+
     def release(self) -> None:
         """Let go of everything without a clean end; the next run restores."""
         with self._mutex:
@@ -139,11 +177,23 @@ class SparkStream:
 
     def _restored_for(self, query_id: str) -> Runtime | None:
         """A new generation, if the last one was this query's and left something to do."""
+
+        def is_wanted(left: SinkSnapshot | None) -> bool:
+            query = left.position.query if left is not None else None
+            return (
+                left is not None
+                and query is not None
+                and query.query_id == query_id
+                and bool(left.open or left.pending)
+            )
+
+        return self._begun(is_wanted)
+
+    def _begun(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
+        """A new generation after the last one of this driver, if the newest checkpoint is as wanted."""
         runtime = Runtime(self._settings, self._settings.uid)
         try:
-            left = runtime.coordinator.look()
-            query = left.position.query if left is not None else None
-            if left is None or query is None or query.query_id != query_id or not (left.open or left.pending):
+            if not is_wanted(runtime.coordinator.look()):
                 runtime.close()
                 return None
             # Whoever began a generation since then goes on; only what this driver left is ended here.

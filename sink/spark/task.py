@@ -99,8 +99,8 @@ class WriteTask:
             rows, size = operator.rows_written, operator.bytes_written
         finally:
             operator.close()
-        storage = CheckpointStorage(metadata, self.job)
-        handle = write_operator_state(snapshot.to_states(), storage, self.checkpoint_id, self.batch_time_ms)
+        streams = CheckpointStorage(metadata, self.job).stream_factory(self.checkpoint_id)
+        handle = write_operator_state(snapshot.to_states(), streams, self.checkpoint_id, self.batch_time_ms)
         return Acknowledgement(
             self.submission,
             __version__,

@@ -232,7 +232,7 @@ def test_an_operator_without_state_has_no_handle(tmp_path: Path) -> None:
     """No registered state: no bytes, no file, no handle; and None restores to nothing."""
     with LocalStore(str(tmp_path)) as store:
         storage = CheckpointStorage(store, "job")
-        assert write_operator_state(OperatorStateStore(), storage, 1, 0) is None
+        assert write_operator_state(OperatorStateStore(), storage.stream_factory(1), 1, 0) is None
         assert storage.read_state(None) == {}
         strategy = OperatorStateStrategy(OperatorStateStore())
         taken = strategy.sync_prepare_resources(1)
@@ -253,6 +253,6 @@ def test_copying_frozen_elements_is_a_small_part_of_the_snapshot(tmp_path: Path)
             began = time.perf_counter()
             OperatorStateStrategy(states).sync_prepare_resources(checkpoint_id)
             copied = time.perf_counter() - began
-            write_operator_state(states, storage, checkpoint_id, 0)
+            write_operator_state(states, storage.stream_factory(checkpoint_id), checkpoint_id, 0)
             shares.append(copied / (time.perf_counter() - began))
     assert min(shares) < 1 / 20

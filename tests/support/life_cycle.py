@@ -59,16 +59,15 @@ def make_sink(base: Path, *, interceptor: Any = None, **options: Any) -> FileSin
     options.setdefault(
         "rolling", pf.RollingPolicy(max_part_bytes=25, rollover_interval_s=1e6, inactivity_interval_s=1e6)
     )
-    return FileSink(
-        base,
-        uid="life",
-        format="text",
-        bucketer=pf.HiveBucketer("bucket"),
-        clock=SteppingClock(),
-        publish_threads=1,
-        open_store=opener,
-        **options,
-    )
+    fixed: dict[str, Any] = {
+        "uid": "life",
+        "format": "text",
+        "bucketer": pf.HiveBucketer("bucket"),
+        "clock": SteppingClock(),
+        "publish_threads": 1,
+        "open_store": opener,
+    }
+    return FileSink(base, **(fixed | options))
 
 
 def rows_done(out: pf.LocalSink) -> int:

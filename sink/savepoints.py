@@ -1,0 +1,91 @@
+"""Savepoints of a sink, written where nothing is staged any more (S12)."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.errors import ConfigError, StoreError
+from partfile.filesystems.tokens import new_token
+from partfile.sink import planning
+from partfile.sink.states import OPERATOR
+from partfile.snapshot.operator_snapshot import write_operator_state
+from partfile.snapshot.savepoint_model import SavepointMetadata
+from partfile.snapshot.savepoints import complete_savepoint, dispose_savepoint, reserve_savepoint
+from partfile.snapshot.strategy import SnapshotOptions
+from partfile.snapshot.stream_factory import FileStreamFactory
+from partfile.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from partfile.filesystems.port import Store
+    from partfile.sink.coordinator import SinkCoordinator
+    from partfile.sink.settings import SinkSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedSavepoint:
+    """A savepoint in the making: its directory is there and can be written."""
+
+    store: Store
+    directory: str
+    location: str
+    """What ``restore_from`` is to name."""
+
+    def complete(self, coordinator: SinkCoordinator, now_ms: int, *, ends_the_job: bool) -> str:
+        """Write the coordinator's state, of which nothing is staged any more, and return the location.
+
+        Raises:
+            StoreError: It could not be written; there is no savepoint.
+        """
+        streams = FileStreamFactory(self.store, self.directory, None)
+        options, taken_by = SnapshotOptions("savepoint"), coordinator.newest_link
+        operator = planning.operator_state(
+            coordinator.state,
+            lambda states: write_operator_state(states, streams, taken_by.checkpoint_id, now_ms, options),
+        )
+        complete_savepoint(
+            self.store,
+            self.directory,
+            SavepointMetadata(
+                savepoint_id=new_token(),
+                job=coordinator.job,
+                taken_by=taken_by,
+                time_ms=now_ms,
+                writer=__version__,
+                ends_the_job=ends_the_job,
+                operators={OPERATOR: operator},
+            ),
+        )
+        return self.location
+
+
+@contextmanager
+def reserved_savepoint(
+    settings: SinkSettings, job: str, directory: str | os.PathLike[str] | None
+) -> Iterator[ReservedSavepoint]:
+    """Reserve a savepoint before any work is done for it, and delete what is left of it if that fails.
+
+    Args:
+        settings: The sink's options; ``savepoint_dir`` is the default directory.
+        job: The name of the chain.
+        directory: Where to make it; None takes the default.
+
+    Raises:
+        ConfigError: There is neither.
+        StoreError: The directory cannot be written or read.
+    """
+    chosen = settings.savepoint_dir if directory is None else os.fspath(directory)
+    if chosen is None:
+        raise ConfigError("there is no directory for the savepoint", hint="Pass one, or set savepoint_dir on the sink.")
+    with settings.open_store(chosen, settings.storage_options) as store:
+        name = reserve_savepoint(store, job)
+        try:
+            yield ReservedSavepoint(store, name, f"{chosen.rstrip('/')}/{name}")
+        except BaseException:
+            with suppress(StoreError):
+                dispose_savepoint(store, name)
+            raise

@@ -1,0 +1,291 @@
+"""Savepoints of the plain sink: nothing staged in them, restored anywhere, never a row twice in silence (S12, M8)."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from life_cycle import (
+    LONG,
+    assert_exactly_once,
+    assert_only_grew,
+    batch,
+    finished_files,
+    in_child,
+    make_sink,
+    rows_done,
+    rows_of,
+    run_to_the_end,
+    staged_files,
+)
+
+from partfile.filesystems.errors import ConfigError, NotFound, PartfileError, RecoveryRefused, StoreError
+from partfile.filesystems.faults import FailAt, KillAt, Recorder, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.snapshot.savepoints import (
+    complete_savepoint,
+    dispose_savepoint,
+    list_savepoints,
+    read_savepoint,
+    reserve_savepoint,
+)
+
+if TYPE_CHECKING:
+    from partfile.sink.file_sink import FileSink
+
+
+def long_sink(base: Path, **options: Any) -> FileSink:
+    return make_sink(base, rolling=LONG, **options)
+
+
+def stopped(tmp_path: Path, rows: int = 4) -> str:
+    """A sink that wrote some rows and was stopped with a savepoint."""
+    out = long_sink(tmp_path / "out").local().open()
+    out.write(batch(0, rows), position=rows)
+    return out.stop_with_savepoint(tmp_path / "savepoints")
+
+
+def continue_to(sink: FileSink, rows: int) -> int:
+    """Write from the restored position to ``rows`` and end; returns where it began."""
+    with sink.local() as out:
+        begun = rows_done(out)
+        if begun < rows:
+            out.write(batch(begun, rows - begun), position=rows)
+    return begun
+
+
+def everything(base: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
+
+
+@pytest.mark.item("SP-13", "SP-10", "SP-26")
+def test_stopping_with_a_savepoint_publishes_everything(tmp_path: Path) -> None:
+    """Every row is in a finished file, none is staged; the sink is closed; the savepoint is one file."""
+    where = stopped(tmp_path)
+    assert_exactly_once(tmp_path / "out", 4)
+    assert staged_files(tmp_path / "out") == []
+    assert [path.name for path in Path(where).iterdir()] == ["_metadata"]
+    metadata = read_savepoint(LocalStore(str(tmp_path / "savepoints")), Path(where).name)
+    assert (metadata.job, metadata.ends_the_job, list(metadata.operators)) == ("life", True, ["file-sink"])
+    assert "in-progress" not in (Path(where) / "_metadata").read_text()
+
+
+@pytest.mark.item("SP-13")
+def test_a_stopped_sink_takes_no_more_rows(tmp_path: Path) -> None:
+    """Nothing comes after the final snapshot."""
+    out = long_sink(tmp_path / "out").local().open()
+    out.stop_with_savepoint(tmp_path / "savepoints")
+    with pytest.raises(PartfileError, match="not open any more"):
+        out.write(batch(0, 1))
+
+
+@pytest.mark.item("SP-07", "SP-14", "SP-23")
+@pytest.mark.parametrize("form", ["", "/", "/_metadata"])
+def test_a_moved_savepoint_restores_onto_a_fresh_base(tmp_path: Path, form: str) -> None:
+    """Named by directory or file, from wherever it lies: the new base goes on at its position, no row twice."""
+    moved = shutil.move(stopped(tmp_path), tmp_path / "moved")
+    shutil.rmtree(tmp_path / "savepoints")
+    sink = long_sink(tmp_path / "fresh", restore_from=f"{moved}{form}")
+    assert continue_to(sink, 9) == 4
+    both = rows_of(finished_files(tmp_path / "out")) + rows_of(finished_files(tmp_path / "fresh"))
+    assert both == {f"row-{number:04d}": 1 for number in range(9)}
+
+
+@pytest.mark.item("SP-14")
+def test_another_uid_on_the_same_base_restores_too(tmp_path: Path) -> None:
+    """Its parts have a chain id of their own, so no name is taken."""
+    where = stopped(tmp_path)
+    assert continue_to(long_sink(tmp_path / "out", uid="other", restore_from=where), 9) == 4
+    assert_exactly_once(tmp_path / "out", 9)
+
+
+@pytest.mark.item("SP-14")
+def test_the_option_may_stay_set(tmp_path: Path) -> None:
+    """A restarted sink goes on from its own chain, on a fresh base and on the one that was stopped."""
+    where = stopped(tmp_path)
+    for base in ("fresh", "out"):
+        sink = long_sink(tmp_path / base, restore_from=where)
+        assert [continue_to(sink, rows) for rows in (6, 6, 9)] == [4, 6, 6]
+    assert_exactly_once(tmp_path / "out", 9)
+
+
+@pytest.mark.item("SP-01", "SP-17")
+def test_nothing_ever_deletes_a_savepoint(tmp_path: Path) -> None:
+    """It outlives ten later checkpoints, the end of the job, a restore from it, and the other savepoints."""
+    out = long_sink(tmp_path / "out", savepoint_dir=tmp_path / "savepoints").local().open()
+    out.write(batch(0, 2), position=2)
+    kept, other = Path(out.savepoint()), Path(out.savepoint())
+    data = everything(kept)
+    for done in range(2, 12):
+        out.write(batch(done, 1), position=done + 1)
+        out.checkpoint()
+    out.finish()
+    dispose_savepoint(LocalStore(str(tmp_path / "savepoints")), other.name)
+    continue_to(long_sink(tmp_path / "fresh", restore_from=kept), 3)
+    assert everything(kept) == data
+    assert not other.exists()
+    assert_exactly_once(tmp_path / "out", 12)
+
+
+@pytest.mark.item("SP-26")
+def test_the_sink_goes_on_after_a_savepoint(tmp_path: Path) -> None:
+    """What was open is published, later rows go to new parts, and restoring it gives the position of then."""
+    out = long_sink(tmp_path / "out").local().open()
+    out.write(batch(0, 3), position=3)
+    where = out.savepoint(tmp_path / "savepoints")
+    before = finished_files(tmp_path / "out")
+    assert rows_of(before).total() == 3
+    out.write(batch(3, 3), position=6)
+    out.finish()
+    assert_only_grew(before, assert_exactly_once(tmp_path / "out", 6))
+    assert continue_to(long_sink(tmp_path / "fresh", restore_from=where), 5) == 3
+
+
+@pytest.mark.item("SP-04", "SP-18")
+def test_a_savepoint_needs_a_directory(tmp_path: Path) -> None:
+    """The one passed, else the sink's; with neither it fails before any work and the sink stays open."""
+    out = long_sink(tmp_path / "out").local().open()
+    out.write(batch(0, 2), position=2)
+    before = everything(tmp_path)
+    with pytest.raises(ConfigError, match="savepoint_dir"):
+        out.savepoint()
+    assert everything(tmp_path) == before
+    assert Path(out.savepoint(tmp_path / "passed")).parent == tmp_path / "passed"
+    out.close()
+    with long_sink(tmp_path / "out", savepoint_dir=tmp_path / "default").local() as again:
+        assert Path(again.savepoint()).parent == tmp_path / "default"
+        assert Path(again.savepoint(tmp_path / "passed")).parent == tmp_path / "passed"
+
+
+@pytest.mark.item("SP-06")
+def test_a_directory_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    """The target is tried first: nothing is rolled, nothing published, and the sink goes on."""
+    (tmp_path / "file").write_text("x")
+    out = long_sink(tmp_path / "out").local().open()
+    out.write(batch(0, 2), position=2)
+    before = everything(tmp_path)
+    with pytest.raises(PartfileError, match="file"):
+        out.savepoint(tmp_path / "file")
+    assert everything(tmp_path) == before
+    out.finish()
+    assert_exactly_once(tmp_path / "out", 2)
+
+
+@pytest.mark.item("SP-06", "SP-13")
+def test_a_savepoint_that_fails_leaves_none(tmp_path: Path) -> None:
+    """Its last file cannot be written: no savepoint is left, no row is lost; a sink that was to go on does."""
+    target = tmp_path / "savepoints"
+
+    def opener(url: str, _options: Any) -> Any:
+        store = LocalStore(url)
+        return intercept(store, FailAt(2, StoreError("full"), only=["create_file"])) if url == str(target) else store
+
+    sink = long_sink(tmp_path / "out", open_store=opener)
+    out = sink.local().open()
+    out.write(batch(0, 2), position=2)
+    with pytest.raises(StoreError, match="full"):
+        out.savepoint(target)
+    assert list_savepoints(LocalStore(str(target))) == []
+    out.write(batch(2, 2), position=4)
+    with pytest.raises(StoreError, match="full"):
+        out.stop_with_savepoint(target)
+    with pytest.raises(PartfileError, match="not open any more"):
+        out.checkpoint()
+    run_to_the_end(make_sink(tmp_path / "out"), 6)
+    assert_exactly_once(tmp_path / "out", 6)
+
+
+@pytest.mark.item("SP-14", "SP-26")
+def test_a_base_that_has_moved_on_is_refused_with_its_later_parts(tmp_path: Path) -> None:
+    """M8: the error names each part that came later; nothing is changed; leaving the option out goes on."""
+    where = stopped(tmp_path)
+    before = set(finished_files(tmp_path / "out"))
+    continue_to(long_sink(tmp_path / "out"), 7)
+    later = set(finished_files(tmp_path / "out")) - before
+    held = everything(tmp_path)
+    with pytest.raises(RecoveryRefused, match=f"{len(later)} later parts") as raised:
+        continue_to(long_sink(tmp_path / "out", restore_from=where), 9)
+    assert all(name in str(raised.value) for name in later)
+    assert everything(tmp_path) == held
+    continue_to(long_sink(tmp_path / "out"), 9)
+    assert_exactly_once(tmp_path / "out", 9)
+
+
+@pytest.mark.item("SP-14")
+def test_later_parts_can_be_accepted(tmp_path: Path) -> None:
+    """On demand the sink goes back: later finished files stay as they are, their rows are there twice, none is lost."""
+    where = stopped(tmp_path)
+    continue_to(long_sink(tmp_path / "out"), 7)
+    files = finished_files(tmp_path / "out")
+    sink = long_sink(tmp_path / "out", restore_from=where, accept_newer=True)
+    assert [continue_to(sink, 9), continue_to(sink, 11)] == [4, 9]
+    after = finished_files(tmp_path / "out")
+    assert_only_grew(files, after)
+    doubled = {f"row-{number:04d}" for number in range(4, 7)}
+    assert rows_of(after) == {row: 2 if row in doubled else 1 for row in (f"row-{n:04d}" for n in range(11))}
+
+
+@pytest.mark.item("DL-10", "SP-14")
+@pytest.mark.parametrize("name", ["savepoints/savepoint-life-000000000000", "no/such/dir", "out/_partfile/life/chk-99"])
+def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    """A wrong name is an error that shows it, and nothing is made, not even a directory."""
+    stopped(tmp_path)
+    held = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StoreError, match=r"savepoint-life-000000000000|no/such|99"):
+        continue_to(long_sink(tmp_path / "out", restore_from=tmp_path / name), 9)
+    assert sorted(tmp_path.rglob("*")) == held
+
+
+@pytest.mark.item("SP-15")
+def test_state_of_an_operator_that_is_not_there(tmp_path: Path) -> None:
+    """Refused by its id, unless it may be left behind."""
+    where = Path(stopped(tmp_path))
+    store = LocalStore(str(where.parent))
+    metadata = read_savepoint(store, where.name)
+    more = metadata.model_copy(
+        update={"operators": {**metadata.operators, "my-window": metadata.operators["file-sink"]}}
+    )
+
+    name = reserve_savepoint(store, "life")
+    complete_savepoint(store, name, more)
+    with pytest.raises(RecoveryRefused, match="my-window"):
+        continue_to(long_sink(tmp_path / "fresh", restore_from=where.parent / name), 9)
+    sink = long_sink(tmp_path / "fresh", restore_from=where.parent / name, allow_non_restored=True)
+    assert continue_to(sink, 9) == 4
+
+
+@pytest.mark.item("SP-13", "SP-16")
+def test_a_kill_at_any_call_leaves_a_whole_savepoint_or_none(tmp_path: Path) -> None:
+    """SIGKILL before each call: the stream goes on exactly once, and a savepoint that reads is one that restores."""
+
+    def stop(base: Path, interceptor: Any = None) -> None:
+        out = long_sink(base / "out", interceptor=interceptor).local().open()
+        out.write(batch(0, 4), position=4)
+        out.stop_with_savepoint(base / "savepoints")
+
+    recorder = Recorder()
+    (tmp_path / "counted").mkdir()
+    stop(tmp_path / "counted", recorder)
+    whole = 0
+    for number in range(1, len(recorder.calls) + 1):
+        base = tmp_path / f"{number}"
+        base.mkdir()
+        assert in_child(partial(stop, base, KillAt(number))) == -signal.SIGKILL
+        (base / "savepoints").mkdir(exist_ok=True)
+        for found in list_savepoints(LocalStore(str(base / "savepoints"))):
+            if found.metadata is not None:
+                whole += 1
+                fresh = long_sink(base / "fresh", restore_from=base / "savepoints" / found.directory)
+                assert continue_to(fresh, 6) == 4
+                assert rows_of(finished_files(base / "fresh")) == {"row-0004": 1, "row-0005": 1}
+            else:
+                with pytest.raises(NotFound):
+                    read_savepoint(LocalStore(str(base / "savepoints")), found.directory)
+        continue_to(long_sink(base / "out"), 9)
+        assert_exactly_once(base / "out", 9)
+        shutil.rmtree(base)
+    assert whole > 0
