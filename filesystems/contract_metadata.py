@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from partfile.filesystems.contract_base import ContractBase, files_in
+from partfile.filesystems.contract_base import ContractBase
 from partfile.filesystems.errors import AlreadyExists, ConfigError, NotFound, StoreError
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ MARKER = "_partfile/uid/_marker"
 
 
 class MetadataContract(ContractBase):
-    """Everything a coordinator does with its small files."""
+    """Everything a coordinator does with its small files. Uses no part files: a MetadataStore alone can pass it.
+
+    A store that no other process sees overrides ``elsewhere`` to work on another store of this process.
+    """
 
     @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 8192])
     def test_a_created_file_is_read_back_by_another_store(
@@ -136,9 +139,7 @@ class MetadataContract(ContractBase):
         if path:
             with pytest.raises(ConfigError):
                 store.list_names(path)
-            with pytest.raises(ConfigError):
-                list(store.list(path))
-        assert not files_in(store)
+        assert store.list_names("") == []
 
     def test_a_marker_is_held_by_one_process_and_seen_by_all(self, store: Store, elsewhere: Elsewhere) -> None:
         """S13: while another process holds the marker it is seen as held and cannot be held here."""
@@ -166,14 +167,6 @@ class MetadataContract(ContractBase):
             assert store.marker_is_held(MARKER)
         assert not store.marker_is_held(MARKER)
 
-    def test_a_marker_is_not_freed_by_a_forked_child(self, store: Store, elsewhere: Elsewhere) -> None:
-        """A child that inherits the store does not hold its marker, and closing it leaves the lock with the parent."""
-        assert store.hold_marker(MARKER)
-        with elsewhere(lambda _: store.hold_marker(MARKER)) as held:
-            assert held is False
-        with elsewhere(lambda _: store.close()), elsewhere(lambda other: other.marker_is_held(MARKER)) as seen:
-            assert seen is True
-
     def test_a_deleted_marker_is_made_again(self, store: Store, elsewhere: Elsewhere) -> None:
         """A lock on a file that nobody can see proves nothing: holding it again makes and locks a visible one."""
         assert store.hold_marker(MARKER)
@@ -195,3 +188,15 @@ class MetadataContract(ContractBase):
         store.close()
         with pytest.raises(StoreError):
             store.create_file(LINK, b"")
+
+
+class ForkedMarkerContract(ContractBase):
+    """What a process that is forked does to the markers of its parent, for stores that another process can see."""
+
+    def test_a_marker_is_not_freed_by_a_forked_child(self, store: Store, elsewhere: Elsewhere) -> None:
+        """A child that inherits the store does not hold its marker, and closing it leaves the lock with the parent."""
+        assert store.hold_marker(MARKER)
+        with elsewhere(lambda _: store.hold_marker(MARKER)) as held:
+            assert held is False
+        with elsewhere(lambda _: store.close()), elsewhere(lambda other: other.marker_is_held(MARKER)) as seen:
+            assert seen is True

@@ -308,6 +308,9 @@ class MetadataStore(Protocol):
             NotFound: The marker is not visible from here: this is not the coordinator's file system.
         """
 
+    def close(self) -> None:
+        """Release markers and connections; delete nothing."""
+
 
 class Store(PartStore, MetadataStore, Protocol):
     """Both ports over one base, as every store implements them."""
@@ -317,6 +320,3 @@ class Store(PartStore, MetadataStore, Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-
-    def close(self) -> None:
-        """Release markers and connections; delete nothing."""

@@ -6,17 +6,21 @@ import zlib
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import AlreadyExists, NotFound, SnapshotCorrupt
+from partfile.filesystems.memory import MemoryMetadataStore
+from partfile.filesystems.opening import open_store
 from partfile.snapshot import layout
 from partfile.snapshot.codec import MAX_DOCUMENT_BYTES, decode_document, encode_document
 from partfile.snapshot.model import CheckpointMetadata, InlineHandle
 from partfile.snapshot.state_file import decode_states
-from partfile.snapshot.storage_settings import FileStreamSettings
+from partfile.snapshot.storage_settings import DriverMemoryStorageSettings, FileStreamSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from partfile.filesystems.port import MetadataStore
     from partfile.snapshot.model import StateHandle
     from partfile.snapshot.state_info import States
-    from partfile.snapshot.storage_settings import StreamSettings
+    from partfile.snapshot.storage_settings import StorageSettings, StreamSettings
     from partfile.snapshot.stream_factory import CheckpointStreamFactory
 
 _LINK_SCHEMA = "checkpoint"
@@ -141,3 +145,25 @@ class CheckpointStorage:
         """
         self.store.delete_file(self.path(layout.metadata_path(checkpoint_id)))
         self.store.delete_directory(self.path(layout.checkpoint_directory(checkpoint_id)))
+
+
+def open_storage(
+    settings: StorageSettings, job: str, storage_options: Mapping[str, object] | None = None
+) -> CheckpointStorage:
+    """Open the checkpoints of a job as ``select_storage`` decided.
+
+    Args:
+        settings: Where they go.
+        job: The job's uid.
+        storage_options: What the client of the store needs; none for memory.
+
+    Returns:
+        The storage; the caller closes its ``store``.
+
+    Raises:
+        NotApplied: The base cannot be written to.
+    """
+    if isinstance(settings, DriverMemoryStorageSettings):
+        return CheckpointStorage(MemoryMetadataStore(), job, settings)
+    store = open_store(settings.url, storage_options)
+    return CheckpointStorage(store, job, settings, create_subdirectory=settings.create_subdirectory)

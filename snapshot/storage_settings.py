@@ -47,7 +47,12 @@ class _Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(f"{type(self).__name__}: {error}") from error
+            raise ConfigError(f"{type(self).__name__}: {_problems(error)}") from error
+
+
+def _problems(error: ValidationError) -> str:
+    found = error.errors(include_url=False)
+    return "; ".join(": ".join([*map(str, one["loc"]), one["msg"].removeprefix("Value error, ")]) for one in found)
 
 
 class FileStreamSettings(_Settings):

@@ -106,12 +106,12 @@ class DuplicatingStream:
             return
         try:
             self._secondary.write(data)
-            if self._secondary.position != self._primary.position:
-                raise SnapshotCancelled(  # noqa: TRY301 - the one place that remembers why the copy was given up.
-                    f"the local copy is at byte {self._secondary.position}, the state at {self._primary.position}"
-                )
         except Exception as error:  # noqa: BLE001 - a copy is never worth a failed checkpoint.
             self._give_up(error)
+            return
+        if self._secondary.position != self._primary.position:
+            places = f"the local copy is at byte {self._secondary.position}, the state at {self._primary.position}"
+            self._give_up(SnapshotCancelled(places))
 
     def close_and_get_handle(self) -> StateHandle | None:
         """End the primary stream and return its handle."""
@@ -158,9 +158,5 @@ def open_result_stream(
     primary = streams.create(scope)
     if local is None or options.is_savepoint:
         return PrimaryStreamProvider(primary)
-    try:
-        copies = FileStreamFactory(local.store, local.directory, checkpoint_id, inline_threshold_bytes=0)
-        return PrimaryAndSecondaryStreamProvider(primary, copies.create(Scope.EXCLUSIVE))
-    except Exception as error:  # noqa: BLE001 - a copy is never worth a failed checkpoint.
-        logger.warning("the snapshot has no local copy: %s", error)
-        return PrimaryStreamProvider(primary)
+    copies = FileStreamFactory(local.store, local.directory, checkpoint_id, inline_threshold_bytes=0)
+    return PrimaryAndSecondaryStreamProvider(primary, copies.create(Scope.EXCLUSIVE))
