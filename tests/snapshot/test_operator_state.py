@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import ConfigError, SnapshotCorrupt, SnapshotVersionError
+from partfile.filesystems.errors import (
+    ConfigError,
+    SnapshotCancelled,
+    SnapshotCorrupt,
+    SnapshotVersionError,
+    StateTooLarge,
+)
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.port import Persisted
 from partfile.snapshot.closing import CloseableRegistry
@@ -22,6 +28,8 @@ from partfile.snapshot.state_file import decode_states
 from partfile.snapshot.state_info import NamedState
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.snapshot.strategy import SnapshotOptions
+from partfile.snapshot.stream_factory import MemoryStreamFactory
+from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,6 +233,22 @@ def test_nothing_is_written_before_the_supplier_is_called(tmp_path: Path) -> Non
         assert handle.path.startswith("chk-7/")
         assert storage.read_bytes(handle) == encode_resources(taken)
         assert storage.read_state(handle) == snapshotted(states)
+
+
+@pytest.mark.item("SS-07")
+def test_a_failed_write_closes_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State that the storage does not take leaves no stream open behind the error."""
+    states = OperatorStateStore()
+    states.list_state(ITEMS).add("x")
+    streams = MemoryStreamFactory(max_state_bytes=3)
+    stream = streams.create(Scope.EXCLUSIVE)
+    monkeypatch.setattr(streams, "create", lambda _scope: stream)
+    strategy = OperatorStateStrategy(states)
+    write = strategy.async_snapshot(strategy.sync_prepare_resources(1), 1, 0, streams, SnapshotOptions())
+    with pytest.raises(StateTooLarge):
+        write(CloseableRegistry())
+    with pytest.raises(SnapshotCancelled):
+        stream.write(b"y")
 
 
 @pytest.mark.item("SS-23")

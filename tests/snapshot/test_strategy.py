@@ -174,6 +174,19 @@ def test_failure_releases_once(store: Store, executor: Executor, *, pooled: bool
 
 
 @pytest.mark.item("SS-06")
+def test_an_interrupt_releases_once(store: Store) -> None:
+    """What is no error of the snapshot goes straight through the caller, and resources are released."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    strategy = Strategy(before_end=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(strategy, store)
+    assert strategy.resources.released == 1
+
+
+@pytest.mark.item("SS-06")
 def test_a_strategy_that_cannot_begin_releases_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the asynchronous part cannot even be made, the error is raised at once."""
     strategy = Strategy()

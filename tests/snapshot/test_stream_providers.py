@@ -172,10 +172,13 @@ def test_a_failed_primary_fails_the_snapshot(tmp_path: Path) -> None:
 
     stream = BufferedStream(CollectedBytes(1), check=lambda _: None, keep=fail, discard=lambda _: None)
     local = FileStreamFactory(LocalStore(str(tmp_path / "local")), "", 5, inline_threshold_bytes=0)
-    provider = PrimaryAndSecondaryStreamProvider(stream, local.create(Scope.EXCLUSIVE))
+    copy = local.create(Scope.EXCLUSIVE)
+    provider = PrimaryAndSecondaryStreamProvider(stream, copy)
     provider.stream.write(b"x")
     with pytest.raises(NotApplied, match="primary full"):
         provider.close_and_finalize()
+    with pytest.raises(SnapshotCancelled):
+        copy.write(b"y")
     assert files(tmp_path) == []
 
 
