@@ -9,6 +9,7 @@ PartfileError
 │   │   ├── AlreadyExists       the name is taken; nothing was written
 │   │   ├── NotFound            the name is not there
 │   │   ├── LeaseUnavailable    somebody else holds the lease of the part
+│   │   ├── FileTooLarge        a file is longer than its reader would take
 │   │   ├── StateTooLarge       state is larger than the checkpoint storage takes
 │   │   └── SnapshotCancelled   the snapshot was given up while it was being written
 │   └── OutcomeUnknown          indeterminate: it may have happened; look before acting on it
@@ -96,6 +97,10 @@ class NotFound(NotApplied):
 
 class LeaseUnavailable(NotApplied):
     """Somebody else holds the lease of the part."""
+
+
+class FileTooLarge(NotApplied):
+    """A file is longer than its reader would take; what it begins with was not looked at."""
 
 
 class StateTooLarge(NotApplied):

@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound
+from partfile.filesystems.errors import AlreadyExists, ConfigError, FileTooLarge, NotApplied, NotFound
 from partfile.filesystems.local_errors import store_error, translated
 from partfile.filesystems.port import check_relative_path
 from partfile.filesystems.tokens import new_token
@@ -65,14 +65,15 @@ def read_whole(tree: LocalTree, path: str, max_bytes: int) -> bytes:
         descriptor = tree.open_regular(directory, name, path, "read")
     try:
         with translated("read", tree.shown(path)):
-            data = b""
-            while chunk := tree.calls.read(descriptor, min(READ_BYTES, max_bytes + 1 - len(data)), len(data)):
-                data += chunk
+            chunks, size = [], 0
+            while chunk := tree.calls.read(descriptor, min(READ_BYTES, max_bytes + 1 - size), size):
+                chunks.append(chunk)
+                size += len(chunk)
     finally:
         tree.close_descriptor(descriptor, path)
-    if len(data) > max_bytes:
-        raise NotApplied(f"{tree.shown(path)!r} is longer than {max_bytes} bytes", path=path)
-    return data
+    if size > max_bytes:
+        raise FileTooLarge(f"{tree.shown(path)!r} is longer than {max_bytes} bytes", path=path)
+    return b"".join(chunks)
 
 
 def is_file(tree: LocalTree, path: str) -> bool:

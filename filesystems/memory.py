@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self
 
-from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound
+from partfile.filesystems.errors import AlreadyExists, ConfigError, FileTooLarge, NotApplied, NotFound
 from partfile.filesystems.port import check_relative_path
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class MemoryMetadataStore:
         if data is None:
             raise NotFound(f"{path} is not there", path=path)
         if len(data) > max_bytes:
-            raise NotApplied(f"{path} has {len(data)} bytes; at most {max_bytes} were expected", path=path)
+            raise FileTooLarge(f"{path} has {len(data)} bytes; at most {max_bytes} were expected", path=path)
         return data
 
     def file_exists(self, path: str) -> bool:

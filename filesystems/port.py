@@ -279,7 +279,8 @@ class MetadataStore(Protocol):
 
         Raises:
             NotFound: It is not there.
-            StoreError: It is longer than ``max_bytes``, or cannot be read.
+            FileTooLarge: It is longer than ``max_bytes``.
+            StoreError: It cannot be read.
         """
 
     def file_exists(self, path: str) -> bool:

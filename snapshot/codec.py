@@ -7,17 +7,23 @@ before anything in it is believed. A checksum finds corruption, not tampering.
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError
+from partfile.filesystems.errors import FileTooLarge, SnapshotCorrupt, SnapshotVersionError, StateTooLarge
+
+if TYPE_CHECKING:
+    from partfile.filesystems.port import MetadataStore
 
 FORMAT_VERSION = 1
-MAX_DOCUMENT_BYTES = 1 << 30
+MAX_DOCUMENT_BYTES = 1 << 28
+"""Some 500 000 open parts; a reader takes no more, so a writer makes no more."""
 _MAX_HEADER_BYTES = 128
+_MAX_DIGITS = 19
 _HEADER = re.compile(rb"partfile ([a-z-]{1,32}) ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{8})")
 
 Document = TypeVar("Document", bound=BaseModel)
@@ -34,7 +40,16 @@ def encode_document(schema: str, document: BaseModel) -> bytes:
 
 
 def encode_body(schema: str, body: bytes) -> bytes:
-    """Return ``body`` with a header before it and a line feed after it."""
+    """Return ``body`` with a header before it and a line feed after it.
+
+    Raises:
+        StateTooLarge: No reader would take it.
+    """
+    if len(body) > MAX_DOCUMENT_BYTES - _MAX_HEADER_BYTES:
+        raise StateTooLarge(
+            f"a {schema} document of {len(body)} bytes is larger than the {MAX_DOCUMENT_BYTES} that can be read again",
+            hint="Keep fewer parts open at once (max_open_parts), or fewer elements in a state.",
+        )
     header = f"partfile {schema} {FORMAT_VERSION} {len(body)} {zlib.crc32(body):08x}\n"
     return b"".join((header.encode(), body, b"\n"))
 
@@ -53,6 +68,19 @@ def decode_document(schema: str, model: type[Document], data: bytes, path: str) 
         SnapshotVersionError: It was written in a newer format.
     """
     return decode_model(schema, model, decode_body(schema, data, path), path)
+
+
+def read_document(store: MetadataStore, path: str) -> bytes:
+    """Read the whole file of a document, of which nothing is checked yet but its size.
+
+    Raises:
+        NotFound: It is not there.
+        SnapshotCorrupt: It is larger than any document that was written.
+    """
+    try:
+        return store.read_file(path, MAX_DOCUMENT_BYTES)
+    except FileTooLarge as error:
+        raise SnapshotCorrupt(f"{path} is no document: {error.message}", hint=CORRUPT_HINT, path=path) from error
 
 
 def decode_body(schema: str, data: bytes, path: str) -> memoryview:
@@ -87,10 +115,24 @@ def decode_model(schema: str, model: type[Document], text: bytes | memoryview, p
     Raises:
         SnapshotCorrupt: It is not JSON, or not what the model describes.
     """
+    data = bytes(text)
     try:
-        return model.model_validate_json(bytes(text))
+        # A model takes the last of two fields with one name, and whoever wrote two meant something else.
+        json.loads(data, object_pairs_hook=_without_doubled_names, parse_int=_of_64_bits)
+        return model.model_validate_json(data, strict=True)
     except (ValidationError, ValueError, RecursionError) as error:
         raise SnapshotCorrupt(f"{path} is not a valid {schema}: {error}", hint=CORRUPT_HINT, path=path) from error
+
+
+def _without_doubled_names(pairs: list[tuple[str, object]]) -> None:
+    names = {name for name, _ in pairs}
+    if len(names) < len(pairs):
+        raise ValueError(f"of the fields {sorted(names)} one is in it twice")
+
+
+def _of_64_bits(digits: str) -> None:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"it holds a number of {len(digits)} digits")
 
 
 CORRUPT_HINT = (

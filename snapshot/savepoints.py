@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, SnapshotError
 from partfile.filesystems.tokens import new_token
-from partfile.snapshot.codec import MAX_DOCUMENT_BYTES, decode_document, encode_document
+from partfile.snapshot.codec import decode_document, encode_document, read_document
 from partfile.snapshot.savepoint_model import SavepointMetadata
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
     """
     path = f"{directory}/{_METADATA}"
     try:
-        data = target.read_file(path, MAX_DOCUMENT_BYTES)
+        data = read_document(target, path)
     except NotFound as error:
         raise NotFound(
             f"{directory!r} in {target.base!r} is no savepoint: it has no {_METADATA}",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import AlreadyExists, NotFound, SnapshotCorrupt
+from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotFound, SnapshotCorrupt
 from partfile.filesystems.memory import MemoryMetadataStore
 from partfile.filesystems.opening import open_store
 from partfile.snapshot import layout
-from partfile.snapshot.codec import MAX_DOCUMENT_BYTES, decode_document, encode_document
+from partfile.snapshot.codec import decode_document, encode_document, read_document
 from partfile.snapshot.model import CheckpointMetadata, InlineHandle
 from partfile.snapshot.state_file import decode_states
 from partfile.snapshot.storage_settings import DriverMemoryStorageSettings, FileStreamSettings
@@ -83,6 +83,8 @@ class CheckpointStorage:
             data = self.store.read_file(path, handle.size_bytes)
         except NotFound as error:
             raise SnapshotCorrupt(f"state file {path} is missing", path=path) from error
+        except FileTooLarge as error:
+            raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path) from error
         if len(data) != handle.size_bytes or zlib.crc32(data) != handle.crc32:
             raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path)
         return data
@@ -108,7 +110,7 @@ class CheckpointStorage:
         """
         path = self.path(layout.metadata_path(checkpoint_id))
         try:
-            data = self.store.read_file(path, MAX_DOCUMENT_BYTES)
+            data = read_document(self.store, path)
         except NotFound:
             return None
         link = decode_document(_LINK_SCHEMA, CheckpointMetadata, data, path)
