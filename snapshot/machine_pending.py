@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from partfile.snapshot.actions import DiscardState, FailJob, NotifyAborted, RefuseRequest, Stray
 from partfile.snapshot.failures import FailureReason
-from partfile.snapshot.machine_state import REMEMBERED_IDS, Decision
+from partfile.snapshot.machine_state import REMEMBERED, Decision
 from partfile.snapshot.requests import RequestKind
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def abort(decision: Decision, pending: PendingCheckpoint, reason: FailureReason,
     if checkpoint_id == decision.state.linking:
         return decision
     handles = [handle for _, handle in sorted(pending.acknowledged.items(), key=lambda one: one[0])]
-    given_up = (*decision.state.given_up, checkpoint_id)[-REMEMBERED_IDS:]
+    given_up = (*decision.state.given_up, pending.submission)[-REMEMBERED:]
     aborted = (
         decision.without_pending(checkpoint_id)
         .having(unclosed=decision.state.unclosed | {checkpoint_id}, given_up=given_up)
@@ -109,7 +109,7 @@ def _counted(decision: Decision, pending: PendingCheckpoint, reason: FailureReas
 
 
 def _stray(state: CoordinatorState, event: Acknowledged) -> Decision:
-    if event.checkpoint_id in state.given_up:
+    if event.submission in state.given_up:
         return Decision(state).doing(DiscardState(event.checkpoint_id, event.handle, Stray.LATE))
     if event.checkpoint_id <= state.newest_link:
         return Decision(state).doing(DiscardState(event.checkpoint_id, event.handle, Stray.UNKNOWN_CHECKPOINT))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 10 * 60 * 1000
 MAX_PAUSE_MS = 365 * 24 * 60 * 60 * 1000
-REMEMBERED_IDS = 16
+REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,11 @@ class CoordinatorState:
     """The id whose link or tombstone is being created: one at a time, and it cannot be aborted any more."""
     unclosed: frozenset[int] = frozenset()
     """Aborted ids without a tombstone."""
-    given_up: tuple[int, ...] = ()
-    """The last aborted ids, oldest first: what comes for them is late, not unknown."""
+    given_up: tuple[str, ...] = ()
+    """The submissions of the last aborted checkpoints, oldest first: what answers them is late, not unknown.
+
+    Not their ids: a rival may use the same one.
+    """
     cleaning: int = 0
     """Rounds of deletion under way."""
     last_completion_ms: int | None = None

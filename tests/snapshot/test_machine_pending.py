@@ -113,6 +113,8 @@ def test_an_unknown_checkpoint_is_deleted_unless_a_rival_may_come_to_name_it() -
     assert machine.acknowledge(2, submission="another try") == []
     assert machine.acknowledge(3) == []
     assert machine.state.pending[0].acknowledged == {}
+    machine.tell(GivenUp(2, FailureReason.TRIGGER))
+    assert machine.acknowledge(2, submission="another try") == []
 
 
 @pytest.mark.item("CC-03", "CC-05")
