@@ -35,6 +35,25 @@ class Embedded(Owner):
             self.checkpoints.acknowledge(pending.checkpoint_id, subtask, pending.submission, HANDLE)
 
 
+class Eager(Embedded):
+    """An owner that asks for the next checkpoint while it is told of one."""
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """Ask first, note then."""
+        if checkpoint_id < 4:
+            self.checkpoints.request(RequestKind.USER)
+        super().notify_complete(checkpoint_id)
+
+
+def test_what_a_hook_reports_waits_its_turn(tmp_path: Path) -> None:
+    """An event of a hook is taken when all that belongs to the one before is done."""
+    one = Eager(tmp_path)
+    one.start()
+    assert one.told == [("complete", 1), ("complete", 2), ("complete", 3), ("complete", 4)]
+    assert one.completed == [2, 3, 4]
+    assert storage(tmp_path).list_links() == [3, 4]
+
+
 @pytest.mark.item("LT-03", "LT-04")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_loop_that_ticks_takes_checkpoints_at_intervals(seed: int, tmp_path: Path) -> None:
