@@ -15,3 +15,8 @@ def new_token() -> str:
 def new_chain_id() -> str:
     """Return the 8 hexadecimal digits that tell the files of one checkpoint chain from those of another."""
     return secrets.token_hex(4)
+
+
+def number_between(least: int, most: int) -> int:
+    """Return a random number of the range, both ends included."""
+    return least + secrets.randbelow(most - least + 1)

@@ -10,11 +10,14 @@ from partfile.filesystems.errors import Fenced, PartfileError, StoreError
 from partfile.filesystems.tokens import new_chain_id
 from partfile.sink import planning
 from partfile.sink.clock import stopwatch_ms
+from partfile.sink.commit_hooks import CommitHooks
 from partfile.sink.planning import SinkSnapshot
 from partfile.sink.publishing import Publisher
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.coordinator import CheckpointCoordinator
 from partfile.snapshot.operator_snapshot import write_operator_state
+from partfile.snapshot.requests import RequestKind
+from partfile.snapshot.settings import CoordinatorSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from partfile.sink.restore_on_demand import RestoreOnDemand
     from partfile.sink.rolling import RollingPolicy
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.model import CheckpointMetadata, LinkRef, OperatorState
+    from partfile.snapshot.model import CheckpointMetadata, LinkRef, OperatorState, SubtaskState
     from partfile.snapshot.pending import PendingCheckpoint
     from partfile.snapshot.storage import CheckpointStorage
 
@@ -72,13 +75,23 @@ class SinkCoordinator:
         self._store = store
         self._storage = storage
         self._settings = settings
+        self._hooks = CommitHooks(self._finalise, self._publish)
         self._checkpoints = CheckpointCoordinator(
-            storage, writer=settings.writer, retained=settings.retained_checkpoints
+            storage,
+            self._hooks,
+            lambda: self._now_ms,
+            CoordinatorSettings(writer=settings.writer, retained=settings.retained_checkpoints),
         )
         self._publisher = Publisher(
             store, settings.cut, settings.publish_threads, accept_missing=settings.accept_missing
         )
         self._state: SinkSnapshot | None = None
+        self._next: SinkSnapshot | None = None
+        """The state that is in force once the link that holds it is there."""
+        self._now_ms = 0
+        """The batch time, as the callers tell it."""
+        self._began_ms = 0.0
+        self._report: CommitReport | None = None
 
     @property
     def state(self) -> SinkSnapshot:
@@ -109,8 +122,15 @@ class SinkCoordinator:
 
     @property
     def newest_checkpoint_id(self) -> int:
-        """Id of the newest link; the next checkpoint takes the one after it."""
+        """Id of the newest link."""
         return self._checkpoints.newest.checkpoint_id
+
+    @property
+    def pending(self) -> PendingCheckpoint:
+        """The triggered checkpoint, with the acknowledgements that have come in."""
+        if not self._checkpoints.state.pending:
+            raise PartfileError("no checkpoint is pending; trigger one first")
+        return self._checkpoints.state.pending[-1]
 
     def look(self) -> SinkSnapshot | None:
         """The state by the newest checkpoint, None if there is none; changes nothing, fences nobody."""
@@ -132,8 +152,7 @@ class SinkCoordinator:
             SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed (S12).
             PartMissing: A part that a checkpoint vouches for is gone.
         """
-        began = stopwatch_ms()
-        prepared: list[SinkSnapshot] = []
+        self._now_ms, self._began_ms = now_ms, stopwatch_ms()
 
         def restore(link: CheckpointMetadata | None, checkpoint_id: int) -> dict[str, OperatorState]:
             if succeeding is not None and (link is None or link.generation != succeeding):
@@ -141,16 +160,23 @@ class SinkCoordinator:
                     f"generation {succeeding} of {self._storage.job!r} is not the newest any more",
                     hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
                 )
-            prepared.append(self._begin(link, checkpoint_id, admit))
-            return {OPERATOR: self._operator_state(prepared[-1], checkpoint_id, now_ms)}
+            self._next = self._begin(link, checkpoint_id, admit)
+            return self._operators(self._next, checkpoint_id)
 
-        self._checkpoints.start(restore, now_ms)
-        self._state = prepared[-1]
-        return self._settle(stopwatch_ms() - began)
+        self._checkpoints.start(restore)
+        return self._outcome()
 
     def trigger(self, now_ms: int) -> PendingCheckpoint:
-        """Begin the next checkpoint."""
-        return self._checkpoints.trigger(now_ms)
+        """Begin the next checkpoint. An older one that is still pending is given up."""
+        self.abort()
+        self._now_ms = now_ms
+        self._checkpoints.request(RequestKind.USER)
+        self._hooks.raise_failure()
+        return self.pending
+
+    def acknowledge(self, state: SubtaskState, submission: str) -> None:
+        """Take one subtask's state for the pending checkpoint; one of another submission or a second one is none."""
+        self._checkpoints.acknowledge(self.pending.checkpoint_id, state.subtask, submission, state.handle)
 
     def assignment(self) -> tuple[SubtaskSnapshot, ...]:
         """The share of each subtask that has one: its open parts and the part counter to go on from."""
@@ -165,12 +191,17 @@ class SinkCoordinator:
     ) -> CommitReport:
         """Complete a checkpoint: make its link durable, then publish its parts and subsume older checkpoints.
 
+        Args:
+            pending: The checkpoint as it was triggered.
+            acknowledged: One snapshot for each of the subtasks 0 to n-1; this acknowledges those that have not yet.
+            position: Where the stream stands after it.
+
         Raises:
             Fenced: Another coordinator has taken over; nothing of this checkpoint counts.
             OutcomeUnknown: The link may be there; a new start finds out.
             PartMissing, CommitConflict: The checkpoint is complete, but a part of it cannot be published.
         """
-        began = stopwatch_ms()
+        self._began_ms = stopwatch_ms()
         after = planning.after_batch(
             self.state,
             acknowledged,
@@ -180,8 +211,11 @@ class SinkCoordinator:
             checkpoint_id=pending.checkpoint_id,
             completed_id=self._checkpoints.completed_id,
         )
-        self._link(after, pending.time_ms)
-        return self._settle(stopwatch_ms() - began)
+        for snapshot in acknowledged:
+            if snapshot.subtask not in self.pending.acknowledged:
+                # Its state is in hand already, and what is linked is written from that.
+                self._checkpoints.acknowledge(pending.checkpoint_id, snapshot.subtask, pending.submission, None)
+        return self._complete(after)
 
     def close_due(self, now_ms: int) -> CommitReport | None:
         """Close idle and aged parts, and try publications again that are owed, by a checkpoint of its own.
@@ -190,7 +224,7 @@ class SinkCoordinator:
             None if there was nothing to do.
         """
         before = self.state
-        due = planning.roll_due(before, self._settings.rolling, now_ms, self.newest_checkpoint_id + 1)
+        due = planning.roll_due(before, self._settings.rolling, now_ms, self._checkpoints.state.next_id)
         if due is not before:
             return self._checkpoint_of_its_own(due, now_ms)
         return self.publish_owed()
@@ -204,7 +238,7 @@ class SinkCoordinator:
         before = self.state
         if not before.open and not before.pending:
             return None
-        after = planning.at_clean_end(before, keep=keep, checkpoint_id=self.newest_checkpoint_id + 1)
+        after = planning.at_clean_end(before, keep=keep, checkpoint_id=self._checkpoints.state.next_id)
         return self._checkpoint_of_its_own(after, now_ms)
 
     def roll_everything(self, now_ms: int) -> CommitReport:
@@ -213,7 +247,7 @@ class SinkCoordinator:
         Raises:
             PartfileError: A part could not be published; it is tried again at the next checkpoint.
         """
-        after = planning.at_clean_end(self.state, keep=False, checkpoint_id=self.newest_checkpoint_id + 1)
+        after = planning.at_clean_end(self.state, keep=False, checkpoint_id=self._checkpoints.state.next_id)
         report = self._checkpoint_of_its_own(after, now_ms)
         if report.owed:
             raise PartfileError(
@@ -228,8 +262,10 @@ class SinkCoordinator:
         return self._settle(0.0) if self.state.pending else None
 
     def abort(self) -> None:
-        """Give the triggered checkpoint up and close its id."""
-        self._checkpoints.abort()
+        """Give the triggered checkpoint up, if there is one, and close its id."""
+        for pending in self._checkpoints.state.pending:
+            self._checkpoints.abort(pending.checkpoint_id)
+        self._hooks.forget_failure()
 
     def _begin(
         self, link: CheckpointMetadata | None, checkpoint_id: int, admit: Callable[[StreamPosition], None]
@@ -251,49 +287,61 @@ class SinkCoordinator:
         )
 
     def _checkpoint_of_its_own(self, after: SinkSnapshot, now_ms: int) -> CommitReport:
-        began = stopwatch_ms()
-        self._checkpoints.trigger(now_ms)
-        self._link(after, now_ms)
-        return self._settle(stopwatch_ms() - began)
+        self._began_ms = stopwatch_ms()
+        self.trigger(now_ms)
+        return self._complete(after)
 
-    def _operator_state(self, snapshot: SinkSnapshot, checkpoint_id: int, time_ms: int) -> OperatorState:
-        streams = self._storage.stream_factory(checkpoint_id)
-        return planning.operator_state(
-            snapshot, lambda states: write_operator_state(states, streams, checkpoint_id, time_ms)
+    def _complete(self, after: SinkSnapshot) -> CommitReport:
+        """Complete the pending checkpoint, whose subtasks have all acknowledged."""
+        pending = self.pending
+        self._next = after
+        self._checkpoints.know_subtasks(pending.checkpoint_id, len(pending.subtasks()))
+        return self._outcome()
+
+    def _outcome(self) -> CommitReport:
+        report, self._report = self._report, None
+        self._hooks.raise_failure()
+        if report is None:
+            raise PartfileError("the checkpoint was not completed", hint="Restore; the one before it is in force.")
+        return report
+
+    def _finalise(self, pending: PendingCheckpoint) -> dict[str, OperatorState]:
+        if self._next is None:
+            raise PartfileError("there is no state to complete a checkpoint with", checkpoint_id=pending.checkpoint_id)
+        return self._operators(self._next, pending.checkpoint_id)
+
+    def _operators(self, snapshot: SinkSnapshot, checkpoint_id: int) -> dict[str, OperatorState]:
+        streams, now_ms = self._storage.stream_factory(checkpoint_id), self._now_ms
+        states = planning.operator_state(
+            snapshot, lambda states: write_operator_state(states, streams, checkpoint_id, now_ms)
         )
+        return {OPERATOR: states}
 
-    def _tidy(self, *, is_published: bool) -> None:
-        try:
-            if is_published:
-                self._storage.mark_published(self._checkpoints.completed_id)
-            self._checkpoints.subsume()
-        except StoreError as error:
-            completed = self._checkpoints.completed_id
-            logger.warning("checkpoint %d is complete, tidying up after it failed: %s", completed, error)
-
-    def _link(self, after: SinkSnapshot, time_ms: int) -> None:
-        checkpoint_id = self.newest_checkpoint_id + 1
-        self._checkpoints.complete({OPERATOR: self._operator_state(after, checkpoint_id, time_ms)})
-        self._state = after
+    def _publish(self) -> None:
+        """The link is there: its state is in force."""
+        commit_ms = stopwatch_ms() - self._began_ms
+        self._state, self._next = self._next, None
+        self._report = self._settle(commit_ms)
 
     def _settle(self, commit_ms: float) -> CommitReport:
-        """After the link: publish, mark, subsume."""
+        """Publish what the newest checkpoint owes, and mark it when that is all done."""
         began = stopwatch_ms()
         parts = self.state.pending
-        try:
-            owed = self._publisher.publish(parts)
-        except PartfileError:
-            # A supervisor may start a sink that cannot publish again and again, and each start adds a link.
-            self._tidy(is_published=False)
-            raise
+        owed = self._publisher.publish(parts)
         self._state = replace(self.state, pending=owed)
         checkpoint_id = self._checkpoints.completed_id
-        self._tidy(is_published=bool(parts and not owed))
-        done = [part for part in parts if part not in owed]
+        if parts and not owed:
+            self._mark_published(checkpoint_id)
         return CommitReport(
             checkpoint_id=checkpoint_id,
-            published=len(done),
+            published=len([part for part in parts if part not in owed]),
             owed=len(owed),
             commit_ms=commit_ms,
             publish_ms=stopwatch_ms() - began,
         )
+
+    def _mark_published(self, checkpoint_id: int) -> None:
+        try:
+            self._storage.mark_published(checkpoint_id)
+        except StoreError as error:
+            logger.warning("checkpoint %d is complete and published, but not marked so: %s", checkpoint_id, error)

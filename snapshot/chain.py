@@ -7,10 +7,9 @@ the same link one gets ``AlreadyExists``, and one that slept until its predecess
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.errors import AlreadyExists, Fenced, NotFound, OutcomeUnknown, SnapshotCorrupt
+from partfile.filesystems.errors import AlreadyExists, Fenced, NotApplied, NotFound, OutcomeUnknown, SnapshotCorrupt
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot.model import CheckpointMetadata
 
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.storage import CheckpointStorage
 
 MAX_START_ATTEMPTS = 100
-
-
-class Creation(Enum):
-    """What came of creating a link."""
-
-    CREATED = "created"
-    TAKEN = "taken"
-    CLOSED = "closed"
 
 
 class Link(NamedTuple):
@@ -104,7 +95,7 @@ class Chain:
         for _ in range(MAX_START_ATTEMPTS):
             newest, holder = self.look()
             link = _linked(successor(holder, newest.checkpoint_id + 1 if newest else 1), newest)
-            if self._create(link) is Creation.CREATED and self._predecessor_stands(link):
+            if self._create(link) == link and self._predecessor_stands(link):
                 self._append(link)
                 return link
         raise Fenced(f"other coordinators of job {self._storage.job!r} took {MAX_START_ATTEMPTS} links before this one")
@@ -114,23 +105,24 @@ class Chain:
 
         Raises:
             Fenced: Another coordinator has taken the chain over; this one's state is not part of it.
-            OutcomeUnknown: The outcome was unknown and the id is closed now, or is still unknown: start again.
+            NotApplied: The checkpoint is not complete. If the outcome was unknown at first, the id is closed now, and
+                ``newest`` is its tombstone.
+            OutcomeUnknown: The outcome is still unknown: start again.
         """
         link = _linked(metadata, self.newest)
-        creation = self._create(link)
-        is_ours = creation is not Creation.TAKEN and self._predecessor_stands(link)
-        if is_ours and creation is Creation.CLOSED:
-            raise OutcomeUnknown(
-                "the store did not say whether the checkpoint was created; its id is closed now",
-                checkpoint_id=link.checkpoint_id,
-            )
-        if not is_ours:
+        created = self._create(link)
+        if created is None or not self._predecessor_stands(created):
             raise Fenced(
                 f"another coordinator has taken over job {self._storage.job!r}",
                 hint="Only one query or process may write with a uid at a time; stop this one.",
                 checkpoint_id=link.checkpoint_id,
             )
-        self._append(link)
+        self._append(created)
+        if created.kind != link.kind:
+            raise NotApplied(
+                "the store did not say whether the checkpoint was created; its id is closed now",
+                checkpoint_id=link.checkpoint_id,
+            )
         return link
 
     def close_id(self, checkpoint_id: int, time_ms: int, writer: str) -> None:
@@ -168,37 +160,47 @@ class Chain:
         self._newest = link
         self._links.append(Link(link.checkpoint_id, link.holds_state))
 
-    def _create(self, link: CheckpointMetadata) -> Creation:
+    def _create(self, link: CheckpointMetadata) -> CheckpointMetadata | None:
+        """Create a link; return what stands under its id: it, its tombstone, or None for another coordinator's."""
         try:
             self._storage.create_link(link)
         except AlreadyExists:
-            return self._read_back(link, Creation.TAKEN)
+            return self._read_back(link)
         except NotFound:
             # Its directory was deleted meanwhile, as only subsumption by another coordinator does.
             if self._predecessor_stands(link):
                 raise
-            return Creation.TAKEN
+            return None
         except OutcomeUnknown:
             return self._decide_by_tombstone(link)
-        return Creation.CREATED
+        return link
 
-    def _decide_by_tombstone(self, link: CheckpointMetadata) -> Creation:
+    def _decide_by_tombstone(self, link: CheckpointMetadata) -> CheckpointMetadata | None:
         # Reading alone cannot decide: a request that is still on its way could create the link later.
         tombstone = link.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}})
         try:
             self._storage.create_link(tombstone)
         except AlreadyExists:
-            return self._read_back(link, Creation.TAKEN)
-        return Creation.CLOSED
+            return self._read_back(link)
+        except NotApplied as error:
+            raise _undecided(link) from error
+        return tombstone
 
-    def _read_back(self, link: CheckpointMetadata, otherwise: Creation) -> Creation:
-        found = self._storage.read_link(link.checkpoint_id)
-        return Creation.CREATED if found is not None and found.nonce == link.nonce else otherwise
+    def _read_back(self, link: CheckpointMetadata) -> CheckpointMetadata | None:
+        try:
+            found = self._storage.read_link(link.checkpoint_id)
+        except NotApplied as error:
+            raise _undecided(link) from error
+        return link if found is not None and found.nonce == link.nonce else None
 
     def _predecessor_stands(self, link: CheckpointMetadata) -> bool:
-        if link.predecessor is None:
-            return self._storage.list_links() == [link.checkpoint_id]
-        found = self._storage.read_link(link.predecessor.checkpoint_id)
+        try:
+            if link.predecessor is None:
+                return self._storage.list_links() == [link.checkpoint_id]
+            found = self._storage.read_link(link.predecessor.checkpoint_id)
+        except NotApplied as error:
+            # What was not applied is this look, not the link.
+            raise _undecided(link) from error
         return found is not None and found.nonce == link.predecessor.nonce
 
 
@@ -227,6 +229,14 @@ def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[Ch
         if link.holds_state:
             break
     return links
+
+
+def _undecided(link: CheckpointMetadata) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "the store does not say whether the checkpoint counts",
+        hint="A new start finds out.",
+        checkpoint_id=link.checkpoint_id,
+    )
 
 
 def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | None) -> CheckpointMetadata:

@@ -23,7 +23,10 @@ class FailureReason(Enum):
     TASK_CLOSING = "a task was closing"
     INPUT_ENDED = "the input ended"
     TRIGGER = "it could not be triggered"
+    SUSPENDED = "periodic checkpoints were stopped"
     SHUTDOWN = "the coordinator was shut down"
+    FENCED = "another coordinator has taken over"
+    OUTCOME_UNKNOWN = "the store did not say whether it is complete"
 
     @property
     def is_counted(self) -> bool:

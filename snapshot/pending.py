@@ -1,42 +1,59 @@
-"""A checkpoint between its trigger and its completion: which subtasks have acknowledged. Pure."""
+"""A checkpoint between its trigger and its completion: who asked for it, and which subtasks have acknowledged. Pure."""
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Self
-
-from pydantic import Field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import OutcomeUnknown
-from partfile.filesystems.port import Persisted
-from partfile.snapshot.model import CheckpointId, SubtaskState
+from partfile.snapshot.model import StateHandle, SubtaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from partfile.snapshot.requests import CheckpointRequest
 
 
-class AckResult(Enum):
-    """What an acknowledgement did."""
-
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-    UNKNOWN = "unknown"
-
-
-class PendingCheckpoint(Persisted):
+@dataclass(frozen=True, slots=True)
+class PendingCheckpoint:
     """One triggered checkpoint. Frozen: an acknowledgement makes a new one."""
 
-    checkpoint_id: CheckpointId
+    checkpoint_id: int
+    request: CheckpointRequest
     time_ms: int
     """The coordinator's batch time at the trigger, in milliseconds since the epoch."""
-    submission: str
-    """Nonce of this trigger; an acknowledgement that echoes another one belongs to an earlier try."""
-    acknowledged: dict[int, SubtaskState] = Field(default_factory=dict)
+    deadline_ms: int
+    """When it is given up, in milliseconds since the epoch."""
+    expected: int | None = None
+    """How many subtasks have to acknowledge, 0 to n-1; None while that is not known."""
+    acknowledged: Mapping[int, StateHandle | None] = field(default_factory=dict)
 
-    def acknowledge(self, ack: SubtaskState, submission: str) -> tuple[Self, AckResult]:
-        """Take one subtask's acknowledgement; the first one counts, a second one changes nothing."""
-        if submission != self.submission:
-            return self, AckResult.UNKNOWN
-        if ack.subtask in self.acknowledged:
-            return self, AckResult.DUPLICATE
-        return self.model_copy(update={"acknowledged": {**self.acknowledged, ack.subtask: ack}}), AckResult.ACCEPTED
+    @property
+    def submission(self) -> str:
+        """Nonce of this trigger; an acknowledgement that echoes another one belongs to another try."""
+        return self.request.submission
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether every subtask has acknowledged; never before their number is known."""
+        return self.expected is not None and len(self.acknowledged) == self.expected
+
+    def waits_for(self, subtask: int) -> bool:
+        """Whether this subtask takes part and has not acknowledged."""
+        return self.has_place_for(subtask) and subtask not in self.acknowledged
+
+    def has_place_for(self, subtask: int) -> bool:
+        """Whether this subtask takes part, as far as is known."""
+        return subtask >= 0 and (self.expected is None or subtask < self.expected)
+
+    def with_acknowledgement(self, subtask: int, handle: StateHandle | None) -> PendingCheckpoint:
+        """The same checkpoint with one subtask's state."""
+        return replace(self, acknowledged={**self.acknowledged, subtask: handle})
+
+    def expecting(self, subtasks: int) -> PendingCheckpoint:
+        """The same checkpoint with the number of its subtasks; what others acknowledged is left out."""
+        kept = {subtask: handle for subtask, handle in self.acknowledged.items() if subtask < subtasks}
+        return replace(self, expected=subtasks, acknowledged=kept)
 
     def subtasks(self) -> tuple[SubtaskState, ...]:
         """The acknowledged states in the order of their subtasks.
@@ -49,4 +66,6 @@ class PendingCheckpoint(Persisted):
                 f"subtasks {sorted(self.acknowledged)} acknowledged; expected 0 to n-1 without a gap",
                 checkpoint_id=self.checkpoint_id,
             )
-        return tuple(self.acknowledged[subtask] for subtask in sorted(self.acknowledged))
+        return tuple(
+            SubtaskState(subtask=subtask, handle=self.acknowledged[subtask]) for subtask in sorted(self.acknowledged)
+        )

@@ -24,7 +24,6 @@ class Refusal(Enum):
 
     TOO_MANY_REQUESTS = "too many checkpoint requests are waiting"
     MINIMUM_PAUSE = "the minimum pause since the last completed checkpoint is not over"
-    SHUTDOWN = "the coordinator is shut down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,18 @@ class CheckpointRequest:
     """When it was made, in milliseconds since the epoch."""
     is_forced: bool = False
     """Whether it may exceed the number of concurrent checkpoints and the pause between them."""
+    submission: str = ""
+    """Nonce of the trigger that comes of it."""
+    stops_job: bool = False
+    """Whether nothing more is written after it: stop with a savepoint."""
+
+    @property
+    def commits(self) -> bool:
+        """Whether its completion is told to the tasks and subsumes what came before it.
+
+        A savepoint beside the running job does neither: it is the user's, and others may delete it at any time.
+        """
+        return self.kind is not RequestKind.SAVEPOINT or self.stops_job
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int, int]:

@@ -224,8 +224,8 @@ class SparkStream:
         acknowledged = self._write(df, pending, hashed)
         write_ms = stopwatch_ms() - began
         for one in acknowledged:
-            pending = pending.acknowledge(one.state, one.submission)[0]
-        snapshots = self._snapshots(pending, len(acknowledged))
+            runtime.coordinator.acknowledge(one.state, one.submission)
+        snapshots = self._snapshots(runtime.coordinator.pending, len(acknowledged))
         position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
         done = runtime.coordinator.complete(pending, snapshots, position)
         told = reporting.of_commit(self._settings.uid, runtime.coordinator, done)

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from checkpoint_owner import Owner, held
 
 from partfile.filesystems.contract import MetadataContract
 from partfile.filesystems.errors import NotApplied
 from partfile.filesystems.memory import MemoryFiles, MemoryMetadataStore
-from partfile.snapshot.coordinator import CheckpointCoordinator
 from partfile.snapshot.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -54,13 +54,10 @@ def test_a_file_is_no_directory() -> None:
 def test_a_chain_of_checkpoints_lives_in_memory() -> None:
     """A coordinator starts, completes and subsumes; a second one goes on from its newest link."""
     files = MemoryFiles()
-    first = CheckpointCoordinator(CheckpointStorage(MemoryMetadataStore(files), "job"), writer="0", retained=1)
-    first.start(lambda _link, _id: {}, 0)
-    first.trigger(1)
-    first.complete({})
-    assert first.subsume() == [1]
-    second = CheckpointCoordinator(CheckpointStorage(MemoryMetadataStore(files), "job"), writer="0")
-    newest = second.look()
-    assert newest is not None
-    assert newest.checkpoint_id == 2
-    assert second.start(lambda _link, _id: {}, 2).generation == 2
+    first = Owner(CheckpointStorage(MemoryMetadataStore(files), "job"), retained=1)
+    first.start()
+    first.complete("a")
+    assert first.storage.list_links() == [2]
+    second = Owner(CheckpointStorage(MemoryMetadataStore(files), "job"))
+    assert held(second.checkpoints.look()) == "a"
+    assert second.start().generation == 2

@@ -5,19 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from checkpoint_owner import Owner, storage
 
 from partfile.filesystems.errors import Fenced, StoreError
-from partfile.filesystems.faults import FailAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.coordinator import CheckpointCoordinator
+from partfile.filesystems.faults import FailAt
 from partfile.snapshot.job_end import end_job
 from partfile.snapshot.retention import JobEnd, Retention
-from partfile.snapshot.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from partfile.filesystems.faults import Interceptor
 
 KEPT = {
     (Retention.ON_FAILURE, JobEnd.FAILED),
@@ -27,15 +23,10 @@ KEPT = {
 }
 
 
-def storage(base: Path, interceptor: Interceptor | None = None) -> CheckpointStorage:
-    store = LocalStore(str(base))
-    return CheckpointStorage(store if interceptor is None else intercept(store, interceptor), "job")
-
-
-def run_a_job(base: Path) -> CheckpointCoordinator:
-    """Three checkpoints, and a file in each place."""
-    one = CheckpointCoordinator(storage(base), writer="0", retained=3)
-    one.start(lambda _link, _id: {}, 0)
+def run_a_job(base: Path) -> Owner:
+    """A job, and a file in each place."""
+    one = Owner(base)
+    one.start()
     for name in ("shared/a", "taskowned/a", "chk-1/a"):
         one.storage.store.create_file(f"job/{name}", b"x")
     return one
@@ -80,6 +71,5 @@ def test_a_coordinator_that_still_runs_is_fenced(tmp_path: Path) -> None:
     """Its predecessor is gone: the link that it creates next does not count."""
     one = run_a_job(tmp_path)
     end_job(storage(tmp_path), JobEnd.FINISHED, Retention.NEVER)
-    one.trigger(0)
     with pytest.raises(Fenced):
-        one.complete({})
+        one.complete("a")

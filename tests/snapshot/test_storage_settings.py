@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from checkpoint_owner import Owner
 
 from partfile.filesystems.errors import ConfigError, StateTooLarge
 from partfile.snapshot.codecs import JsonCodec
-from partfile.snapshot.coordinator import CheckpointCoordinator
+from partfile.snapshot.machine_state import CoordinatorRules
 from partfile.snapshot.model import FileHandle, InlineHandle, OperatorState, SubtaskState
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
@@ -42,7 +43,7 @@ def operators(*handles: StateHandle | None) -> dict[str, OperatorState]:
     return {"o": OperatorState(parallelism=len(handles), subtasks=subtasks)}
 
 
-def started(settings: StorageSettings) -> tuple[CheckpointStorage, CheckpointCoordinator]:
+def started(settings: StorageSettings) -> tuple[CheckpointStorage, Owner]:
     storage = open_storage(settings, "job")
 
     def restore(link: CheckpointMetadata | None, checkpoint_id: int) -> dict[str, OperatorState]:
@@ -52,9 +53,9 @@ def started(settings: StorageSettings) -> tuple[CheckpointStorage, CheckpointCoo
         streams = storage.stream_factory(checkpoint_id)
         return operators(*(write_operator_state(states, streams, checkpoint_id, 0) for states in restored))
 
-    coordinator = CheckpointCoordinator(storage, writer="0", retained=1)
-    coordinator.start(restore, 0)
-    return storage, coordinator
+    owner = Owner(storage, retained=1, rules=CoordinatorRules(tolerable_failures=9))
+    owner.checkpoints.start(restore)
+    return storage, owner
 
 
 def tree(base: Path) -> Iterator[str]:
@@ -124,12 +125,12 @@ def test_without_a_subdirectory_everything_lies_under_the_url(tmp_path: Path) ->
     """create_subdirectory=False: links and state files stand directly below the base, and are found again."""
     settings = FileSystemStorageSettings(url=str(tmp_path), create_subdirectory=False, inline_threshold_bytes=0)
     storage, coordinator = started(settings)
-    coordinator.trigger(0)
+    coordinator.trigger()
     handle = write_operator_state(holding(10), storage.stream_factory(2), 2, 0)
     assert isinstance(handle, FileHandle)
-    coordinator.complete(operators(handle))
-    assert sorted(tree(tmp_path)) == sorted(["chk-1/_metadata", "chk-2/_metadata", handle.path])
-    newest = started(settings)[1].newest
+    coordinator.complete_with(handle)
+    assert sorted(tree(tmp_path)) == sorted(["chk-2/_metadata", handle.path])
+    newest = started(settings)[1].checkpoints.newest
     assert newest.checkpoint_id == 3
     assert (
         coordinator.storage.read_state(newest.operators["o"].subtasks[0].handle)["items"].elements[0] == b'"xxxxxxxxxx"'
@@ -144,17 +145,13 @@ def test_another_coordinator_restores_from_the_file_system(tmp_path: Path) -> No
     """After the first one is gone, a second opens the same URL and has the completed state."""
     settings = FileSystemStorageSettings(url=tmp_path.as_uri())
     storage, coordinator = started(settings)
-    pending = coordinator.trigger(0)
-    coordinator.complete(
-        operators(
-            write_operator_state(
-                holding(30_000), storage.stream_factory(pending.checkpoint_id), pending.checkpoint_id, 0
-            )
-        )
+    pending = coordinator.trigger()
+    coordinator.complete_with(
+        write_operator_state(holding(30_000), storage.stream_factory(pending.checkpoint_id), pending.checkpoint_id, 0)
     )
     storage.store.close()
     again, second = started(settings)
-    restored = OperatorStateStore(again.read_state(second.newest.operators["o"].subtasks[0].handle))
+    restored = OperatorStateStore(again.read_state(second.checkpoints.newest.operators["o"].subtasks[0].handle))
     assert restored.list_state(ITEMS).get() == ("x" * 30_000,)
 
 
@@ -165,15 +162,15 @@ def test_state_that_memory_does_not_take_fails_its_checkpoint_alone(
     """Too large a state raises; the coordinator aborts that checkpoint and completes the next. No file is written."""
     monkeypatch.chdir(tmp_path)
     storage, coordinator = started(DriverMemoryStorageSettings(max_state_bytes=1000))
-    coordinator.trigger(0)
+    coordinator.trigger()
     with pytest.raises(StateTooLarge, match="max_state_bytes=1000"):
         write_operator_state(holding(1000), storage.stream_factory(2), 2, 0)
-    coordinator.abort()
-    pending = coordinator.trigger(1)
+    coordinator.checkpoints.abort(2)
+    pending = coordinator.trigger()
     handle = write_operator_state(holding(10), storage.stream_factory(pending.checkpoint_id), pending.checkpoint_id, 1)
     assert isinstance(handle, InlineHandle)
-    coordinator.complete(operators(handle))
-    assert coordinator.completed_id == 3
+    coordinator.complete_with(handle)
+    assert coordinator.checkpoints.completed_id == 3
     assert list(tree(tmp_path)) == []
 
 
@@ -182,10 +179,12 @@ def test_the_sum_of_all_state_is_capped() -> None:
     """Acknowledgements that each are small enough are too much together; nothing was created, the next one works."""
     storage, coordinator = started(DriverMemoryStorageSettings(max_total_bytes=700))
     handles = [write_operator_state(holding(300), storage.stream_factory(2), 2, 0) for _ in range(2)]
-    coordinator.trigger(0)
+    coordinator.trigger()
     with pytest.raises(StateTooLarge, match="max_total_bytes=700"):
-        coordinator.complete(operators(*handles))
-    assert storage.read_link(2) is None
-    coordinator.trigger(1)
-    coordinator.complete(operators(handles[0]))
-    assert coordinator.completed_id == 2
+        coordinator.complete_with(*handles)
+    closed = storage.read_link(2)
+    assert closed is not None
+    assert not closed.holds_state
+    coordinator.trigger()
+    coordinator.complete_with(handles[0])
+    assert coordinator.checkpoints.completed_id == 3

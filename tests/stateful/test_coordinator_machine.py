@@ -1,0 +1,252 @@
+"""Coordinators under random schedules, over a real directory; oracle: the links that are there.
+
+Checkpoints are asked for, triggered, acknowledged in any order and more than once, declined, timed out and given up;
+links and tombstones fail or get lost; notifications are lost; coordinators crash, and two of them run at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from checkpoint_owner import Owner, storage, write_text
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from partfile.filesystems.errors import Fenced, NotApplied, OutcomeUnknown, PartfileError
+from partfile.snapshot.machine_state import CoordinatorRules
+from partfile.snapshot.model import FileHandle
+from partfile.snapshot.requests import RequestKind, RequestLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from partfile.filesystems.faults import Call
+    from partfile.snapshot.model import CheckpointMetadata, OperatorState, StateHandle
+    from partfile.snapshot.pending import PendingCheckpoint
+
+RULES = CoordinatorRules(
+    limits=RequestLimits(max_concurrent=3, min_pause_ms=50), timeout_ms=400, interval_ms=200, tolerable_failures=10**6
+)
+WHO = st.integers(0, 1)
+FAULTS = st.sampled_from([(NotApplied, False), (OutcomeUnknown, False), (OutcomeUnknown, True)])
+
+
+class NextLinkFails:
+    """Fails the next creation of a link, if told to."""
+
+    def __init__(self) -> None:
+        self.fault: tuple[type[PartfileError], bool] | None = None
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:
+        """Fail it, done or not."""
+        if self.fault is None or call.name != "create_file" or not str(call.arguments[0]).endswith("_metadata"):
+            return proceed()
+        (kind, applied), self.fault = self.fault, None
+        if applied:
+            proceed()
+        raise kind("deliberate")
+
+
+class RandomOwner(Owner):
+    """An owner whose notifications are checked when they are told."""
+
+    def __init__(self, base: Path) -> None:
+        self.faults = NextLinkFails()
+        super().__init__(base, self.faults, rules=RULES, draw=lambda least, _most: least)
+        self.ids: list[int] = []
+        self.violations: list[str] = []
+        """What a hook has seen; raising there would be taken for the hook's own failure."""
+
+    def trigger_tasks(self, pending: PendingCheckpoint) -> None:
+        """An id rises with each trigger, and is beyond every link."""
+        self.check(pending.checkpoint_id > max(self.ids, default=0), f"id {pending.checkpoint_id} again")
+        self.check(pending.checkpoint_id > self.checkpoints.newest.checkpoint_id, "an id that has a link")
+        self.ids.append(pending.checkpoint_id)
+        super().trigger_tasks(pending)
+
+    def finalise(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
+        """Only of a checkpoint that everybody has acknowledged."""
+        self.check(pending.is_acknowledged, "finalised too early")
+        return super().finalise(pending)
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """Its link is there, holds state and is this coordinator's; the notification may get lost."""
+        link = self.storage.read_link(checkpoint_id)
+        self.check(link is not None and link.holds_state, f"told of {checkpoint_id} without a link")
+        self.check(link == self.checkpoints.newest, f"told of {checkpoint_id}, which is not its own")
+        super().notify_complete(checkpoint_id)
+
+    def fulfilled(self, pending: PendingCheckpoint) -> None:
+        """Its link is there."""
+        link = self.storage.read_link(pending.checkpoint_id)
+        self.check(link == self.checkpoints.newest, f"fulfilled {pending.checkpoint_id} without a link")
+        super().fulfilled(pending)
+
+    def check(self, holds: bool, violation: str) -> None:
+        """Note what must not be."""
+        if not holds:
+            self.violations.append(violation)
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """Two owners on one directory, each at its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Path(tempfile.mkdtemp(prefix="partfile-coordinator-"))
+        self.now_ms = 1000
+        self.owners = [RandomOwner(self.base), RandomOwner(self.base)]
+        self.links: dict[int, str] = {}
+        """The nonce of every link of the chain, by id."""
+        self.sent: list[tuple[int, int, str, StateHandle]] = []
+        """Acknowledgements; any may come again, also to the wrong coordinator."""
+        self.most_holders = 0
+        self.live: set[int] = set()
+        self.restart(0)
+
+    @rule(who=WHO)
+    def restart(self, who: int) -> None:
+        """A coordinator crashes, without a word to anybody, and another takes over; it may be fenced by a rival."""
+        new = self.owners[who] = RandomOwner(self.base)
+        new.now_ms = self.now_ms
+        new.start()
+        new.checkpoints.start_periodic()
+        self.live.add(who)
+
+    @rule(who=WHO, kind=st.sampled_from([RequestKind.USER, RequestKind.SAVEPOINT]), stops=st.booleans())
+    def request(self, who: int, kind: RequestKind, stops: bool) -> None:
+        """Somebody wants a checkpoint."""
+        stops_job = stops and kind is RequestKind.SAVEPOINT
+        self.act(who, lambda one: one.checkpoints.request(kind, stops_job=stops_job))
+
+    @rule(who=WHO, ms=st.integers(1, 300))
+    def time_passes(self, who: int, ms: int) -> None:
+        """The timer goes off, early or late."""
+        self.now_ms += ms
+        self.act(who, lambda one: one.checkpoints.tick())
+
+    @rule(who=WHO, which=st.integers(0, 3), subtasks=st.integers(0, 2))
+    def know_subtasks(self, who: int, which: int, subtasks: int) -> None:
+        """The number of subtasks becomes known."""
+        self.act(who, lambda one: [one.checkpoints.know_subtasks(p, subtasks) for p in pending_ids(one, which)])
+
+    @rule(who=WHO, which=st.integers(0, 3), subtask=st.integers(0, 2))
+    def acknowledge(self, who: int, which: int, subtask: int) -> None:
+        """A subtask has written its state."""
+
+        def send(one: RandomOwner) -> None:
+            for pending in one.checkpoints.state.pending[which : which + 1]:
+                handle = write_text(one.storage, pending.checkpoint_id, str(len(self.sent)))
+                self.sent.append((pending.checkpoint_id, subtask, pending.submission, handle))
+                one.checkpoints.acknowledge(*self.sent[-1])
+
+        self.act(who, send)
+
+    @rule(who=WHO, which=st.integers(0, 3), subtasks=st.integers(1, 2))
+    def complete(self, who: int, which: int, subtasks: int) -> None:
+        """Every subtask of one checkpoint acknowledges."""
+        for subtask in range(subtasks):
+            self.acknowledge(who, which, subtask)
+        self.know_subtasks(who, which, subtasks)
+
+    @rule(who=WHO, which=st.integers(0, 50))
+    def acknowledge_again(self, who: int, which: int) -> None:
+        """An old acknowledgement comes again, perhaps one for the coordinator before."""
+        self.act(who, lambda one: [one.checkpoints.acknowledge(*sent) for sent in self.sent[which : which + 1]])
+
+    @rule(who=WHO, which=st.integers(0, 3), deed=st.sampled_from(["decline", "abort", "task"]))
+    def fail(self, who: int, which: int, deed: str) -> None:
+        """A subtask declines, a task dies, or the owner gives up."""
+
+        def do(one: RandomOwner) -> None:
+            for pending in one.checkpoints.state.pending[which : which + 1]:
+                if deed == "decline":
+                    one.checkpoints.decline(pending.checkpoint_id, 0, pending.submission)
+                elif deed == "abort":
+                    one.checkpoints.abort(pending.checkpoint_id)
+                else:
+                    one.checkpoints.task_failed(0)
+
+        self.act(who, do)
+
+    @rule(who=WHO, fault=FAULTS)
+    def next_link_fails(self, who: int, fault: tuple[type[PartfileError], bool]) -> None:
+        """The store fails, before or after it has done its work."""
+        self.owners[who].faults.fault = fault
+
+    @rule(who=WHO, hook=st.sampled_from(["notify_complete", "notify_aborted", "trigger_tasks", "finalise"]))
+    def owner_fails(self, who: int, hook: str) -> None:
+        """A hook fails until it is mended."""
+        self.owners[who].raising ^= {hook}
+
+    @rule(who=WHO)
+    def shut_down(self, who: int) -> None:
+        """A clean end."""
+        self.act(who, lambda one: one.checkpoints.shut_down())
+
+    def act(self, who: int, deed: Callable[[RandomOwner], object]) -> None:
+        """Let one owner do something; it may find that it is fenced, or not know, and then it is dead."""
+        if who in self.live:
+            self.owners[who].now_ms = self.now_ms
+            try:
+                deed(self.owners[who])
+            except (Fenced, OutcomeUnknown):
+                self.live.discard(who)
+
+    @invariant()
+    def links_have_no_holes_and_never_change(self) -> None:
+        """Never two checkpoints with one id; two that hold state are retained, and every state they name is there."""
+        chain = self.chain()
+        for link in chain:
+            assert self.links.setdefault(link.checkpoint_id, link.nonce) == link.nonce
+        assert chain[0].checkpoint_id == max(self.links)
+        assert len([link for link in chain if link.holds_state]) >= min(2, self.most_holders)
+        self.most_holders = max(self.most_holders, len([link for link in chain if link.holds_state]))
+        for link in chain:
+            for operator in link.operators.values():
+                for state in operator.subtasks:
+                    assert isinstance(state.handle, FileHandle)
+                    storage(self.base).read_state(state.handle)
+
+    def chain(self) -> list[CheckpointMetadata]:
+        """The links from the newest one on, by their predecessors; a fenced coordinator's stray link is none."""
+        keep = storage(self.base)
+        link = keep.read_link(keep.list_links()[-1])
+        chain = []
+        while link is not None:
+            chain.append(link)
+            before = link.predecessor
+            if before is None:
+                break
+            assert before.checkpoint_id == link.checkpoint_id - 1
+            link = keep.read_link(before.checkpoint_id)
+            if link is not None and link.nonce != before.nonce:
+                break
+        return chain
+
+    @invariant()
+    def nobody_was_told_too_much(self) -> None:
+        """What was told is complete, and nothing is both complete and aborted."""
+        for owner in self.owners:
+            assert owner.violations == []
+            told = {number for what, number in owner.told if what == "complete"} | set(owner.completed)
+            assert not told & {number for what, number in owner.told if what == "aborted"}
+
+    def teardown(self) -> None:
+        """A last start finds a chain to go on from."""
+        self.restart(0)
+        self.links_have_no_holes_and_never_change()
+        shutil.rmtree(self.base)
+
+
+def pending_ids(one: RandomOwner, which: int) -> list[int]:
+    """The id of one pending checkpoint, if there are so many."""
+    return [pending.checkpoint_id for pending in one.checkpoints.state.pending[which : which + 1]]
+
+
+CoordinatorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCoordinators = CoordinatorMachine.TestCase
