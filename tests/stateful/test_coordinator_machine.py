@@ -32,6 +32,7 @@ RULES = CoordinatorRules(
     limits=RequestLimits(max_concurrent=3, min_pause_ms=50), timeout_ms=400, interval_ms=200, tolerable_failures=10**6
 )
 WHO = st.integers(0, 1)
+SELDOM = st.integers(0, 3)
 FAULTS = st.sampled_from([(NotApplied, False), (OutcomeUnknown, False), (OutcomeUnknown, True)])
 
 
@@ -58,6 +59,8 @@ class RandomOwner(Owner):
         self.faults = NextLinkFails()
         super().__init__(base, self.faults, rules=RULES, draw=lambda least, _most: least)
         self.ids: list[int] = []
+        self.believed: dict[int, str] = {}
+        """The nonces of the links that this coordinator takes for its own, by id."""
         self.violations: list[str] = []
         """What a hook has seen; raising there would be taken for the hook's own failure."""
 
@@ -78,6 +81,7 @@ class RandomOwner(Owner):
         link = self.storage.read_link(checkpoint_id)
         self.check(link is not None and link.holds_state, f"told of {checkpoint_id} without a link")
         self.check(link == self.checkpoints.newest, f"told of {checkpoint_id}, which is not its own")
+        self.believed[checkpoint_id] = self.checkpoints.newest.nonce
         super().notify_complete(checkpoint_id)
 
     def fulfilled(self, pending: PendingCheckpoint) -> None:
@@ -99,6 +103,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="partfile-coordinator-"))
         self.now_ms = 1000
+        self.keep = storage(self.base)
         self.owners = [RandomOwner(self.base), RandomOwner(self.base)]
         self.links: dict[int, str] = {}
         """The nonce of every link of the chain, by id."""
@@ -108,9 +113,15 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.live: set[int] = set()
         self.restart(0)
 
-    @rule(who=WHO)
+    @rule(who=WHO, happens=SELDOM)
+    def crash(self, who: int, happens: int) -> None:
+        """A coordinator crashes, without a word to anybody, and another takes over."""
+        if happens == 0 or not self.live:
+            self.restart(who)
+
     def restart(self, who: int) -> None:
-        """A coordinator crashes, without a word to anybody, and another takes over; it may be fenced by a rival."""
+        """A start; it fences the other one, who does not know."""
+        self.owners[who].storage.store.close()
         new = self.owners[who] = RandomOwner(self.base)
         new.now_ms = self.now_ms
         new.start()
@@ -146,17 +157,24 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
         self.act(who, send)
 
-    @rule(who=WHO, which=st.integers(0, 3), subtasks=st.integers(1, 2))
+    @rule(who=WHO, which=st.integers(0, 1), subtasks=st.integers(1, 2))
     def complete(self, who: int, which: int, subtasks: int) -> None:
         """Every subtask of one checkpoint acknowledges."""
         for subtask in range(subtasks):
             self.acknowledge(who, which, subtask)
         self.know_subtasks(who, which, subtasks)
 
-    @rule(who=WHO, which=st.integers(0, 50))
+    @rule(who=WHO, times=st.integers(1, 4))
+    def go_on(self, who: int, times: int) -> None:
+        """Checkpoints go well for a while, so that retention deletes what a rival may know as the newest."""
+        for _ in range(times):
+            self.request(who, RequestKind.USER, stops=False)
+            self.complete(who, 0, 1)
+
+    @rule(who=WHO, which=st.integers(0, 5))
     def acknowledge_again(self, who: int, which: int) -> None:
-        """An old acknowledgement comes again, perhaps one for the coordinator before."""
-        self.act(who, lambda one: [one.checkpoints.acknowledge(*sent) for sent in self.sent[which : which + 1]])
+        """A late acknowledgement comes again, perhaps one for another coordinator."""
+        self.act(who, lambda one: [one.checkpoints.acknowledge(*sent) for sent in self.sent[::-1][which : which + 1]])
 
     @rule(who=WHO, which=st.integers(0, 3), deed=st.sampled_from(["decline", "abort", "task"]))
     def fail(self, who: int, which: int, deed: str) -> None:
@@ -180,13 +198,15 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, hook=st.sampled_from(["notify_complete", "notify_aborted", "trigger_tasks", "finalise"]))
     def owner_fails(self, who: int, hook: str) -> None:
-        """A hook fails until it is mended."""
-        self.owners[who].raising ^= {hook}
+        """A hook fails while the next thing happens."""
+        self.owners[who].raising = {hook}
 
-    @rule(who=WHO)
-    def shut_down(self, who: int) -> None:
+    @rule(who=WHO, happens=SELDOM)
+    def shut_down(self, who: int, happens: int) -> None:
         """A clean end."""
-        self.act(who, lambda one: one.checkpoints.shut_down())
+        if happens == 0:
+            self.act(who, lambda one: one.checkpoints.shut_down())
+            self.live.discard(who)
 
     def act(self, who: int, deed: Callable[[RandomOwner], object]) -> None:
         """Let one owner do something; it may find that it is fenced, or not know, and then it is dead."""
@@ -196,6 +216,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 deed(self.owners[who])
             except (Fenced, OutcomeUnknown):
                 self.live.discard(who)
+            self.owners[who].raising = set()
 
     @invariant()
     def links_have_no_holes_and_never_change(self) -> None:
@@ -210,12 +231,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
             for operator in link.operators.values():
                 for state in operator.subtasks:
                     assert isinstance(state.handle, FileHandle)
-                    storage(self.base).read_state(state.handle)
+                    self.keep.read_state(state.handle)
 
     def chain(self) -> list[CheckpointMetadata]:
         """The links from the newest one on, by their predecessors; a fenced coordinator's stray link is none."""
-        keep = storage(self.base)
-        link = keep.read_link(keep.list_links()[-1])
+        link = self.keep.read_link(self.keep.list_links()[-1])
         chain = []
         while link is not None:
             chain.append(link)
@@ -223,16 +243,26 @@ class CoordinatorMachine(RuleBasedStateMachine):
             if before is None:
                 break
             assert before.checkpoint_id == link.checkpoint_id - 1
-            link = keep.read_link(before.checkpoint_id)
+            link = self.keep.read_link(before.checkpoint_id)
             if link is not None and link.nonce != before.nonce:
                 break
         return chain
+
+    @invariant()
+    def nothing_is_stuck(self) -> None:
+        """The next id of the row is pending and not complete, or has not been given; or its tombstone is retried."""
+        for who in self.live:
+            state = self.owners[who].checkpoints.state
+            pending = state.find(state.newest_link + 1)
+            assert state.linking is None
+            assert state.retry_ms or state.next_id == state.newest_link + 1 or (pending and not pending.is_acknowledged)
 
     @invariant()
     def nobody_was_told_too_much(self) -> None:
         """What was told is complete, and nothing is both complete and aborted."""
         for owner in self.owners:
             assert owner.violations == []
+            assert all(self.links.get(number, nonce) == nonce for number, nonce in owner.believed.items())
             told = {number for what, number in owner.told if what == "complete"} | set(owner.completed)
             assert not told & {number for what, number in owner.told if what == "aborted"}
 
@@ -240,6 +270,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """A last start finds a chain to go on from."""
         self.restart(0)
         self.links_have_no_holes_and_never_change()
+        for checkpoints in (self.keep, *(owner.storage for owner in self.owners)):
+            checkpoints.store.close()
         shutil.rmtree(self.base)
 
 
@@ -248,5 +280,5 @@ def pending_ids(one: RandomOwner, which: int) -> list[int]:
     return [pending.checkpoint_id for pending in one.checkpoints.state.pending[which : which + 1]]
 
 
-CoordinatorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+CoordinatorMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 TestCoordinators = CoordinatorMachine.TestCase
