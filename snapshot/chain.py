@@ -9,8 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.errors import AlreadyExists, Fenced, NotApplied, NotFound, OutcomeUnknown, SnapshotCorrupt
+from partfile.filesystems.errors import (
+    AlreadyExists,
+    Fenced,
+    NotApplied,
+    NotFound,
+    OutcomeUnknown,
+    SnapshotCorrupt,
+    SnapshotError,
+    StoreError,
+)
 from partfile.filesystems.tokens import new_token
+from partfile.snapshot import layout
 from partfile.snapshot.model import CheckpointMetadata
 
 if TYPE_CHECKING:
@@ -67,6 +77,7 @@ class Chain:
             links = _read_from_newest(self._storage, ids)
             if links is None:
                 continue
+            self._check_origin(ids, links)
             self._links = [Link(number, holds_state=True) for number in ids[: len(ids) - len(links)]]
             self._links += [Link(link.checkpoint_id, link.holds_state) for link in reversed(links)]
             if not links or links[-1].holds_state:
@@ -138,6 +149,7 @@ class Chain:
                 job=self._storage.job,
                 generation=self.newest.generation,
                 nonce=new_token(),
+                chain_id=new_token(),
                 predecessor=None,
                 time_ms=time_ms,
                 writer=writer,
@@ -155,6 +167,24 @@ class Chain:
             del self._links[0]
             deleted.append(checkpoint_id)
         return deleted
+
+    def _check_origin(self, ids: Sequence[int], links: Sequence[CheckpointMetadata]) -> None:
+        """Refuse a newest link that was put here from elsewhere, if there is another one that can tell."""
+        if len(ids) < 2:  # noqa: PLR2004 - a pair
+            return
+        try:
+            other = links[1] if len(links) > 1 else self._storage.read_link(ids[-2])
+        except (SnapshotError, StoreError):
+            return  # The newest link alone is what a restore needs (S12).
+        if other is not None and other.chain_id != links[0].chain_id:
+            newest = links[0].checkpoint_id
+            raise SnapshotCorrupt(
+                f"checkpoint {newest} of job {self._storage.job!r} does not belong to the chain of checkpoint "
+                f"{other.checkpoint_id} beside it",
+                hint="One of the two was copied here. Nothing was changed; remove the one that does not belong here.",
+                path=self._storage.path(layout.metadata_path(newest)),
+                checkpoint_id=newest,
+            )
 
     def _append(self, link: CheckpointMetadata) -> None:
         self._newest = link
@@ -240,4 +270,6 @@ def _undecided(link: CheckpointMetadata) -> OutcomeUnknown:
 
 
 def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | None) -> CheckpointMetadata:
-    return metadata.model_copy(update={"predecessor": predecessor.ref if predecessor else None})
+    if predecessor is None:
+        return metadata
+    return metadata.model_copy(update={"predecessor": predecessor.ref, "chain_id": predecessor.chain_id})

@@ -71,6 +71,7 @@ class Execution:
             job=self._storage.job,
             generation=generation,
             nonce=new_token(),
+            chain_id=new_token(),
             predecessor=None,
             time_ms=time_ms,
             writer=self._settings.writer,

@@ -103,6 +103,8 @@ class CheckpointMetadata(Persisted):
     kind: LinkKind
     job: str
     """The uid of the job; a link that was moved here from another job is refused."""
+    chain_id: str
+    """Drawn for the chain's first link and carried by all: a link that was copied here from elsewhere has another."""
     generation: Annotated[int, Field(ge=1)]
     """Raised by every start; the newest link's generation is the one that may go on."""
     nonce: str

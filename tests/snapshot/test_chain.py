@@ -212,6 +212,7 @@ def test_retention_keeps_the_newest_two_and_deletes_oldest_first(tmp_path: Path)
     assert storage(tmp_path).list_links() == [4, 5]
 
 
+@pytest.mark.item("DL-11")
 def test_tombstones_do_not_count_as_retained() -> None:
     """However many tombstones follow, the newest links that hold state stay."""
     links = [Link(number, holds_state=number < 4) for number in range(1, 6)]

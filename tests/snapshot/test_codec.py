@@ -20,6 +20,7 @@ def sample() -> CheckpointMetadata:
         job="flights",
         generation=2,
         nonce="n" * 32,
+        chain_id="c" * 32,
         predecessor=None,
         time_ms=1,
         writer="0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tracemalloc
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -206,3 +207,24 @@ def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
     with pytest.raises(SnapshotVersionError, match=r"version 2.*Upgrade"):
         make_sink(tmp_path).local().open()
     assert everything(tmp_path) == before
+
+
+def test_a_link_of_another_base_is_refused(tmp_path: Path) -> None:
+    """M7: a checkpoint copied in from elsewhere is of another chain than the one before it, though job and id fit."""
+    for name in ("here", "there"):
+        seed(tmp_path / name)
+    foreign = newest_link(tmp_path / "there")
+    shutil.copy(foreign, newest_link(tmp_path / "here"))
+    before = everything(tmp_path / "here")
+    with pytest.raises(SnapshotCorrupt, match="does not belong to the chain"):
+        make_sink(tmp_path / "here").local().open()
+    assert everything(tmp_path / "here") == before
+
+
+def test_a_damaged_older_link_does_not_stop_a_start(tmp_path: Path) -> None:
+    """The newest link alone is what a restore needs (S12)."""
+    link = seed(tmp_path)
+    (older,) = [path for path in tmp_path.glob("_partfile/life/chk-*/_metadata") if path != link]
+    older.write_bytes(b"garbage")
+    with make_sink(tmp_path).local() as out:
+        assert out.position == 4

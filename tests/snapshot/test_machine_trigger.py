@@ -137,7 +137,7 @@ def test_every_waiting_periodic_request_is_refused_by_the_pause() -> None:
     assert len(machine.state.queue.waiting) == 2
     refused = only(RefuseRequest, machine.complete(first.pending.checkpoint_id))
     assert [one.reason for one in refused] == [Refusal.MINIMUM_PAUSE] * 2
-    assert machine.state.queue.waiting == ()
+    assert not machine.state.queue.waiting
 
 
 @pytest.mark.item("LT-03")
@@ -197,7 +197,7 @@ def test_the_timer_is_set_for_whatever_comes_first() -> None:
     machine.tell(Requested(USER, "s"))
     assert SetTimer(machine.now_ms + 1000) in machine.actions
     machine.tell(Triggered(2))
-    assert machine.actions == ()
+    assert SetTimer not in map(type, machine.actions)
     machine.now_ms += 1000
     machine.tell(Tick("s"))
     assert SetTimer(machine.now_ms + 2000) in machine.actions

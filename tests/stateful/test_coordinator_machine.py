@@ -143,7 +143,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(who=WHO, which=st.integers(0, 3), subtasks=st.integers(0, 2))
     def know_subtasks(self, who: int, which: int, subtasks: int) -> None:
         """The number of subtasks becomes known."""
-        self.act(who, lambda one: [one.checkpoints.know_subtasks(p, subtasks) for p in pending_ids(one, which)])
+
+        def tell(one: RandomOwner) -> None:
+            for pending in pending_ids(one, which):
+                one.checkpoints.know_subtasks(pending, subtasks)
+
+        self.act(who, tell)
 
     @rule(who=WHO, which=st.integers(0, 3), subtask=st.integers(0, 2))
     def acknowledge(self, who: int, which: int, subtask: int) -> None:
@@ -174,7 +179,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(who=WHO, which=st.integers(0, 5))
     def acknowledge_again(self, who: int, which: int) -> None:
         """A late acknowledgement comes again, perhaps one for another coordinator."""
-        self.act(who, lambda one: [one.checkpoints.acknowledge(*sent) for sent in self.sent[::-1][which : which + 1]])
+
+        def send(one: RandomOwner) -> None:
+            for sent in self.sent[::-1][which : which + 1]:
+                one.checkpoints.acknowledge(*sent)
+
+        self.act(who, send)
 
     @rule(who=WHO, which=st.integers(0, 3), deed=st.sampled_from(["decline", "abort", "task"]))
     def fail(self, who: int, which: int, deed: str) -> None:
@@ -231,7 +241,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             for operator in link.operators.values():
                 for state in operator.subtasks:
                     assert isinstance(state.handle, FileHandle)
-                    self.keep.read_state(state.handle)
+                    self.keep.read_bytes(state.handle)
 
     def chain(self) -> list[CheckpointMetadata]:
         """The links from the newest one on, by their predecessors; a fenced coordinator's stray link is none."""
