@@ -1,0 +1,58 @@
+"""Snapshots of every format version there has been are read as they are (M4)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from golden import COUNTERS, GOLDEN, RULES, WORDS
+from life_cycle import LONG, batch, finished_files, make_sink, rows_of
+from pydantic import TypeAdapter
+
+from partfile.filesystems.local import LocalStore
+from partfile.snapshot.codec import FORMAT_VERSION
+from partfile.snapshot.model import FileHandle
+from partfile.snapshot.operator_state import OperatorStateStore
+from partfile.snapshot.storage import CheckpointStorage
+
+VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
+
+
+def test_there_are_golden_files_of_the_present_version() -> None:
+    """A new version comes with its own: run tests/support/golden.py."""
+    assert str(FORMAT_VERSION) in VERSIONS
+
+
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of the files of one version."""
+    return Path(shutil.copytree(GOLDEN / request.param, tmp_path / "golden"))
+
+
+@pytest.mark.item("DL-08")
+def test_a_crashed_sink_is_restored(golden: Path) -> None:
+    """The position comes back, open parts are cut to their valid length and published, and the stream goes on."""
+    with make_sink(golden / "base", rolling=LONG).local() as out:
+        assert out.position == {"offset": 4}
+        assert rows_of(finished_files(golden / "base")) == {f"row-{number:04d}": 1 for number in range(4)}
+        out.write(batch(4, 3))
+    assert rows_of(finished_files(golden / "base")) == {f"row-{number:04d}": 1 for number in range(7)}
+
+
+@pytest.mark.item("SP-14")
+def test_a_savepoint_is_restored(golden: Path) -> None:
+    """Onto a fresh base."""
+    with make_sink(golden / "fresh", restore_from=golden / "savepoint").local() as out:
+        assert out.position == {"offset": 4}
+
+
+@pytest.mark.item("SS-33", "SS-10")
+def test_a_state_file_is_read(golden: Path) -> None:
+    """Every mode, with the elements that were written."""
+    handle = TypeAdapter(FileHandle).validate_json((golden / "handle.json").read_bytes())
+    restored = CheckpointStorage(LocalStore(str(golden)), "job").read_state(handle)
+    states = OperatorStateStore(restored)
+    assert states.list_state(WORDS).get() == ("a", "é", {"k": [1, None, 2.5]})
+    assert states.union_list_state(COUNTERS).get() == (7,)
+    assert dict(states.broadcast_state(RULES).entries()) == {"x": {"y": True}}

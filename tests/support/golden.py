@@ -1,0 +1,70 @@
+"""Writes the golden snapshots of the present format version, once a version: ``python tests/support/golden.py``.
+
+Files of a released version are never written again. A later release must read them as they are.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from life_cycle import LONG, batch, make_sink
+
+from partfile.filesystems.local import LocalStore
+from partfile.snapshot.codec import FORMAT_VERSION
+from partfile.snapshot.codecs import JsonCodec
+from partfile.snapshot.operator_snapshot import write_operator_state
+from partfile.snapshot.operator_state import BroadcastStateDescriptor, ListStateDescriptor, OperatorStateStore
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.storage_settings import FileStreamSettings
+
+GOLDEN = Path(__file__).parents[1] / "snapshot" / "golden"
+WORDS = ListStateDescriptor("words", JsonCodec())
+COUNTERS = ListStateDescriptor("counters", JsonCodec())
+RULES = BroadcastStateDescriptor("rules", JsonCodec(), JsonCodec())
+
+
+def main() -> None:
+    """Write them, unless they are there."""
+    target = GOLDEN / str(FORMAT_VERSION)
+    if target.exists():
+        raise SystemExit(f"{target} is there: raise FORMAT_VERSION in partfile/snapshot/codec.py first")
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        write_sink(root)
+        write_state(root)
+        for lock in root.rglob("_marker"):
+            lock.unlink()
+        shutil.copytree(root, target)
+
+
+def write_sink(root: Path) -> None:
+    """A sink that crashed with open parts, pending ones and a tail; and one that was stopped with a savepoint."""
+    out = make_sink(root / "base", rolling=LONG).local().open()
+    out.write(batch(0, 4), position={"offset": 4})
+    out.checkpoint()
+    out.write(batch(4, 2))
+    out.close()
+    stopped = make_sink(root / "stopped", rolling=LONG).local().open()
+    stopped.write(batch(0, 4), position={"offset": 4})
+    location = Path(stopped.stop_with_savepoint(root / "savepoints"))
+    location.rename(root / "savepoint")
+    shutil.rmtree(root / "savepoints")
+    shutil.rmtree(root / "stopped")
+
+
+def write_state(root: Path) -> None:
+    """One state file with every mode, and the handle that names it."""
+    states = OperatorStateStore()
+    states.list_state(WORDS).update(["a", "é", {"k": [1, None, 2.5]}])
+    states.union_list_state(COUNTERS).update([7])
+    states.broadcast_state(RULES).put("x", {"y": True})
+    storage = CheckpointStorage(LocalStore(str(root)), "job", FileStreamSettings(inline_threshold_bytes=0))
+    handle = write_operator_state(states, storage.stream_factory(1), 1, 0)
+    assert handle is not None
+    (root / "handle.json").write_text(handle.model_dump_json() + "\n")
+
+
+if __name__ == "__main__":
+    main()
