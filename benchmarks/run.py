@@ -24,7 +24,7 @@ from machine import describe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SUITES = ("throughput", "latency", "long")
+SUITES = ("snapshot", "throughput", "latency", "long")
 ROUNDS = 3
 QUICK_ROUNDS = 2
 RESULTS = Path(__file__).parent / "results"

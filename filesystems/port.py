@@ -65,7 +65,14 @@ def _check_name(name: str) -> str:
 class Persisted(BaseModel):
     """Base of what is written to disk: frozen, keyword-only, unknown fields refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
+        # Shown rather than made null in silence, so that whoever persists can refuse them.
+        ser_json_inf_nan="constants",
+    )
 
 
 class PartHandle(Persisted):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import SnapshotCorrupt
 from partfile.sink import lifecycle
-from partfile.sink.states import OPERATOR, CoordinatorSnapshot, PendingPart, StreamPosition, SubtaskSnapshot
-from partfile.snapshot.model import OperatorState, SubtaskState
+from partfile.sink.states import OPERATOR, AssignedPart, CoordinatorSnapshot, PendingPart, StreamPosition
+from partfile.snapshot.model import OperatorState
 from partfile.snapshot.redistribution import deal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from partfile.sink.rolling import RollingPolicy
-    from partfile.sink.states import OpenPart
+    from partfile.sink.states import OpenPart, SubtaskSnapshot
     from partfile.snapshot.model import StateHandle
     from partfile.snapshot.operator_state import OperatorStateStore
     from partfile.snapshot.state_info import States
@@ -55,14 +55,15 @@ def restored_state(
     """
     if OPERATOR not in operators:
         raise SnapshotCorrupt(f"there is no state of a {OPERATOR} in it, but of {sorted(operators)}")
-    operator = operators[OPERATOR]
-    coordinator = CoordinatorSnapshot.from_states(read(operator.coordinator))
-    subtasks = [SubtaskSnapshot.from_states(state.subtask, read(state.handle)) for state in operator.subtasks]
+    held = CoordinatorSnapshot.from_states(read(operators[OPERATOR].coordinator))
+    opened: dict[int, list[OpenPart]] = {}
+    for assigned in held.open:
+        opened.setdefault(assigned.subtask, []).append(assigned.open)
     return SinkSnapshot(
-        position=coordinator.position,
-        open={snapshot.subtask: snapshot.open for snapshot in subtasks if snapshot.open},
-        pending=(*(part for snapshot in subtasks for part in snapshot.pending), *coordinator.pending),
-        max_count=max((snapshot.max_count for snapshot in subtasks), default=-1),
+        position=held.position,
+        open={subtask: tuple(parts) for subtask, parts in opened.items()},
+        pending=held.pending,
+        max_count=held.max_count,
     )
 
 
@@ -195,13 +196,14 @@ def operator_state(snapshot: SinkSnapshot, write: Callable[[OperatorStateStore],
         snapshot: The state.
         write: Snapshots states and returns their handle.
     """
-    subtasks = [
-        SubtaskSnapshot(subtask=subtask, open=snapshot.open.get(subtask, ()), max_count=snapshot.max_count)
-        for subtask in sorted({0, *snapshot.open})
-    ]
-    coordinator = CoordinatorSnapshot(position=snapshot.position, pending=snapshot.pending)
-    return OperatorState(
-        parallelism=snapshot.position.parallelism,
-        subtasks=tuple(SubtaskState(subtask=state.subtask, handle=write(state.to_states())) for state in subtasks),
-        coordinator=write(coordinator.to_states()),
+    held = CoordinatorSnapshot(
+        position=snapshot.position,
+        open=tuple(
+            AssignedPart(subtask=subtask, open=part)
+            for subtask in sorted(snapshot.open)
+            for part in snapshot.open[subtask]
+        ),
+        pending=snapshot.pending,
+        max_count=snapshot.max_count,
     )
+    return OperatorState(parallelism=snapshot.position.parallelism, coordinator=write(held.to_states()))

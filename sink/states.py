@@ -83,7 +83,15 @@ class StreamPosition(Persisted):
     """What the caller of the plain operator wants back after a restore."""
 
 
+class AssignedPart(Persisted):
+    """An open part and the subtask that has it in the next batch."""
+
+    subtask: Annotated[int, Field(ge=0)]
+    open: OpenPart
+
+
 _OPEN = ListStateDescriptor("open-parts", ModelCodec(OpenPart))
+_ASSIGNED = ListStateDescriptor("assigned-parts", ModelCodec(AssignedPart))
 _PENDING = ListStateDescriptor("pending-parts", ModelCodec(PendingPart))
 _COUNTER = ListStateDescriptor("max-part-counter", JsonCodec())
 _POSITION = ListStateDescriptor("stream-position", ModelCodec(StreamPosition))
@@ -128,16 +136,22 @@ class SubtaskSnapshot(Persisted):
 
 
 class CoordinatorSnapshot(Persisted):
-    """The coordinator's own state: the stream's position and parts whose publication is still owed."""
+    """What a link holds: everything, in the coordinator's hands, so that it is one piece of state however many ran."""
 
     position: StreamPosition
+    open: tuple[AssignedPart, ...] = ()
     pending: tuple[PendingPart, ...] = ()
+    """Parts to be published by this checkpoint, or still owed from earlier ones."""
+    max_count: Annotated[int, Field(ge=-1)] = -1
+    """Union maximum of the part counters; -1 before the first part."""
 
     def to_states(self) -> OperatorStateStore:
         """This snapshot as list states."""
         states = OperatorStateStore()
         states.list_state(_POSITION).update((self.position,))
+        states.list_state(_ASSIGNED).update(self.open)
         states.list_state(_PENDING).update(self.pending)
+        states.union_list_state(_COUNTER).update((self.max_count,))
         return states
 
     @classmethod
@@ -151,6 +165,12 @@ class CoordinatorSnapshot(Persisted):
         states = OperatorStateStore(restored)
         try:
             (position,) = states.list_state(_POSITION).get()
-            return cls(position=position, pending=states.list_state(_PENDING).get())
+            (counter,) = states.union_list_state(_COUNTER).get()
+            return cls(
+                position=position,
+                open=states.list_state(_ASSIGNED).get(),
+                pending=states.list_state(_PENDING).get(),
+                max_count=int(str(counter)),
+            )
         except ValueError as error:
             raise SnapshotCorrupt(f"the coordinator's state is not a file sink's: {error}") from error

@@ -70,6 +70,9 @@ class JsonCodec:
         return decode_json(data)
 
 
+_NOT_FINITE = (b"NaN", b"Infinity")
+
+
 class ModelCodec(Generic[Model]):
     """Values of one pydantic model. Those of a frozen model count as immutable: never change what one holds.
 
@@ -81,6 +84,8 @@ class ModelCodec(Generic[Model]):
     def __init__(self, model: type[Model], *, version: int = 1) -> None:
         self._model = model
         self._is_frozen = bool(model.model_config.get("frozen"))
+        # Other models write null for such a number, which then has to be looked for in their values: 10 times slower.
+        self._shows_not_finite = model.model_config.get("ser_json_inf_nan") == "constants"
         self.info = CodecInfo(name=f"model/{model.__name__}", version=version)
 
     def copy(self, value: Model) -> Model:
@@ -95,6 +100,10 @@ class ModelCodec(Generic[Model]):
         """
         if not isinstance(value, self._model):
             raise UnencodableState(f"{type(value).__name__} is not the model {self._model.__name__} of this state")
+        if self._shows_not_finite:
+            data = value.model_dump_json().encode()
+            if not any(word in data for word in _NOT_FINITE):
+                return data
         return encode_json(value.model_dump(mode="json"))
 
     def decode(self, data: bytes) -> Model:
