@@ -36,7 +36,7 @@ def test_each_scope_lives_as_long_as_it_says(tmp_path: Path) -> None:
         checkpoint_id = owner.trigger().checkpoint_id
         handles = [written(owner, checkpoint_id, scope) for scope in (Scope.EXCLUSIVE, Scope.SHARED, Scope.TASK_OWNED)]
         owner.complete_with(*handles)
-        kept.append({handle for handle in handles})
+        kept.append(set(handles))
     found = tree(tmp_path / "job")
     assert {name.split("/")[0] for name in found} == {"chk-3", "chk-4", "shared", "taskowned"}
     assert {"chk-3/_metadata", "chk-4/_metadata"} <= found
