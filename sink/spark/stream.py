@@ -6,7 +6,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from partfile.bucketers.port import BucketContext
 from partfile.filesystems.errors import ConfigError, Fenced, PartfileError
 from partfile.sink.admission import Admission, admit, position_after
 from partfile.sink.clock import stopwatch_ms
@@ -14,11 +13,10 @@ from partfile.sink.progress import report
 from partfile.sink.runtime import Runtime
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.spark import reporting
-from partfile.sink.spark.distribution import by_bucket
 from partfile.sink.spark.identity import OffsetsLog, current_run
-from partfile.sink.spark.task import ACKNOWLEDGEMENT, WriteTask, read_acknowledgement
 from partfile.sink.spark.timer import IdleTimer
-from partfile.sink.states import QueryPosition, SubtaskSnapshot
+from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
+from partfile.sink.states import QueryPosition
 
 if TYPE_CHECKING:
     import os
@@ -33,9 +31,7 @@ if TYPE_CHECKING:
     from partfile.sink.settings import SinkSettings
     from partfile.sink.spark.identity import QueryRun
     from partfile.sink.spark.query import StartedQuery
-    from partfile.sink.spark.task import Acknowledgement
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.pending import PendingCheckpoint
 
 logger = logging.getLogger("partfile")
 
@@ -157,10 +153,25 @@ class SparkStream:
             with self._mutex:
                 try:
                     self._check_fence()
-                    self._runtime = self._runtime or self._begun(lambda _left: True)
-                    return self._savepoint(self._live(), reserved, ends_the_job=True)
+                    self._runtime = self._runtime or self._begun_for(query)
+                    return self._savepoint(self._runtime, reserved, ends_the_job=True)
                 finally:
                     self.release()
+
+    def _begun_for(self, query: StreamingQuery) -> Runtime:
+        """A new generation for the end of a query that no batch came to in this run, or whose last batch was lost."""
+
+        def is_its_own(left: SinkSnapshot | None) -> bool:
+            last = left.position.query if left is not None else None
+            return last is None or last.query_id == str(query.id)
+
+        runtime = None if query.exception() is not None else self._begun(is_its_own)
+        if runtime is None:
+            raise PartfileError(
+                f"query {query.id} has failed, or sink {self._settings.uid!r} holds the rows of another query",
+                hint="Start the query again and let it write a batch; then ask for the savepoint.",
+            )
+        return runtime
 
     def _savepoint(self, runtime: Runtime, reserved: ReservedSavepoint, *, ends_the_job: bool) -> str:
         try:
@@ -220,12 +231,12 @@ class SparkStream:
         now_ms = self._settings.clock()
         began = stopwatch_ms()
         pending = runtime.coordinator.trigger(now_ms)
-        hashed = self._hash_partitions(df, stands)
-        acknowledged = self._write(df, pending, hashed)
+        hashed = hash_partitions(df, self._settings, stands)
+        acknowledged = run_write_job(df, self._settings, runtime, pending, hashed)
         write_ms = stopwatch_ms() - began
         for one in acknowledged:
             runtime.coordinator.acknowledge(one.state, one.submission)
-        snapshots = self._snapshots(runtime.coordinator.pending, len(acknowledged))
+        snapshots = acknowledged_snapshots(runtime, len(acknowledged))
         position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
         done = runtime.coordinator.complete(pending, snapshots, position)
         told = reporting.of_commit(self._settings.uid, runtime.coordinator, done)
@@ -249,52 +260,6 @@ class SparkStream:
         self._runtime, self._run, self._fenced = runtime, run, None
         self._timer = IdleTimer(lambda: self._tick(runtime), self._settings.rolling.check_interval_s)
         return stopwatch_ms() - began
-
-    def _write(self, df: DataFrame, pending: PendingCheckpoint, hashed: int | None) -> list[Acknowledgement]:
-        runtime = self._live()
-        if not runtime.metadata.hold_marker(runtime.marker_path):
-            logger.warning("%s: another process holds the marker, perhaps an older driver", self._settings.uid)
-        coordinator = runtime.coordinator
-        task = WriteTask(
-            base=self._settings.base,
-            checkpoint_url=self._settings.checkpoint_url,
-            job=runtime.job,
-            marker_path=runtime.marker_path,
-            open_store=self._settings.open_store_in_tasks,
-            description=self._settings.description,
-            shares=coordinator.assignment(),
-            max_count=coordinator.state.max_count,
-            checkpoint_id=pending.checkpoint_id,
-            submission=pending.submission,
-            generation=coordinator.generation,
-            chain=coordinator.state.position.chain,
-            batch_time_ms=pending.time_ms,
-            storage_options=self._settings.storage_options,
-        )
-        if hashed is not None:
-            context = BucketContext(batch_time_ms=pending.time_ms, on_bad_bucket=self._settings.on_bad_bucket)
-            df = by_bucket(df, self._settings.bucketer, context, hashed)
-        return [read_acknowledgement(row) for row in df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()]
-
-    def _snapshots(self, pending: PendingCheckpoint, rows: int) -> list[SubtaskSnapshot]:
-        """The subtasks' snapshots, exactly one for each of the partitions 0 to n-1."""
-        subtasks = pending.subtasks()
-        if len(subtasks) != rows:
-            raise PartfileError(
-                f"{rows} acknowledgements for {len(subtasks)} partitions: one was counted twice or belongs elsewhere",
-                checkpoint_id=pending.checkpoint_id,
-            )
-        read = self._live().storage.read_state
-        return [SubtaskSnapshot.from_states(state.subtask, read(state.handle)) for state in subtasks]
-
-    def _hash_partitions(self, df: DataFrame, stands: StreamPosition) -> int | None:
-        if self._settings.distribution == "none":
-            return None
-        return (
-            self._settings.hash_partitions
-            or stands.hash_partitions
-            or int(df.sparkSession.sparkContext.defaultParallelism)
-        )
 
     def _tick(self, runtime: Runtime) -> bool:
         """One turn of the idle timer: skipped while a batch runs, ended with the generation."""

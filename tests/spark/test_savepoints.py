@@ -149,3 +149,23 @@ def test_a_later_stream_is_refused_by_the_savepoint(spark: SparkSession, tmp_pat
     run(spark, make_sink(tmp_path / "out"), tmp_path, 2)
     with pytest.raises(RecoveryRefused, match=r"later parts hold: .*part-"):
         make_sink(tmp_path / "out", restore_from=where).local().open()
+
+
+@pytest.mark.item("SP-13")
+def test_a_query_that_wrote_nothing_saves_only_its_own_state(spark: SparkSession, tmp_path: Path) -> None:
+    """Stopped before a batch came: its own last state is saved; that of another query is neither saved nor fenced."""
+    rows = write_source(tmp_path / "source", 1)
+    run(spark, make_sink(tmp_path / "out"), tmp_path, 1)
+
+    def started(checkpoint: str) -> Any:
+        frame, trigger = stream(spark, tmp_path / "source"), {"processingTime": "1 hour"}
+        return make_sink(tmp_path / "out").start(frame, checkpoint_location=str(tmp_path / checkpoint), trigger=trigger)
+
+    query = started("spark")
+    query.processAllAvailable()
+    assert (Path(query.stop_with_savepoint(tmp_path / "savepoints")) / "_metadata").exists()
+    links = sorted(tmp_path.glob("out/_partfile/numbers/chk-*"))
+    with pytest.raises(PartfileError, match="another query"):
+        started("other").stop_with_savepoint(tmp_path / "savepoints")
+    assert sorted(tmp_path.glob("out/_partfile/numbers/chk-*")) == links
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
