@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import ConfigError, StoreError
+from partfile.filesystems.errors import ConfigError, PartfileError, StoreError
 from partfile.filesystems.tokens import new_token
 from partfile.sink import planning
 from partfile.sink.states import OPERATOR
@@ -39,8 +39,15 @@ class ReservedSavepoint:
         """Write the coordinator's state, of which nothing is staged any more, and return the location.
 
         Raises:
+            PartfileError: A part could not be published; there is no savepoint.
             StoreError: It could not be written; there is no savepoint.
         """
+        if coordinator.state.open or coordinator.state.pending:
+            raise PartfileError(
+                f"{len(coordinator.state.pending)} parts could not be published, so there can be no savepoint",
+                hint="The log says why; they are tried again at the next checkpoint. Ask for a savepoint after that.",
+                checkpoint_id=coordinator.newest_checkpoint_id,
+            )
         streams = FileStreamFactory(self.store, self.directory, None)
         options, taken_by = SnapshotOptions("savepoint"), coordinator.newest_link
         operator = planning.operator_state(

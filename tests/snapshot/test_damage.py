@@ -10,7 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from life_cycle import LONG, batch, make_sink
+from life_cycle import LONG, batch, everything, make_sink
 
 from partfile.filesystems.errors import SnapshotCorrupt, SnapshotError, SnapshotVersionError
 from partfile.filesystems.local import LocalStore
@@ -41,10 +41,6 @@ def seed(base: Path) -> Path:
 
 def newest_link(base: Path) -> Path:
     return max(base.glob("_partfile/life/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
-
-
-def everything(base: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
 
 
 def truncated(data: bytes) -> Iterator[bytes]:

@@ -70,6 +70,25 @@ def make_sink(base: Path, *, interceptor: Any = None, **options: Any) -> FileSin
     return FileSink(base, **(fixed | options))
 
 
+def long_sink(base: Path, **options: Any) -> FileSink:
+    """A sink whose parts stay open until something closes them all."""
+    return make_sink(base, rolling=LONG, **options)
+
+
+def continue_to(sink: FileSink, rows: int) -> int:
+    """Write from the restored position to ``rows`` and end; returns where it began."""
+    with sink.local() as out:
+        begun = rows_done(out)
+        if begun < rows:
+            out.write(batch(begun, rows - begun), position=rows)
+    return begun
+
+
+def everything(base: Path) -> dict[Path, bytes]:
+    """Every file below a directory with its content."""
+    return {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
+
+
 def rows_done(out: pf.LocalSink) -> int:
     """The position as this stream keeps it: how many rows have been written."""
     assert out.position is None or isinstance(out.position, int)

@@ -6,31 +6,21 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from life_cycle import LONG, assert_exactly_once, assert_only_grew, batch, finished_files, make_sink, rows_done, rows_of
+from life_cycle import (
+    assert_exactly_once,
+    assert_only_grew,
+    batch,
+    continue_to,
+    everything,
+    finished_files,
+    long_sink,
+    rows_of,
+)
 
 from partfile.filesystems.errors import RecoveryRefused
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from partfile.sink.file_sink import FileSink
-
-
-def long_sink(base: Path, **options: Any) -> FileSink:
-    return make_sink(base, rolling=LONG, **options)
-
-
-def continue_to(sink: FileSink, rows: int) -> int:
-    """Write from the restored position to ``rows`` and end; returns where it began."""
-    with sink.local() as out:
-        begun = rows_done(out)
-        if begun < rows:
-            out.write(batch(begun, rows - begun), position=rows)
-    return begun
-
-
-def everything(base: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
 
 
 def newest_checkpoint(base: Path) -> Path:

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from life_cycle import (
-    LONG,
     assert_exactly_once,
     assert_only_grew,
     batch,
+    continue_to,
+    everything,
     finished_files,
     in_child,
+    long_sink,
     make_sink,
-    rows_done,
     rows_of,
     run_to_the_end,
     staged_files,
 )
 
-from partfile.filesystems.errors import ConfigError, NotFound, PartfileError, RecoveryRefused, StoreError
+from partfile.filesystems.errors import ConfigError, NotApplied, NotFound, PartfileError, RecoveryRefused, StoreError
 from partfile.filesystems.faults import FailAt, KillAt, Recorder, intercept
 from partfile.filesystems.local import LocalStore
 from partfile.snapshot.savepoints import (
@@ -35,11 +36,9 @@ from partfile.snapshot.savepoints import (
 )
 
 if TYPE_CHECKING:
-    from partfile.sink.file_sink import FileSink
+    from collections.abc import Callable
 
-
-def long_sink(base: Path, **options: Any) -> FileSink:
-    return make_sink(base, rolling=LONG, **options)
+    from partfile.filesystems.faults import Call
 
 
 def stopped(tmp_path: Path, rows: int = 4) -> str:
@@ -47,19 +46,6 @@ def stopped(tmp_path: Path, rows: int = 4) -> str:
     out = long_sink(tmp_path / "out").local().open()
     out.write(batch(0, rows), position=rows)
     return out.stop_with_savepoint(tmp_path / "savepoints")
-
-
-def continue_to(sink: FileSink, rows: int) -> int:
-    """Write from the restored position to ``rows`` and end; returns where it began."""
-    with sink.local() as out:
-        begun = rows_done(out)
-        if begun < rows:
-            out.write(batch(begun, rows - begun), position=rows)
-    return begun
-
-
-def everything(base: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
 
 
 @pytest.mark.item("SP-13", "SP-10", "SP-26")
@@ -196,6 +182,42 @@ def test_a_savepoint_that_fails_leaves_none(tmp_path: Path) -> None:
     with pytest.raises(PartfileError, match="not open any more"):
         out.checkpoint()
     run_to_the_end(make_sink(tmp_path / "out"), 6)
+    assert_exactly_once(tmp_path / "out", 6)
+
+
+class Unpublishable:
+    """An interceptor of a store that publishes nothing while ``on``."""
+
+    def __init__(self) -> None:
+        self.on = True
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:
+        """Fail, or let it pass."""
+        if self.on and call.name == "publish":
+            raise NotApplied("the directory is locked")
+        return proceed()
+
+
+@pytest.mark.item("SP-13")
+def test_what_cannot_be_published_is_in_no_savepoint(tmp_path: Path) -> None:
+    """It would name staged files (S12): an error, nothing left of it, and the sink goes on; a stop closes it."""
+    locked = Unpublishable()
+    sink = long_sink(tmp_path / "out", open_store=lambda url, _options: intercept(LocalStore(url), locked))
+    out = sink.local().open()
+    out.write(batch(0, 2), position=2)
+    with pytest.raises(PartfileError, match="2 parts could not be published"):
+        out.savepoint(tmp_path / "savepoints")
+    assert list((tmp_path / "savepoints").iterdir()) == []
+    locked.on = False
+    assert (Path(out.savepoint(tmp_path / "savepoints")) / "_metadata").exists()
+    assert_exactly_once(tmp_path / "out", 2)
+    out.write(batch(2, 2), position=4)
+    locked.on = True
+    with pytest.raises(PartfileError, match="2 parts could not be published"):
+        out.stop_with_savepoint(tmp_path / "savepoints")
+    with pytest.raises(PartfileError, match="not open any more"):
+        out.write(batch(4, 1))
+    assert continue_to(long_sink(tmp_path / "out"), 6) == 4
     assert_exactly_once(tmp_path / "out", 6)
 
 
