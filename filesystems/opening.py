@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -70,6 +71,25 @@ def local_path(url: str) -> str:
             hint=f"Supported: {_SUPPORTED}. A local path that begins like this can be written as ./{scheme}:...",
         )
     return _path_of_file_url(url, url[match.end() :])
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Whether two paths or URLs name the same place, whichever way they are written; links are followed.
+
+    Raises:
+        ConfigError: One of them is of no store that there is.
+    """
+    return os.path.realpath(local_path(one)) == os.path.realpath(local_path(other))
+
+
+def path_inside(path: str, base: str) -> tuple[str, ...] | None:
+    """The names from ``base`` down to ``path``, however both are written; None if it is elsewhere.
+
+    Raises:
+        ConfigError: One of them is of no store that there is.
+    """
+    inner, outer = (PurePosixPath(os.path.realpath(local_path(one))) for one in (path, base))
+    return inner.relative_to(outer).parts if inner.is_relative_to(outer) else None
 
 
 def _path_of_file_url(url: str, rest: str) -> str:

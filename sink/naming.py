@@ -12,7 +12,6 @@ from partfile.filesystems.port import PartHandle, check_relative_path
 from partfile.sink.options import Options
 
 HIDING_PREFIXES = ("_", ".")
-_NUMBER = re.compile(r"([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,18})(?![0-9])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,14 @@ class PartNumber:
     subtask: int
     count: int
     """The part counter: one beyond the committed union maximum, then upwards (S4)."""
+
+
+def number_in(name: str, chain: str) -> PartNumber | None:
+    """What the name of a finished file says if it is a part of this chain, whatever its affixes; else None."""
+    if name.startswith(HIDING_PREFIXES):
+        return None
+    match = re.search(rf"-{chain}-([0-9]{{1,9}})-([0-9]{{1,18}})(?![0-9])", name)
+    return PartNumber(chain, int(match[1]), int(match[2])) if match else None
 
 
 class PartNaming(Options):
@@ -63,13 +70,6 @@ class PartNaming(Options):
         for name in names:
             check_relative_path(name)
         return self
-
-    def number_of(self, name: str) -> PartNumber | None:
-        """What a final name says; None if it is no finished part's."""
-        match = re.match(
-            rf"{re.escape(self.part_prefix)}-([0-9a-f]{{8}})-([0-9]{{1,9}})-([0-9]{{1,18}})(?![0-9])", name
-        )
-        return PartNumber(match[1], int(match[2]), int(match[3])) if match else None
 
     def handle(self, bucket: str, number: PartNumber, *, suffix: str, token: str) -> PartHandle:
         """Name a new part.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import NotFound, RecoveryRefused
-from partfile.filesystems.opening import open_store
+from partfile.filesystems.errors import NotFound, RecoveryRefused, SnapshotCorrupt
+from partfile.filesystems.opening import is_same_place, open_store
 from partfile.filesystems.tokens import new_chain_id
 from partfile.sink import planning
+from partfile.sink.naming import number_in
 from partfile.sink.restoring import (
     Choice,
     FinishedPart,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partfile.filesystems.port import Store
-    from partfile.sink.naming import PartNaming
     from partfile.sink.planning import SinkSnapshot
     from partfile.sink.settings import SinkSettings
     from partfile.snapshot.pointers import Pointer
@@ -61,80 +60,98 @@ class RestoreOnDemand:
             RecoveryRefused: The sink has gone on since, or what is to be restored does not fit it.
             SnapshotCorrupt: It cannot be read.
         """
-        point = read_restore_point(self._settings, self._storage)
-        if point is None:
+        location = self._settings.restore_from
+        if location is None:
             return None
+        try:
+            point = read_restore_point(self._settings, location, self._storage)
+        except NotFound:
+            if current is not None and current.position.restored_location == location:
+                return None  # It was restored long ago, and its user has deleted it or retention has.
+            raise
         choice = choose(current, point)
+        if current is not None and choice is Choice.GO_ON:
+            return noted(current, point)
+        chain = (current or point.state).position.chain
+        finished = finished_parts(self._store, chain) if choice is Choice.REFUSE or point.state.max_count >= 0 else ()
+        later = later_parts(finished, current, point.state)
+        if not self._settings.accept_newer and (choice is Choice.REFUSE or later):
+            raise refusal(self._settings.uid, point, later)
         if current is None:
             return onto_an_empty_chain(point, new_chain_id())
-        if choice is Choice.GO_ON:
-            return noted(current, point)
-        if not self._settings.accept_newer:
-            finished = finished_parts(self._store, self._settings.naming)
-            raise refusal(self._settings.uid, point, later_parts(finished, current, point.state))
-        return over_later_parts(current, point, lambda part: self._store.file_exists(part.part.path_of(part.part.name)))
+        return over_later_parts(current, point)
 
 
-def read_restore_point(settings: SinkSettings, storage: CheckpointStorage) -> RestorePoint | None:
-    """Read what ``restore_from`` names; None if nothing is to be restored on demand. Changes nothing.
+def read_restore_point(settings: SinkSettings, location: str, storage: CheckpointStorage) -> RestorePoint:
+    """Read what ``restore_from`` names. Changes nothing.
 
     Args:
         settings: The sink's options.
+        location: What is named.
         storage: The sink's own checkpoints.
 
     Raises:
         NotFound: It is not there.
-        RecoveryRefused: It is a checkpoint of another sink, or holds state that this job has no operator for.
+        RecoveryRefused: It is of another sink or writer, or holds state that this job has no operator for.
         SnapshotCorrupt: It cannot be read.
     """
-    if settings.restore_from is None:
-        return None
-    pointer = pointer_to(settings.restore_from)
-    if pointer.checkpoint_id is not None:
-        return _own_checkpoint(settings, storage, pointer, pointer.checkpoint_id)
+    pointer = pointer_to(location)
+    own = f"{settings.checkpoint_url}/{storage.job}"
+    if pointer.checkpoint_id is not None and is_same_place(pointer.parent, own):
+        return _own_checkpoint(location, storage, pointer.checkpoint_id)
+    try:
+        return _savepoint(settings, location, pointer, storage.job)
+    except SnapshotCorrupt as error:
+        if pointer.checkpoint_id is None:
+            raise
+        raise RecoveryRefused(
+            f"{location!r} is not a checkpoint of this sink, whose checkpoints are in {own!r}",
+            hint="A checkpoint names staged parts of its own base path; take a savepoint to go elsewhere.",
+        ) from error
+
+
+def _savepoint(settings: SinkSettings, location: str, pointer: Pointer, job: str) -> RestorePoint:
     with open_store(pointer.parent, settings.storage_options, create_base=False) as store:
         savepoint = read_savepoint(store, pointer.directory)
+        if _writer(savepoint.job) != _writer(job):
+            raise RecoveryRefused(
+                f"{location!r} was taken of {savepoint.job!r}, not of the writer {job!r}",
+                hint="Each subtask_index has a position and savepoints of its own: name that of this writer.",
+            )
         operators = restored_operators(savepoint.operators, {OPERATOR}, allow_non_restored=settings.allow_non_restored)
         states = CheckpointStorage(store, pointer.directory)
         return RestorePoint(
             token=savepoint.savepoint_id,
-            location=settings.restore_from,
+            location=location,
             state=planning.restored_state(operators, states.read_state),
         )
 
 
-def _own_checkpoint(
-    settings: SinkSettings, storage: CheckpointStorage, pointer: Pointer, checkpoint_id: int
-) -> RestorePoint:
-    own = f"{settings.checkpoint_url}/{storage.job}"
-    if _plain(pointer.parent) != _plain(own):
-        raise RecoveryRefused(
-            f"{settings.restore_from!r} is not a checkpoint of this sink, whose checkpoints are in {own!r}",
-            hint="A checkpoint names staged parts of its own base path; take a savepoint to go elsewhere.",
-        )
+def _writer(job: str) -> str:
+    """Which of a uid's independent writers a chain is of; empty for the only one."""
+    return job.partition("~")[2]
+
+
+def _own_checkpoint(location: str, storage: CheckpointStorage, checkpoint_id: int) -> RestorePoint:
     link = storage.read_link(checkpoint_id)
     if link is None or not link.holds_state:
         raise NotFound(
-            f"checkpoint {checkpoint_id} of sink {settings.uid!r} is not there, or was aborted",
+            f"checkpoint {checkpoint_id} of sink {storage.job!r} is not there, or was aborted",
             hint=f"Retained are {storage.list_links()}.",
             checkpoint_id=checkpoint_id,
         )
     later = [storage.read_link(number) for number in storage.list_links() if number > checkpoint_id]
     return RestorePoint(
         token=link.nonce,
-        location=str(settings.restore_from),
+        location=location,
         state=planning.restored_state(link.operators, storage.read_state),
         is_newest=all(one is not None and one.kind != "checkpoint" for one in later),
     )
 
 
-def _plain(location: str) -> str:
-    return os.path.normpath(location.removeprefix("file://"))
-
-
-def finished_parts(store: Store, naming: PartNaming) -> Iterator[FinishedPart]:
-    """Every file below the base whose final name says that a sink wrote it. Lists the whole base."""
+def finished_parts(store: Store, chain: str) -> Iterator[FinishedPart]:
+    """Every finished file below the base that is a part of a chain, by its name. Lists the whole base."""
     for file in store.list():
-        number = naming.number_of(file.path.rpartition("/")[2])
+        number = number_in(file.path.rpartition("/")[2], chain)
         if number is not None:
             yield FinishedPart(file.path, number)

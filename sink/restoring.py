@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from partfile.filesystems.errors import RecoveryRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from partfile.sink.naming import PartNumber
     from partfile.sink.planning import SinkSnapshot
-    from partfile.sink.states import OpenPart
 
 _SHOWN = 20
 
@@ -28,7 +27,7 @@ class RestorePoint:
     """Where it was found, for messages."""
     state: SinkSnapshot
     is_newest: bool = False
-    """Whether it is the newest checkpoint of the sink's own chain, fences left aside."""
+    """Whether no checkpoint of the sink's own chain came after it, fences left aside."""
 
 
 class Choice(Enum):
@@ -60,9 +59,10 @@ def choose(current: SinkSnapshot | None, point: RestorePoint) -> Choice:
     """
     if current is None:
         return Choice.RESTORE
-    if current.position.restored_from == point.token or point.is_newest or _nothing_came_after(current, point.state):
+    if current.position.restored_from == point.token:
         return Choice.GO_ON
-    return Choice.REFUSE
+    is_newest = point.is_newest and current.position.restored_from == point.state.position.restored_from
+    return Choice.GO_ON if is_newest or _nothing_came_after(current, point.state) else Choice.REFUSE
 
 
 def _nothing_came_after(current: SinkSnapshot, point: SinkSnapshot) -> bool:
@@ -83,39 +83,41 @@ def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
         point: The savepoint.
         chain: The new chain's id, so that part names never meet those of the sink it was taken of.
     """
-    position = point.state.position.model_copy(update={"chain": chain, "kept": False, "restored_from": point.token})
+    position = point.state.position.model_copy(update={"chain": chain, "kept": False, **_origin(point)})
     return replace(point.state, position=position, open={}, pending=(), max_count=-1)
 
 
 def noted(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
     """The state of a sink that stands at the point or came from there, and will know so at its next start."""
-    return replace(current, position=current.position.model_copy(update={"restored_from": point.token}))
+    return replace(current, position=current.position.model_copy(update=_origin(point)))
 
 
-def over_later_parts(
-    current: SinkSnapshot, point: RestorePoint, is_finished: Callable[[OpenPart], bool]
-) -> SinkSnapshot:
+def _origin(point: RestorePoint) -> dict[str, str]:
+    return {"restored_from": point.token, "restored_location": point.location}
+
+
+def over_later_parts(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
     """The state of a rollback whose user accepts that later parts stay.
 
-    No finished file is touched. Parts that were open at the point and are still unpublished go back to what they held
-    then; what has been completed since is still published; what is open since then alone is left behind.
+    No finished file is touched. Parts that were open at the point and still are go back to what they held then; what
+    has been promised or published since is left as it is, with the rows of before and after; what was opened since then
+    is left behind.
 
     Args:
         current: What the newest link holds.
         point: What to go back to.
-        is_finished: Whether a part has its final name.
     """
-    promised = {part.part.name for part in current.pending}
+    open_names = {part.part.name for parts in current.open.values() for part in parts}
     opened = {
-        subtask: tuple(part for part in parts if part.part.name not in promised and not is_finished(part))
+        subtask: tuple(part for part in parts if part.part.name in open_names)
         for subtask, parts in point.state.open.items()
     }
     position = point.state.position.model_copy(
         update={
             "chain": current.position.chain,
             "kept": False,
-            "restored_from": point.token,
             "retired_queries": current.position.retired_queries,
+            **_origin(point),
         }
     )
     return replace(
@@ -127,30 +129,36 @@ def over_later_parts(
     )
 
 
-def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot, point: SinkSnapshot) -> list[str]:
-    """The finished files that hold rows of after the point, by path.
+def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, point: SinkSnapshot) -> list[str]:
+    """The files that hold, or will hold, rows that restoring the point would write again, by their final paths.
 
     Args:
-        finished: Every finished file below the base whose name says that a sink wrote it.
-        current: What the newest link holds; only files of its chain count.
+        finished: The finished files below the base of the chain that is looked at: the sink's own, or if it has none
+            the point's.
+        current: What the newest link holds; None in an empty chain.
         point: What was to be restored.
     """
-    same_chain = point.position.chain == current.position.chain
     opened = {part.part.path_of(part.part.name) for parts in point.open.values() for part in parts}
-    return sorted(
+    is_same_chain = current is None or current.position.chain == point.position.chain
+    paths = {
         part.path
         for part in finished
-        if part.number.chain == current.position.chain
-        and (not same_chain or part.number.count > point.max_count or part.path in opened)
-    )
+        if not is_same_chain or part.number.count > point.max_count or part.path in opened
+    }
+    if current is not None:
+        known = {part.part.name for part in point.pending}
+        staged = [part.part for part in current.pending]
+        staged += [part.part for parts in current.open.values() for part in parts]
+        paths |= {part.path_of(part.name) for part in staged if part.name not in known}
+    return sorted(paths)
 
 
 def refusal(uid: str, point: RestorePoint, later: Sequence[str]) -> RecoveryRefused:
     """The error that says which parts would be doubled."""
     shown = ", ".join(map(repr, later[:_SHOWN])) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
     return RecoveryRefused(
-        f"sink {uid!r} has gone on since {point.location!r}: restoring that would write again what "
-        f"{len(later)} later parts hold: {shown or 'none is finished yet'}",
-        hint="Restore onto an empty base path or under another uid; or remove these parts yourself, or bear that their "
-        "rows are doubled, and set accept_newer=True for one run; or leave restore_from out to go on.",
+        f"sink {uid!r} has gone on since {point.location!r}, or never came from it: {len(later)} later parts hold rows "
+        f"that restoring it may write again: {shown or 'none, but its position has moved'}",
+        hint="Restore onto another base path; or leave restore_from out to go on. With accept_newer=True for one run "
+        "these parts stay and their rows come twice. Do not delete them: they may hold rows of before as well.",
     )

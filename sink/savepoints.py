@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from partfile.filesystems.errors import ConfigError, PartfileError, StoreError
 from partfile.filesystems.tokens import new_token
 from partfile.sink import planning
+from partfile.sink.settings import check_hidden
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.savepoint_model import SavepointMetadata
-from partfile.snapshot.savepoints import complete_savepoint, dispose_savepoint, reserve_savepoint
+from partfile.snapshot.savepoints import complete_savepoint, dispose_savepoint, is_complete, reserve_savepoint
 from partfile.snapshot.strategy import SnapshotOptions
 from partfile.snapshot.stream_factory import FileStreamFactory
 from partfile.version import __version__
@@ -85,14 +86,28 @@ def reserved_savepoint(
         ConfigError: There is neither.
         StoreError: The directory cannot be written or read.
     """
-    chosen = settings.savepoint_dir if directory is None else os.fspath(directory)
+    chosen: object = settings.savepoint_dir if directory is None else directory
     if chosen is None:
         raise ConfigError("there is no directory for the savepoint", hint="Pass one, or set savepoint_dir on the sink.")
-    with settings.open_store(chosen, settings.storage_options) as store:
+    if not isinstance(chosen, str | os.PathLike) or not str(chosen).strip():
+        raise ConfigError(f"{chosen!r} names no directory for a savepoint", hint="Pass a path or a URL.")
+    url = os.fspath(chosen)
+    check_hidden(url, settings.base, "the directory for savepoints")
+    with _opened(settings, url) as store:
         name = reserve_savepoint(store, job)
         try:
-            yield ReservedSavepoint(store, name, f"{chosen.rstrip('/')}/{name}")
+            yield ReservedSavepoint(store, name, f"{url.rstrip('/')}/{name}")
         except BaseException:
             with suppress(StoreError):
-                dispose_savepoint(store, name)
+                if not is_complete(store, name):
+                    dispose_savepoint(store, name)
             raise
+
+
+def _opened(settings: SinkSettings, url: str) -> Store:
+    try:
+        return settings.open_store(url, settings.storage_options)
+    except PartfileError as error:
+        raise type(error)(
+            f"savepoints cannot be made in {url!r}: {error.message}", hint=error.hint or "Choose another directory."
+        ) from error

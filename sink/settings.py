@@ -6,7 +6,6 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -16,7 +15,7 @@ from partfile.bucketers.escaping import is_safe_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.opening import open_store
+from partfile.filesystems.opening import open_store, path_inside
 from partfile.filesystems.port import Cut, Store
 from partfile.sink.admission import AdmissionRules
 from partfile.sink.clock import Clock, system_clock_ms
@@ -123,12 +122,12 @@ class SinkSettings(Options):
     def _fits_together(self) -> Self:
         if self.hash_partitions is not None and self.distribution != "hash":
             raise ValueError("hash_partitions has no effect without distribution='hash'")
-        inside = _path_inside(self.checkpoint_dir, self.base) if self.checkpoint_dir else None
-        if inside is not None and not any(name.startswith(("_", ".")) for name in inside):
-            raise ValueError(
-                "checkpoint_dir lies visibly below the base, where readers would take checkpoints for data; "
-                f"leave it out, which means {STATE_DIRECTORY!r} there, or choose a directory elsewhere"
-            )
+        for name in ("checkpoint_dir", "savepoint_dir"):
+            if getattr(self, name) is not None:
+                check_hidden(getattr(self, name), self.base, name)
+        for name in ("accept_newer", "allow_non_restored"):
+            if getattr(self, name) and self.restore_from is None:
+                raise ValueError(f"{name} has no effect without restore_from")
         return self
 
     @property
@@ -149,10 +148,23 @@ class SinkSettings(Options):
         )
 
 
-def _path_inside(path: str, base: str) -> tuple[str, ...] | None:
-    """The names from ``base`` down to ``path``; None if it is elsewhere."""
-    inner, outer = (PurePosixPath(os.path.normpath(one.removeprefix("file://"))) for one in (path, base))
-    return inner.relative_to(outer).parts if inner.is_relative_to(outer) else None
+def check_hidden(path: str, base: str, name: str) -> None:
+    """Refuse a directory for partfile's own files in which readers of the base would find them.
+
+    Args:
+        path: The directory.
+        base: The base path.
+        name: What it was given as, for the message.
+
+    Raises:
+        ConfigError: It lies visibly below the base.
+    """
+    inside = path_inside(path, base)
+    if inside is not None and not any(step.startswith(("_", ".")) for step in inside):
+        raise ConfigError(
+            f"{name}={path!r} lies visibly below the base, where readers would take its files for data",
+            hint=f"Choose a directory elsewhere, or one that begins with '_', for instance {STATE_DIRECTORY!r}.",
+        )
 
 
 def make_settings(

@@ -79,6 +79,8 @@ class StreamPosition(Persisted):
     """Number of partitions that buckets are hashed over, where they are."""
     restored_from: str | None = None
     """Token of the savepoint or older checkpoint that this chain was last restored from on demand."""
+    restored_location: str | None = None
+    """Where that was, so that it need not be there any more."""
     user_position: JsonValue = None
     """What the caller of the plain operator wants back after a restore."""
 

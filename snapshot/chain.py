@@ -61,11 +61,6 @@ class Chain:
             raise Fenced("this coordinator holds no link; start it first")
         return self._newest
 
-    @property
-    def newest_state_id(self) -> int:
-        """Id of the newest link that holds state: the newest completed checkpoint, tombstones left aside."""
-        return max(link.checkpoint_id for link in self._links if link.holds_state)
-
     def look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None]:
         """Return the newest link and the newest one that holds state, without changing anything.
 

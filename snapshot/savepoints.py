@@ -8,9 +8,17 @@ Source: Flink's savepoints, as of 1.20.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, SnapshotError
+from partfile.filesystems.errors import (
+    AlreadyExists,
+    ConfigError,
+    NotApplied,
+    NotFound,
+    SnapshotError,
+    StoreError,
+)
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot.codec import decode_document, encode_document, read_document
 from partfile.snapshot.savepoint_model import SavepointMetadata
@@ -79,7 +87,13 @@ def complete_savepoint(target: MetadataStore, directory: str, metadata: Savepoin
         AlreadyExists: It is complete already.
     """
     target.create_file(f"{directory}/{_METADATA}", encode_document(SCHEMA, metadata))
-    target.delete_file(f"{directory}/{_STARTED}")
+    with suppress(StoreError):
+        target.delete_file(f"{directory}/{_STARTED}")
+
+
+def is_complete(target: MetadataStore, directory: str) -> bool:
+    """Whether there is a complete savepoint of this name."""
+    return target.file_exists(f"{directory}/{_METADATA}")
 
 
 def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:

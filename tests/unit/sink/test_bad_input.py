@@ -86,7 +86,7 @@ def test_checkpoints_do_not_lie_visibly_below_the_base(tmp_path: Path, inside: s
     """A reader would take them for data; a hidden directory, or one elsewhere, is fine."""
     base = f"file://{tmp_path}/out"
     if is_refused:
-        with pytest.raises(ConfigError, match="checkpoint_dir lies visibly below the base"):
+        with pytest.raises(ConfigError, match="lies visibly below the base"):
             pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
     else:
         pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")

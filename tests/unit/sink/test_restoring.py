@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from partfile.filesystems.port import PartHandle
-from partfile.sink.naming import PartNaming, PartNumber
+from partfile.sink.naming import PartNumber, number_in
 from partfile.sink.planning import SinkSnapshot
 from partfile.sink.restoring import (
     Choice,
@@ -64,7 +64,7 @@ def test_an_empty_chain_begins_with_the_savepoint() -> None:
     begun = onto_an_empty_chain(taken, OTHER)
     assert (begun.open, begun.pending, begun.max_count) == ({}, (), -1)
     assert begun.position == taken.state.position.model_copy(
-        update={"chain": OTHER, "kept": False, "restored_from": "t" * 32}
+        update={"chain": OTHER, "kept": False, "restored_from": "t" * 32, "restored_location": taken.location}
     )
 
 
@@ -107,28 +107,28 @@ def test_the_newest_checkpoint_is_no_rollback() -> None:
 
 
 def test_the_later_parts_are_named() -> None:
-    """Finished files beyond the counter, and those that were still open then; all of another chain's."""
-    files = [
-        FinishedPart(f"part-{chain}-0-{count}", PartNumber(chain, 0, count))
-        for chain in (CHAIN, OTHER)
-        for count in range(6)
-    ]
-    held = state(3, opened(f"part-{CHAIN}-0-2"))
-    assert later_parts(files, state(5), held) == [f"part-{CHAIN}-0-{count}" for count in (2, 4, 5)]
-    assert later_parts(files, state(5, chain=OTHER), held) == [f"part-{OTHER}-0-{count}" for count in range(6)]
+    """Finished files beyond the counter, those that were open then, and what is not published yet; each by its path."""
+    files = [FinishedPart(f"part-{CHAIN}-0-{count}", PartNumber(CHAIN, 0, count)) for count in range(6)]
+    held = state(3, opened(f"part-{CHAIN}-0-2"), ("old",))
+    assert later_parts(files, None, held) == [f"part-{CHAIN}-0-{count}" for count in (2, 4, 5)]
+    current = state(5, opened("open"), ("old", "owed"))
+    assert later_parts(files[:5], current, held) == ["open", "owed", f"part-{CHAIN}-0-2", f"part-{CHAIN}-0-4"]
+    foreign = [FinishedPart(f"part-{OTHER}-0-{count}", PartNumber(OTHER, 0, count)) for count in range(2)]
+    assert later_parts(foreign, state(5, chain=OTHER), held) == [f"part-{OTHER}-0-{count}" for count in range(2)]
     error = str(refusal("u", point(held), [f"part-{number}" for number in range(30)]))
     assert "30 later parts" in error
     assert "'part-19' and 10 more" in error
     assert "accept_newer=True" in error
+    assert "Do not delete them" in error
 
 
 def test_accepting_later_parts_touches_none_of_them() -> None:
-    """Finished and promised parts are left alone; open ones go back to what they held; the counter never does."""
+    """What is open now as then goes back; finished, moved and promised parts are left; the counter never goes back."""
     held = state(3, opened("finished", "promised", "still-open", length=5), ("old",), retired_queries=("r",))
     current = state(
         8, opened("still-open", "since", length=9), ("promised", "owed"), user_position=9, retired_queries=("r", "s")
     )
-    rolled = over_later_parts(current, point(held), lambda part: part.part.name == "finished")
+    rolled = over_later_parts(current, point(held))
     assert [(part.part.name, part.part.valid_length) for part in rolled.open[0]] == [("still-open", 5)]
     assert [part.part.name for part in rolled.pending] == ["promised", "owed"]
     assert rolled.max_count == 8
@@ -137,11 +137,20 @@ def test_accepting_later_parts_touches_none_of_them() -> None:
     assert rolled.position.retired_queries == ("r", "s")
 
 
+def test_a_fence_that_went_back_is_no_newest() -> None:
+    """No checkpoint came after this one, but a fence that holds an older one: going to it is a rollback."""
+    held = state(5, user_position=8)
+    went_back = state(5, user_position=4, restored_from="older")
+    assert choose(went_back, point(held, is_newest=True)) is Choice.REFUSE
+
+
 @pytest.mark.parametrize(
     ("name", "number"),
     [
         (f"part-{CHAIN}-3-17.json.gz", PartNumber(CHAIN, 3, 17)),
         (f"part-{CHAIN}-3-17", PartNumber(CHAIN, 3, 17)),
+        (f"other-affix-{CHAIN}-3-17.txt", PartNumber(CHAIN, 3, 17)),
+        (f"part-{OTHER}-3-17.txt", None),
         (f"_part-{CHAIN}-3-17.json.x.pending", None),
         (f"part-{CHAIN}-3-.json", None),
         ("part-00000-1234.json", None),
@@ -150,4 +159,4 @@ def test_accepting_later_parts_touches_none_of_them() -> None:
 )
 def test_a_final_name_tells_its_number(name: str, number: PartNumber | None) -> None:
     """Chain, subtask and counter; a staged or foreign file has none."""
-    assert PartNaming().number_of(name) == number
+    assert number_in(name, CHAIN) == number

@@ -237,6 +237,69 @@ def test_a_base_that_has_moved_on_is_refused_with_its_later_parts(tmp_path: Path
     assert_exactly_once(tmp_path / "out", 9)
 
 
+@pytest.mark.item("SP-14", "SP-26")
+@pytest.mark.parametrize("how", ["another uid", "checkpoints deleted"])
+def test_a_fresh_chain_on_a_base_that_has_moved_on_is_refused_too(tmp_path: Path, how: str) -> None:
+    """The parts that came later lie there, whoever restores: their rows would come twice in silence."""
+    where = stopped(tmp_path)
+    continue_to(long_sink(tmp_path / "out"), 7)
+    options: dict[str, Any] = {"restore_from": where}
+    if how == "another uid":
+        options["uid"] = "other"
+    else:
+        shutil.rmtree(tmp_path / "out" / "_partfile")
+    with pytest.raises(RecoveryRefused, match="2 later parts"):
+        continue_to(long_sink(tmp_path / "out", **options), 9)
+    assert continue_to(long_sink(tmp_path / "out", accept_newer=True, **options), 9) == 4
+
+
+@pytest.mark.item("SP-14")
+def test_each_writer_restores_its_own_savepoint(tmp_path: Path) -> None:
+    """Another writer's position would skip rows, or write them twice."""
+    out = long_sink(tmp_path / "out").local(1).open()
+    out.write(batch(0, 2), position=2)
+    where = out.stop_with_savepoint(tmp_path / "savepoints")
+    sink = long_sink(tmp_path / "fresh", restore_from=where)
+    with pytest.raises(RecoveryRefused, match="'life~1', not of the writer 'life'"):
+        sink.local().open()
+    with sink.local(1) as again:
+        assert again.position == 2
+
+
+@pytest.mark.item("SP-11", "SP-14")
+def test_a_sink_goes_on_when_its_savepoint_is_gone(tmp_path: Path) -> None:
+    """Once restored it needs it no more, so the user may delete it with the option still set."""
+    where = stopped(tmp_path)
+    sink = long_sink(tmp_path / "fresh", restore_from=where)
+    assert continue_to(sink, 6) == 4
+    shutil.rmtree(where)
+    assert continue_to(sink, 9) == 6
+    with pytest.raises(NotFound):
+        continue_to(long_sink(tmp_path / "another", restore_from=where), 9)
+
+
+@pytest.mark.item("SP-06")
+@pytest.mark.parametrize("directory", ["out/savepoints", "out"])
+def test_savepoints_do_not_lie_visibly_below_the_base(tmp_path: Path, directory: str) -> None:
+    """A reader would take their files for data; hidden, or elsewhere, they are fine."""
+    out = long_sink(tmp_path / "out").local().open()
+    with pytest.raises(ConfigError, match="lies visibly below the base"):
+        out.savepoint(tmp_path / directory)
+    with pytest.raises(ConfigError, match=r"savepoint_dir.*lies visibly below the base"):
+        long_sink(tmp_path / "out", savepoint_dir=tmp_path / directory)
+    assert Path(out.savepoint(tmp_path / "out" / "_savepoints")).exists()
+    for wrong in (5, "", b"x"):
+        with pytest.raises(ConfigError, match="names no directory"):
+            out.savepoint(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["accept_newer", "allow_non_restored"])
+def test_an_option_without_effect_is_refused(tmp_path: Path, option: str) -> None:
+    """It would be thought to do something."""
+    with pytest.raises(ConfigError, match=f"{option} has no effect without restore_from"):
+        long_sink(tmp_path, **{option: True})
+
+
 @pytest.mark.item("SP-14")
 def test_later_parts_can_be_accepted(tmp_path: Path) -> None:
     """On demand the sink goes back: later finished files stay as they are, their rows are there twice, none is lost."""
