@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from partfile.filesystems.errors import PartfileError
+from partfile.sink.local import batches_of
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.runtime import Runtime
+from partfile.snapshot.harness import check_parallelism, subtask_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,7 +47,7 @@ class SinkHarness:
         """The time, in milliseconds since the epoch; set it to let time pass."""
         self.operators: list[SinkOperator] = []
         """The operators by subtask; empty while nothing is open."""
-        self._parallelism = parallelism
+        self._parallelism = check_parallelism(parallelism)
         self._runtime: Runtime | None = None
         self._taken: tuple[PendingCheckpoint, list[SubtaskSnapshot]] | None = None
 
@@ -70,11 +72,12 @@ class SinkHarness:
             operator.open(self._context(subtask), share.model_copy(update={"max_count": coordinator.state.max_count}))
         return self
 
-    def process(self, rows: pa.RecordBatch, subtask: int = 0) -> None:
+    def process(self, rows: pa.RecordBatch | pa.Table, subtask: int = 0) -> None:
         """Hand rows to one subtask."""
-        operator = self.operators[subtask]
+        operator = subtask_of(self.operators, subtask)
         operator.advance(self._context(subtask))
-        operator.write(rows)
+        for batch in batches_of(rows):
+            operator.write(batch)
 
     def snapshot(self) -> int:
         """Trigger a checkpoint in which every subtask takes part; return its id. ``notify_complete`` completes it."""
@@ -118,11 +121,12 @@ class SinkHarness:
 
     def restore(self, parallelism: int | None = None) -> Self:
         """Crash, and begin another run with ``parallelism`` subtasks (None: as before)."""
-        self._parallelism = self._parallelism if parallelism is None else parallelism
+        self._parallelism = self._parallelism if parallelism is None else check_parallelism(parallelism)
         return self.open()
 
     def rescale(self, parallelism: int) -> Self:
         """Take a checkpoint that completes, and go on from it with another number of subtasks."""
+        check_parallelism(parallelism)
         self.checkpoint()
         return self.restore(parallelism)
 

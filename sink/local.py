@@ -94,7 +94,7 @@ class LocalSink:
         """
         self._check_open()
         check_position(position)
-        batches = _batches(rows)
+        batches = batches_of(rows)
         try:
             self._operator.advance(self._context(self._settings.clock()))
             for batch in batches:
@@ -263,7 +263,12 @@ def check_position(value: object) -> None:
         )
 
 
-def _batches(rows: object) -> list[pa.RecordBatch]:
+def batches_of(rows: object) -> list[pa.RecordBatch]:
+    """The batches of a record batch or table.
+
+    Raises:
+        ConfigError: It is neither.
+    """
     if isinstance(rows, pa.RecordBatch):
         return [rows]
     if isinstance(rows, pa.Table):

@@ -9,6 +9,7 @@ from partfile.filesystems.opening import is_same_place, open_store
 from partfile.filesystems.tokens import new_chain_id
 from partfile.sink import planning
 from partfile.sink.naming import number_in
+from partfile.sink.planning import SinkSnapshot
 from partfile.sink.restoring import (
     Choice,
     FinishedPart,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partfile.filesystems.port import Store
-    from partfile.sink.planning import SinkSnapshot
     from partfile.sink.settings import SinkSettings
     from partfile.snapshot.pointers import Pointer
 
@@ -123,7 +123,9 @@ def _savepoint(settings: SinkSettings, location: str, pointer: Pointer, job: str
         return RestorePoint(
             token=savepoint.savepoint_id,
             location=location,
-            state=planning.restored_state(operators, states.read_state),
+            state=planning.restored_state(operators, states.read_state)
+            if OPERATOR in operators
+            else SinkSnapshot.fresh(new_chain_id()),
         )
 
 

@@ -14,7 +14,7 @@ from partfile.sink.settings import check_hidden
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.savepoint_model import SavepointMetadata
-from partfile.snapshot.savepoints import complete_savepoint, dispose_savepoint, is_complete, reserve_savepoint
+from partfile.snapshot.savepoints import complete_savepoint, delete_savepoint, is_complete, reserve_savepoint
 from partfile.snapshot.strategy import SnapshotOptions
 from partfile.snapshot.stream_factory import FileStreamFactory
 from partfile.version import __version__
@@ -100,7 +100,7 @@ def reserved_savepoint(
         except BaseException:
             with suppress(StoreError):
                 if not is_complete(store, name):
-                    dispose_savepoint(store, name)
+                    delete_savepoint(store, name)
             raise
 
 

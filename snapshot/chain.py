@@ -73,6 +73,7 @@ class Chain:
             if links is None:
                 continue
             self._check_origin(ids, links)
+            self._check_newest(ids[-1] if ids else 0)
             self._links = [Link(number, holds_state=True) for number in ids[: len(ids) - len(links)]]
             self._links += [Link(link.checkpoint_id, link.holds_state) for link in reversed(links)]
             if not links or links[-1].holds_state:
@@ -179,6 +180,18 @@ class Chain:
                 hint="One of the two was copied here. Nothing was changed; remove the one that does not belong here.",
                 path=self._storage.path(layout.metadata_path(newest)),
                 checkpoint_id=newest,
+            )
+
+    def _check_newest(self, newest: int) -> None:
+        """Refuse a chain whose end has been deleted: its parts are published, and would be written again (S12)."""
+        lost = [number for number in self._storage.list_published_without_link() if number > newest]
+        # Subsumption deletes a link before its mark, but never the newest: whoever went on since has left one above.
+        if lost and lost[-1] > max(self._storage.list_links(), default=0):
+            raise SnapshotCorrupt(
+                f"checkpoint {lost[-1]} of job {self._storage.job!r} was complete, and its _metadata is gone",
+                hint="Nothing was changed. Put the file back from a backup or a copy.",
+                path=self._storage.path(layout.metadata_path(lost[-1])),
+                checkpoint_id=lost[-1],
             )
 
     def _append(self, link: CheckpointMetadata) -> None:

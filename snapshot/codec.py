@@ -135,6 +135,4 @@ def _of_64_bits(digits: str) -> None:
         raise ValueError(f"it holds a number of {len(digits)} digits")
 
 
-CORRUPT_HINT = (
-    "Nothing was changed. Restore the file from a backup, or go back to an older retained checkpoint on purpose."
-)
+CORRUPT_HINT = "Nothing was changed. Put the file back from a backup or a copy."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
-from partfile.filesystems.errors import PartfileError
+from partfile.filesystems.errors import ConfigError, PartfileError
 from partfile.snapshot.model import InlineHandle
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.operator_state import OperatorStateStore
@@ -18,13 +18,14 @@ from partfile.snapshot.state_file import decode_states
 from partfile.snapshot.stream_factory import MemoryStreamFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from partfile.snapshot.state_info import States
 
 Element_contra = TypeVar("Element_contra", contravariant=True)
 Element = TypeVar("Element")
+Operator = TypeVar("Operator")
 
 
 class StatefulOperator(Protocol[Element_contra]):
@@ -57,6 +58,31 @@ class HarnessSnapshot:
     subtasks: tuple[bytes, ...]
 
 
+def check_parallelism(parallelism: int) -> int:
+    """Return a number of subtasks that there can be.
+
+    Raises:
+        ConfigError: It is less than one.
+    """
+    if parallelism < 1:
+        raise ConfigError(f"parallelism is {parallelism}; at least one subtask must run")
+    return parallelism
+
+
+def subtask_of(operators: Sequence[Operator], subtask: int) -> Operator:
+    """Return the operator of a subtask.
+
+    Raises:
+        ConfigError: There is no such subtask.
+        PartfileError: Nothing is open.
+    """
+    if not operators:
+        raise PartfileError("the harness is not open", hint="Call open() or restore(), or use it in a with block.")
+    if not 0 <= subtask < len(operators):
+        raise ConfigError(f"there is no subtask {subtask}; there are 0 to {len(operators) - 1}")
+    return operators[subtask]
+
+
 class OperatorHarness(Generic[Element]):
     """Drives the subtasks of an operator through checkpoints, failures and changes of parallelism.
 
@@ -67,7 +93,7 @@ class OperatorHarness(Generic[Element]):
 
     def __init__(self, make_operator: Callable[[], StatefulOperator[Element]], parallelism: int = 1) -> None:
         self._make_operator = make_operator
-        self._parallelism = parallelism
+        self._parallelism = check_parallelism(parallelism)
         self._states: list[OperatorStateStore] = []
         self._newest_id = 0
         self.operators: list[StatefulOperator[Element]] = []
@@ -79,9 +105,9 @@ class OperatorHarness(Generic[Element]):
 
     def process(self, *elements: Element, subtask: int = 0) -> None:
         """Hand elements to one subtask."""
-        self._check_open()
+        operator = subtask_of(self.operators, subtask)
         for element in elements:
-            self.operators[subtask].process(element)
+            operator.process(element)
 
     def snapshot(self) -> HarnessSnapshot:
         """Take the next checkpoint of every subtask; whether it is complete is told by a notification."""
@@ -107,12 +133,13 @@ class OperatorHarness(Generic[Element]):
     def restore(self, snapshot: HarnessSnapshot, parallelism: int | None = None) -> Self:
         """Whatever runs is gone; begin with a snapshot, dealt out over ``parallelism`` subtasks (None: as before)."""
         self.close()
-        self._parallelism = self._parallelism if parallelism is None else parallelism
+        self._parallelism = self._parallelism if parallelism is None else check_parallelism(parallelism)
         old = [decode_states(data, "a snapshot of the harness") if data else {} for data in snapshot.subtasks]
         return self._begin(redistribute(old, self._parallelism))
 
     def rescale(self, parallelism: int) -> Self:
         """Take a checkpoint that completes, and go on from it with another number of subtasks."""
+        check_parallelism(parallelism)
         snapshot = self.snapshot()
         self.notify_complete()
         return self.restore(snapshot, parallelism)

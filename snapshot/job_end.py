@@ -32,6 +32,8 @@ def end_job(storage: CheckpointStorage, end: JobEnd, retention: Retention) -> li
     names = storage.store.list_names(storage.directory)
     deleted = sorted(number for number in map(layout.checkpoint_id_of, names) if number is not None)
     for checkpoint_id in deleted:
+        # A mark without its link would say that the link was lost.
+        storage.store.delete_file(storage.path(layout.published_path(checkpoint_id)))
         storage.delete_checkpoint(checkpoint_id)
     storage.store.delete_directory(storage.path(layout.SHARED))
     return deleted

@@ -1,4 +1,4 @@
-"""Savepoints: snapshots that belong to the user. Create, read, list and dispose of them.
+"""Savepoints in a store: snapshots that belong to the user. Create, read, list and delete them.
 
 A savepoint is one directory, ``{target}/savepoint-{job, 6 characters}-{random}``, with ``_metadata`` and state files
 side by side. It shares no file with any checkpoint, names nothing outside, and nothing here ever deletes one unasked.
@@ -48,7 +48,7 @@ class FoundSavepoint(NamedTuple):
 def reserve_savepoint(target: MetadataStore, job: str) -> str:
     """Take a name for a savepoint and prove that its directory can be written and read, before any work is done for it.
 
-    Idempotence: none; each call takes another name. What it leaves is deleted by ``dispose_savepoint``.
+    Idempotence: none; each call takes another name. What it leaves is deleted by ``delete_savepoint``.
 
     Args:
         target: The store of the directory in which savepoints are made.
@@ -116,7 +116,7 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
     return decode_document(SCHEMA, SavepointMetadata, data, path)
 
 
-def list_savepoints(target: MetadataStore) -> list[FoundSavepoint]:
+def savepoints_in(target: MetadataStore) -> list[FoundSavepoint]:
     """Every savepoint in a directory by name, those that are unfinished or damaged included."""
     found = []
     for directory in sorted(name for name in target.list_names("") if _NAME.fullmatch(name)):
@@ -129,19 +129,27 @@ def list_savepoints(target: MetadataStore) -> list[FoundSavepoint]:
     return found
 
 
-def dispose_savepoint(target: MetadataStore, directory: str) -> None:
+def delete_savepoint(target: MetadataStore, directory: str) -> None:
     """Delete a savepoint, or what is left of an unfinished one: its metadata first, then its data, then the directory.
 
     Idempotent. A crash on the way leaves something that is no savepoint any more and can be disposed of again.
 
     Raises:
-        ConfigError: The name is none that savepoints have; nothing was deleted.
+        ConfigError: It is neither a savepoint nor called like one; nothing was deleted.
     """
-    if not _NAME.fullmatch(directory):
+    if not _NAME.fullmatch(directory) and ("/" in directory or not _reads(target, directory)):
         raise ConfigError(
-            f"{directory!r} is not the name of a savepoint; nothing was deleted",
-            hint="Savepoints are directories called savepoint-JOB-RANDOM.",
+            f"{directory!r} is not a savepoint; nothing was deleted",
+            hint="Savepoints are directories with a _metadata of theirs, or called savepoint-JOB-RANDOM.",
             path=directory,
         )
     target.delete_file(f"{directory}/{_METADATA}")
     target.delete_directory(directory)
+
+
+def _reads(target: MetadataStore, directory: str) -> bool:
+    try:
+        read_savepoint(target, directory)
+    except (ConfigError, NotFound, SnapshotError):
+        return False
+    return True

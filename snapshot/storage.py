@@ -129,6 +129,17 @@ class CheckpointStorage:
             if number is not None and self.store.file_exists(self.path(layout.metadata_path(number)))
         )
 
+    def list_published_without_link(self) -> list[int]:
+        """The ids whose parts have been published and whose link is gone, ascending."""
+        ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
+        return sorted(
+            number
+            for number in ids
+            if number is not None
+            and self.is_published(number)
+            and not self.store.file_exists(self.path(layout.metadata_path(number)))
+        )
+
     def mark_published(self, checkpoint_id: int) -> None:
         """Record that every part of the checkpoint has its final name. Idempotent and durable."""
         try:

@@ -139,8 +139,9 @@ class SparkStream:
             self._check_fence()
             if self._runtime is None:
                 raise PartfileError(
-                    f"sink {self._settings.uid!r} has written no batch in this run, so there is no state to save",
-                    hint="Ask for the savepoint after the first batch.",
+                    f"sink {self._settings.uid!r} has no query that runs and has written a batch: nothing to save",
+                    hint="Ask after the query's first batch and before its end, or use stop_with_savepoint; in plain "
+                    "Python ask the LocalSink.",
                 )
             with reserved_savepoint(self._settings, self._settings.uid, directory) as reserved:
                 return self._savepoint(self._runtime, reserved, ends_the_job=False)

@@ -28,6 +28,7 @@ from partfile.sink.local import LocalSink
 from partfile.sink.naming import PartNaming
 from partfile.sink.progress import BatchProgress
 from partfile.sink.rolling import PartProgress, RollingPolicy
+from partfile.snapshot.savepoint_directory import dispose_savepoint, list_savepoints, show_savepoint
 from partfile.version import __version__
 from partfile.writers.csv_rows import CsvFormat
 from partfile.writers.json_lines import JsonLinesFormat
@@ -70,4 +71,7 @@ __all__ = [
     "UnsupportedTypeError",
     "Writer",
     "__version__",
+    "dispose_savepoint",
+    "list_savepoints",
+    "show_savepoint",
 ]

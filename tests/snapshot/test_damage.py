@@ -10,7 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from life_cycle import LONG, batch, everything, make_sink
+from life_cycle import LONG, batch, everything, make_sink, run_to_the_end
 
 from partfile.filesystems.errors import SnapshotCorrupt, SnapshotError, SnapshotVersionError
 from partfile.filesystems.local import LocalStore
@@ -224,3 +224,23 @@ def test_a_damaged_older_link_does_not_stop_a_start(tmp_path: Path) -> None:
     older.write_bytes(b"garbage")
     with make_sink(tmp_path).local() as out:
         assert out.position == 4
+
+
+@pytest.mark.parametrize("survivors", ["all others", "none"])
+def test_a_newest_link_that_was_deleted_is_missed(tmp_path: Path, survivors: str) -> None:
+    """Its parts are published: going on from the one before, or from nothing, would write their rows again (M2)."""
+    run_to_the_end(make_sink(tmp_path), 6)
+    links = sorted(tmp_path.glob("_partfile/life/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
+    good = {path: path.read_bytes() for path in links}
+    published = [path.with_name("_published").exists() for path in links]
+    newest = len(links) - 1 - published[::-1].index(True)
+    for path in links if survivors == "none" else links[newest:]:
+        path.unlink()
+    before = everything(tmp_path)
+    with pytest.raises(SnapshotCorrupt, match="_metadata is gone"):
+        make_sink(tmp_path).local().open()
+    assert everything(tmp_path) == before
+    for path, data in good.items():
+        path.write_bytes(data)
+    with make_sink(tmp_path).local() as out:
+        assert out.position == 6

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import PartfileError
+from partfile.filesystems.errors import ConfigError, PartfileError
 from partfile.sink.harness import SinkHarness
 from partfile.snapshot.codecs import JsonCodec
 from partfile.snapshot.harness import OperatorHarness
@@ -147,3 +147,29 @@ def test_a_checkpoint_must_be_taken_before_it_completes(tmp_path: Path) -> None:
     """The harness says what to call first."""
     with SinkHarness(pf.FileSink(tmp_path, uid="u")) as harness, pytest.raises(PartfileError, match="snapshot"):
         harness.notify_complete()
+
+
+@pytest.mark.parametrize("parallelism", [0, -1])
+def test_there_is_at_least_one_subtask(tmp_path: Path, parallelism: int) -> None:
+    """None would take every element and keep nothing."""
+    sink = pf.FileSink(tmp_path, uid="u")
+    for begin in (
+        lambda: SinkHarness(sink, parallelism),
+        lambda: SinkHarness(sink).restore(parallelism),
+        lambda: OperatorHarness(Collector, parallelism),
+        lambda: OperatorHarness(Collector).open().rescale(parallelism),
+    ):
+        with pytest.raises(ConfigError, match=f"parallelism is {parallelism}"):
+            begin()
+
+
+@pytest.mark.parametrize("subtask", [2, -1])
+def test_a_subtask_that_is_not_there_is_named(tmp_path: Path, subtask: int) -> None:
+    """Also one counted from the end, which would be another one's."""
+    with SinkHarness(pf.FileSink(tmp_path, uid="u"), 2) as sink, OperatorHarness(Collector, 2) as operator:
+        with pytest.raises(ConfigError, match=f"no subtask {subtask}; there are 0 to 1"):
+            sink.process(rows("a"), subtask)
+        with pytest.raises(ConfigError, match=f"no subtask {subtask}"):
+            operator.process(1, subtask=subtask)
+        sink.process(pa.Table.from_batches([rows("a"), rows("b")]))
+        assert sink.files().in_progress == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import partfile as pf
 from partfile.filesystems.errors import AlreadyExists, ConfigError, NotFound, SnapshotCorrupt, StoreError
 from partfile.filesystems.faults import FailAt, Recorder, intercept
 from partfile.filesystems.local import LocalStore
@@ -18,10 +19,10 @@ from partfile.snapshot.model import FileHandle, LinkRef, OperatorState
 from partfile.snapshot.savepoint_model import SavepointMetadata
 from partfile.snapshot.savepoints import (
     complete_savepoint,
-    dispose_savepoint,
-    list_savepoints,
+    delete_savepoint,
     read_savepoint,
     reserve_savepoint,
+    savepoints_in,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def test_a_moved_copy_reads_the_same(tmp_path: Path) -> None:
     shutil.move(tmp_path / "target" / directory, tmp_path / "elsewhere" / "by-another-name")
     moved = LocalStore(str(tmp_path / "elsewhere"))
     assert read_savepoint(moved, "by-another-name") == taken
-    assert list_savepoints(target) == []
+    assert savepoints_in(target) == []
 
 
 @pytest.mark.item("SP-07", "SP-17")
@@ -126,21 +127,21 @@ def test_only_what_has_state_is_named(tmp_path: Path) -> None:
 def test_disposing_is_whole_at_every_crash(tmp_path: Path) -> None:
     """Metadata goes first: whichever call a crash comes before, it is whole or none, and disposing again ends it."""
     recorder = Recorder()
-    dispose_savepoint(intercept(LocalStore(str(tmp_path)), recorder), make(LocalStore(str(tmp_path))))
+    delete_savepoint(intercept(LocalStore(str(tmp_path)), recorder), make(LocalStore(str(tmp_path))))
     assert list(tmp_path.iterdir()) == []
     assert recorder.names == ["delete_file", "delete_directory"]
     for number in range(1, len(recorder.calls) + 1):
         target = LocalStore(str(tmp_path))
         directory = make(target)
         with pytest.raises(StoreError):
-            dispose_savepoint(intercept(target, FailAt(number, StoreError("crash"))), directory)
+            delete_savepoint(intercept(target, FailAt(number, StoreError("crash"))), directory)
         if number == 1:
             assert read_savepoint(target, directory).job == "flights"
         else:
             with pytest.raises(NotFound, match="is no savepoint"):
                 read_savepoint(target, directory)
-        dispose_savepoint(target, directory)
-        dispose_savepoint(target, directory)
+        delete_savepoint(target, directory)
+        delete_savepoint(target, directory)
         assert list(tmp_path.iterdir()) == []
 
 
@@ -151,11 +152,11 @@ def test_disposing_of_one_leaves_the_others(tmp_path: Path) -> None:
     first, second = make(target), make(target)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("x")
-    dispose_savepoint(target, first)
+    delete_savepoint(target, first)
     assert read_savepoint(target, second).job == "flights"
     for name in ("data", "..", "savepoint-x", f"{second}/..", f"a/{second}"):
-        with pytest.raises(ConfigError, match="not the name of a savepoint"):
-            dispose_savepoint(target, name)
+        with pytest.raises(ConfigError, match=r"is not a savepoint|not a path"):
+            delete_savepoint(target, name)
     assert (tmp_path / "data" / "file").exists()
 
 
@@ -167,7 +168,7 @@ def test_a_list_shows_the_unfinished_and_the_damaged(tmp_path: Path) -> None:
     path = tmp_path / damaged / "_metadata"
     path.write_bytes(path.read_bytes()[:-3])
     (tmp_path / "other").mkdir()
-    found = {one.directory: one for one in list_savepoints(target)}
+    found = {one.directory: one for one in savepoints_in(target)}
     assert set(found) == {whole, damaged, unfinished}
     assert found[whole].metadata is not None
     assert not found[whole].problem
@@ -182,3 +183,25 @@ def test_a_savepoint_is_never_overwritten(tmp_path: Path) -> None:
     directory = make(target)
     with pytest.raises(AlreadyExists):
         complete_savepoint(target, directory, metadata("a.state"))
+
+
+@pytest.mark.item("SP-16", "SP-26")
+def test_savepoints_by_their_location(tmp_path: Path) -> None:
+    """List, show and dispose of as a user does: by path, also of one that was renamed; nothing else is deleted."""
+    target = LocalStore(str(tmp_path / "target"))
+    first, second = make(target), make(target)
+    left = reserve_savepoint(target, "flights")
+    assert {one.directory for one in pf.list_savepoints(tmp_path / "target")} == {first, second, left}
+    renamed = (tmp_path / "target" / first).rename(tmp_path / "kept-for-audit")
+    assert pf.show_savepoint(renamed / "_metadata").job == "flights"
+    for location in (renamed, tmp_path / "target" / second, tmp_path / "target" / left):
+        pf.dispose_savepoint(location)
+        assert not location.exists()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "_metadata").write_text("something else")
+    with pytest.raises(ConfigError, match="is not a savepoint"):
+        pf.dispose_savepoint(tmp_path / "data")
+    assert (tmp_path / "data" / "_metadata").exists()
+    with pytest.raises(StoreError, match="nowhere"):
+        pf.list_savepoints(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()

@@ -96,7 +96,7 @@ def test_a_savepoint_between_two_batches(spark: SparkSession, tmp_path: Path) ->
     rows = write_source(tmp_path / "source", 4)
     sink = make_sink(tmp_path / "out", savepoint_dir=tmp_path / "savepoints")
     taken: list[tuple[str, int, int]] = []
-    with pytest.raises(PartfileError, match="no batch in this run"):
+    with pytest.raises(PartfileError, match="no query that runs"):
         sink.savepoint()
 
     def with_a_savepoint(df: Any, batch_id: int) -> None:

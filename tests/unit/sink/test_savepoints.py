@@ -29,10 +29,10 @@ from partfile.filesystems.faults import FailAt, KillAt, Recorder, intercept
 from partfile.filesystems.local import LocalStore
 from partfile.snapshot.savepoints import (
     complete_savepoint,
-    dispose_savepoint,
-    list_savepoints,
+    delete_savepoint,
     read_savepoint,
     reserve_savepoint,
+    savepoints_in,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def test_nothing_ever_deletes_a_savepoint(tmp_path: Path) -> None:
         out.write(batch(done, 1), position=done + 1)
         out.checkpoint()
     out.finish()
-    dispose_savepoint(LocalStore(str(tmp_path / "savepoints")), other.name)
+    delete_savepoint(LocalStore(str(tmp_path / "savepoints")), other.name)
     continue_to(long_sink(tmp_path / "fresh", restore_from=kept), 3)
     assert everything(kept) == data
     assert not other.exists()
@@ -175,7 +175,7 @@ def test_a_savepoint_that_fails_leaves_none(tmp_path: Path) -> None:
     out.write(batch(0, 2), position=2)
     with pytest.raises(StoreError, match="full"):
         out.savepoint(target)
-    assert list_savepoints(LocalStore(str(target))) == []
+    assert savepoints_in(LocalStore(str(target))) == []
     out.write(batch(2, 2), position=4)
     with pytest.raises(StoreError, match="full"):
         out.stop_with_savepoint(target)
@@ -361,7 +361,7 @@ def test_a_kill_at_any_call_leaves_a_whole_savepoint_or_none(tmp_path: Path) -> 
         base.mkdir()
         assert in_child(partial(stop, base, KillAt(number))) == -signal.SIGKILL
         (base / "savepoints").mkdir(exist_ok=True)
-        for found in list_savepoints(LocalStore(str(base / "savepoints"))):
+        for found in savepoints_in(LocalStore(str(base / "savepoints"))):
             if found.metadata is not None:
                 whole += 1
                 fresh = long_sink(base / "fresh", restore_from=base / "savepoints" / found.directory)
