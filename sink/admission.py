@@ -53,6 +53,12 @@ def admit(uid: str, stands: StreamPosition, batch: QueryPosition, rules: Admissi
             hint="Stop this query, or give it a uid of its own.",
         )
     last = stands.query
+    if last is None and stands.user_position is not None:
+        raise CheckpointMismatch(
+            f"uid {uid!r} has been written by plain Python up to the position {stands.user_position!r}, which Spark's "
+            f"query {batch.query_id} knows nothing of",
+            hint="Use another uid.",
+        )
     if last is None:
         return _first(uid, batch, rules)
     if batch.query_id != last.query_id:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from partfile.filesystems.errors import ConfigError, PartfileError
+from partfile.filesystems.errors import CheckpointMismatch, ConfigError, PartfileError
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.progress import BatchProgress, report
 from partfile.sink.runtime import Runtime
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from partfile.sink.settings import SinkSettings
+    from partfile.sink.states import StreamPosition
 
 _MAX_SUBTASK = 999_999
 _ANOTHER = "Make another one with FileSink.local() and go on from its position."
@@ -58,6 +59,7 @@ class LocalSink:
 
         Raises:
             SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed.
+            CheckpointMismatch: A Spark query writes with this uid; nothing was changed.
         """
         if self._opened or self._closed:
             raise PartfileError(f"the sink has been {'closed' if self._closed else 'opened'} already", hint=_ANOTHER)
@@ -70,13 +72,20 @@ class LocalSink:
         return self
 
     def _restore(self, now_ms: int) -> None:
-        self._runtime.coordinator.start(lambda _position: None, now_ms)
+        self._runtime.coordinator.start(self._check_writer, now_ms)
         state = assigned_to(self._runtime.coordinator.assignment(), 0)
         fresh = state.model_copy(
             update={"subtask": self._subtask, "max_count": self._runtime.coordinator.state.max_count}
         )
         self._operator.open(self._context(now_ms), fresh)
         self._position = self.position
+
+    def _check_writer(self, stands: StreamPosition) -> None:
+        if stands.query is not None:
+            raise CheckpointMismatch(
+                f"uid {self._settings.uid!r} has been written by Spark query {stands.query.query_id}",
+                hint="Spark keeps that stream's position, which means nothing here. Use another uid.",
+            )
 
     def write(self, rows: pa.RecordBatch | pa.Table, position: JsonValue = None) -> None:
         """Add rows. They are not durable before the next checkpoint.

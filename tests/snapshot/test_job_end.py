@@ -73,3 +73,23 @@ def test_a_coordinator_that_still_runs_is_fenced(tmp_path: Path) -> None:
     end_job(storage(tmp_path), JobEnd.FINISHED, Retention.NEVER)
     with pytest.raises(Fenced):
         one.complete("a")
+
+
+@pytest.mark.item("DL-01")
+def test_the_newest_goes_last(tmp_path: Path) -> None:
+    """Wherever it stops, what is left begins with whole checkpoints that can be restored from, or is nothing."""
+    for number in range(1, 10):
+        base = tmp_path / str(number)
+        one = Owner(base, retained=3)
+        one.start()
+        for text in "ab":
+            one.complete(text)
+        deletions = ["delete_file", "delete_directory"]
+        try:
+            end_job(
+                storage(base, FailAt(number, StoreError("crash"), only=deletions)), JobEnd.FINISHED, Retention.NEVER
+            )
+        except StoreError:
+            ids = storage(base).list_links()
+            assert ids == list(range(4 - len(ids), 4))
+            assert not ids or storage(base).read_link(3) is not None

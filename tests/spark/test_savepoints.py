@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from spark_support import expected, finished, ids_by_duckdb, make_sink, stream, write_source
 from watcher import Watcher
 
-from partfile.filesystems.errors import ConfigError, PartfileError, RecoveryRefused, StoreError
+from partfile.filesystems.errors import CheckpointMismatch, ConfigError, PartfileError, RecoveryRefused, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,4 +169,19 @@ def test_a_query_that_wrote_nothing_saves_only_its_own_state(spark: SparkSession
     with pytest.raises(PartfileError, match="another query"):
         started("other").stop_with_savepoint(tmp_path / "savepoints")
     assert sorted(tmp_path.glob("out/_partfile/numbers/chk-*")) == links
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+def test_a_chain_is_written_by_spark_or_by_plain_python(spark: SparkSession, tmp_path: Path) -> None:
+    """Their positions mean nothing to each other: rows would be skipped or written twice."""
+    rows = write_source(tmp_path / "source", 1)
+    where = stop_after_everything(spark, make_sink(tmp_path / "out"), tmp_path, 1)
+    for sink in (make_sink(tmp_path / "out"), make_sink(tmp_path / "fresh", restore_from=where)):
+        with pytest.raises(CheckpointMismatch, match="written by Spark query"):
+            sink.local().open()
+    plain = make_sink(tmp_path / "plain").local().open()
+    plain.write(pa.RecordBatch.from_pydict({"id": [1], "bucket": [1]}), position=1)
+    taken = plain.stop_with_savepoint(tmp_path / "savepoints")
+    with pytest.raises(Exception, match="written by plain Python"):
+        run(spark, make_sink(tmp_path / "fresh", restore_from=taken), tmp_path, 1)
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)

@@ -81,6 +81,20 @@ def test_a_checkpoint_that_was_moved_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.item("DL-10")
+def test_a_restart_since_is_no_later_checkpoint(tmp_path: Path) -> None:
+    """A fence holds what the checkpoint held: naming that is still no rollback."""
+    out = long_sink(tmp_path / "out", retained_checkpoints=9).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    out.close()
+    chosen = newest_checkpoint(tmp_path / "out")
+    long_sink(tmp_path / "out", retained_checkpoints=9).local().open().close()
+    assert newest_checkpoint(tmp_path / "out") != chosen
+    assert continue_to(long_sink(tmp_path / "out", restore_from=chosen, retained_checkpoints=9), 9) == 4
+    assert_exactly_once(tmp_path / "out", 9)
+
+
+@pytest.mark.item("DL-10")
 def test_a_checkpoint_that_retention_has_deleted_since_is_not_needed(tmp_path: Path) -> None:
     """The option may stay set: the sink went back to it long ago."""
     out = long_sink(tmp_path / "out").local().open()
