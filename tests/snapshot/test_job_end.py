@@ -84,11 +84,9 @@ def test_the_newest_goes_last(tmp_path: Path) -> None:
         one.start()
         for text in "ab":
             one.complete(text)
-        deletions = ["delete_file", "delete_directory"]
+        failing = FailAt(number, StoreError("crash"), only=["delete_file", "delete_directory"])
         try:
-            end_job(
-                storage(base, FailAt(number, StoreError("crash"), only=deletions)), JobEnd.FINISHED, Retention.NEVER
-            )
+            end_job(storage(base, failing), JobEnd.FINISHED, Retention.NEVER)
         except StoreError:
             ids = storage(base).list_links()
             assert ids == list(range(4 - len(ids), 4))

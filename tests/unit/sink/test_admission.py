@@ -25,6 +25,12 @@ def test_the_next_batch_is_written() -> None:
     assert admit("u", stands(at(4)), at(5), STRICT) is Admission.WRITE
 
 
+def test_what_plain_python_wrote_is_not_gone_on_with() -> None:
+    """Its position means nothing to Spark, which would write everything from its own beginning."""
+    with pytest.raises(CheckpointMismatch, match="written by plain Python up to the position 7"):
+        admit("u", StreamPosition(chain="0" * 8, user_position=7), at(0), STRICT)
+
+
 @pytest.mark.parametrize(("kept", "came"), [("d", "d"), (None, "d"), ("d", None), (None, None)])
 def test_the_last_batch_again_is_a_replay(kept: str | None, came: str | None) -> None:
     """The last completed batch come again is not written twice; an unreadable digest does not stop it."""
