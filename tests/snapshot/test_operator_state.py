@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -262,21 +261,3 @@ def test_an_operator_without_state_has_no_handle(tmp_path: Path) -> None:
         taken = strategy.sync_prepare_resources(1)
         write = strategy.async_snapshot(taken, 1, 0, storage.stream_factory(1), SnapshotOptions())
         assert write(CloseableRegistry()) is EMPTY
-
-
-@pytest.mark.item("SS-31")
-def test_copying_frozen_elements_is_a_small_part_of_the_snapshot(tmp_path: Path) -> None:
-    """The operator waits for less than a twentieth of the whole snapshot of 10 000 frozen elements."""
-    states = OperatorStateStore()
-    points = states.list_state(ListStateDescriptor("points", ModelCodec(Point)))
-    points.update(Point(number=number) for number in range(10_000))
-    shares = []
-    with LocalStore(str(tmp_path)) as store:
-        storage = CheckpointStorage(store, "job")
-        for checkpoint_id in range(1, 6):
-            began = time.perf_counter()
-            OperatorStateStrategy(states).sync_prepare_resources(checkpoint_id)
-            copied = time.perf_counter() - began
-            write_operator_state(states, storage.stream_factory(checkpoint_id), checkpoint_id, 0)
-            shares.append(copied / (time.perf_counter() - began))
-    assert min(shares) < 1 / 20
