@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-import time
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FILES = 24
 ROWS_A_FILE = 500
 FILES_BEFORE = 8
+WAIT_S = 120
 SCHEMA = "id long, country string, amount double"
 COUNTRIES = ("AT", "BE", "CH", "DE", "FR")
 
@@ -87,12 +88,18 @@ def read_stream(spark: SparkSession, root: Path, partitions: int) -> DataFrame:
 def first_run(spark: SparkSession, root: Path) -> str:
     """Stream some of the files over three partitions, then stop with a savepoint."""
     batches: list[pf.BatchProgress] = []
-    sink = pf.FileSink(root / "before", uid="sales", bucketer=pf.HiveBucketer("country"), on_progress=batches.append)
+    enough = threading.Event()
+
+    def note(batch: pf.BatchProgress) -> None:
+        batches.append(batch)
+        if sum(one.rows for one in batches) >= FILES_BEFORE * ROWS_A_FILE:
+            enough.set()
+
+    sink = pf.FileSink(root / "before", uid="sales", bucketer=pf.HiveBucketer("country"), on_progress=note)
     query = sink.start(
         read_stream(spark, root, 3), checkpoint_location=str(root / "spark"), trigger={"processingTime": "0 seconds"}
     )
-    while sum(batch.rows for batch in batches) < FILES_BEFORE * ROWS_A_FILE and query.isActive:
-        time.sleep(0.05)
+    enough.wait(timeout=WAIT_S)
     where: str = query.stop_with_savepoint(root / "savepoints")
     print(f"stopped after {sum(batch.rows for batch in batches)} rows in 3 partitions with {where}")
     return where

@@ -229,8 +229,8 @@ class SinkCoordinator:
             return self._checkpoint_of_its_own(due, now_ms)
         return self.publish_owed()
 
-    def finish(self, now_ms: int, *, keep: bool) -> CommitReport | None:
-        """End cleanly: publish every open part, or keep them all for the next run.
+    def close_all(self, now_ms: int, *, keep: bool = False) -> CommitReport | None:
+        """Publish every open part, so that nothing is staged any more, or keep them all for the next run.
 
         Returns:
             None if there was nothing to do.
@@ -239,11 +239,6 @@ class SinkCoordinator:
         if not before.open and not before.pending:
             return None
         after = planning.at_clean_end(before, keep=keep, checkpoint_id=self._checkpoints.state.next_id)
-        return self._checkpoint_of_its_own(after, now_ms)
-
-    def roll_everything(self, now_ms: int) -> CommitReport:
-        """Roll every open part and publish it, by a checkpoint of its own, so that nothing is staged any more."""
-        after = planning.at_clean_end(self.state, keep=False, checkpoint_id=self._checkpoints.state.next_id)
         return self._checkpoint_of_its_own(after, now_ms)
 
     def publish_owed(self) -> CommitReport | None:

@@ -164,7 +164,7 @@ class LocalSink:
             try:
                 self._operator.roll_all()
                 self._checkpoint()
-                coordinator.roll_everything(self._settings.clock())
+                coordinator.close_all(self._settings.clock())
             except BaseException:
                 self.close()
                 raise
@@ -190,7 +190,7 @@ class LocalSink:
             self._operator.roll_all()
         self.checkpoint()
         self._operator.close()
-        self._runtime.coordinator.finish(self._settings.clock(), keep=keep)
+        self._runtime.coordinator.close_all(self._settings.clock(), keep=keep)
         self.close()
 
     def __enter__(self) -> Self:

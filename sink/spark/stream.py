@@ -127,7 +127,7 @@ class SparkStream:
                 if runtime is not None:
                     self._runtime = runtime
                     keep = self._settings.on_stop == "keep"
-                    done = runtime.coordinator.finish(self._settings.clock(), keep=keep)
+                    done = runtime.coordinator.close_all(self._settings.clock(), keep=keep)
                     if done is not None:
                         self._tell(reporting.of_commit(self._settings.uid, runtime.coordinator, done))
             finally:
@@ -176,7 +176,7 @@ class SparkStream:
 
     def _savepoint(self, runtime: Runtime, reserved: ReservedSavepoint, *, ends_the_job: bool) -> str:
         try:
-            runtime.coordinator.roll_everything(self._settings.clock())
+            runtime.coordinator.close_all(self._settings.clock())
         except BaseException:
             self._end_generation()
             raise

@@ -177,7 +177,7 @@ class BatchMachine(RuleBasedStateMachine):
     @rule(keep=st.booleans())
     def clean_end(self, keep: bool) -> None:
         """A clean end publishes everything or keeps it; the next run goes on."""
-        self.job.runtime.coordinator.finish(self.job.clock(), keep=keep)
+        self.job.runtime.coordinator.close_all(self.job.clock(), keep=keep)
         if not keep:
             assert rows_of(finished_files(self.job.base)) == self.job.committed
         self.job.restart()
@@ -243,7 +243,7 @@ class OperatorMachine(RuleBasedStateMachine):
             self.operator.snapshot(self.job.runtime.coordinator.newest_checkpoint_id + 1)
         self.operator.close()
         if keep and not self.written and not in_checkpoint:
-            self.job.runtime.coordinator.finish(self.job.clock(), keep=True)
+            self.job.runtime.coordinator.close_all(self.job.clock(), keep=True)
         self.written = Counter()
         self.job.restart()
         self.operator = self.job.operator(0)

@@ -97,7 +97,7 @@ def test_two_parts_of_one_bucket_after_rescaling_are_both_finished(tmp_path: Pat
     snapshot = job.operators[0].snapshot(pending.checkpoint_id)
     job.coordinator.complete(pending, [snapshot], job.coordinator.state.position)
     assert [len(parts) for parts in job.coordinator.state.open.values()] == [2]
-    job.coordinator.finish(0, keep=True)
+    job.coordinator.close_all(0, keep=True)
     job.restore(1)
     job.write("a@2")
     job.checkpoint()
