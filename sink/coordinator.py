@@ -15,6 +15,7 @@ from partfile.sink.planning import SinkSnapshot
 from partfile.sink.publishing import Publisher
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.coordinator import CheckpointCoordinator
+from partfile.snapshot.machine_state import CoordinatorRules
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.requests import RequestKind
 from partfile.snapshot.settings import CoordinatorSettings
@@ -80,7 +81,12 @@ class SinkCoordinator:
             storage,
             self._hooks,
             lambda: self._now_ms,
-            CoordinatorSettings(writer=settings.writer, retained=settings.retained_checkpoints),
+            CoordinatorSettings(
+                writer=settings.writer,
+                retained=settings.retained_checkpoints,
+                # One checkpoint at a time: a start has one id to close.
+                rules=CoordinatorRules(spare_ids=0),
+            ),
         )
         self._publisher = Publisher(
             store, settings.cut, settings.publish_threads, accept_missing=settings.accept_missing
