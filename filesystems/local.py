@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 from partfile.filesystems import local_files, local_parts, local_stream
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.local_errors import translated
-from partfile.filesystems.local_tree import LocalTree, check_handle
+from partfile.filesystems.local_tree import LocalTree
+from partfile.filesystems.part_names import check_handle
 from partfile.filesystems.port import Capabilities, StoredFile, check_relative_path
 from partfile.filesystems.posix import PosixCalls
 
