@@ -76,6 +76,12 @@ def needs(store: Store, *capabilities: str) -> None:
             pytest.skip(f"the store does not claim {capability}")
 
 
+def needs_no_staged_files(store: Store) -> None:
+    """Skip the test for a store whose parts are files from the start."""
+    if store.capabilities.staged_files:
+        pytest.skip("staged parts are files")
+
+
 @contextmanager
 def neighbour(reopen: Callable[[], Store], work: Callable[[Store], Any]) -> Iterator[Any]:
     """Run ``work`` in a forked process on a store of its own, and yield its result while that process lives on.
@@ -122,6 +128,12 @@ class ContractBase:
 
     leases_end_with_their_process = True
     """False for a store on which the lease of a process that was killed lives on for a while."""
+
+    markers_are_locks = True
+    """False for a store without locks, whose markers only show that two processes mean the same place."""
+
+    creation_is_exclusive = True
+    """False for a store that may only detect that two have created one file, and not prevent it."""
 
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:

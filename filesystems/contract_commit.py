@@ -16,6 +16,7 @@ from partfile.filesystems.contract_base import (
     files_in,
     finished_bytes,
     needs,
+    needs_no_staged_files,
     new_part,
     write_part,
 )
@@ -132,14 +133,25 @@ class CommitContract(ContractBase):
 
     def test_a_finished_file_of_the_valid_length_counts_as_published(self, store: Store) -> None:
         """Another coordinator's copy is accepted, and a staged file that is another one is left to the cleaner."""
+        needs(store, "staged_files")
         handle = write_part(store, DATA, state="pending")
         store.create_file(handle.path_of(handle.name), DATA)
         store.publish(handle, "auto")
         assert files_in(store) == {handle.path_of(handle.name): len(DATA), handle.path_of(handle.pending): len(DATA)}
 
+    def test_a_finished_file_that_is_not_ours_is_a_conflict_whatever_its_length(self, store: Store) -> None:
+        """Where nothing is ever copied, a file of the valid length under the final name is still somebody else's."""
+        needs_no_staged_files(store)
+        handle = write_part(store, DATA, state="pending")
+        store.create_file(handle.path_of(handle.name), DATA)
+        for commit in (store.publish, store.settle):
+            with pytest.raises(CommitConflict):
+                commit(handle, "auto")
+        assert store.read_file(handle.path_of(handle.name), 99) == DATA
+
     def test_the_sidecar_holds_the_valid_length_and_never_changes(self, store: Store) -> None:
         """A part published with its tail has a sidecar in plain ASCII decimal, with which publishing is repeatable."""
-        needs(store, "append")
+        needs(store, "append", "staged_files")
         handle = write_part(store, DATA, tail=TAIL)
         settled = store.settle(handle, "valid-length")
         assert store.read_file(handle.path_of(handle.sidecar), 20) == str(len(DATA)).encode()
@@ -152,6 +164,7 @@ class CommitContract(ContractBase):
     @pytest.mark.parametrize("content", [b"3", b"", b"eleven", b" 11", b"011", b"-11", b"9" * 30])
     def test_a_sidecar_that_says_something_else_is_a_conflict(self, store: Store, state: State, content: bytes) -> None:
         """Readers would believe the sidecar, so nothing is published beside one that is wrong."""
+        needs(store, "staged_files")
         handle = write_part(store, DATA, tail=TAIL, state=state)
         store.create_file(handle.path_of(handle.sidecar), content)
         before = files_in(store)

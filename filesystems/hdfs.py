@@ -138,6 +138,10 @@ class HdfsStore:
         """See ``MetadataStore.marker_is_held``; that of a process that died counts as held for up to 60 s more."""
         return self._markers.is_held(path)
 
+    def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - there are none.
+        """See ``Store.hazards``."""
+        yield from ()
+
     def __enter__(self) -> Self:
         return self
 

@@ -128,6 +128,10 @@ class LocalStore:
         """See ``MetadataStore.marker_is_held``."""
         return self._markers.is_held(path)
 
+    def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - there are none.
+        """See ``Store.hazards``."""
+        yield from ()
+
     def __enter__(self) -> Self:
         return self
 

@@ -136,6 +136,11 @@ class Capabilities(Persisted):
     """Persisted bytes and names survive power loss."""
     shared: bool
     """Other hosts see the same files; a guess for local paths, proven by the marker (S13)."""
+    staged_files: bool = True
+    """A part that is not finished is a file under its staged name. Else it is known by its handle alone: it shows
+    nowhere, one handle can be resumed once, and a finished file tells whose it is."""
+    exclusive_create: bool = True
+    """Of several who create one metadata file, one succeeds. Else two coordinators are detected, not prevented."""
 
 
 class StoredFile(Persisted):
@@ -329,6 +334,14 @@ class MetadataStore(Protocol):
 
 class Store(PartStore, MetadataStore, Protocol):
     """Both ports over one base, as every store implements them."""
+
+    def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
+        """What about the place can hurt a sink that writes there, in sentences, for its start. May ask the store.
+
+        Args:
+            now_ms: This host's time, in milliseconds since the epoch.
+            longest_open_s: How long a part can stay open, in seconds.
+        """
 
     def __enter__(self) -> Self: ...
 

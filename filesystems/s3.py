@@ -1,0 +1,162 @@
+"""The S3 store: parts are uploads and side objects, extended by claims, published by one request, never copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from partfile.filesystems import s3_files, s3_parts, s3_stream
+from partfile.filesystems.errors import NotFound
+from partfile.filesystems.part_names import check_handle
+from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile, check_relative_path
+from partfile.filesystems.s3_access import S3Access
+from partfile.filesystems.s3_buffers import BufferBudget
+from partfile.filesystems.s3_calls import S3Calls
+from partfile.filesystems.s3_garbage import Garbage
+from partfile.filesystems.s3_options import S3Options
+from partfile.filesystems.s3_probe import hazards, learn_puts, learn_traits
+from partfile.filesystems.s3_url import S3Url
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from partfile.filesystems.port import Cut, PartHandle
+
+
+class S3Store:
+    """Part files and metadata below one prefix of an S3 bucket.
+
+    Opening it asks S3 nothing. It may be shared between threads; the client is made with the first request, one a
+    process, so a forked child may use it too.
+
+    Args:
+        url: ``s3://bucket/prefix``; literally.
+        options: How to connect, how long to wait, what to add to what is written.
+        create_base: False insists that something is there, for reading; a prefix needs no making.
+        calls: The requests; another object only to inject faults.
+
+    Raises:
+        ConfigError: The URL or an option cannot be used.
+        NotFound: The base is not there, where it has to be.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: S3Options | None = None,
+        *,
+        create_base: bool = True,
+        calls: S3Calls | None = None,
+    ) -> None:
+        options = options or S3Options()
+        parsed = S3Url.of(url)
+        self._access = S3Access(parsed, options, calls or S3Calls(parsed.bucket, options))
+        self._budget = BufferBudget(options.max_buffered_bytes)
+        self._garbage = Garbage(self._access)
+        if not create_base and not next(self._access.pages("", deep=True)).objects:
+            raise NotFound(f"nothing is below the base {self.base!r}", hint="Check the URL.", path=self.base)
+
+    @property
+    def base(self) -> str:
+        """The URL of the base."""
+        return self._access.base
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the server can do; asks it, once a process, what it does with conditional requests."""
+        traits = learn_traits(self._access)
+        return Capabilities(
+            append=bool(traits.puts),
+            lease=False,
+            fence=False,
+            truncate=False,
+            no_replace=bool(traits.puts and traits.completes),
+            durable=True,
+            shared=True,
+            staged_files=False,
+            exclusive_create=bool(traits.puts),
+        )
+
+    def create(self, handle: PartHandle) -> s3_stream.S3PartStream:
+        """See ``PartStore.create``; nothing is there before the first persist or upload part."""
+        return s3_stream.create_part(self._access, self._budget, check_handle(handle))
+
+    def resume(self, handle: PartHandle) -> s3_stream.S3PartStream:
+        """See ``PartStore.resume``; from one handle it works once, whoever tries."""
+        return s3_stream.resume_part(self._access, self._budget, check_handle(handle))
+
+    def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
+        """See ``PartStore.settle``."""
+        return s3_parts.settle_part(self._access, check_handle(handle))
+
+    def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
+        """See ``PartStore.publish``."""
+        s3_parts.publish_part(self._access, self._garbage, check_handle(handle))
+
+    def discard(self, handle: PartHandle) -> bool:
+        """See ``PartStore.discard``."""
+        # What a published part has left is no orphan's.
+        self._garbage.delete()
+        return s3_parts.discard_part(self._access, check_handle(handle))
+
+    def list(self, directory: str = "") -> Iterator[StoredFile]:
+        """See ``PartStore.list``; a staged part is no file and does not show."""
+        if check_relative_path(directory).split("/", maxsplit=1)[0] == STATE_DIRECTORY:
+            return
+        for page in self._access.pages(directory, deep=True):
+            for found in page.objects:
+                path = self._access.relative(found.key)
+                if path and not path.startswith(f"{STATE_DIRECTORY}/") and not path.endswith("/"):
+                    yield StoredFile(path=path, size=found.size, modified_at_ms=found.modified_at_ms)
+
+    def create_file(self, path: str, data: bytes) -> None:
+        """See ``MetadataStore.create_file``; a server that ignores conditions is found out first."""
+        check_relative_path(path)
+        learn_puts(self._access)
+        s3_files.create_whole(self._access, path, data)
+
+    def read_file(self, path: str, max_bytes: int) -> bytes:
+        """See ``MetadataStore.read_file``."""
+        return s3_files.read_whole(self._access, path, max_bytes)
+
+    def file_exists(self, path: str) -> bool:
+        """See ``MetadataStore.file_exists``."""
+        return s3_files.is_file(self._access, path)
+
+    def list_names(self, directory: str) -> builtins.list[str]:
+        """See ``MetadataStore.list_names``."""
+        return s3_files.names_in(self._access, directory)
+
+    def delete_file(self, path: str) -> None:
+        """See ``MetadataStore.delete_file``."""
+        s3_files.delete_one(self._access, path)
+
+    def delete_directory(self, directory: str) -> None:
+        """See ``MetadataStore.delete_directory``."""
+        s3_files.delete_flat(self._access, directory)
+
+    def hold_marker(self, path: str) -> bool:
+        """See ``MetadataStore.hold_marker``; the marker is no lock, and stays."""
+        return s3_files.show_marker(self._access, path)
+
+    def marker_is_held(self, path: str) -> bool:
+        """See ``MetadataStore.marker_is_held``; whether it is visible, which is all that a task needs to know."""
+        return s3_files.marker_is_shown(self._access, path)
+
+    def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
+        """See ``Store.hazards``."""
+        return hazards(self._access, now_ms=now_ms, longest_open_s=longest_open_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Delete what finished parts have left; the client stays with its process. May be called twice."""
+        self._garbage.delete()
+        self._access.close()

@@ -1,0 +1,257 @@
+"""Every request of the S3 store, with its path, its deadline, its patience, its slot and its errors."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from partfile.filesystems.backoff import Backoff
+from partfile.filesystems.deadline import CallTimedOut
+from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound, PartfileError
+from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict, failure_of
+from partfile.filesystems.s3_process import Traits, this_process
+from partfile.filesystems.tokens import new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from partfile.filesystems.s3_calls import S3Calls, S3Object, S3Page
+    from partfile.filesystems.s3_options import S3Options
+    from partfile.filesystems.s3_staging import Piece
+    from partfile.filesystems.s3_url import S3Url
+
+Result = TypeVar("Result")
+WRITE_METADATA = "partfile-write"
+"""Name of the object metadata by which a writer whose reply was lost knows his object again."""
+DELETED_AT_ONCE = 1000
+_TELLING = {Verdict.MISSING, Verdict.TAKEN}
+
+
+class S3Access:
+    """The objects below one prefix. Paths are relative to it; may be shared between threads.
+
+    A request that the server turned away or did not answer is sent again, after growing pauses, up to one deadline.
+
+    Args:
+        url: The place.
+        options: The deadlines.
+        calls: The requests; another object only to inject faults.
+    """
+
+    def __init__(self, url: S3Url, options: S3Options, calls: S3Calls) -> None:
+        self.base = str(url)
+        self.url = url
+        self.options = options
+        self.calls = calls
+        self._closed = False
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of the server's conditional requests."""
+        told = self.options.conditional_writes
+        if told is not None:
+            return Traits(puts=told, completes=told)
+        return this_process().traits.get((self.options.endpoint_url, self.url.bucket), Traits())
+
+    def learn(self, traits: Traits) -> None:
+        """Note what was found out, for every store of this process."""
+        this_process().traits[self.options.endpoint_url, self.url.bucket] = traits
+
+    def shown(self, path: str) -> str:
+        """A relative path as messages show it."""
+        return f"{self.base}/{path}" if path else self.base
+
+    def close(self) -> None:
+        """Refuse every further request by path."""
+        self._closed = True
+
+    def create(self, path: str, data: bytes) -> None:
+        """Create an object exclusively; raises AlreadyExists where somebody else's is there.
+
+        Where the server ignores conditions it looks before and after instead, so that a rival is seen, not prevented.
+        """
+        key, nonce = self._key(path), {WRITE_METADATA: new_token()}
+        trusts = self.traits.puts is not False
+        if not trusts and self.head(path) is not None:
+            raise AlreadyExists(f"{path!r} is there already", path=path)
+        put = partial(self.calls.put, key, data, nonce, if_absent=trusts)
+        try:
+            self._change("create", path, put)
+        except AlreadyExists:
+            # An attempt whose reply was lost finds its own object.
+            if not self._wrote(path, nonce):
+                raise
+            return
+        if not trusts and not self._wrote(path, nonce):
+            raise AlreadyExists(f"{path!r} was created by somebody else at the same time", path=path)
+
+    def try_put(self, path: str) -> bool:
+        """Write an empty object where there is none; whether the server did."""
+        try:
+            self._change("probe", path, partial(self.calls.put, self._key(path), b"", {}, if_absent=True))
+        except AlreadyExists:
+            return False
+        return True
+
+    def try_complete(self, path: str, upload: str, pieces: Sequence[Piece]) -> bool:
+        """Complete an upload where there is no object; whether the server did."""
+        complete = partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=True)
+        try:
+            self._change("probe", path, complete)
+        except AlreadyExists:
+            return False
+        return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object, instead of any that is there."""
+        self._change("write", path, partial(self.calls.put, self._key(path), data, {}, if_absent=False))
+
+    def get(self, path: str, max_bytes: int) -> bytes:
+        """Read a whole object; raises NotFound and FileTooLarge."""
+        return self._look("read", path, partial(self.calls.get, self._key(path), max_bytes))
+
+    def head(self, path: str) -> S3Object | None:
+        """What is under a path; None if nothing is."""
+        try:
+            return self._look("look at", path, partial(self.calls.head, self._key(path)))
+        except NotFound:
+            return None
+
+    def pages(self, directory: str, *, deep: bool) -> Iterator[S3Page]:
+        """List what is in a directory, directly or at any depth, in pages; empty if there is none."""
+        prefix, token = self._prefix(directory), None
+        while True:
+            page = self._look("list", directory, partial(self.calls.list_page, prefix, deep=deep, token=token))
+            yield page
+            token = page.next_token
+            if token is None:
+                return
+
+    def relative(self, key: str) -> str:
+        """The path of a key that a listing gave."""
+        return key[len(self._prefix("")) :]
+
+    def delete(self, path: str) -> None:
+        """Delete an object; absent counts as done."""
+        self._change("delete", path, partial(self.calls.delete, self._key(path)))
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Delete objects, many by one request where the server can."""
+        for start in range(0, len(paths), DELETED_AT_ONCE):
+            some = paths[start : start + DELETED_AT_ONCE]
+            keys = [self._key(path) for path in some]
+            failed = keys
+            # Some servers want a header in this one request that s3fs does not send.
+            with suppress(NotApplied):
+                failed = self._change("delete", some[0], partial(self.calls.delete_many, keys)) if some[1:] else keys
+            for path, key in zip(some, keys, strict=True):
+                if key in failed:
+                    self.delete(path)
+
+    def create_upload(self, path: str, metadata: Mapping[str, str]) -> str:
+        """Begin an upload; one whose reply is lost stays behind for the lifecycle rule or the cleaner."""
+        return self._change("begin an upload of", path, partial(self.calls.create_upload, self._key(path), metadata))
+
+    def upload_part(self, path: str, upload: str, number: int, data: bytes) -> str:
+        """Send one upload part; raises NotFound where the upload is not open any more."""
+        send = partial(self.calls.upload_part, self._key(path), upload, number, data)
+        return self._change("upload a part of", path, send)
+
+    def upload_is_open(self, path: str, upload: str) -> bool:
+        """Whether an upload is neither completed nor aborted."""
+        try:
+            self._look("look at the upload of", path, partial(self.calls.look_at_upload, self._key(path), upload))
+        except NotFound:
+            return False
+        return True
+
+    def abort_upload(self, path: str, upload: str) -> None:
+        """Give an upload up; one that is not open counts as done."""
+        try:
+            self._change("abort the upload of", path, partial(self.calls.abort_upload, self._key(path), upload))
+        except NotFound:
+            return
+
+    def put_finished_once(self, path: str, data: bytes, metadata: Mapping[str, str]) -> None:
+        """Write a finished file by a single attempt, whose failure its caller judges; raises S3Failure."""
+        condition = self.traits.puts is not False
+        self._attempt(
+            partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition), self._timeout_s
+        )
+
+    def complete_upload_once(self, path: str, upload: str, pieces: Sequence[Piece]) -> None:
+        """Complete an upload by a single attempt; raises S3Failure."""
+        condition = self.traits.completes is not False
+        self._attempt(
+            partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition), self._timeout_s
+        )
+
+    def upload_part_once(self, path: str, upload: str, number: int, data: bytes) -> str:
+        """Send one upload part by a single attempt; raises S3Failure."""
+        return self._attempt(partial(self.calls.upload_part, self._key(path), upload, number, data), self._timeout_s)
+
+    def ask(self, work: Callable[[], Result]) -> Result:
+        """Ask the server something about the S3 bucket as a whole."""
+        return self._look("ask about", "", work)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.options.attempt_timeout_s
+
+    def _wrote(self, path: str, nonce: Mapping[str, str]) -> bool:
+        found = self.head(path)
+        return found is not None and found.metadata.get(WRITE_METADATA) == nonce[WRITE_METADATA]
+
+    def _key(self, path: str) -> str:
+        check_relative_path(path)
+        self._check_open()
+        return self.url.key_of(path)
+
+    def _prefix(self, directory: str) -> str:
+        check_relative_path(directory)
+        self._check_open()
+        key = self.url.key_of(directory).rstrip("/")
+        return f"{key}/" if key else ""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotApplied(f"the store of {self.base!r} is closed", path=self.base)
+
+    def _look(self, doing: str, path: str, work: Callable[[], Result]) -> Result:
+        return self._run(doing, path, work, reads=True)
+
+    def _change(self, doing: str, path: str, work: Callable[[], Result]) -> Result:
+        return self._run(doing, path, work, reads=False)
+
+    def _run(self, doing: str, path: str, work: Callable[[], Result], *, reads: bool) -> Result:
+        backoff = Backoff(self.options.call_timeout_s)
+        unanswered: S3Failure | None = None
+        while True:
+            try:
+                return self._attempt(work, min(backoff.left_s, self._timeout_s))
+            except S3Failure as failure:
+                if failure.verdict in {Verdict.BROKEN, Verdict.UNANSWERED, Verdict.UNKNOWN}:
+                    unanswered = failure
+                if failure.verdict in RETRIED and backoff.pause():
+                    continue
+                # What an earlier attempt may have done is not undone by a later one that was turned away.
+                told = unanswered if unanswered and failure.verdict not in _TELLING else failure
+                raise told.as_error(doing, self.shown(path), reads=reads) from failure
+
+    def _attempt(self, work: Callable[[], Result], timeout_s: float) -> Result:
+        process = this_process()
+        slots = process.client(self.options).slots
+        if not slots.acquire(timeout=max(timeout_s, 0.001)):
+            raise S3Failure(Verdict.BUSY, f"{self.options.max_parallel_requests} other requests are under way")
+        try:
+            return process.threads.run(work, timeout_s)
+        except CallTimedOut:
+            raise S3Failure(Verdict.UNANSWERED, f"no answer within {timeout_s:.3g} s") from None
+        except PartfileError:
+            raise
+        except Exception as error:
+            raise failure_of(error) from error
+        finally:
+            slots.release()

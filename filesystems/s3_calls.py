@@ -1,0 +1,171 @@
+"""The seam below the S3 store: every request it makes through s3fs, one method each.
+
+Keys are whole. ``faults.intercept`` wraps an object of this class: the requests that change something are the points at
+which the crash tests kill the process. Never used, for what they do: ``open``, ``rm``, ``mv``, transactions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from partfile.filesystems.errors import FileTooLarge
+from partfile.filesystems.s3_process import this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from partfile.filesystems.s3_options import S3Options
+    from partfile.filesystems.s3_staging import Piece
+
+CHANGING_CALLS = frozenset(
+    {
+        "put",
+        "put_finished",
+        "delete",
+        "delete_many",
+        "create_upload",
+        "upload_part",
+        "complete_upload",
+        "abort_upload",
+    }
+)
+"""Methods that change objects or uploads: the points at which dying makes a difference."""
+
+Conditions = dict[str, str]
+"""If-None-Match, or nothing where the server does not honour it."""
+
+
+class S3Object(NamedTuple):
+    """What a listing or a HEAD says of an object."""
+
+    key: str
+    size: int
+    modified_at_ms: int
+    """By the server's clock, in milliseconds since the epoch."""
+    metadata: Mapping[str, str]
+    """What its writer noted; empty in a listing."""
+
+
+class S3Page(NamedTuple):
+    """One page of a listing."""
+
+    objects: list[S3Object]
+    prefixes: list[str]
+    next_token: str | None
+
+
+class S3Calls:
+    """Requests to one S3 bucket. Raises what s3fs raises; keeps no state but the address.
+
+    Args:
+        bucket: The S3 bucket.
+        options: How to connect, and what to add to what is written.
+    """
+
+    def __init__(self, bucket: str, options: S3Options) -> None:
+        self._bucket = bucket
+        self._options = options
+
+    def put(self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool) -> None:
+        """Write an object of partfile's own, whole or not at all."""
+        self._call(
+            "put_object", Key=key, Body=data, Metadata=metadata, **_condition(if_absent), **self._options.encryption
+        )
+
+    def put_finished(self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool) -> None:
+        """Write a finished file, whole or not at all."""
+        written = {**self._options.encryption, **self._options.finished}
+        self._call("put_object", Key=key, Body=data, Metadata=metadata, **_condition(if_absent), **written)
+
+    def get(self, key: str, max_bytes: int) -> bytes:
+        """Read a whole object; raises FileTooLarge before it reads one that is longer than allowed."""
+        # s3fs loads an extension of the event loop's thread, where the body has to be read as well.
+        from fsspec.asyn import sync  # noqa: PLC0415 - only who opens an s3:// URL needs it.
+
+        body = (answer := self._call("get_object", Key=key))["Body"]
+        if answer["ContentLength"] > max_bytes:
+            body.close()
+            raise FileTooLarge(f"{key!r} is longer than {max_bytes} bytes", path=key)
+        data: bytes = sync(this_process().client(self._options).files.loop, body.read)
+        return data
+
+    def head(self, key: str) -> S3Object:
+        """What is under a key."""
+        answer = self._call("head_object", Key=key)
+        return S3Object(key, answer["ContentLength"], _ms(answer), answer.get("Metadata", {}))
+
+    def list_page(self, prefix: str, *, deep: bool, token: str | None = None, max_keys: int = 1000) -> S3Page:
+        """One page of the keys that begin with ``prefix``: all of them, or those up to the next slash."""
+        more: dict[str, Any] = {} if deep else {"Delimiter": "/"}
+        if token is not None:
+            more["ContinuationToken"] = token
+        answer = self._call("list_objects_v2", Prefix=prefix, MaxKeys=max_keys, **more)
+        return S3Page(
+            [S3Object(found["Key"], found["Size"], _ms(found), {}) for found in answer.get("Contents", [])],
+            [found["Prefix"] for found in answer.get("CommonPrefixes", [])],
+            answer.get("NextContinuationToken") if answer.get("IsTruncated") else None,
+        )
+
+    def delete(self, key: str) -> None:
+        """Delete an object; absent counts as done."""
+        self._call("delete_object", Key=key)
+
+    def delete_many(self, keys: Sequence[str]) -> list[str]:
+        """Delete up to 1000 objects by one request; return those that could not be deleted."""
+        answer = self._call("delete_objects", Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True})
+        return [failed["Key"] for failed in answer.get("Errors", [])]
+
+    def create_upload(self, key: str, metadata: Mapping[str, str]) -> str:
+        """Begin the upload of a finished file, which nobody sees; return its id."""
+        written = {**self._options.encryption, **self._options.finished}
+        return str(self._call("create_multipart_upload", Key=key, Metadata=metadata, **written)["UploadId"])
+
+    def upload_part(self, key: str, upload: str, number: int, data: bytes) -> str:
+        """Send one upload part, instead of any that has this number; return its ETag."""
+        return str(self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=data)["ETag"])
+
+    def complete_upload(self, key: str, upload: str, pieces: Sequence[Piece], *, if_absent: bool) -> None:
+        """Make a finished file of exactly these upload parts."""
+        listed = [{"PartNumber": piece.number, "ETag": piece.etag} for piece in pieces]
+        self._call(
+            "complete_multipart_upload",
+            Key=key,
+            UploadId=upload,
+            MultipartUpload={"Parts": listed},
+            **_condition(if_absent),
+        )
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """Give an upload up, with all that was sent."""
+        self._call("abort_multipart_upload", Key=key, UploadId=upload)
+
+    def look_at_upload(self, key: str, upload: str) -> None:
+        """Ask whether an upload is still open; raises if it is not."""
+        self._call("list_parts", Key=key, UploadId=upload, MaxParts=1)
+
+    def lifecycle_rules(self) -> list[dict[str, Any]]:
+        """The rules by which the S3 bucket deletes and aborts by itself."""
+        return list(self._call("get_bucket_lifecycle_configuration").get("Rules", []))
+
+    def server_date(self) -> str:
+        """The server's clock as HTTP writes it; empty if it does not say."""
+        answer = self._call("list_objects_v2", MaxKeys=1)
+        return str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
+
+    def versioning(self) -> str:
+        """``Enabled``, ``Suspended``, or nothing."""
+        return str(self._call("get_bucket_versioning").get("Status", ""))
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = (
+            this_process().client(self._options).files.call_s3(method, Bucket=self._bucket, **parameters)
+        )
+        return answer
+
+
+def _condition(if_absent: bool) -> Conditions:
+    return {"IfNoneMatch": "*"} if if_absent else {}
+
+
+def _ms(found: Mapping[str, Any]) -> int:
+    return int(found["LastModified"].timestamp() * 1000)

@@ -1,0 +1,163 @@
+"""Settle, publish and discard on S3 (S3, S5, S6).
+
+A handle lists the upload parts and side objects that make up the valid length, so there is nothing to cut: what anybody
+added since is not listed. Publishing is one request, a PUT or the completion of the upload, which shows the whole file
+or none. Whatever that request answers short of success, a HEAD decides: the file is there with our id and length, or it
+is somebody else's, or it is not there. Any number of coordinators may do this at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.backoff import Backoff
+from partfile.filesystems.errors import NotFound, PartMissing, SnapshotCorrupt
+from partfile.filesystems.part_errors import part_conflict, part_missing
+from partfile.filesystems.s3_claims import win_claim
+from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict
+from partfile.filesystems.s3_sides import read_sides
+from partfile.filesystems.s3_staging import (
+    PART_METADATA,
+    TAIL_NUMBER,
+    Piece,
+    S3Staging,
+    part_id,
+    side_path,
+    staged_paths,
+)
+
+if TYPE_CHECKING:
+    from partfile.filesystems.port import PartHandle
+    from partfile.filesystems.s3_access import S3Access
+    from partfile.filesystems.s3_garbage import Garbage
+
+_GONE = "its upload is gone, and no finished file is there"
+_LIFECYCLE = "Perhaps a lifecycle rule of the S3 bucket aborted the upload; see docs/S3.md."
+
+
+def settle_part(access: S3Access, handle: PartHandle) -> PartHandle:
+    """See to it that nobody goes on from this handle, and that the part can be published; see ``PartStore.settle``."""
+    staging = _staging_of(handle)
+    if _is_finished(access, handle):
+        return handle
+    for side in staging.sides:
+        if access.head(side_path(side.name)) is None and not _is_finished(access, handle):
+            raise part_missing(handle, f"side object {access.shown(side_path(side.name))!r} is gone")
+    if staging.upload and not access.upload_is_open(_path(handle), staging.upload) and not _is_finished(access, handle):
+        raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}")
+    # Who has won it before may go on writing, into objects that this handle does not list.
+    win_claim(access, handle, staging.claims)
+    return handle
+
+
+def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None:
+    """Make a part finished; see ``PartStore.publish``."""
+    staging = _staging_of(handle)
+    if not _conditions_hold(access, staging) and _is_finished(access, handle):
+        garbage.add(staged_paths(handle, staging))
+        return
+    backoff = Backoff(access.options.call_timeout_s)
+    while True:
+        try:
+            if staging.upload is None:
+                _put(access, handle, staging)
+            else:
+                _complete(access, handle, staging, staging.upload)
+        except PartMissing:
+            # Its staged objects go when it is finished.
+            if not _is_finished(access, handle):
+                raise
+        except S3Failure as failure:
+            if not _is_finished(access, handle):
+                _check_hope(access, handle, staging, failure)
+                if failure.verdict in RETRIED and backoff.pause():
+                    continue
+                raise failure.as_error("publish", access.shown(_path(handle)), reads=False) from failure
+        garbage.add(staged_paths(handle, staging))
+        return
+
+
+def discard_part(access: S3Access, handle: PartHandle) -> bool:
+    """Delete what is staged of a part; see ``PartStore.discard``. There is no lease: only age tells an orphan."""
+    staging = S3Staging.of(handle)
+    if staging is None:
+        return False
+    found = [side_path(name) for name in (*staging.spent, *(side.name for side in staging.sides))]
+    found = [path for path in found if access.head(path) is not None]
+    access.delete_many(found)
+    is_open = staging.upload is not None and access.upload_is_open(_path(handle), staging.upload)
+    if is_open and staging.upload is not None:
+        access.abort_upload(_path(handle), staging.upload)
+    return bool(found) or is_open
+
+
+def _path(handle: PartHandle) -> str:
+    return handle.path_of(handle.name)
+
+
+def _staging_of(handle: PartHandle) -> S3Staging:
+    staging = S3Staging.of(handle)
+    if staging is None:
+        raise part_missing(handle, "it was never created on S3")
+    if staging.size_bytes != handle.valid_length:
+        raise SnapshotCorrupt(
+            f"part {_path(handle)!r} is made of {staging.size_bytes} bytes, the checkpoint says {handle.valid_length}",
+            path=_path(handle),
+        )
+    return staging
+
+
+def _conditions_hold(access: S3Access, staging: S3Staging) -> bool:
+    traits = access.traits
+    return (traits.completes if staging.upload else traits.puts) is not False
+
+
+def _is_finished(access: S3Access, handle: PartHandle) -> bool:
+    """Whether the finished file is there and ours.
+
+    Raises:
+        CommitConflict: It is there, and is another one.
+    """
+    found = access.head(_path(handle))
+    if found is None:
+        return False
+    if found.metadata.get(PART_METADATA) != part_id(handle):
+        raise part_conflict(handle, f"an object of {found.size} bytes is there that is not this part")
+    if found.size != handle.valid_length:
+        raise part_conflict(handle, f"it is there with {found.size} bytes, the checkpoint says {handle.valid_length}")
+    return True
+
+
+def _put(access: S3Access, handle: PartHandle, staging: S3Staging) -> None:
+    data = _tail(access, handle, staging)
+    access.put_finished_once(_path(handle), data, {PART_METADATA: part_id(handle)})
+
+
+def _complete(access: S3Access, handle: PartHandle, staging: S3Staging, upload: str) -> None:
+    pieces = list(staging.pieces)
+    if staging.sides:
+        data = _tail(access, handle, staging)
+        # A number that no writer uses, and behind all of theirs.
+        etag = access.upload_part_once(_path(handle), upload, TAIL_NUMBER, data)
+        pieces.append(Piece(number=TAIL_NUMBER, etag=etag, size_bytes=len(data)))
+    access.complete_upload_once(_path(handle), upload, pieces)
+
+
+def _tail(access: S3Access, handle: PartHandle, staging: S3Staging) -> bytes:
+    try:
+        return read_sides(access, handle, staging.sides)
+    except NotFound as error:
+        raise part_missing(handle, error.message) from error
+
+
+def _check_hope(access: S3Access, handle: PartHandle, staging: S3Staging, failure: S3Failure) -> None:
+    """Raise PartMissing if a part that is not finished cannot be any more; some servers answer 500 to that."""
+    if failure.verdict is Verdict.NO_BUCKET or staging.upload is None:
+        return
+    if failure.verdict in {Verdict.MISSING, Verdict.BROKEN}:
+        is_open = failure.verdict is Verdict.BROKEN and access.upload_is_open(_path(handle), staging.upload)
+        # Completed by somebody else between the two looks, it is finished.
+        if not is_open and not _is_finished(access, handle):
+            raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}") from failure
+    if failure.verdict is Verdict.REFUSED and not staging.sides:
+        raise part_missing(handle, f"S3 does not make a file of its upload parts: {failure.text}") from failure

@@ -1,0 +1,110 @@
+"""What one process has for S3: clients, threads, and what it has learnt of servers; made after every fork (S13)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+from partfile.filesystems.deadline import CallThreads
+from partfile.filesystems.errors import ConfigError
+
+if TYPE_CHECKING:
+    from s3fs import S3FileSystem
+
+    from partfile.filesystems.s3_options import S3Options
+
+
+class Traits(NamedTuple):
+    """What a server does with conditional requests; None as long as nobody has tried."""
+
+    puts: bool | None = None
+    """A PUT with If-None-Match is refused where the key is taken."""
+    completes: bool | None = None
+    """So is the completion of an upload."""
+
+
+class S3Client(NamedTuple):
+    """One client, and how many of its requests may be under way."""
+
+    files: S3FileSystem
+    slots: threading.BoundedSemaphore
+
+
+class S3Process:
+    """The clients of this process. s3fs runs an event loop in a thread, which a forked child does not have."""
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.threads = CallThreads()
+        self.traits: dict[tuple[str | None, str], Traits] = {}
+        """What has been found out, by endpoint and S3 bucket."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._clients: dict[S3Options, S3Client] = {}
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """Threads for several requests at once; how many are under way is bounded by the client's slots."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="partfile-s3")
+            return self._pool
+
+    def client(self, options: S3Options) -> S3Client:
+        """The one client for these settings, made when it is first asked for.
+
+        Raises:
+            ConfigError: s3fs is not installed, or cannot be used with these options.
+        """
+        with self._lock:
+            if options not in self._clients:
+                if self._loop is None:
+                    self._loop = _running_loop()
+                files = _new_client(options, self._loop)
+                self._clients[options] = S3Client(files, threading.BoundedSemaphore(options.max_parallel_requests))
+            return self._clients[options]
+
+
+class _Current:
+    """The S3Process of the process that runs now."""
+
+    def __init__(self) -> None:
+        self._process = S3Process()
+
+    def get(self) -> S3Process:
+        # Not under a lock: one that was held at the fork would stay held in the child.
+        if self._process.process_id != os.getpid():
+            self._process = S3Process()
+        return self._process
+
+
+# The one piece of global state: sharing a client among all stores of a process is what it is for.
+_CURRENT = _Current()
+
+
+def this_process() -> S3Process:
+    """The clients and threads of the process that calls this."""
+    return _CURRENT.get()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    # Not fsspec's own loop, which it shares with whatever else the process does.
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="partfile-s3-loop", daemon=True).start()
+    return loop
+
+
+def _new_client(options: S3Options, loop: asyncio.AbstractEventLoop) -> S3FileSystem:
+    try:
+        from s3fs import S3FileSystem  # noqa: PLC0415 - only who opens an s3:// URL needs it.
+    except ImportError as error:
+        raise ConfigError(
+            "s3:// needs the package s3fs, which is not installed", hint="pip install 'partfile[s3]'"
+        ) from error
+    files = S3FileSystem(**options.client, loop=loop, skip_instance_cache=True, use_listings_cache=False)
+    files.retries = 1
+    return files

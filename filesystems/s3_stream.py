@@ -1,0 +1,244 @@
+"""One open in-progress part on S3: an upload, side objects, and what was written since."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound
+from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.s3_claims import win_claim
+from partfile.filesystems.s3_options import LEAST_PIECE_BYTES
+from partfile.filesystems.s3_sides import read_sides, write_side
+from partfile.filesystems.s3_staging import PART_METADATA, TAIL_NUMBER, S3Staging, part_id, piece_bytes
+from partfile.filesystems.s3_upload import PieceSender
+
+if TYPE_CHECKING:
+    from partfile.filesystems.port import PartHandle
+    from partfile.filesystems.s3_access import S3Access
+    from partfile.filesystems.s3_buffers import BufferBudget
+
+_CLAIMED = "somebody else has claimed it"
+
+
+def create_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
+    """Begin a part; see ``PartStore.create``. Asks nothing of S3: the token in its name makes it nobody else's."""
+    path = handle.path_of(handle.in_progress)
+    if handle.staging:
+        raise AlreadyExists(f"part {path!r} has been created already", path=path)
+    if handle.valid_length:
+        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=path)
+    return S3PartStream(access, budget, handle, S3Staging())
+
+
+def resume_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
+    """Go on with a part as the only one who ever does so from this handle; see ``PartStore.resume``."""
+    staging = S3Staging.of(handle)
+    if staging is None:
+        raise part_refused(handle, "it was never created")
+    if staging.size_bytes != handle.valid_length:
+        raise part_refused(handle, f"it has {staging.size_bytes} bytes instead of {handle.valid_length}")
+    if staging.why_full:
+        raise part_refused(handle, staging.why_full)
+    if not win_claim(access, handle, staging.claims):
+        raise part_refused(handle, _CLAIMED)
+    return S3PartStream(access, budget, handle, staging, claimed=True)
+
+
+class S3PartStream:
+    """An open part.
+
+    Args:
+        access: The store's objects.
+        budget: Shared by the streams of the store.
+        handle: The part, as created or as resumed.
+        staging: What it is made of.
+        claimed: Whether the claim that it names has been won; a part that is just created needs none.
+    """
+
+    def __init__(
+        self,
+        access: S3Access,
+        budget: BufferBudget,
+        handle: PartHandle,
+        staging: S3Staging,
+        *,
+        claimed: bool = False,
+    ) -> None:
+        self._access = access
+        self._budget = budget
+        self._path = handle.path_of(handle.name)
+        self._given = staging
+        """What the last handle that was given out is made of."""
+        self._staging = staging.after_claim() if claimed else staging
+        self._handle = handle.model_copy(update={"staging": handle.staging or staging.as_json()})
+        self._is_ours = True
+        """Whether nobody else can extend what the part is made of: a version that was given out has to be claimed."""
+        self._sender: PieceSender | None = None
+        self._number = staging.next_number
+        self._uploaded = staging.uploaded_bytes
+        self._has_sent = False
+        self._buffer = bytearray()
+        self._process = os.getpid()
+        self._is_closed = False
+        self._failure = ""
+        budget.join()
+
+    @property
+    def handle(self) -> PartHandle:
+        """The part at the length of the last persist."""
+        return self._handle
+
+    @property
+    def position(self) -> int:
+        """Bytes handed over so far, durable or not."""
+        return self._uploaded + self._staging.tail_bytes + len(self._buffer)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of ``data``; sends what makes up whole upload parts. A failure poisons the stream."""
+        self._check_usable()
+        rest = memoryview(data).cast("B")
+        if not rest:
+            return
+        self._failure = "a write failed"
+        self._take(rest)
+        while self._waiting_bytes >= piece_bytes(self._number, self._access.options.upload_part_bytes):
+            self._send(piece_bytes(self._number, self._access.options.upload_part_bytes))
+        if self._budget.must_let_go(len(self._buffer)):
+            self._store_rest()
+        self._failure = ""
+
+    def persist(self) -> PartHandle:
+        """Make the bytes durable, unless they are. A failure poisons the stream."""
+        self._check_usable()
+        if self._has_changed:
+            self._failure = "persisting it failed"
+            self._store_rest()
+            self._give_out()
+            self._failure = ""
+        self._is_ours = False
+        return self._handle
+
+    def close_for_commit(self) -> PartHandle:
+        """Persist, and see to it that nobody goes on from any handle that was given out."""
+        self._check_usable()
+        self._failure = "it could not be made pending"
+        if self._has_upload and self._waiting_bytes:
+            # The last upload part may be as short as it is: who publishes need not move the bytes.
+            self._send(self._waiting_bytes)
+        elif self._buffer:
+            self._store_rest()
+        self._claim()
+        self._staging = self._with_sent().model_copy(update={"closed": True})
+        self._give_out()
+        self._release()
+        return self._handle
+
+    def verify(self) -> None:
+        """Nothing can take the part away: what S3 has acknowledged stays, and its claims are won for good."""
+        self._check_usable()
+
+    def close(self) -> None:
+        """Let go of what was not persisted; an upload stays open."""
+        if not self._is_closed and os.getpid() == self._process:
+            self._release()
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return self._staging.tail_bytes + len(self._buffer)
+
+    @property
+    def _has_upload(self) -> bool:
+        return self._sender is not None or self._staging.upload is not None
+
+    @property
+    def _has_changed(self) -> bool:
+        return bool(self._buffer) or self._has_sent or self._staging != self._given
+
+    def _take(self, data: memoryview) -> None:
+        self._buffer += data
+        self._budget.change(len(data))
+
+    def _drop(self, count: int) -> None:
+        del self._buffer[:count]
+        self._budget.change(-count)
+
+    def _store_rest(self) -> None:
+        """Put what is in memory where it is durable: into the upload if it is enough for that, else beside it."""
+        if not self._buffer:
+            return
+        if self._waiting_bytes >= LEAST_PIECE_BYTES:
+            self._send(self._waiting_bytes)
+            return
+        self._claim()
+        side = write_side(self._access, self._handle, bytes(self._buffer))
+        self._staging = self._staging.with_side(side)
+        self._drop(len(self._buffer))
+
+    def _send(self, size_bytes: int) -> None:
+        """Send so many of the bytes that wait as one upload part, those in side objects first."""
+        if self._number >= TAIL_NUMBER:
+            raise NotApplied(f"part {self._path!r} has all the upload parts that S3 takes", hint="Roll parts earlier.")
+        self._claim()
+        sender = self._begun_sender()
+        try:
+            tail = read_sides(self._access, self._handle, self._staging.sides)
+        except NotFound as error:
+            raise part_refused(self._handle, "a side object is gone") from error
+        from_buffer = size_bytes - len(tail)
+        with memoryview(self._buffer) as view:
+            data = b"".join((tail, view[:from_buffer]))
+        sender.send(self._number, data)
+        self._number += 1
+        self._has_sent = True
+        self._uploaded += size_bytes
+        self._staging = self._staging.with_sides_spent(sender.upload)
+        self._drop(from_buffer)
+
+    def _begun_sender(self) -> PieceSender:
+        if self._sender is None:
+            upload = self._staging.upload or self._access.create_upload(
+                self._path, {PART_METADATA: part_id(self._handle)}
+            )
+            self._sender = PieceSender(self._access, self._path, upload)
+        return self._sender
+
+    def _with_sent(self) -> S3Staging:
+        if self._sender is None:
+            return self._staging
+        try:
+            sent = self._sender.wait()
+        except NotFound as error:
+            raise part_refused(self._handle, "its upload was completed or aborted") from error
+        self._has_sent = False
+        return self._staging.with_pieces(sent)
+
+    def _claim(self) -> None:
+        """Win the claim of the version that was handed out last, if there is one, before anything is added to it."""
+        if self._is_ours:
+            return
+        if not win_claim(self._access, self._handle, self._staging.claims):
+            raise part_refused(self._handle, _CLAIMED)
+        self._staging = self._staging.after_claim()
+        self._is_ours = True
+
+    def _give_out(self) -> None:
+        self._staging = self._given = self._with_sent()
+        self._handle = self._handle.model_copy(
+            update={"valid_length": self._staging.size_bytes, "staging": self._staging.as_json()}
+        )
+
+    def _release(self) -> None:
+        self._is_closed = True
+        if self._sender is not None:
+            self._sender.abandon()
+        self._budget.leave(len(self._buffer))
+        self._buffer = bytearray()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._process:
+            raise part_of_another_process(self._path, self._process, os.getpid())
+        if self._failure:
+            raise part_lost(self._path, self._failure)
+        if self._is_closed:
+            raise NotApplied(f"part {self._path!r} is closed", path=self._path)

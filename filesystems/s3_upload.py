@@ -1,0 +1,55 @@
+"""Upload parts of one part on S3 that are on their way, several at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.s3_process import this_process
+from partfile.filesystems.s3_staging import Piece
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from partfile.filesystems.s3_access import S3Access
+
+_AT_ONCE = 4
+
+
+class PieceSender:
+    """Sends upload parts in the background and gives them back in their order.
+
+    Args:
+        access: The store's objects.
+        path: Final path of the part.
+        upload: Id of its upload.
+    """
+
+    def __init__(self, access: S3Access, path: str, upload: str) -> None:
+        self.upload = upload
+        self._access = access
+        self._path = path
+        self._under_way: deque[Future[Piece]] = deque()
+        self._sent: list[Piece] = []
+
+    def send(self, number: int, data: bytes) -> None:
+        """Begin to send; waits for the first while four are under way, and raises what sending that one raised."""
+        if len(self._under_way) >= _AT_ONCE:
+            self._sent.append(self._under_way.popleft().result())
+        self._under_way.append(this_process().pool.submit(self._send, number, data))
+
+    def wait(self) -> list[Piece]:
+        """Wait until all have been acknowledged, and hand them over."""
+        while self._under_way:
+            self._sent.append(self._under_way.popleft().result())
+        sent, self._sent = self._sent, []
+        return sent
+
+    def abandon(self) -> None:
+        """Send no more of what has not begun."""
+        for future in self._under_way:
+            future.cancel()
+
+    def _send(self, number: int, data: bytes) -> Piece:
+        etag = self._access.upload_part(self._path, self.upload, number, data)
+        return Piece(number=number, etag=etag, size_bytes=len(data))
