@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.deadline import CallThreads
-from partfile.filesystems.errors import ConfigError
 
 if TYPE_CHECKING:
     from s3fs import S3FileSystem
@@ -55,11 +54,7 @@ class S3Process:
             return self._pool
 
     def client(self, options: S3Options) -> S3Client:
-        """The one client for these settings, made when it is first asked for.
-
-        Raises:
-            ConfigError: s3fs is not installed, or cannot be used with these options.
-        """
+        """The one client for these settings, made when it is first asked for."""
         with self._lock:
             if options not in self._clients:
                 if self._loop is None:
@@ -99,12 +94,8 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def _new_client(options: S3Options, loop: asyncio.AbstractEventLoop) -> S3FileSystem:
-    try:
-        from s3fs import S3FileSystem  # noqa: PLC0415 - only who opens an s3:// URL needs it.
-    except ImportError as error:
-        raise ConfigError(
-            "s3:// needs the package s3fs, which is not installed", hint="pip install 'partfile[s3]'"
-        ) from error
+    from s3fs import S3FileSystem  # noqa: PLC0415 - only who opens an s3:// URL needs it.
+
     files = S3FileSystem(**options.client, loop=loop, skip_instance_cache=True, use_listings_cache=False)
     files.retries = 1
     return files

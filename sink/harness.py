@@ -151,4 +151,11 @@ class SinkHarness:
 
     def _context(self, subtask: int) -> SubtaskContext:
         coordinator = self.runtime.coordinator
-        return SubtaskContext(subtask, 0, coordinator.generation, coordinator.state.position.chain, self.now_ms)
+        return SubtaskContext(
+            subtask,
+            attempt=0,
+            generation=coordinator.generation,
+            chain=coordinator.state.position.chain,
+            batch_time_ms=self.now_ms,
+            may_keep=self.runtime.may_append,
+        )

@@ -240,6 +240,7 @@ class LocalSink:
             generation=coordinator.generation,
             chain=coordinator.state.position.chain,
             batch_time_ms=now_ms,
+            may_keep=self._runtime.may_append,
         )
 
     def _check_open(self) -> None:

@@ -58,7 +58,8 @@ class SubtaskContext:
     batch_time_ms: int
     """The coordinator's time, in milliseconds since the epoch (S8)."""
     may_keep: bool = True
-    """Whether parts may stay open over the checkpoint; False where leases are not proven (S13)."""
+    """Whether parts may stay open over the checkpoint; False where the store cannot append, as its coordinator has
+    found out, or leases are not proven (S13)."""
 
 
 class SinkOperator:
@@ -189,7 +190,7 @@ class SinkOperator:
         return self.context.batch_time_ms
 
     def _at_checkpoint(self, part: ActivePart) -> Action:
-        may_keep = self.context.may_keep and self._description.format.appendable and self._store.capabilities.append
+        may_keep = self.context.may_keep and self._description.format.appendable
         return lifecycle.at_checkpoint(part.progress, self._description.rolling, now_ms=self._now_ms, may_keep=may_keep)
 
     def _part(self, bucket: str, layout: RowLayout) -> ActivePart:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.errors import StoreError
 from partfile.sink.commits import CommitSettings
 from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.restore_on_demand import RestoreOnDemand
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from partfile.sink.settings import SinkSettings
 
 MARKER = "_marker"
+logger = logging.getLogger("partfile")
 
 
 class Runtime:
@@ -32,6 +35,7 @@ class Runtime:
         except BaseException:
             self.store.close()
             raise
+        self._warn(settings)
         self.storage = CheckpointStorage(self.metadata, job)
         self.coordinator = SinkCoordinator(
             self.store,
@@ -48,6 +52,17 @@ class Runtime:
         )
 
     @property
+    def may_append(self) -> bool:
+        """Whether a later process can append to a part that this one leaves open."""
+        return self.store.capabilities.append
+
+    @property
+    def tasks_may_keep(self) -> bool:
+        """Whether tasks may leave parts open if they find the marker held: where parts are leased it must be a lock."""
+        markers_are_locks = self.metadata.capabilities.lease
+        return self.may_append and (markers_are_locks or not self.store.capabilities.lease)
+
+    @property
     def marker_path(self) -> str:
         """The file whose lock proves a shared file system with real locks (S13)."""
         return f"{self.job}/{MARKER}"
@@ -56,3 +71,14 @@ class Runtime:
         """Release the stores; may be called twice."""
         self.store.close()
         self.metadata.close()
+
+    def _warn(self, settings: SinkSettings) -> None:
+        """Say what about the places can hurt; that asking fails is for the restore to tell."""
+        now_ms, longest_open_s = settings.clock(), settings.rolling.rollover_interval_s
+        try:
+            found = {*self.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
+            found |= {*self.metadata.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
+        except StoreError:
+            return
+        for hazard in sorted(found):
+            logger.warning("%s: %s", settings.uid, hazard)

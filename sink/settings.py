@@ -36,7 +36,7 @@ class SinkSettings(Options):
     """Options of a sink."""
 
     base: str
-    """Where finished files go: a local path, ``file://``, later ``hdfs://`` and ``s3://``."""
+    """Where finished files go: a local path, ``file://``, later ``hdfs://``, or ``s3://``."""
     uid: str
     """Stable name of the sink; its checkpoints are found by it. Changing it starts from nothing."""
     format: Format

@@ -63,6 +63,8 @@ class WriteTask:
     generation: int
     chain: str
     batch_time_ms: int
+    may_keep: bool
+    """Whether parts may stay open as far as the driver knows, which has asked the stores what they can do."""
     storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,7 +89,7 @@ class WriteTask:
             chain=self.chain,
             batch_time_ms=self.batch_time_ms,
             # Where this host does not see the driver's lock, nothing would fence a zombie: keep nothing open (S13).
-            may_keep=metadata.marker_is_held(self.marker_path),
+            may_keep=metadata.marker_is_held(self.marker_path) and self.may_keep,
         )
         share = assigned_to(self.shares, context.subtask).model_copy(update={"max_count": self.max_count})
         operator = SinkOperator(store, self.description)

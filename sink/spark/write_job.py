@@ -52,6 +52,7 @@ def run_write_job(
         generation=coordinator.generation,
         chain=coordinator.state.position.chain,
         batch_time_ms=pending.time_ms,
+        may_keep=runtime.tasks_may_keep,
         storage_options=settings.storage_options,
     )
     if hashed is not None:
