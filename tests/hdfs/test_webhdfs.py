@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import threading
 import time
 from contextlib import suppress
@@ -29,10 +30,10 @@ TIMEOUT_S = 10.0
 BLOCK_BYTES = 1 << 20
 
 
-def connect(cluster: HdfsCluster, user: str = "") -> WebHdfs:
+def connect(cluster: HdfsCluster, user: str | None = None) -> WebHdfs:
     """A client that finds the NameNode by the cluster's own configuration."""
     environment = {"HADOOP_CONF_DIR": str(cluster.configuration_directory)}
-    return WebHdfs(web_addresses(cluster.url, read_configuration(environment)), user=user)
+    return WebHdfs(web_addresses(cluster.url, read_configuration(environment)), user=user or getpass.getuser())
 
 
 def create(cluster: HdfsCluster, path: str, data: bytes) -> str:
@@ -151,6 +152,15 @@ def test_a_file_whose_lease_is_being_recovered_is_not_ready(hdfs: HdfsCluster, h
         assert time.monotonic() < ends_at_s
         time.sleep(0.1)
     truncate_to_the_end(web, path, 3)
+    assert read(hdfs, path) == b"abc"
+
+
+def test_who_may_not_write_is_told_what_to_do(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Another user is refused by the NameNode, and the file stays as it is."""
+    path = create(hdfs, f"{hdfs_directory}/part", b"abc")
+    with pytest.raises(ConfigError, match="Permission denied: user=nobody") as refused:
+        connect(hdfs, user="nobody").truncate(path, 0, TIMEOUT_S)
+    assert "delegation_token" in refused.value.hint
     assert read(hdfs, path) == b"abc"
 
 
