@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import hdfs_native
 import pytest
 from hdfs_cluster import HdfsCluster
-from hdfs_jars import MissingProgram
+from server_process import MissingProgram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import hdfs_jars
 import pytest
-from hdfs_jars import HADOOP_VERSION, MissingProgram, hadoop_jars
+from hdfs_jars import HADOOP_VERSION, hadoop_jars
+from server_process import MissingProgram
 
 SUPPORT = Path(hdfs_jars.__file__).parent
 

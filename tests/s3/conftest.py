@@ -1,0 +1,79 @@
+"""Real S3 servers for tests: each is started when a test first asks for it, and serves them all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from rados_gateway import RadosGateway
+from s3_servers import MotoServer, RcloneServer
+from server_process import MissingProgram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import s3fs
+    from s3_server import S3Server
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running moto."""
+    yield from running(lambda: MotoServer(tmp_path_factory.mktemp("moto")))
+
+
+@pytest.fixture(scope="session")
+def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running ``rclone serve s3``."""
+    yield from running(lambda: RcloneServer(tmp_path_factory.mktemp("rclone")))
+
+
+@pytest.fixture(scope="session")
+def radosgw(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running ``radosgw``; Ceph is installed if need be, where that is allowed."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(text, flush=True)  # noqa: T201 - shown at once, for it takes a while.
+
+    yield from running(lambda: RadosGateway(tmp_path_factory.mktemp("radosgw"), say))
+
+
+@pytest.fixture(params=["moto", "rclone", "radosgw"])
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """Each running S3 server in turn; nobody kills it, and each test keeps to a bucket of its own."""
+    server: S3Server = request.getfixturevalue(request.param)
+    return server
+
+
+@pytest.fixture
+def own_s3_server(s3_server: S3Server) -> Iterator[S3Server]:
+    """Each S3 server in turn, to be killed and paused; it is made whole again for the next test.
+
+    What moto held is gone then, so a bucket is never shared between tests.
+    """
+    yield s3_server
+    s3_server.mend()
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    """An empty bucket of this test's own."""
+    return s3_server.bucket()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> s3fs.S3FileSystem:
+    """A client of the server that asks once and shows what the server said."""
+    return s3_server.filesystem()
+
+
+def running(make: Callable[[], S3Server]) -> Iterator[S3Server]:
+    """The server that ``make`` makes, started and stopped; a test fails with one sentence where it cannot be had."""
+    try:
+        server = make()
+    except MissingProgram as missing:
+        pytest.fail(str(missing), pytrace=False)
+    with server:
+        yield server
