@@ -21,7 +21,7 @@ unexport PYTHONPATH SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.installed-dev ## Build .venv with everything for development (fast when nothing changed)
@@ -37,6 +37,10 @@ test: java setup ## Run every test; ARGS="-k name" selects
 .PHONY: test-hdfs
 test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out)
 	@$(BIN)/python -m pytest tests/hdfs $(ARGS)
+
+.PHONY: test-s3
+test-s3: setup ## Run the tests on real S3 servers alone (part of test; PARTFILE_SKIP=radosgw leaves Ceph's out)
+	@$(BIN)/python -m pytest tests/s3 $(ARGS)
 
 .PHONY: items
 items: setup ## Print which items of the snapshot core's list the tests check

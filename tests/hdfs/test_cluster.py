@@ -9,15 +9,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hdfs_native
 import pytest
 from hdfs_cluster import HdfsCluster
+from process_ends import gone, wait_until_gone
 from server_process import ServerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 OWNER = """
 import sys, time
@@ -33,20 +30,6 @@ def write(client: hdfs_native.Client, path: str, data: bytes) -> None:
     """Create a file."""
     with client.create(path) as file:
         file.write(data)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for what must come to pass."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it has not come to pass"
-        time.sleep(0.05)
-
-
-def gone(process_ids: Iterable[int]) -> bool:
-    """Whether none of these processes runs any more; one that has ended and was not waited for is gone."""
-    states = [Path(f"/proc/{number}/stat") for number in process_ids]
-    return all(not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z" for state in states)
 
 
 def test_a_file_is_written_and_read_with_the_configuration_directory_alone(
@@ -130,7 +113,7 @@ def test_a_killed_owner_leaves_no_server_behind(tmp_path: Path) -> None:
         assert len(servers) == 2
         assert not gone(servers)
         owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: gone(servers))
+    wait_until_gone(servers)
 
 
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:

@@ -1,68 +1,94 @@
-"""Real S3 servers for tests; each test keeps to a prefix of its own."""
+"""Real S3 servers for tests: each is started when a test first asks for it, and serves them all."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
-import sys
-import time
-import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
-from server_process import ServerProcess
-
-from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_process import this_process
+from rados_gateway import RadosGateway
+from s3_servers import MotoServer, RcloneServer
+from s3_store_support import options_of
+from server_process import MissingProgram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-BUCKET = "landing"
+    import s3fs
+    from s3_server import S3Server
 
-
-@pytest.fixture(scope="session")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running server."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    log = tmp_path_factory.mktemp("moto") / "log"
-    server = ServerProcess("moto", command, log=log, environment=dict(os.environ))
-    server.start()
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_for(url, server)
-        yield url
-    finally:
-        server.kill()
+    from partfile.filesystems.s3_options import S3Options
 
 
 @pytest.fixture(scope="session")
-def s3_options(s3_endpoint: str) -> S3Options:
-    """How to connect; the S3 bucket is there."""
-    options = S3Options.of(
-        {"endpoint_url": s3_endpoint, "key": "test", "secret": "test", "region": "us-east-1", "path_style": True}
-    )
-    this_process().client(options).files.call_s3("create_bucket", Bucket=BUCKET)
-    return options
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running moto."""
+    yield from running(lambda: MotoServer(tmp_path_factory.mktemp("moto")))
+
+
+@pytest.fixture(scope="session")
+def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running ``rclone serve s3``."""
+    yield from running(lambda: RcloneServer(tmp_path_factory.mktemp("rclone")))
+
+
+@pytest.fixture(scope="session")
+def radosgw(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A running ``radosgw``; Ceph is installed if need be, where that is allowed."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(text, flush=True)  # noqa: T201 - shown at once, for it takes a while.
+
+    yield from running(lambda: RadosGateway(tmp_path_factory.mktemp("radosgw"), say))
+
+
+@pytest.fixture(params=["moto", "rclone", "radosgw"])
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """Each running S3 server in turn; nobody kills it, and each test keeps to a bucket of its own."""
+    server: S3Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture
-def s3_base(s3_options: S3Options) -> str:
-    """The URL of an empty prefix of this test's own."""
-    del s3_options
-    return f"s3://{BUCKET}/{secrets.token_hex(6)}"
+def own_s3_server(s3_server: S3Server) -> Iterator[S3Server]:
+    """Each S3 server in turn, to be killed and paused; it is made whole again for the next test.
+
+    What moto held is gone then, so a bucket is never shared between tests.
+    """
+    yield s3_server
+    s3_server.mend()
 
 
-def _wait_for(url: str, server: ServerProcess) -> None:
-    for _ in range(100):
-        try:
-            urllib.request.urlopen(f"{url}/moto-api/", timeout=2).close()  # noqa: S310 - our own server.
-        except OSError:
-            assert server.is_running, server.log_tail()
-            time.sleep(0.1)
-        else:
-            return
-    pytest.fail(f"moto does not answer\n{server.log_tail()}")
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    """An empty bucket of this test's own."""
+    return s3_server.bucket()
+
+
+@pytest.fixture
+def s3_options(s3_server: S3Server) -> S3Options:
+    """How the S3 store connects to the server."""
+    return options_of(s3_server)
+
+
+@pytest.fixture
+def s3_base(bucket: str) -> str:
+    """The URL of an empty base in the bucket."""
+    return f"s3://{bucket}/base"
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> s3fs.S3FileSystem:
+    """A client of the server that asks once and shows what the server said."""
+    return s3_server.filesystem()
+
+
+def running(make: Callable[[], S3Server]) -> Iterator[S3Server]:
+    """The server that ``make`` makes, started and stopped; a test fails with one sentence where it cannot be had."""
+    try:
+        server = make()
+    except MissingProgram as missing:
+        pytest.fail(str(missing), pytrace=False)
+    with server:
+        yield server

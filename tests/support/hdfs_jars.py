@@ -9,6 +9,8 @@ import subprocess
 import zipfile
 from pathlib import Path
 
+from server_process import MissingProgram
+
 HADOOP_VERSION = "3.5.0"
 FETCH_TIMEOUT_S = 600
 
@@ -35,10 +37,6 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 _DEPENDENCY = "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
-
-
-class MissingProgram(RuntimeError):
-    """A program that the servers need is not on this machine; the message says what to install."""
 
 
 def java() -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from xml.sax.saxutils import escape
 
+from free_ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 METRICS_PERIOD_MS = 50
 
@@ -31,24 +31,6 @@ class Ports:
         return cls(*(free_port() for _ in fields(cls)))
 
 
-def free_port() -> int:
-    """A port that nobody listens on, outside the range that the kernel gives to outgoing connections.
-
-    Inside it a client that retries while the server is down can be given that very port, and keep it.
-    """
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    # Seeded by the system: pytest-randomly would give the same ports to two runs with one seed.
-    numbers = random.SystemRandom()
-    while True:
-        port = numbers.randrange(10_000, low) if low > 11_000 else 0
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-
-
 def write_configuration(directory: Path, data: Path, ports: Ports, properties: Mapping[str, str]) -> None:
     """Write what servers and clients read; ``properties`` are added to ``hdfs-site.xml`` and win over ours."""
     directory.mkdir()
@@ -60,7 +42,6 @@ def write_configuration(directory: Path, data: Path, ports: Ports, properties: M
         "dfs.datanode.http.address": f"127.0.0.1:{ports.datanode_http}",
         "dfs.datanode.ipc.address": f"127.0.0.1:{ports.datanode_ipc}",
         "dfs.datanode.hostname": "127.0.0.1",
-        "dfs.permissions.enabled": "false",
         # Leases are recovered and files truncated at a heartbeat.
         "dfs.heartbeat.interval": "1",
         # Otherwise a restarted NameNode stays in safe mode for 30 seconds more.

@@ -17,6 +17,10 @@ _DIE_WITH_OWNER = str(Path(__file__).with_name("die_with_owner.py"))
 _LOG_TAIL_BYTES = 4000
 
 
+class MissingProgram(RuntimeError):
+    """A program that a server needs is not on this machine; the message says what to install."""
+
+
 class ServerProcess:
     """A server that may be started again after it was killed, with the same command and the same log.
 

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 VARIABLE = "PARTFILE_SKIP"
 
-FOLDERS = {"hdfs": "tests/hdfs"}
-"""The folder of the tests that need a server, by the name of the server."""
+SERVERS = ("hdfs", "radosgw")
+"""The servers that a run can leave out. Each has a fixture of its name, or a folder of its name below ``tests``."""
+
+FIXTURES = ("s3_server",)
+"""Fixtures whose parameter is the name of a server."""
 
 
 def skipped_servers(environment: Mapping[str, str]) -> list[str]:
@@ -23,9 +26,9 @@ def skipped_servers(environment: Mapping[str, str]) -> list[str]:
         pytest.UsageError: There is no server of that name: a slip must not pass for a full run.
     """
     names = sorted({name.strip() for name in environment.get(VARIABLE, "").split(",")} - {""})
-    unknown = [name for name in names if name not in FOLDERS]
+    unknown = [name for name in names if name not in SERVERS]
     if unknown:
-        raise pytest.UsageError(f"{VARIABLE} names {', '.join(unknown)}; it knows {', '.join(sorted(FOLDERS))}")
+        raise pytest.UsageError(f"{VARIABLE} names {', '.join(unknown)}; it knows {', '.join(SERVERS)}")
     return names
 
 
@@ -33,7 +36,7 @@ def skip_tests_of(servers: Iterable[str], tests: Iterable[pytest.Item], root: Pa
     """Mark the tests of some servers to be skipped."""
     for server in servers:
         for test in tests:
-            if test.path.is_relative_to(root / FOLDERS[server]):
+            if _needs(test, server, root):
                 test.add_marker(pytest.mark.skip(reason=f"{VARIABLE}={server}"))
 
 
@@ -41,3 +44,12 @@ def report(servers: Iterable[str], reporter: pytest.TerminalReporter) -> None:
     """Say loudly, at the end of a run, what has not been tested."""
     for server in servers:
         reporter.write_line(f"{server.upper()} WAS NOT TESTED ({VARIABLE}={server})", red=True, bold=True)
+
+
+def _needs(test: pytest.Item, server: str, root: Path) -> bool:
+    if test.path.is_relative_to(root / "tests" / server):
+        return True
+    if not isinstance(test, pytest.Function):
+        return False
+    chosen = test.callspec.params if hasattr(test, "callspec") else {}
+    return server in test.fixturenames or any(chosen.get(fixture) == server for fixture in FIXTURES)

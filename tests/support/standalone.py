@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
+from free_ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,13 +48,6 @@ def start(root: Path, daemon: str, host: str, *arguments: str) -> subprocess.Pop
     environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_DAEMON_MEMORY": "256m"}
     with (root / f"{daemon}-{host}.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for_port(port: int, timeout_s: float = 60) -> None:

@@ -1,0 +1,174 @@
+"""The S3 servers that other tests rely on: they come up, hold what they say, survive kills, leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import s3fs
+from botocore.exceptions import EndpointConnectionError
+from process_ends import gone, wait_until_gone
+from s3_place import Place
+from s3_upload_probes import MIN_PART_BYTES
+
+if TYPE_CHECKING:
+    from s3_server import S3Server
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+LEFT_AFTER_A_KILL = {
+    "moto": ("404 NoSuchBucket", "404 NoSuchBucket", "404 NoSuchBucket"),
+    "rclone": ("body", "no metadata", "404 NoSuchUpload"),
+    "radosgw": ("body", "metadata", "done"),
+}
+"""What is left of an object, of its metadata and of an open upload."""
+
+CLASSES = {
+    "moto": "s3_servers MotoServer",
+    "rclone": "s3_servers RcloneServer",
+    "radosgw": "rados_gateway RadosGateway",
+}
+"""Module and class of each server."""
+
+OWNER = """
+import sys, time
+from importlib import import_module
+from pathlib import Path
+kind = getattr(import_module(sys.argv[1]), sys.argv[2])
+with kind(Path(sys.argv[3])) as server:
+    print(*server.process_ids, flush=True)
+    time.sleep(600)
+"""
+
+
+def own_server(name: str, directory: Path) -> S3Server:
+    """A server of a kind, not started."""
+    module, kind = CLASSES[name].split()
+    server: S3Server = getattr(import_module(module), kind)(directory)
+    return server
+
+
+def keys(client: s3fs.S3FileSystem, bucket: str) -> list[str]:
+    """The keys in a bucket, listed two at a time."""
+    found: list[str] = []
+    page: dict[str, str] = {}
+    while True:
+        listed = client.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=2, **page)
+        found += [each["Key"] for each in listed.get("Contents", [])]
+        if not listed["IsTruncated"]:
+            return found
+        page = {"ContinuationToken": listed["NextContinuationToken"]}
+
+
+def test_an_object_is_written_and_read_with_the_storage_options_alone(s3_server: S3Server) -> None:
+    """They are all that s3fs needs, and two buckets are two places."""
+    client = s3fs.S3FileSystem(**s3_server.storage_options, skip_instance_cache=True)
+    here, there = s3_server.bucket(), s3_server.bucket()
+    client.pipe_file(f"{here}/a/b", b"abc")
+    assert client.cat_file(f"{here}/a/b") == b"abc"
+    assert not client.exists(f"{there}/a/b")
+
+
+def test_an_upload_of_two_parts_becomes_their_bytes(s3: s3fs.S3FileSystem, bucket: str) -> None:
+    """An open upload is known by its id alone, and the completed one has all bytes in order."""
+    place = Place(s3, bucket, "key")
+    place.begin()
+    first, second = place.part(1, b"1" * MIN_PART_BYTES), place.part(2, b"2")
+    assert place.complete(first, second) == "done"
+    assert place.content() == b"1" * MIN_PART_BYTES + b"2"
+
+
+def test_a_change_is_seen_at_once_by_name_and_by_list(s3_server: S3Server, s3: s3fs.S3FileSystem, bucket: str) -> None:
+    """After each put and delete another client reads and lists the new state, also over several pages."""
+    other = s3_server.filesystem()
+    for number in range(5):
+        s3.call_s3("put_object", Bucket=bucket, Key=f"{number}", Body=b"%d" % number)
+        assert keys(other, bucket) == [f"{each}" for each in range(number + 1)]
+    s3.call_s3("put_object", Bucket=bucket, Key="0", Body=b"changed")
+    assert other.cat_file(f"{bucket}/0") == b"changed"
+    for number in range(5):
+        s3.call_s3("delete_object", Bucket=bucket, Key=f"{number}")
+        assert keys(other, bucket) == [f"{each}" for each in range(number + 1, 5)]
+
+
+def test_a_kill_leaves_what_the_table_says(own_s3_server: S3Server, s3: s3fs.S3FileSystem, bucket: str) -> None:
+    """A server that was killed comes back on its port; what it then has lost is known."""
+    written, opened = Place(s3, bucket, "written"), Place(s3, bucket, "opened")
+    written.call("put_object", Body=b"body", Metadata={"owner": "me"})
+    opened.begin()
+    part = opened.part(1, b"part")
+    own_s3_server.kill()
+    with pytest.raises(EndpointConnectionError):
+        written.call("head_object")
+    own_s3_server.start()
+    found = written.ask("get_object")
+    left = (
+        written.content().decode() if found == "done" else found,
+        ("metadata" if written.call("head_object")["Metadata"] else "no metadata") if found == "done" else found,
+        opened.complete(part),
+    )
+    assert left == LEFT_AFTER_A_KILL[own_s3_server.name]
+    assert own_s3_server.keeps_data == (found == "done")
+
+
+def test_a_paused_server_keeps_its_callers_waiting(own_s3_server: S3Server, s3: s3fs.S3FileSystem, bucket: str) -> None:
+    """While it is paused nothing is answered; once it goes on, the put that had to wait succeeds."""
+    place = Place(s3, bucket, "key")
+    answers: list[str] = []
+    put = threading.Thread(target=lambda: answers.append(place.ask("put_object", Body=b"late")))
+    own_s3_server.pause()
+    put.start()
+    put.join(timeout=0.5)
+    assert put.is_alive()
+    own_s3_server.resume()
+    put.join(timeout=10)
+    assert answers == ["done"]
+    assert place.content() == b"late"
+
+
+def test_mending_brings_back_a_paused_and_a_killed_server(own_s3_server: S3Server) -> None:
+    """Whatever has been done to a server, afterwards it answers."""
+    own_s3_server.pause()
+    own_s3_server.mend()
+    own_s3_server.bucket()
+    own_s3_server.kill()
+    own_s3_server.mend()
+    own_s3_server.bucket()
+
+
+def test_a_failed_start_shows_the_log(s3_server: S3Server, tmp_path: Path) -> None:
+    """A server whose port is taken is reported with its own reason, not with a time-out."""
+    server = own_server(s3_server.name, tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", server.port))
+        with pytest.raises(RuntimeError, match=r"(?si)does not run.*address.*in use"), server:
+            pass
+
+
+def test_a_killed_owner_leaves_no_server_behind(s3_server: S3Server, tmp_path: Path) -> None:
+    """When the process that started a server is SIGKILLed, all processes of the server end by themselves."""
+    command = [sys.executable, "-c", OWNER, *CLASSES[s3_server.name].split(), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as owner:
+        assert owner.stdout is not None
+        servers = [int(number) for number in owner.stdout.readline().split()]
+        assert len(servers) == len(s3_server.process_ids)
+        assert not gone(servers)
+        owner.send_signal(signal.SIGKILL)
+    wait_until_gone(servers)
+
+
+def test_a_stopped_server_leaves_no_process_behind(s3_server: S3Server, tmp_path: Path) -> None:
+    """After its block all its processes are gone, also those that it stands on."""
+    with own_server(s3_server.name, tmp_path) as server:
+        servers = server.process_ids
+        assert not gone(servers)
+    assert gone(servers)

@@ -1,0 +1,36 @@
+"""The S3 store in front of a test server or proxy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from partfile.filesystems.s3_options import S3Options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Place(Protocol):
+    """A server, or a proxy in front of one."""
+
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        """What s3fs needs to get there."""
+
+
+def store_options(place: Place, **more: object) -> dict[str, object]:
+    """``storage_options`` of a sink, from what s3fs itself needs."""
+    given = place.storage_options
+    return {
+        "endpoint_url": given["endpoint_url"],
+        "key": given["key"],
+        "secret": given["secret"],
+        "region": given["client_kwargs"]["region_name"],
+        "path_style": True,
+        **more,
+    }
+
+
+def options_of(place: Place, **more: object) -> S3Options:
+    """The same, checked."""
+    return S3Options.of(store_options(place, **more))

@@ -1,0 +1,332 @@
+"""What WebHDFS servers answer, lose and leak: with servers that say what a healthy NameNode does not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.filesystems.errors import (
+    ConfigError,
+    LeaseUnavailable,
+    NotApplied,
+    NotFound,
+    NotReady,
+    OutcomeUnknown,
+    PartfileError,
+)
+from partfile.filesystems.webhdfs import MAX_REPLY_BYTES, WebHdfs
+from partfile.filesystems.webhdfs_addresses import WebAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TIMEOUT_S = 5.0
+TOKEN = "kAAMcGFydGZpbGU+secret/8A"  # noqa: S105 - nobody's.
+
+
+def remote(java_class: str, message: str = "said the server") -> bytes:
+    """An error as Hadoop writes it."""
+    name = java_class.rpartition(".")[2]
+    return json.dumps(
+        {"RemoteException": {"exception": name, "javaClassName": java_class, "message": message}}
+    ).encode()
+
+
+STANDBY = (403, remote("org.apache.hadoop.ipc.StandbyException", "Operation category WRITE is not supported"))
+DONE = (200, b'{"boolean":true}')
+STATUS = (200, b'{"FileStatus":{"length":3,"type":"FILE","fileId":7}}')
+
+
+class Server(ThreadingHTTPServer):
+    """Gives one answer to every request, and keeps what it was asked."""
+
+    def __init__(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.status, self.body, self.headers = status, body, headers or {}
+        self.asked: list[str] = []
+        super().__init__(("127.0.0.1", 0), _Answer)
+
+    @property
+    def address(self) -> WebAddress:
+        """Where it listens."""
+        return WebAddress("127.0.0.1", self.server_address[1], is_tls=False)
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.send_response(self.server.status)
+        for name, value in {"Content-Length": str(len(self.server.body)), **self.server.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_line: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serving(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[Server]:
+    """A server for a ``with`` block."""
+    with Server(status, body, headers) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def nobody() -> WebAddress:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return WebAddress("127.0.0.1", taken.getsockname()[1], is_tls=False)
+
+
+def hang_up(server: socket.socket, times: int) -> None:
+    """Take some connections and close each without an answer."""
+    for _ in range(times):
+        server.accept()[0].close()
+
+
+def refusal(status: int, body: bytes) -> PartfileError:
+    """The error of a truncate that was answered like this."""
+    with serving(status, body) as server, pytest.raises(PartfileError) as refused:
+        WebHdfs([server.address]).truncate("/part", 0, TIMEOUT_S)
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("java_class", "kind"),
+    [
+        ("java.io.FileNotFoundException", NotFound),
+        ("org.apache.hadoop.hdfs.protocol.AlreadyBeingCreatedException", LeaseUnavailable),
+        ("org.apache.hadoop.hdfs.protocol.RecoveryInProgressException", NotReady),
+        ("org.apache.hadoop.hdfs.server.namenode.SafeModeException", NotReady),
+        ("org.apache.hadoop.ipc.RetriableException", NotReady),
+        ("org.apache.hadoop.security.AccessControlException", ConfigError),
+        ("org.apache.hadoop.security.token.SecretManager$InvalidToken", ConfigError),
+        ("java.lang.UnsupportedOperationException", NotApplied),
+        ("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", NotApplied),
+        ("java.io.IOException", OutcomeUnknown),
+        ("java.lang.NullPointerException", OutcomeUnknown),
+    ],
+)
+@pytest.mark.parametrize("status", [400, 403, 500])
+def test_the_java_class_decides_whatever_the_http_status(
+    status: int, java_class: str, kind: type[PartfileError]
+) -> None:
+    """Each class has its kind of error with the server's words in it; one that nobody sorted may have happened."""
+    error = refusal(status, remote(java_class))
+    assert type(error) is kind
+    assert "said the server" in error.message
+    assert error.path == "/part"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, ConfigError),
+        (403, ConfigError),
+        (404, ConfigError),
+        (405, ConfigError),
+        (307, ConfigError),
+        (500, OutcomeUnknown),
+        (502, OutcomeUnknown),
+        (599, OutcomeUnknown),
+        (200, OutcomeUnknown),
+    ],
+)
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[]", b'{"RemoteException": 1}', b"[" * 100_000, b"\xff"])
+def test_without_hadoops_words_the_status_decides_and_404_is_not_about_the_file(
+    status: int, body: bytes, kind: type[PartfileError]
+) -> None:
+    """A web server that is no WebHDFS must not be taken for one that misses the file."""
+    error = refusal(status, body)
+    assert type(error) is kind
+    assert f"HTTP {status}" in error.message
+
+
+@pytest.mark.parametrize("body", [b'{"boolean":1}', b'{"boolean":"true"}', b'{"boolean":tru', b'{"boolean":null}'])
+def test_only_a_true_answer_counts_as_done(body: bytes) -> None:
+    """Anything but JSON's own true and false says nothing."""
+    assert type(refusal(200, body)) is OutcomeUnknown
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"FileStatus":{"length":"3","type":"FILE","fileId":7}}', b'{"FileStatus":{}}']
+)
+def test_a_look_that_is_answered_with_nonsense_did_not_happen(body: bytes) -> None:
+    """What changes nothing is never an unknown outcome."""
+    with serving(200, body) as server, pytest.raises(NotApplied) as refused:
+        WebHdfs([server.address]).status("/part", TIMEOUT_S)
+    assert type(refused.value) is NotApplied
+
+
+def test_a_namenode_on_standby_sends_to_the_next_and_the_active_one_is_remembered() -> None:
+    """The second call asks the active one first; of those before it nobody is asked again."""
+    with serving(*STANDBY) as standby, serving(*DONE) as active:
+        web = WebHdfs([nobody(), standby.address, active.address])
+        assert web.truncate("/part", 0, TIMEOUT_S)
+        assert web.truncate("/part", 0, TIMEOUT_S)
+    assert (len(standby.asked), len(active.asked)) == (1, 2)
+
+
+def test_after_a_failover_the_other_namenode_is_found() -> None:
+    """The one that was active goes to standby; the next call goes round."""
+    with serving(*DONE) as one, serving(*STANDBY) as other:
+        web = WebHdfs([one.address, other.address])
+        assert web.truncate("/part", 0, TIMEOUT_S)
+        (one.status, one.body), (other.status, other.body) = STANDBY, DONE
+        assert web.truncate("/part", 0, TIMEOUT_S)
+        assert len(other.asked) == 1
+
+
+def test_without_an_active_namenode_it_is_not_ready_and_without_any_it_did_not_happen() -> None:
+    """A standby promises that there will be an active one; silence promises nothing."""
+    with serving(*STANDBY) as standby, pytest.raises(NotReady, match=r"refused.*on standby"):
+        WebHdfs([nobody(), standby.address]).truncate("/part", 0, TIMEOUT_S)
+    with pytest.raises(NotApplied, match="refused") as refused:
+        WebHdfs([nobody(), nobody()]).truncate("/part", 0, TIMEOUT_S)
+    assert type(refused.value) is NotApplied
+
+
+def test_a_change_that_got_no_answer_is_not_sent_to_another_namenode_and_a_look_is() -> None:
+    """What may have happened must be reported; what only looks may look elsewhere."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, serving(*STATUS) as active:
+        web = WebHdfs([WebAddress("127.0.0.1", silent.getsockname()[1], is_tls=False), active.address])
+        closer = threading.Thread(target=hang_up, args=(silent, 2))
+        closer.start()
+        with pytest.raises(OutcomeUnknown, match="sent and not answered"):
+            web.truncate("/part", 0, TIMEOUT_S)
+        assert active.asked == []
+        assert web.status("/part", TIMEOUT_S).file_id == 7
+        closer.join()
+
+
+def test_a_server_that_drips_is_left_at_the_deadline() -> None:
+    """An answer that comes byte by byte does not hold the caller longer than it said."""
+    with socket.create_server(("127.0.0.1", 0)) as dripping:
+        stop = threading.Event()
+
+        def drip() -> None:
+            connection, _ = dripping.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while not stop.wait(0.05):
+                    connection.sendall(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began_s = time.monotonic()
+        with pytest.raises(OutcomeUnknown, match="no answer in time"):
+            WebHdfs([WebAddress("127.0.0.1", dripping.getsockname()[1], is_tls=False)]).truncate("/part", 0, 0.5)
+        assert time.monotonic() - began_s < 2
+        stop.set()
+        thread.join()
+
+
+def test_an_answer_without_end_is_not_read_to_its_end() -> None:
+    """A server that sends megabytes has not answered."""
+    assert type(refusal(200, b'{"boolean":true}' + b" " * (2 * MAX_REPLY_BYTES))) is OutcomeUnknown
+
+
+def test_the_user_or_the_token_is_sent_and_never_both() -> None:
+    """A token says who it is; a name beside it would be refused by a secure NameNode."""
+    with serving(*DONE) as server:
+        WebHdfs([server.address], user="a b&c").truncate("/p 1", 2, TIMEOUT_S)
+        WebHdfs([server.address], user="x", delegation_token=TOKEN).truncate("/p", 2, TIMEOUT_S)
+        WebHdfs([server.address]).truncate("/p", 2, TIMEOUT_S)
+    prefix = "/webhdfs/v1"
+    assert server.asked == [
+        f"{prefix}/p%201?op=TRUNCATE&newlength=2&user.name=a%20b%26c",
+        f"{prefix}/p?op=TRUNCATE&newlength=2&delegation=kAAMcGFydGZpbGU%2Bsecret%2F8A",
+        f"{prefix}/p?op=TRUNCATE&newlength=2",
+    ]
+
+
+def test_a_token_is_shown_nowhere_even_where_the_server_repeats_it() -> None:
+    """Neither the client's text nor any error has it, whether the server quotes it as sent or decoded."""
+    said = f'Invalid value for webhdfs parameter "delegation": {TOKEN} kAAMcGFydGZpbGU%2Bsecret%2F8A'
+    with serving(400, remote("java.lang.IllegalArgumentException", said)) as server:
+        web = WebHdfs([server.address], delegation_token=TOKEN)
+        with pytest.raises(NotApplied) as refused:
+            web.truncate("/part", 0, TIMEOUT_S)
+    with pytest.raises(NotApplied) as unreachable:
+        WebHdfs([nobody()], delegation_token=TOKEN).truncate("/part", 0, TIMEOUT_S)
+    assert "***" in str(refused.value)
+    for shown in (repr(web), str(refused.value), repr(refused.value), str(unreachable.value)):
+        assert "secret" not in shown
+
+
+def test_a_redirection_is_not_followed() -> None:
+    """It would carry the token to whoever the answer names."""
+    with serving(*DONE) as elsewhere:
+        location = {"Location": f"{elsewhere.address}/webhdfs/v1/part"}
+        with serving(307, b"", location) as server, pytest.raises(ConfigError):
+            WebHdfs([server.address], delegation_token=TOKEN).truncate("/part", 0, TIMEOUT_S)
+    assert elsewhere.asked == []
+
+
+def test_no_address_is_refused() -> None:
+    """There would be nobody to ask."""
+    with pytest.raises(ConfigError):
+        WebHdfs([])
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that signs itself, and its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-out", str(certificate), "-keyout", str(key)]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+def test_over_tls_only_a_trusted_server_gets_the_request(certificate: tuple[Path, Path]) -> None:
+    """With its certificate in ``ca_file`` it is asked; without, it never hears of path or token."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with Server(*DONE) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        # The handshake fails on purpose below, and would be reported.
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        address = WebAddress("127.0.0.1", server.server_address[1], is_tls=True)
+        try:
+            assert WebHdfs([address], ca_file=str(certificate[0])).truncate("/part", 0, TIMEOUT_S)
+            with pytest.raises(ConfigError, match="not trusted") as refused:
+                WebHdfs([address], delegation_token=TOKEN).truncate("/part", 0, TIMEOUT_S)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "ca_file" in refused.value.hint
+    assert len(server.asked) == 1
+
+
+def test_a_ca_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
+    """At once, not at the first call."""
+    address = WebAddress("127.0.0.1", 1, is_tls=True)
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("gone.pem", "empty.pem"):
+        with pytest.raises(ConfigError, match=rf"ca_file .*{name}"):
+            WebHdfs([address], ca_file=str(tmp_path / name))
