@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,17 @@ def hang_up(server: socket.socket, times: int) -> None:
     """Take some connections and close each without an answer."""
     for _ in range(times):
         server.accept()[0].close()
+
+
+def drip(server: socket.socket, stop: threading.Event) -> None:
+    """Answer one request with a byte now and then, for five seconds or until told to stop."""
+    connection, _ = server.accept()
+    with connection, suppress(OSError):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(100):
+            if stop.wait(0.05):
+                return
+            connection.sendall(b" ")
 
 
 def refusal(status: int, body: bytes) -> PartfileError:
@@ -223,15 +234,7 @@ def test_a_server_that_drips_is_left_at_the_deadline() -> None:
     """An answer that comes byte by byte does not hold the caller longer than it said."""
     with socket.create_server(("127.0.0.1", 0)) as dripping:
         stop = threading.Event()
-
-        def drip() -> None:
-            connection, _ = dripping.accept()
-            with connection:
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-                while not stop.wait(0.05):
-                    connection.sendall(b" ")
-
-        thread = threading.Thread(target=drip)
+        thread = threading.Thread(target=drip, args=(dripping, stop))
         thread.start()
         began_s = time.monotonic()
         with pytest.raises(OutcomeUnknown, match="no answer in time"):
