@@ -129,7 +129,12 @@ def test_a_killed_owner_leaves_no_server_behind(tmp_path: Path) -> None:
         assert len(servers) == 2
         assert not gone(servers)
         owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: gone(servers))
+    try:
+        wait_until(lambda: gone(servers))
+    finally:
+        for server in servers:
+            if not gone([server]):
+                os.kill(server, signal.SIGKILL)
 
 
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
