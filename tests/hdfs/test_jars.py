@@ -132,6 +132,6 @@ def test_a_relative_cache_directory_is_ignored(tmp_path: Path, monkeypatch: pyte
     """As the XDG specification asks; otherwise each working directory would get a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cache").mkdir()
+    monkeypatch.chdir(tmp_path)
     cache(tmp_path / ".cache").mkdir(parents=True)
     assert hadoop_jars() == cache(tmp_path / ".cache")

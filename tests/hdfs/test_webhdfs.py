@@ -203,10 +203,10 @@ def test_a_path_that_would_name_another_file_is_refused(hdfs: HdfsCluster, path:
         connect(hdfs).truncate(path, 0, TIMEOUT_S)
 
 
-def test_safe_mode_is_not_ready(own_hdfs: HdfsCluster) -> None:
+def test_safe_mode_is_not_ready(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """Nothing happens in safe mode, files can be looked at, and afterwards the same call works."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/safe", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/safe", b"abc")
     with own_hdfs.safe_mode():
         with pytest.raises(NotReady, match="safe mode"):
             web.truncate(path, 0, TIMEOUT_S)
@@ -214,10 +214,10 @@ def test_safe_mode_is_not_ready(own_hdfs: HdfsCluster) -> None:
     assert web.truncate(path, 0, TIMEOUT_S)
 
 
-def test_a_killed_namenode_was_never_asked(own_hdfs: HdfsCluster) -> None:
+def test_a_killed_namenode_was_never_asked(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """A refused connection proves that nothing happened, and is reported at once."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/killed", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/killed", b"abc")
     own_hdfs.kill_namenode()
     began_s = time.monotonic()
     with pytest.raises(NotApplied, match="refused"):
@@ -227,10 +227,12 @@ def test_a_killed_namenode_was_never_asked(own_hdfs: HdfsCluster) -> None:
     assert read(own_hdfs, path) == b"abc"
 
 
-def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(own_hdfs: HdfsCluster) -> None:
+def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(
+    own_hdfs: HdfsCluster, own_hdfs_directory: str
+) -> None:
     """A request that was taken and not answered may be done later, and here it is; a look just has no answer."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/silent", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/silent", b"abc")
     own_hdfs.pause_namenode()
     began_s = time.monotonic()
     with pytest.raises(OutcomeUnknown, match="no answer in time"):
@@ -245,10 +247,12 @@ def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(own_hdfs: HdfsC
         time.sleep(0.05)
 
 
-def test_a_namenode_killed_while_it_is_asked_leaves_the_outcome_unknown(own_hdfs: HdfsCluster) -> None:
+def test_a_namenode_killed_while_it_is_asked_leaves_the_outcome_unknown(
+    own_hdfs: HdfsCluster, own_hdfs_directory: str
+) -> None:
     """The connection ends without an answer; the call can be repeated when the NameNode is back."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/asked", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/asked", b"abc")
     own_hdfs.pause_namenode()
     killer = threading.Timer(0.5, own_hdfs.kill_namenode)
     killer.start()
@@ -259,10 +263,10 @@ def test_a_namenode_killed_while_it_is_asked_leaves_the_outcome_unknown(own_hdfs
     assert web.truncate(path, 0, TIMEOUT_S)
 
 
-def test_a_starting_namenode_is_not_ready(own_hdfs: HdfsCluster) -> None:
+def test_a_starting_namenode_is_not_ready(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """From its first answer until it has left safe mode it refuses, and never in another way."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/starting", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/starting", b"abc")
     own_hdfs.kill_namenode()
     own_hdfs.start_namenode()
     refusals: set[str] = set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +19,16 @@ def gone(process_ids: Iterable[int]) -> bool:
 
 
 def wait_until_gone(process_ids: Iterable[int], timeout_s: float = 10.0) -> None:
-    """Wait until all of them have ended."""
-    numbers = list(process_ids)
+    """Wait until all of them have ended.
+
+    Raises:
+        AssertionError: Some had not; they have been killed, so that nothing is left behind.
+    """
     deadline = time.monotonic() + timeout_s
-    while not gone(numbers):
-        assert time.monotonic() < deadline, f"of the processes {numbers} some still run"
+    left = [number for number in process_ids if not gone([number])]
+    while left and time.monotonic() < deadline:
         time.sleep(0.05)
+        left = [number for number in left if not gone([number])]
+    for number in left:
+        os.kill(number, signal.SIGKILL)
+    assert not left, f"the processes {left} did not end by themselves"
