@@ -132,9 +132,6 @@ class ContractBase:
     markers_are_locks = True
     """False for a store without locks, whose markers only show that two processes mean the same place."""
 
-    creation_is_exclusive = True
-    """False for a store that may only detect that two have created one file, and not prevent it."""
-
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:
         """A function that opens one more independent store on the base of this test; the base starts out empty."""

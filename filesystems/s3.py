@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems import s3_files, s3_parts, s3_stream
 from partfile.filesystems.errors import NotFound
+from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.part_names import check_handle
 from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile, check_relative_path
 from partfile.filesystems.s3_access import S3Access
@@ -84,7 +85,10 @@ class S3Store:
 
     def resume(self, handle: PartHandle) -> s3_stream.S3PartStream:
         """See ``PartStore.resume``; from one handle it works once, whoever tries."""
-        return s3_stream.resume_part(self._access, self._budget, check_handle(handle))
+        handle = check_handle(handle)
+        if not learn_puts(self._access):
+            raise part_refused(handle, "the server ignores If-None-Match, so nobody can claim it")
+        return s3_stream.resume_part(self._access, self._budget, handle)
 
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.settle``."""

@@ -27,12 +27,13 @@ class Garbage:
     def __init__(self, access: S3Access) -> None:
         self._access = access
         self._lock = threading.Lock()
-        self._paths: list[str] = []
+        # Each once: a server was seen to crash over a key that one request named twice.
+        self._paths: dict[str, None] = {}
 
     def add(self, paths: Iterable[str]) -> None:
         """Delete these, soon."""
         with self._lock:
-            self._paths += paths
+            self._paths |= dict.fromkeys(paths)
             is_full = len(self._paths) >= _MOST_WAITING
         if is_full:
             self.delete()
@@ -40,7 +41,7 @@ class Garbage:
     def delete(self) -> None:
         """Delete what waits."""
         with self._lock:
-            paths, self._paths = self._paths, []
+            paths, self._paths = list(self._paths), {}
         try:
             self._access.delete_many(paths)
         except PartfileError as error:

@@ -1,0 +1,59 @@
+"""Kill the process before and after requests of the life cycle on S3; restart; compare. Sampled."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from life_cycle import in_child
+from s3_life import MIB, Stream
+from s3_store_support import options_of
+
+import partfile as pf
+from partfile.filesystems.faults import KillAt, count_calls
+from partfile.filesystems.s3_calls import CHANGING_CALLS
+
+if TYPE_CHECKING:
+    import random
+
+    from s3_server import S3Server
+
+    from partfile.filesystems.faults import When
+
+SMALL = pf.RollingPolicy(max_part_bytes=25, rollover_interval_s=1e6, inactivity_interval_s=1e6)
+SAMPLES = 5
+
+
+def small(server: S3Server) -> Stream:
+    """Parts of two rows each: everything is side objects and PUTs."""
+    return Stream(_base(server), options_of(server), rolling=SMALL)
+
+
+def large(server: S3Server) -> Stream:
+    """Two parts of 12 MiB that stay open: uploads, side objects and claims."""
+    return Stream(_base(server), options_of(server), row_bytes=2 * MIB, rows_a_checkpoint=2)
+
+
+def _base(server: S3Server) -> str:
+    return f"s3://{server.bucket()}/base"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", [small, large])
+def test_a_kill_at_a_request_loses_and_doubles_nothing(
+    moto: S3Server, kind: type[Stream], when: When, rng: random.Random
+) -> None:
+    """SIGKILL at request n: readers see committed rows once, and after a restart all rows once, and nothing changed."""
+    calls = count_calls(lambda recorder: kind(moto).run_to_the_end(recorder), CHANGING_CALLS)
+    for number in sorted(rng.sample(range(1, calls + 1), min(SAMPLES, calls))):
+        stream = kind(moto)
+        killer = KillAt(number, when, only=CHANGING_CALLS)
+        code = in_child(lambda stream=stream, killer=killer: stream.run_to_the_end(killer))  # type: ignore[misc]
+        assert code == -signal.SIGKILL, f"request {number} of {calls}"
+        seen = stream.finished()
+        assert max(stream.rows_seen().values(), default=1) == 1
+        assert in_child(stream.run_to_the_end) == 0, f"request {number} of {calls}"
+        stream.assert_exactly_once()
+        after = stream.finished()
+        assert {path: after.get(path) for path in seen} == seen
