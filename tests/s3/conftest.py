@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rados_gateway import RadosGateway
+from s3_place import Place
+from s3_proxy import S3Proxy
 from s3_servers import MotoServer, RcloneServer
 from s3_store_support import options_of
 from server_process import MissingProgram
@@ -82,6 +84,25 @@ def s3_base(bucket: str) -> str:
 def s3(s3_server: S3Server) -> s3fs.S3FileSystem:
     """A client of the server that asks once and shows what the server said."""
     return s3_server.filesystem()
+
+
+@pytest.fixture
+def s3_proxy(s3_server: S3Server) -> Iterator[S3Proxy]:
+    """A proxy in front of the server, which causes faults and counts requests."""
+    with S3Proxy(s3_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(s3_proxy: S3Proxy, bucket: str) -> Place:
+    """A key of an empty bucket, reached through the proxy."""
+    return Place(s3_proxy.filesystem(), bucket, "key")
+
+
+@pytest.fixture
+def direct(s3: s3fs.S3FileSystem, bucket: str) -> Place:
+    """The same key, reached directly."""
+    return Place(s3, bucket, "key")
 
 
 def running(make: Callable[[], S3Server]) -> Iterator[S3Server]:

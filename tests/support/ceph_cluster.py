@@ -57,6 +57,7 @@ objecter tick interval = 0.5
 rgw data = {directory}/gateway
 rgw frontends = beast endpoint=127.0.0.1:{gateway_port}
 rgw rados pool pg num min = 4
+rgw dynamic resharding = false
 """
 
 

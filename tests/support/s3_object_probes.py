@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from botocore.exceptions import FlexibleChecksumError
 from s3_place import WRONG_ETAG, outcome
 
 if TYPE_CHECKING:
@@ -54,6 +55,15 @@ def put_if_match(place: Place) -> str:
     place.call("put_object", Body=b"old")
     answer = place.ask("put_object", Body=b"new", IfMatch=WRONG_ETAG)
     return answer if place.content() == b"old" else f"{answer}, replaced"
+
+
+def read_of_a_range(place: Place) -> str:
+    """Does a reader of some bytes get them, by a client that checks checksums wherever there are any?"""
+    place.call("put_object", Body=b"0123456789")
+    try:
+        return "done" if place.content(start=3, end=6) == b"345" else "other bytes"
+    except FlexibleChecksumError:
+        return "the whole object's checksum"
 
 
 def delete_if_match(place: Place) -> str:
@@ -108,6 +118,7 @@ OBJECT_PROBES = (
     put_nothing_if_absent,
     put_if_absent_by_rivals,
     put_if_match,
+    read_of_a_range,
     delete_if_match,
     delete_of_nothing,
     put_with_wrong_checksum,

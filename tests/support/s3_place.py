@@ -52,9 +52,9 @@ class Place:
         """Complete the upload; return how it went."""
         return self.ask("complete_multipart_upload", MultipartUpload={"Parts": list(parts)}, **parameters)
 
-    def content(self) -> bytes:
-        """What the object holds."""
-        body: bytes = self.client.cat_file("{Bucket}/{Key}".format(**self.names))
+    def content(self, start: int | None = None, end: int | None = None) -> bytes:
+        """What the object holds, or the bytes from ``start`` until before ``end``."""
+        body: bytes = self.client.cat_file("{Bucket}/{Key}".format(**self.names), start=start, end=end)
         return body
 
     def exists(self) -> bool:

@@ -1,0 +1,97 @@
+"""The proxy in front of each S3 server: it changes nothing unasked, and counts."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from botocore.exceptions import BotoCoreError, EndpointConnectionError
+from s3_faults import call
+from s3_place import Place
+from s3_proxy import S3Proxy
+from s3_upload_probes import MIN_PART_BYTES
+
+if TYPE_CHECKING:
+    import s3fs
+    from s3_server import S3Server
+
+
+def test_requests_and_replies_go_through_as_they_are(proxied: Place, direct: Place) -> None:
+    """Signatures hold; bodies, metadata, errors, empty objects and ranges are what they are without the proxy."""
+    proxied.call("put_object", Body=bytes(range(256)) * 999, Metadata={"owner": "me"})
+    assert direct.content() == proxied.content() == bytes(range(256)) * 999
+    head = proxied.call("head_object")
+    assert (head["ContentLength"], head["ETag"]) == (255744, direct.call("head_object")["ETag"])
+    assert head["Metadata"] == direct.call("head_object")["Metadata"] == {"owner": "me"}
+    assert proxied.call("get_object", Range="bytes=10-19")["ContentRange"] == "bytes 10-19/255744"
+    proxied.call("put_object", Body=b"")
+    assert direct.content() == proxied.content() == b""
+    assert proxied.ask("delete_object") == "done"
+    assert proxied.ask("get_object") == direct.ask("get_object") == "404 NoSuchKey"
+
+
+def test_names_of_any_characters_go_through(s3_proxy: S3Proxy, s3: s3fs.S3FileSystem, bucket: str) -> None:
+    """A key that has to be encoded arrives as it was meant, and is recorded so."""
+    key = "dir=1/täg %41+b&c?d#e"
+    Place(s3_proxy.filesystem(), bucket, key).call("put_object", Body=b"body")
+    assert Place(s3, bucket, key).content() == b"body"
+    assert s3_proxy.exchanges[-1].request.key == key
+
+
+def test_every_request_is_recorded(s3_proxy: S3Proxy, proxied: Place) -> None:
+    """Operation, key, part, bytes both ways and status, in order; a refused one too; forgetting starts from zero."""
+    proxied.begin()
+    parts = proxied.part(1, b"1" * MIN_PART_BYTES), proxied.part(2, b"22")
+    proxied.complete(*parts)
+    assert proxied.content() == b"1" * MIN_PART_BYTES + b"22"
+    proxied.ask("abort_multipart_upload")
+    seen = [
+        (each.request.operation, each.request.part_number, each.status, each.request.upload_id)
+        for each in s3_proxy.exchanges
+    ]
+    assert seen == [
+        ("CreateMultipartUpload", None, 200, ""),
+        ("UploadPart", 1, 200, proxied.upload_id),
+        ("UploadPart", 2, 200, proxied.upload_id),
+        ("CompleteMultipartUpload", None, 200, proxied.upload_id),
+        ("HeadObject", None, 200, ""),
+        ("GetObject", None, 200, ""),
+        ("AbortMultipartUpload", None, 404, proxied.upload_id),
+    ]
+    assert [each.request_bytes for each in s3_proxy.exchanges][:3] == [0, MIN_PART_BYTES, 2]
+    assert s3_proxy.exchanges[5].reply_bytes == MIN_PART_BYTES + 2
+    assert {each.request.key for each in s3_proxy.exchanges} == {"key"}
+    assert s3_proxy.count("ke?") == {name: 1 + (name == "UploadPart") for name, *_ in seen}
+    assert s3_proxy.count("another") == {}
+    s3_proxy.forget()
+    assert s3_proxy.count() == {}
+
+
+def test_a_server_that_is_gone_shows_as_a_lost_connection(
+    own_s3_server: S3Server, s3_proxy: S3Proxy, proxied: Place
+) -> None:
+    """A request to a killed server ends without a reply, is recorded as unanswered, and is not repeated."""
+    own_s3_server.kill()
+    with pytest.raises(BotoCoreError):
+        proxied.begin()
+    assert [each.status for each in s3_proxy.exchanges] == [None]
+
+
+def test_a_server_is_killed_at_a_request(own_s3_server: S3Server, s3_proxy: S3Proxy, proxied: Place) -> None:
+    """The reply to what was carried out is lost with the server; where data outlive it, the object is there."""
+    s3_proxy.inject(call(own_s3_server.kill, reaches_server=True))
+    with pytest.raises(BotoCoreError):
+        proxied.call("put_object", Body=b"body")
+    own_s3_server.start()
+    assert proxied.exists() is own_s3_server.keeps_data
+
+
+def test_a_stopped_proxy_lets_go_of_its_connections(s3_server: S3Server) -> None:
+    """Connections that clients keep open end with it, and nobody listens on its port."""
+    with S3Proxy(s3_server) as proxy:
+        client = proxy.filesystem()
+        client.call_s3("list_buckets")
+    with pytest.raises(EndpointConnectionError):
+        client.call_s3("list_buckets")
+    assert not [thread for thread in threading.enumerate() if thread.name == "S3 proxy"]
