@@ -16,6 +16,7 @@ from partfile.filesystems.s3_calls import CHANGING_CALLS
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from s3_server import S3Server
 
@@ -42,7 +43,7 @@ def _base(server: S3Server) -> str:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", [small, large])
 def test_a_kill_at_a_request_loses_and_doubles_nothing(
-    moto: S3Server, kind: type[Stream], when: When, rng: random.Random
+    moto: S3Server, kind: Callable[[S3Server], Stream], when: When, rng: random.Random
 ) -> None:
     """SIGKILL at request n: readers see committed rows once, and after a restart all rows once, and nothing changed."""
     calls = count_calls(lambda recorder: kind(moto).run_to_the_end(recorder), CHANGING_CALLS)

@@ -156,8 +156,11 @@ def finished_size(store: S3Store, handle: PartHandle) -> int:
     return found
 
 
-def test_a_part_is_published_while_who_claimed_it_goes_on(store: S3Store, rng: random.Random) -> None:
+def test_a_part_is_published_while_who_claimed_it_goes_on(
+    s3_base: str, s3_options: S3Options, rng: random.Random
+) -> None:
     """The tail goes under a number that no writer uses, so a zombie in the same upload cannot spoil it."""
+    store = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 1.0}))
     first, second = rng.randbytes(6 * MIB), rng.randbytes(1000)
     handle = written_open(store, [first, second])
     zombie = store.resume(handle)
@@ -172,9 +175,9 @@ def test_a_part_is_published_while_who_claimed_it_goes_on(store: S3Store, rng: r
         zombie.persist()
 
 
-def written_open(store: S3Store, batches: list[bytes]) -> PartHandle:
+def written_open(store: S3Store, batches: list[bytes], name: str = "part-0") -> PartHandle:
     """A part that gets one batch a checkpoint and stays open."""
-    stream = store.create(new_part())
+    stream = store.create(new_part(name=name))
     for data in batches:
         stream.write(data)
         stream.persist()
@@ -220,14 +223,13 @@ def test_the_finished_file_tells_whose_it_is(store: S3Store, s3_server: S3Server
     """By object metadata; another part of the same name and length is a conflict."""
     url = S3Url.of(store.base)
     for size in (10, 6 * MIB):
-        handle = written_open(store, [bytes(size)]).model_copy(update={"name": f"part-{size}"})
+        handle = written_open(store, [bytes(size)], name=f"part-{size}")
         store.publish(handle, "auto")
         key = url.key_of(handle.path_of(handle.name))
         answer = s3_server.filesystem().call_s3("head_object", Bucket=url.bucket, Key=key)
         assert answer["Metadata"][PART_METADATA] == part_id(handle)
-    twin = written_open(store, [bytes(10)]).model_copy(update={"name": "part-10"})
-    with pytest.raises(CommitConflict):
-        store.publish(twin, "auto")
+        with pytest.raises(CommitConflict):
+            store.publish(written_open(store, [bytes(size)], name=f"part-{size}"), "auto")
 
 
 def test_a_full_part_is_not_extended(store: S3Store) -> None:

@@ -1,0 +1,189 @@
+"""URLs, options and errors of the S3 store, without a server."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown
+from partfile.filesystems.opening import check_url, is_same_place, open_store, path_inside
+from partfile.filesystems.s3 import S3Store
+from partfile.filesystems.s3_errors import S3Failure, Verdict, failure_of
+from partfile.filesystems.s3_options import S3Options
+from partfile.filesystems.s3_staging import TAIL_NUMBER, piece_bytes
+from partfile.filesystems.s3_url import S3Url
+
+if TYPE_CHECKING:
+    from partfile.filesystems.errors import PartfileError
+
+SECRET = "do-not-show-me"  # noqa: S105 - the point of the tests that use it.
+MIB = 1 << 20
+
+
+class Answered(Exception):
+    """What botocore raises of an answer."""
+
+    def __init__(self, code: str, status: int) -> None:
+        super().__init__(code)
+        self.response = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+class ReadTimeoutError(Exception):
+    """Named as botocore's."""
+
+
+class EndpointConnectionError(Exception):
+    """Named as botocore's."""
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "key"),
+    [
+        ("s3://bucket", "s3://bucket", "x/y"),
+        ("S3A://bucket/", "s3://bucket", "x/y"),
+        ("s3://bucket/a b/c%20d/", "s3://bucket/a b/c%20d", "a b/c%20d/x/y"),
+        ("s3://my.bucket_1/ü/?#", "s3://my.bucket_1/ü/?#", "ü/?#/x/y"),
+    ],
+)
+def test_urls_are_literal(url: str, shown: str, key: str) -> None:
+    """A URL is an S3 bucket and a prefix, of which nothing is decoded."""
+    parsed = S3Url.of(url)
+    assert str(parsed) == shown
+    assert parsed.key_of("x/y") == key
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3:",
+        "s3://",
+        "s3:///x",
+        "s3:/b/x",
+        "s3://b/x",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/a//b",
+        "s3://bucket/../x",
+    ],
+)
+def test_urls_that_name_no_place_are_refused(url: str) -> None:
+    """Credentials in URLs, doubled slashes and dots are not guessed at."""
+    for look in (S3Url.of, check_url, open_store):
+        with pytest.raises(ConfigError):
+            look(url)
+
+
+def test_places_are_compared_by_bucket_and_prefix() -> None:
+    """Whichever way they are written; a local path is never the same place."""
+    assert is_same_place("s3://bucket/a/", "s3a://bucket/a")
+    assert not is_same_place("s3://bucket/a", "s3://other/a")
+    assert not is_same_place("s3://bucket/a", "/bucket/a")
+    assert path_inside("s3://bucket/a/_b/c", "s3://bucket/a") == ("_b", "c")
+    assert path_inside("s3://bucket/ab", "s3://bucket/a") is None
+    assert path_inside("s3://bucket/a", "s3://bucket") == ("a",)
+    assert path_inside("/a/b", "s3://bucket") is None
+
+
+def test_a_url_of_s3_opens_the_store_and_asks_nothing() -> None:
+    """Not even whether there is a server."""
+    with open_store("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1"}) as store:
+        assert isinstance(store, S3Store)
+        assert store.base == "s3://bucket/x"
+
+
+def test_without_s3fs_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is named as pip takes it."""
+    monkeypatch.setattr(
+        "partfile.filesystems.opening.find_spec",
+        lambda name: None if name == "s3fs" else importlib.util.find_spec(name),
+    )
+    with pytest.raises(ConfigError, match=r"pip install 'partfile\[s3\]'"):
+        open_store("s3://bucket/x")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"secret_key": SECRET}, "secret_key"),
+        ({"key": "k", "secret": [SECRET]}, "secret"),
+        ({"key": SECRET}, "key and secret"),
+        ({"upload_part_bytes": 1000}, "upload_part_bytes"),
+        ({"sse_kms_key_id": SECRET}, "sse_kms_key_id"),
+        ({"call_timeout_s": 0}, "call_timeout_s"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named_and_not_shown(options: dict[str, object], named: str) -> None:
+    """A value that is refused may be a secret in the wrong place."""
+    with pytest.raises(ConfigError) as raised:
+        open_store("s3://bucket/x", options)
+    assert named in str(raised.value)
+    assert SECRET not in f"{raised.value!r} {raised.value}"
+
+
+def test_secrets_are_in_no_repr_and_reach_the_client() -> None:
+    """Neither of the options, nor of what a store shows."""
+    options = S3Options.of({"key": SECRET, "secret": SECRET, "token": SECRET})
+    assert SECRET not in f"{options!r} {options} {S3Store('s3://bucket/x', options)!r}"
+    assert [options.client[name] for name in ("key", "secret", "token")] == [SECRET] * 3
+
+
+def test_what_is_written_carries_what_the_user_asked_for() -> None:
+    """Encryption goes with every object, storage class and ACL with finished files alone."""
+    options = S3Options.of(
+        {"server_side_encryption": "aws:kms", "sse_kms_key_id": "k", "acl": "private", "storage_class": "STANDARD_IA"}
+    )
+    assert options.encryption == {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "k"}
+    assert options.finished == {"ACL": "private", "StorageClass": "STANDARD_IA"}
+    assert S3Options().encryption == S3Options().finished == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "kind"),
+    [
+        (Answered("NoSuchKey", 404), Verdict.MISSING, NotFound),
+        (Answered("404", 404), Verdict.MISSING, NotFound),
+        (Answered("NoSuchUpload", 404), Verdict.MISSING, NotFound),
+        (Answered("NoSuchBucket", 404), Verdict.NO_BUCKET, NotApplied),
+        (Answered("PreconditionFailed", 412), Verdict.TAKEN, AlreadyExists),
+        (Answered("ConditionalRequestConflict", 409), Verdict.CONFLICT, NotApplied),
+        (Answered("SlowDown", 503), Verdict.BUSY, NotApplied),
+        (Answered("429", 429), Verdict.BUSY, NotApplied),
+        (Answered("InternalError", 500), Verdict.BROKEN, OutcomeUnknown),
+        (Answered("InternalError", 200), Verdict.BROKEN, OutcomeUnknown),
+        (Answered("Whatever", 200), Verdict.BROKEN, OutcomeUnknown),
+        (Answered("502", 502), Verdict.BROKEN, OutcomeUnknown),
+        (Answered("AccessDenied", 403), Verdict.DENIED, NotApplied),
+        (Answered("InvalidPart", 400), Verdict.REFUSED, NotApplied),
+        (Answered("AuthorizationHeaderMalformed", 400), Verdict.MISCONFIGURED, ConfigError),
+        (ReadTimeoutError("t"), Verdict.UNANSWERED, OutcomeUnknown),
+        (EndpointConnectionError("t"), Verdict.UNREACHABLE, NotApplied),
+        (ConnectionResetError("t"), Verdict.UNANSWERED, OutcomeUnknown),
+        (ValueError("t"), Verdict.UNKNOWN, OutcomeUnknown),
+    ],
+)
+def test_errors_say_whether_it_may_have_happened(error: Exception, verdict: Verdict, kind: type[PartfileError]) -> None:
+    """By the server's code, else by status or class; what nobody sorted may have happened, unless it only reads."""
+    wrapped = OSError("as s3fs raises it")
+    wrapped.__cause__ = error
+    failure = failure_of(wrapped if isinstance(error, Answered) else error)
+    assert failure.verdict is verdict
+    made = failure.as_error("write", "s3://bucket/x", reads=False)
+    assert type(made) is kind
+    assert "s3://bucket/x" in str(made)
+    if kind is OutcomeUnknown:
+        assert type(failure.as_error("read", "x", reads=True)) is NotApplied
+
+
+def test_a_failure_has_one_line() -> None:
+    """Whatever the client puts into its text."""
+    assert failure_of(ValueError("first\nsecond")).text == "first"
+    assert failure_of(ValueError()).text == "ValueError"
+    assert isinstance(failure_of(ValueError()), S3Failure)
+
+
+def test_upload_parts_grow_so_that_their_numbers_suffice() -> None:
+    """Ten thousand of them hold more than the 5 TiB that S3 has long allowed; none is under 5 MiB."""
+    assert piece_bytes(1, 0) == 5 * MIB
+    assert piece_bytes(1, 8 * MIB) == 8 * MIB
+    assert sum(piece_bytes(number, 8 * MIB) for number in range(1, TAIL_NUMBER)) > 5 << 40
