@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.deadline import CallTimedOut
-from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound, PartfileError
+from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, PartfileError
 from partfile.filesystems.port import check_relative_path
 from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict, failure_of
 from partfile.filesystems.s3_process import Traits, this_process
@@ -28,6 +28,7 @@ WRITE_METADATA = "partfile-write"
 """Name of the object metadata by which a writer whose reply was lost knows his object again."""
 DELETED_AT_ONCE = 1000
 _RIVALS_ARE_DONE_AFTER_S = 0.2
+_MAX_KEY_BYTES = 1024
 _TELLING = {Verdict.MISSING, Verdict.TAKEN}
 
 
@@ -64,6 +65,10 @@ class S3Access:
     def shown(self, path: str) -> str:
         """A relative path as messages show it."""
         return f"{self.base}/{path}" if path else self.base
+
+    def check_path(self, path: str) -> None:
+        """Refuse a path that no object can have, before anything is promised of it; raises ConfigError."""
+        self._key(path)
 
     def close(self) -> None:
         """Refuse every further request by path."""
@@ -213,7 +218,10 @@ class S3Access:
     def _key(self, path: str) -> str:
         check_relative_path(path)
         self._check_open()
-        return self.url.key_of(path)
+        key = self.url.key_of(path)
+        if len(key.encode()) > _MAX_KEY_BYTES:
+            raise ConfigError(f"the key of {path[:80]!r}... is longer than {_MAX_KEY_BYTES} bytes", path=path)
+        return key
 
     def _prefix(self, directory: str) -> str:
         check_relative_path(directory)

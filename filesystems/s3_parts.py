@@ -21,6 +21,7 @@ from partfile.filesystems.s3_staging import (
     TAIL_NUMBER,
     Piece,
     S3Staging,
+    claim_path,
     part_id,
     side_path,
     staged_paths,
@@ -84,7 +85,7 @@ def discard_part(access: S3Access, handle: PartHandle) -> bool:
         return False
     found = [side_path(name) for name in (*staging.spent, *(side.name for side in staging.sides))]
     found = [path for path in found if access.head(path) is not None]
-    access.delete_many(found)
+    access.delete_many([*found, *(claim_path(handle, number) for number in range(staging.claims + 1))])
     is_open = staging.upload is not None and access.upload_is_open(_path(handle), staging.upload)
     if is_open and staging.upload is not None:
         access.abort_upload(_path(handle), staging.upload)

@@ -24,6 +24,7 @@ _CLAIMED = "somebody else has claimed it"
 def create_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
     """Begin a part; see ``PartStore.create``. Asks nothing of S3: the token in its name makes it nobody else's."""
     path = handle.path_of(handle.in_progress)
+    access.check_path(handle.path_of(handle.name))
     if handle.staging:
         raise AlreadyExists(f"part {path!r} has been created already", path=path)
     if handle.valid_length:

@@ -10,6 +10,7 @@ from s3_life import MIB
 from partfile.filesystems.contract_base import new_part
 from partfile.filesystems.errors import (
     CommitConflict,
+    ConfigError,
     LeaseUnavailable,
     NotApplied,
     PartMissing,
@@ -107,6 +108,27 @@ def test_parts_that_lived_in_one_batch_take_three_requests_each(s3_base: str, s3
         assert sorted(recorder.names) == ["get"] * 3 + ["put"] * 3 + ["put_finished"] * 3
         recorder.calls.clear()
     assert recorder.names == ["delete_many"]
+    (keys,) = recorder.calls[0].arguments
+    assert isinstance(keys, list)
+    assert len(keys) == 6
+
+
+def test_no_deletion_names_a_key_twice(s3_base: str, s3_options: S3Options) -> None:
+    """Radosgw 16.2 crashes over it; a part that is published again has been left once."""
+    recorder = Recorder(["delete_many"])
+    with watched(s3_base, s3_options, recorder) as store:
+        handle = written_in_batches(store, [b"a", b"b"], resumes=True)
+        for _ in range(3):
+            store.publish(handle, "auto")
+    ((keys,),) = (call.arguments for call in recorder.calls)
+    assert isinstance(keys, list)
+    assert len(keys) == len(set(keys)) == 4
+
+
+def test_a_part_whose_key_is_too_long_is_not_begun(store: S3Store) -> None:
+    """Found out before rows are promised, not when the part is published."""
+    with pytest.raises(ConfigError, match="1024"):
+        store.create(new_part(bucket="/".join(["b" * 200] * 5)))
 
 
 def test_a_part_written_at_once_is_sent_once(s3_base: str, s3_options: S3Options, rng: random.Random) -> None:

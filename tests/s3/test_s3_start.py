@@ -18,10 +18,14 @@ from partfile.filesystems.opening import open_store
 from partfile.filesystems.s3 import S3Store
 from partfile.filesystems.s3_url import S3Url
 from partfile.sink.clock import system_clock_ms
+from partfile.sink.runtime import Runtime
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from s3_server import S3Server
 
+    from partfile.filesystems.port import Store
     from partfile.filesystems.s3_options import S3Options
 
 HOUR_S = 3600.0
@@ -90,6 +94,24 @@ def test_a_sink_says_at_its_start_what_can_hurt_it(moto: S3Server, caplog: pytes
     assert sum("lifecycle" in record.getMessage() for record in caplog.records) == 1
     shown = f"{caplog.text} {sink!r} {sink.settings!r}"
     assert str(options["secret"]) not in shown
+
+
+def test_tasks_keep_leased_parts_open_only_if_markers_are_locks(moto: S3Server, tmp_path: Path) -> None:
+    """S13: a marker on S3 proves nothing of local locks; parts on S3 need none, for they are claimed."""
+    for base, checkpoints, expected in (
+        (f"s3://{moto.bucket()}/x", None, True),
+        (str(tmp_path / "base"), f"s3://{moto.bucket()}/x", False),
+        (f"s3://{moto.bucket()}/x", str(tmp_path / "checkpoints"), True),
+    ):
+
+        def opener(url: str, _options: object) -> Store:
+            return open_store(url, store_options(moto) if url.startswith("s3") else {})
+
+        sink = pf.FileSink(base, uid="u", format="text", checkpoint_dir=checkpoints, open_store=opener)
+        runtime = Runtime(sink.settings, "u")
+        assert runtime.may_append
+        assert runtime.tasks_may_keep is expected
+        runtime.close()
 
 
 def test_the_probe_leaves_nothing_and_asks_once(moto: S3Server) -> None:
