@@ -10,6 +10,7 @@ from s3_life import MIB, Stream
 from s3_proxy import S3Proxy
 from s3_store_support import options_of
 
+from partfile.filesystems.contract_base import new_part
 from partfile.filesystems.errors import PartfileError
 from partfile.filesystems.s3 import S3Store
 
@@ -81,6 +82,20 @@ def test_an_error_in_the_body_of_a_success_is_an_error(moto: S3Server, proxy: S3
         proxy.heal()
         assert injection.struck.is_set()
         stream.assert_exactly_once()
+
+
+@pytest.mark.parametrize("size", [10, 6 * MIB])
+@pytest.mark.parametrize("fault", [error_in_success(), lost_reply(), slow_down()], ids=["200", "lost", "503"])
+def test_one_call_publishes_although_a_request_fails(moto: S3Server, proxy: S3Proxy, fault: Fault, size: int) -> None:
+    """A publication is not left to the next checkpoint because of a single failure."""
+    with S3Store(f"s3://{moto.bucket()}/base", options_of(proxy)) as store:
+        stream = store.create(new_part())
+        stream.write(bytes(size))
+        handle = stream.close_for_commit()
+        injection = proxy.inject(fault, operation="PutObject" if size == 10 else "CompleteMultipartUpload")
+        store.publish(handle, "auto")
+        assert injection.struck.is_set()
+        assert [file.size for file in store.list()] == [size]
 
 
 @pytest.mark.parametrize("operation", ["GetObject", "HeadObject", "ListObjectsV2"])

@@ -22,6 +22,9 @@ MIB = 1 << 20
 LONG = pf.RollingPolicy(max_part_bytes=1 << 40, rollover_interval_s=1e6, inactivity_interval_s=1e6)
 """Parts that stay open until the clean end."""
 
+SMALL = pf.RollingPolicy(max_part_bytes=25, rollover_interval_s=1e6, inactivity_interval_s=1e6)
+"""Parts of two short rows."""
+
 
 class Stream(NamedTuple):
     """Which rows are written, and where to."""
