@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from partfile.filesystems.contract_claims import ClaimContract
 from partfile.filesystems.contract_commit import CommitContract
 from partfile.filesystems.contract_metadata import ForkedMarkerContract, MetadataContract
 from partfile.filesystems.contract_parts import PartContract
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["MetadataContract", "StoreContract"]
 
 
-class StoreContract(PartContract, CommitContract, MetadataContract, ForkedMarkerContract):
+class StoreContract(PartContract, ClaimContract, CommitContract, MetadataContract, ForkedMarkerContract):
     """Both ports. Subclass it, name the subclass ``Test...`` and override the fixture ``reopen``."""
 
     def test_the_store_says_where_it_is_and_what_it_can_do(self, store: Store) -> None:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from s3_server import S3Server
 
 
-def stream_on(server: S3Server, **more: int) -> Stream:
+def stream_on(server: S3Server, row_bytes: int = 10) -> Stream:
     """Two parts that stay open, 12 rows."""
-    return Stream(f"s3://{server.bucket()}/base", options_of(server))._replace(**more)
+    return Stream(f"s3://{server.bucket()}/base", options_of(server), row_bytes=row_bytes)
 
 
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB])

@@ -1,0 +1,58 @@
+"""Parts on S3 brought to a state, and looked at from the inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.contract_base import new_part
+from partfile.filesystems.faults import intercept
+from partfile.filesystems.s3 import S3Store
+from partfile.filesystems.s3_calls import S3Calls
+from partfile.filesystems.s3_staging import S3Staging
+from partfile.filesystems.s3_url import S3Url
+
+if TYPE_CHECKING:
+    from partfile.filesystems.faults import Interceptor
+    from partfile.filesystems.port import PartHandle
+    from partfile.filesystems.s3_options import S3Options
+
+
+def watched(base: str, options: S3Options, interceptor: Interceptor) -> S3Store:
+    """A store whose requests an interceptor sees."""
+    return S3Store(base, options, calls=intercept(S3Calls(S3Url.of(base).bucket, options), interceptor))
+
+
+def staging_of(handle: PartHandle) -> S3Staging:
+    """What a handle is made of."""
+    staging = S3Staging.of(handle)
+    assert staging is not None
+    return staging
+
+
+def finished_size(store: S3Store, handle: PartHandle) -> int:
+    """The size of the finished file."""
+    (found,) = [file.size for file in store.list() if file.path == handle.path_of(handle.name)]
+    return found
+
+
+def written_in_batches(store: S3Store, batches: list[bytes], *, resumes: bool) -> PartHandle:
+    """A part that gets one batch a checkpoint, in one stream or each in a stream of its own, and is closed."""
+    stream = store.create(new_part())
+    for data in batches[:-1]:
+        stream.write(data)
+        handle = stream.persist()
+        if resumes:
+            stream.close()
+            stream = store.resume(handle)
+    stream.write(batches[-1])
+    return stream.close_for_commit()
+
+
+def written_open(store: S3Store, batches: list[bytes], name: str = "part-0") -> PartHandle:
+    """A part that gets one batch a checkpoint and stays open."""
+    stream = store.create(new_part(name=name))
+    for data in batches:
+        stream.write(data)
+        stream.persist()
+    stream.close()
+    return stream.handle
