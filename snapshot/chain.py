@@ -21,6 +21,7 @@ from partfile.filesystems.errors import (
 )
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
+from partfile.snapshot.damage import DamagedEnd, damaged_end, stands
 from partfile.snapshot.model import CheckpointMetadata
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Chain:
         self._retained = retained
         self._newest: CheckpointMetadata | None = None
         self._links: list[Link] = []
+        self._strays: set[str] = set()
+        """The nonces of links of this start that do not count; they stay, for nothing is deleted on suspicion (S6)."""
 
     @property
     def newest(self) -> CheckpointMetadata:
@@ -67,9 +70,23 @@ class Chain:
         Raises:
             SnapshotCorrupt: The newest link cannot be read: never fall back to the one before it (S12).
         """
+        seen = self._look()
+        if isinstance(seen, DamagedEnd):
+            raise seen.error
+        return seen
+
+    def _look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None] | DamagedEnd:
         for _ in range(MAX_START_ATTEMPTS):
             ids = self._storage.list_links()
-            links = _read_from_newest(self._storage, ids)
+            try:
+                links = _read_from_newest(self._storage, ids)
+            except SnapshotCorrupt as error:
+                end = damaged_end(self._storage, ids, error)
+                if end is None:
+                    continue
+                self._check_newest(ids[-1])
+                self._links = [Link(number, number in end.holders) for number in ids]
+                return end
             if links is None:
                 continue
             self._check_origin(ids, links)
@@ -84,13 +101,15 @@ class Chain:
             return links[0], None
         raise Fenced(f"the checkpoints of job {self._storage.job!r} change faster than they can be read")
 
-    def start(self, successor: Callable[[CheckpointMetadata | None, int], CheckpointMetadata]) -> CheckpointMetadata:
+    def start(
+        self, successor: Callable[[CheckpointMetadata | DamagedEnd | None, int], CheckpointMetadata]
+    ) -> CheckpointMetadata:
         """Take the chain over: create the link after the newest one, holding what that one held.
 
         Args:
             successor: From the newest link that holds state (None in an empty chain) and the id to take, makes the
-                metadata of the fence link. It may raise to refuse, before anything is created. Its predecessor and
-                nonce are filled in here.
+                metadata of the fence link. It may raise to refuse, before anything is created, and does so for a
+                damaged end unless its user chose an older checkpoint. Its predecessor is filled in here.
 
         Returns:
             The link as created.
@@ -100,11 +119,14 @@ class Chain:
             OutcomeUnknown: The store did not say whether the link was created; start again.
         """
         for _ in range(MAX_START_ATTEMPTS):
-            newest, holder = self.look()
-            link = _linked(successor(holder, newest.checkpoint_id + 1 if newest else 1), newest)
-            if self._create(link) == link and self._predecessor_stands(link):
-                self._append(link)
-                return link
+            seen = self._look()
+            newest, restored = (seen, seen) if isinstance(seen, DamagedEnd) else seen
+            link = _linked(successor(restored, newest.checkpoint_id + 1 if newest else 1), newest)
+            if self._create(link) == link:
+                if self._predecessor_stands(link) and self._is_last(link):
+                    self._append(link)
+                    return link
+                self._strays.add(link.nonce)
         raise Fenced(f"other coordinators of job {self._storage.job!r} took {MAX_START_ATTEMPTS} links before this one")
 
     def extend(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
@@ -172,7 +194,7 @@ class Chain:
             other = links[1] if len(links) > 1 else self._storage.read_link(ids[-2])
         except (SnapshotError, StoreError):
             return  # The newest link alone is what a restore needs (S12).
-        if other is not None and other.chain_id != links[0].chain_id:
+        if other is not None and other.nonce not in self._strays and other.chain_id != links[0].chain_id:
             newest = links[0].checkpoint_id
             raise SnapshotCorrupt(
                 f"checkpoint {newest} of job {self._storage.job!r} does not belong to the chain of checkpoint "
@@ -235,11 +257,21 @@ class Chain:
         try:
             if link.predecessor is None:
                 return self._storage.list_links() == [link.checkpoint_id]
-            found = self._storage.read_link(link.predecessor.checkpoint_id)
+            return stands(self._storage, link.predecessor)
         except NotApplied as error:
             # What was not applied is this look, not the link.
             raise _undecided(link) from error
-        return found is not None and found.nonce == link.predecessor.nonce
+
+    def _is_last(self, link: CheckpointMetadata) -> bool:
+        """Whether no link is above a start's.
+
+        Its predecessor may be a stray link of a fenced coordinator, which a list that was made slowly took for the
+        newest: then the chain has gone on above both.
+        """
+        try:
+            return self._storage.list_links()[-1:] == [link.checkpoint_id]
+        except NotApplied as error:
+            raise _undecided(link) from error
 
 
 def subsumable(links: Sequence[Link], retained: int) -> list[int]:
@@ -277,7 +309,7 @@ def _undecided(link: CheckpointMetadata) -> OutcomeUnknown:
     )
 
 
-def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | None) -> CheckpointMetadata:
+def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | DamagedEnd | None) -> CheckpointMetadata:
     if predecessor is None:
         return metadata
     return metadata.model_copy(update={"predecessor": predecessor.ref, "chain_id": predecessor.chain_id})

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROWS = 9
 MORE_ROWS = 18
-WHETHER_IT_COUNTS = 20
+WHETHER_IT_COUNTS = 30
 """At most so many calls after a link until it is known to count."""
 
 
