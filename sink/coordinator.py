@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import Fenced, PartfileError, StoreError
+from partfile.filesystems.errors import Fenced, PartfileError, SnapshotCorrupt, StoreError
 from partfile.filesystems.tokens import new_chain_id
 from partfile.sink import planning
 from partfile.sink.clock import stopwatch_ms
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from partfile.sink.restore_on_demand import RestoreOnDemand
     from partfile.sink.rolling import RollingPolicy
     from partfile.sink.states import StreamPosition
+    from partfile.snapshot.damage import DamagedEnd
     from partfile.snapshot.model import CheckpointMetadata, LinkRef, OperatorState, SubtaskState
     from partfile.snapshot.pending import PendingCheckpoint
     from partfile.snapshot.storage import CheckpointStorage
@@ -149,7 +150,8 @@ class SinkCoordinator:
 
         Raises:
             Fenced: Another generation came after the one to succeed; nothing was changed.
-            SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed (S12).
+            SnapshotCorrupt: The newest checkpoint cannot be read, and its user has not chosen an older one; nothing was
+                changed (S12).
             PartMissing: A part that a checkpoint vouches for is gone.
         """
         self._now_ms, self._began_ms = now_ms, stopwatch_ms()
@@ -163,7 +165,13 @@ class SinkCoordinator:
             self._next = self._begin(link, checkpoint_id, admit)
             return self._operators(self._next, checkpoint_id)
 
-        self._checkpoints.start(restore)
+        def go_back(end: DamagedEnd, checkpoint_id: int) -> dict[str, OperatorState]:
+            if succeeding is not None:
+                raise end.error
+            self._next = self._begin_over(end.error, end.generation + 1, checkpoint_id, admit)
+            return self._operators(self._next, checkpoint_id)
+
+        self._checkpoints.start(restore, go_back)
         return self._outcome()
 
     def trigger(self, now_ms: int) -> PendingCheckpoint:
@@ -254,7 +262,10 @@ class SinkCoordinator:
     def _begin(
         self, link: CheckpointMetadata | None, checkpoint_id: int, admit: Callable[[StreamPosition], None]
     ) -> SinkSnapshot:
-        current = None if link is None else planning.restored_state(link.operators, self._storage.read_state)
+        try:
+            current = None if link is None else planning.restored_state(link.operators, self._storage.read_state)
+        except SnapshotCorrupt as error:
+            return self._begin_over(error, link.generation + 1 if link else 1, checkpoint_id, admit)
         demanded = self._on_demand.begin(current)
         if link is None or current is None:
             fresh = demanded or SinkSnapshot.fresh(new_chain_id())
@@ -268,6 +279,15 @@ class SinkCoordinator:
             generation=link.generation + 1,
             checkpoint_id=checkpoint_id,
             may_keep=self._store.capabilities.append,
+        )
+
+    def _begin_over(
+        self, damage: SnapshotCorrupt, generation: int, checkpoint_id: int, admit: Callable[[StreamPosition], None]
+    ) -> SinkSnapshot:
+        restored = self._on_demand.begin_over(damage)
+        admit(restored.position)
+        return planning.begin_generation(
+            restored, published=False, generation=generation, checkpoint_id=checkpoint_id, may_keep=False
         )
 
     def _checkpoint_of_its_own(self, after: SinkSnapshot, now_ms: int) -> CommitReport:

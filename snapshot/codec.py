@@ -80,7 +80,9 @@ def read_document(store: MetadataStore, path: str) -> bytes:
     try:
         return store.read_file(path, MAX_DOCUMENT_BYTES)
     except FileTooLarge as error:
-        raise SnapshotCorrupt(f"{path} is no document: {error.message}", hint=CORRUPT_HINT, path=path) from error
+        raise SnapshotCorrupt(
+            f"{store.base}/{path} is no document: {error.message}", hint=CORRUPT_HINT, path=path
+        ) from error
 
 
 def decode_body(schema: str, data: bytes, path: str) -> memoryview:

@@ -10,7 +10,7 @@ from partfile.filesystems.memory import MemoryMetadataStore
 from partfile.filesystems.opening import open_store
 from partfile.snapshot import layout
 from partfile.snapshot.codec import decode_document, encode_document, read_document
-from partfile.snapshot.model import CheckpointMetadata, InlineHandle
+from partfile.snapshot.model import CheckpointMetadata, FileHandle, InlineHandle
 from partfile.snapshot.state_file import decode_states
 from partfile.snapshot.storage_settings import DriverMemoryStorageSettings, FileStreamSettings
 
@@ -67,7 +67,7 @@ class CheckpointStorage:
         """
         if handle is None:
             return {}
-        path = "inline state" if isinstance(handle, InlineHandle) else self.path(handle.path)
+        path = "inline state" if isinstance(handle, InlineHandle) else self._shown(handle)
         return decode_states(self.read_bytes(handle), path)
 
     def read_bytes(self, handle: StateHandle) -> bytes:
@@ -78,16 +78,19 @@ class CheckpointStorage:
         """
         if isinstance(handle, InlineHandle):
             return handle.data
-        path = self.path(handle.path)
+        shown = self._shown(handle)
         try:
-            data = self.store.read_file(path, handle.size_bytes)
+            data = self.store.read_file(self.path(handle.path), handle.size_bytes)
         except NotFound as error:
-            raise SnapshotCorrupt(f"state file {path} is missing", path=path) from error
+            raise SnapshotCorrupt(f"state file {shown} is missing", path=shown) from error
         except FileTooLarge as error:
-            raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path) from error
+            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown) from error
         if len(data) != handle.size_bytes or zlib.crc32(data) != handle.crc32:
-            raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path)
+            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
         return data
+
+    def _shown(self, handle: FileHandle) -> str:
+        return f"{self.store.base}/{self.path(handle.path)}"
 
     def create_link(self, metadata: CheckpointMetadata) -> None:
         """Create ``chk-N/_metadata``: the commit point (S1).
@@ -113,6 +116,7 @@ class CheckpointStorage:
             data = read_document(self.store, path)
         except NotFound:
             return None
+        path = f"{self.store.base}/{path}"
         link = decode_document(_LINK_SCHEMA, CheckpointMetadata, data, path)
         if link.checkpoint_id != checkpoint_id or link.job != self.job:
             raise SnapshotCorrupt(

@@ -1,4 +1,4 @@
-"""A link that a fenced coordinator leaves under a freed name: nobody takes it for part of the chain, a start deletes it.
+"""A link that a fenced coordinator leaves under a freed name: nobody goes on from it, and the next start deletes it.
 
 It is not deleted by its creator, who cannot tell it from a link that another start has gone on from.
 """

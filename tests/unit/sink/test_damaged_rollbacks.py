@@ -1,0 +1,190 @@
+"""Going back to an older checkpoint while the newest cannot be read: on explicit demand alone, and said aloud (S12)."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from life_cycle import (
+    assert_only_grew,
+    batch,
+    continue_to,
+    everything,
+    finished_files,
+    long_sink,
+    make_sink,
+    rows_of,
+    staged_files,
+)
+
+from partfile.filesystems.errors import RecoveryRefused, SnapshotCorrupt, SnapshotVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+BACK: dict[str, Any] = {"accept_newer": True, "retained_checkpoints": 9}
+
+
+def chk(base: Path, checkpoint_id: int) -> Path:
+    return base / "_partfile" / "life" / f"chk-{checkpoint_id}"
+
+
+def newest_id(base: Path) -> int:
+    return max(int(path.parent.name[4:]) for path in chk(base, 0).parent.glob("chk-*/_metadata"))
+
+
+def damage(base: Path, checkpoint_id: int) -> bytes:
+    """Cut a link; returns what is left."""
+    path = chk(base, checkpoint_id) / "_metadata"
+    path.write_bytes(path.read_bytes()[:-9])
+    return path.read_bytes()
+
+
+def seed(base: Path, *, is_published: bool = False) -> Path:
+    """Rows 0 to 3 in open parts at ``chk-2``, which is returned; then rows 4 to 6, perhaps published; damaged."""
+    out = long_sink(base, retained_checkpoints=9).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    out.write(batch(4, 3), position=7)
+    out.checkpoint()
+    if is_published:
+        out.finish()
+    out.close()
+    damage(base, newest_id(base))
+    return chk(base, 2)
+
+
+def expected(rows: int, doubled: Iterable[int] = ()) -> dict[str, int]:
+    return {f"row-{number:04d}": 2 if number in doubled else 1 for number in range(rows)}
+
+
+@pytest.mark.item("DL-10")
+@pytest.mark.parametrize("is_published", [False, True])
+def test_going_back_over_a_damaged_checkpoint(tmp_path: Path, *, is_published: bool) -> None:
+    """No row is lost; only those of finished parts come twice; the damaged link stays as it is."""
+    out = tmp_path / "out"
+    chosen = seed(out, is_published=is_published)
+    files, damaged = finished_files(out), (chk(out, newest_id(out)) / "_metadata")
+    held = damaged.read_bytes()
+    assert continue_to(long_sink(out, restore_from=chosen, **BACK), 9) == 4
+    after = finished_files(out)
+    assert_only_grew(files, after)
+    assert rows_of(after) == expected(9, range(4, 7) if is_published else ())
+    assert damaged.read_bytes() == held
+    assert staged_files(out) == []
+
+
+@pytest.mark.item("DL-10")
+def test_the_damaged_link_goes_by_retention_alone(tmp_path: Path) -> None:
+    """The next starts pass it by, with the options or without; it is deleted when it is too old to be retained."""
+    out = tmp_path / "out"
+    chosen, damaged = seed(out), newest_id(out)
+    assert continue_to(long_sink(out, restore_from=chosen, **BACK), 6) == 4
+    assert continue_to(long_sink(out, restore_from=chosen, **BACK), 8) == 6
+    assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 8
+    assert chk(out, damaged).exists()
+    assert continue_to(long_sink(out), 9) == 9
+    assert not chk(out, damaged).exists()
+    assert rows_of(finished_files(out)) == expected(9)
+
+
+@pytest.mark.item("DL-10", "SP-14")
+def test_without_the_explicit_options_it_is_refused(tmp_path: Path) -> None:
+    """No option, or one that names something else: the damage. No accept_newer: nobody knows what came later."""
+    savepoint = long_sink(tmp_path / "other").local().open().stop_with_savepoint(tmp_path / "savepoints")
+    out = tmp_path / "out"
+    chosen = seed(out, is_published=True)
+    damaged = chk(out, newest_id(out))
+    held = everything(out)
+    with pytest.raises(SnapshotCorrupt, match=f"{damaged.name}/_metadata"):
+        long_sink(out).local().open()
+    elsewhere = shutil.copytree(chosen, tmp_path / "elsewhere" / chosen.name)
+    for other in (savepoint, elsewhere, damaged, chk(out, 77)):
+        with pytest.raises(SnapshotCorrupt, match=f"{damaged.name}/_metadata"):
+            long_sink(out, restore_from=other, **BACK).local().open()
+    with pytest.raises(RecoveryRefused, match="cannot be known") as raised:
+        long_sink(out, restore_from=chosen).local().open()
+    message = str(raised.value)
+    assert all(text in message for text in (f"{damaged.name}/_metadata", str(chosen), *finished_files(out)))
+    assert "accept_newer=True" in message
+    assert everything(out) == held
+
+
+@pytest.mark.item("DL-10")
+def test_the_log_tells_what_is_not_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The damage, the finished parts that came later, and those that the checkpoint vouches for and are gone."""
+    out = tmp_path / "out"
+    chosen = seed(out, is_published=True)
+    moved, left = sorted(finished_files(out))
+    (out / moved).rename(tmp_path / "moved")
+    with caplog.at_level(logging.WARNING, logger="partfile"):
+        assert continue_to(long_sink(out, restore_from=chosen, **BACK), 9) == 4
+    (told,) = [record.message for record in caplog.records if "cannot be known" in record.message]
+    before, _, after = told.partition("Moved away or lost")
+    assert "_metadata is damaged" in before
+    assert left in before
+    assert moved in after
+    assert moved not in before
+
+
+@pytest.mark.item("DL-10")
+def test_part_names_are_never_used_again(tmp_path: Path) -> None:
+    """Which counters came later nobody knows: a finished part of the same name would be taken for the new one."""
+    out = tmp_path / "out"
+    chosen = seed(out, is_published=True)
+    sink = make_sink(out, restore_from=chosen, **BACK)
+    assert continue_to(sink, 12) == 4
+    chains = {name.rpartition("/")[2].split("-")[1] for name in finished_files(out)}
+    assert len(chains) == 2
+    assert rows_of(finished_files(out)) == expected(12, range(4, 7))
+
+
+@pytest.mark.item("DL-10")
+def test_damaged_state_of_a_readable_link_is_gone_over_too(tmp_path: Path) -> None:
+    """The state is in a file of its own, which is missing: refused as before, and gone over on explicit demand."""
+    out = tmp_path / "out"
+    sink = long_sink(out, retained_checkpoints=9).local().open()
+    sink.write(batch(0, 4), position=4)
+    sink.checkpoint()
+    sink.write(batch(4, 3), position="7" * 30_000)
+    sink.checkpoint()
+    sink.close()
+    (state,) = chk(out, 3).glob("*.state")
+    state.unlink()
+    with pytest.raises(SnapshotCorrupt, match=f"{state.name} is missing"):
+        long_sink(out).local().open()
+    with pytest.raises(RecoveryRefused, match="cannot be known"):
+        long_sink(out, restore_from=chk(out, 2)).local().open()
+    assert continue_to(long_sink(out, restore_from=chk(out, 2), **BACK), 9) == 4
+    assert rows_of(finished_files(out)) == expected(9)
+
+
+@pytest.mark.item("DL-10")
+def test_options_that_are_left_over_do_not_go_back_again(tmp_path: Path) -> None:
+    """They were applied before the damage; what came since is not for them to give up."""
+    out = tmp_path / "out"
+    chosen = seed(out)
+    sink = long_sink(out, restore_from=chosen, **BACK)
+    assert continue_to(sink, 9) == 4
+    damage(out, newest_id(out))
+    held = everything(out)
+    with pytest.raises(RecoveryRefused, match="applied before that"):
+        sink.local().open()
+    assert everything(out) == held
+    later = chk(out, newest_id(out) - 1)
+    assert continue_to(long_sink(out, restore_from=later, **BACK), 12) == 4
+    assert rows_of(finished_files(out)) == expected(12, range(4, 9))
+
+
+@pytest.mark.item("DL-10")
+def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
+    """The newer partfile can read it."""
+    out = tmp_path / "out"
+    chosen = seed(out)
+    path = chk(out, newest_id(out)) / "_metadata"
+    path.write_bytes(path.read_bytes().replace(b"checkpoint 1 ", b"checkpoint 2 ", 1))
+    with pytest.raises(SnapshotVersionError, match="version 2"):
+        long_sink(out, restore_from=chosen, **BACK).local().open()
