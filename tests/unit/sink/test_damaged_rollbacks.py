@@ -188,3 +188,34 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"checkpoint 1 ", b"checkpoint 2 ", 1))
     with pytest.raises(SnapshotVersionError, match="version 2"):
         long_sink(out, restore_from=chosen, **BACK).local().open()
+
+
+@pytest.mark.item("DL-10")
+def test_parts_that_were_published_by_then_are_not_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The checkpoint is marked as published: a consumer may have moved them, and nobody looks for them (S5)."""
+    out = tmp_path / "out"
+    sink = make_sink(out, retained_checkpoints=9).local().open()
+    sink.write(batch(0, 12), position=12)
+    sink.checkpoint()
+    moved = sorted(finished_files(out))
+    assert moved
+    for name in moved:
+        (out / name).rename(tmp_path / name.replace("/", "-"))
+    sink.checkpoint()
+    sink.close()
+    damage(out, 3)
+    with caplog.at_level(logging.WARNING, logger="partfile"):
+        make_sink(out, restore_from=chk(out, 2), **BACK).local().open().close()
+    assert "vouches for: nothing" in caplog.text
+
+
+@pytest.mark.item("DL-10", "SP-14")
+def test_a_rollback_behind_it_names_the_parts_of_both_chains(tmp_path: Path) -> None:
+    """Part names begin anew when the counter is lost; what came later bears either chain's name."""
+    out = tmp_path / "out"
+    chosen = seed(out, is_published=True)
+    assert continue_to(long_sink(out, restore_from=chosen, **BACK), 9) == 4
+    long_sink(out, retained_checkpoints=9).local().open().close()
+    with pytest.raises(RecoveryRefused, match="4 later parts") as raised:
+        long_sink(out, restore_from=chk(out, 3)).local().open()
+    assert all(name in str(raised.value) for name in finished_files(out))

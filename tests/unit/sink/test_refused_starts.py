@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from life_cycle import batch, continue_to, long_sink
@@ -17,14 +17,6 @@ from partfile.filesystems.errors import (
     SnapshotCorrupt,
     StoreError,
 )
-from partfile.filesystems.local import LocalStore
-from partfile.sink import restore_points
-from partfile.snapshot.storage import CheckpointStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from partfile.filesystems.port import Store
 
 
 @pytest.fixture
@@ -125,27 +117,3 @@ def test_a_refusal_by_what_is_there_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(PartfileError):
         long_sink(tmp_path / "out", uid="other", restore_from=newest.parent).local().open()
     assert sorted(tmp_path.rglob("*")) == held
-
-
-@pytest.mark.item("SP-14")
-@pytest.mark.parametrize(("base", "passed"), [("s3://bucket/out", {"key": "k"}), ("s3://other/out", {}), ("/out", {})])
-def test_a_savepoint_beside_the_base_is_opened_with_its_options(
-    tmp_path: Path, savepoint: Path, monkeypatch: pytest.MonkeyPatch, base: str, passed: dict[str, object]
-) -> None:
-    """The same scheme and authority: the sink's credentials serve; elsewhere they are not sent."""
-    seen: list[tuple[str, Mapping[str, object]]] = []
-
-    def opener(url: str, options: Mapping[str, object], *, create_base: bool = True) -> Store:
-        seen.append((url, options))
-        return LocalStore(str(savepoint.parent), create_base=create_base)
-
-    monkeypatch.setattr(restore_points, "open_store", opener)
-    monkeypatch.setattr(restore_points, "is_same_place", lambda _one, _other: False)
-    settings = long_sink(tmp_path / "fresh").settings.model_copy(
-        update={"base": base, "storage_options": {"key": "k"} if base != "/out" else {}}
-    )
-    location = f"s3://bucket/savepoints/{savepoint.name}"
-    storage = CheckpointStorage(LocalStore(str(tmp_path / "none")), "life")
-    point = restore_points.read_restore_point(settings, location, storage)
-    assert point.state.position.user_position == 4
-    assert seen == [("s3://bucket/savepoints", passed)]
