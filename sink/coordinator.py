@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import Fenced, PartfileError, SnapshotCorrupt, StoreError
@@ -11,10 +11,12 @@ from partfile.filesystems.tokens import new_chain_id
 from partfile.sink import planning
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.commit_hooks import CommitHooks
+from partfile.sink.commits import CommitReport
 from partfile.sink.planning import SinkSnapshot
 from partfile.sink.publishing import Publisher
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.coordinator import CheckpointCoordinator
+from partfile.snapshot.machine_state import CoordinatorRules
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.requests import RequestKind
 from partfile.snapshot.settings import CoordinatorSettings
@@ -22,9 +24,9 @@ from partfile.snapshot.settings import CoordinatorSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from partfile.filesystems.port import Cut, PartStore
+    from partfile.filesystems.port import PartStore
+    from partfile.sink.commits import CommitSettings
     from partfile.sink.restore_on_demand import RestoreOnDemand
-    from partfile.sink.rolling import RollingPolicy
     from partfile.sink.states import StreamPosition
     from partfile.snapshot.damage import DamagedEnd
     from partfile.snapshot.model import CheckpointMetadata, LinkRef, OperatorState, SubtaskState
@@ -32,31 +34,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.storage import CheckpointStorage
 
 logger = logging.getLogger("partfile")
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSettings:
-    """What the coordinator does at a checkpoint."""
-
-    rolling: RollingPolicy
-    cut: Cut
-    publish_threads: int
-    accept_missing: bool
-    retained_checkpoints: int
-    writer: str
-    """Version of partfile, written into every checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitReport:
-    """What completing a checkpoint did."""
-
-    checkpoint_id: int
-    published: int
-    owed: int
-    """Parts whose publication failed and is tried again."""
-    commit_ms: float
-    publish_ms: float
 
 
 class SinkCoordinator:
@@ -81,7 +58,12 @@ class SinkCoordinator:
             storage,
             self._hooks,
             lambda: self._now_ms,
-            CoordinatorSettings(writer=settings.writer, retained=settings.retained_checkpoints),
+            CoordinatorSettings(
+                writer=settings.writer,
+                retained=settings.retained_checkpoints,
+                # One checkpoint at a time: a start has one id to close.
+                rules=CoordinatorRules(spare_ids=0),
+            ),
         )
         self._publisher = Publisher(
             store, settings.cut, settings.publish_threads, accept_missing=settings.accept_missing

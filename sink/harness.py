@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from partfile.sink.coordinator import CommitReport
+    from partfile.sink.commits import CommitReport
     from partfile.sink.file_sink import FileSink
     from partfile.sink.states import SubtaskSnapshot
     from partfile.snapshot.pending import PendingCheckpoint

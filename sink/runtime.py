@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partfile.sink.coordinator import CommitSettings, SinkCoordinator
+from partfile.sink.commits import CommitSettings
+from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.restore_on_demand import RestoreOnDemand
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.version import __version__

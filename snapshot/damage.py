@@ -12,7 +12,7 @@ from partfile.snapshot.codec import MAX_DOCUMENT_BYTES
 from partfile.snapshot.model import LinkRef
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from partfile.snapshot.model import CheckpointMetadata
     from partfile.snapshot.storage import CheckpointStorage
@@ -32,6 +32,8 @@ class DamagedEnd:
     """As the readable links have it."""
     generation: int
     """No link of the chain has a higher one: each raises it by one at most."""
+    reserved_through: int
+    """Beyond every id that its coordinator is known to have triggered, or may trigger if it reserves as others do."""
     holders: frozenset[int]
     """The ids of the readable links that hold state."""
     error: SnapshotCorrupt
@@ -75,9 +77,19 @@ def damaged_end(storage: CheckpointStorage, ids: Sequence[int], error: SnapshotC
         ref=LinkRef(checkpoint_id=newest, nonce=marks[newest]) if newest in marks else readable[newest].ref,
         chain_id=known.chain_id,
         generation=known.generation + newest - known.checkpoint_id,
+        reserved_through=readable[newest].reserved_through
+        if newest in readable
+        else _reserved(storage, newest, readable),
         holders=frozenset(number for number, link in readable.items() if link.holds_state),
         error=error,
     )
+
+
+def _reserved(storage: CheckpointStorage, newest: int, readable: Mapping[int, CheckpointMetadata]) -> int:
+    """How far the damaged newest link reserves ids, as far as the others and the directories tell."""
+    ahead = max(link.reserved_through - link.checkpoint_id for link in readable.values())
+    tried = [layout.checkpoint_id_of(name) for name in storage.store.list_names(storage.directory)]
+    return max(newest + ahead, *(number for number in tried if number is not None))
 
 
 def stands(storage: CheckpointStorage, ref: LinkRef) -> bool:

@@ -73,6 +73,7 @@ class Execution:
             nonce=new_token(),
             chain_id=new_token(),
             predecessor=None,
+            reserved_through=checkpoint_id + self._settings.rules.ids_ahead,
             time_ms=time_ms,
             writer=self._settings.writer,
             operators=dict(operators),
@@ -133,7 +134,7 @@ class Execution:
 
     def _close(self, checkpoint_id: int, now_ms: int) -> None:
         try:
-            self._chain.close_id(checkpoint_id, now_ms, self._settings.writer)
+            self._chain.extend(self.link("tombstone", checkpoint_id, self._chain.newest.generation, now_ms, {}))
         except NotApplied as error:
             logger.warning("the aborted checkpoint %d could not be closed, trying again: %s", checkpoint_id, error)
             self._tell(tells.CloseFailed(checkpoint_id))

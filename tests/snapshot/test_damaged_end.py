@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from checkpoint_owner import Owner, held, holding, storage
+from checkpoint_owner import Owner, held, holding, storage, write_text
 
 from partfile.filesystems.errors import Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, SnapshotVersionError
 from partfile.filesystems.faults import ActAt, FailAt
@@ -54,18 +54,20 @@ def go_back(one: Owner, seen: Callable[[DamagedEnd | str | None], object] = lamb
 
 @pytest.mark.item("DL-10")
 def test_the_fence_goes_above_the_damaged_link(tmp_path: Path) -> None:
-    """It names it as its predecessor by a digest, and no generation of the chain can be as high; nothing is deleted."""
+    """The link after it names it by a digest, and no generation of the chain can be as high; nothing is deleted."""
     three_links(tmp_path)
     damage(tmp_path, 2, 3)
     bytes_before = link_file(tmp_path, 3).read_bytes()
     link = go_back(Owner(tmp_path, retained=9))
-    assert (held(link), link.checkpoint_id, link.kind) == ("old", 4, "fence")
+    assert (held(link), link.checkpoint_id, link.kind) == ("old", 6, "fence")
     assert link.generation == 1 + 2 + 1
-    assert link.predecessor is not None
-    assert link.predecessor.checkpoint_id == 3
-    assert link.predecessor.nonce.startswith("damaged-")
+    tombstone = storage(tmp_path).read_link(4)
+    assert tombstone is not None
+    assert tombstone.predecessor is not None
+    assert tombstone.predecessor.checkpoint_id == 3
+    assert tombstone.predecessor.nonce.startswith("damaged-")
     assert link_file(tmp_path, 3).read_bytes() == bytes_before
-    assert storage(tmp_path).list_links() == [1, 2, 3, 4]
+    assert storage(tmp_path).list_links() == [1, 2, 3, 4, 5, 6]
     first = storage(tmp_path).read_link(1)
     assert first is not None
     assert link.chain_id == first.chain_id
@@ -78,13 +80,13 @@ def test_the_next_start_passes_the_damaged_link_by(tmp_path: Path) -> None:
     damage(tmp_path, 3)
     went_back = Owner(tmp_path, retained=2)
     go_back(went_back)
-    assert storage(tmp_path).list_links() == [2, 3, 4]
+    assert storage(tmp_path).list_links() == [2, 3, 4, 5, 6]
     again = Owner(tmp_path, retained=9)
     assert held(again.start()) == "old"
-    assert storage(tmp_path).list_links() == [2, 3, 4, 5]
+    assert storage(tmp_path).list_links() == [2, 3, 4, 5, 6, 7, 8, 9]
     last = Owner(tmp_path, retained=2)
     assert held(last.start()) == "old"
-    assert storage(tmp_path).list_links() == [5, 6]
+    assert storage(tmp_path).list_links() == [9, 10, 11, 12]
 
 
 @pytest.mark.item("DL-10")
@@ -96,9 +98,11 @@ def test_a_tombstone_above_the_damaged_link_is_the_predecessor(tmp_path: Path) -
     with pytest.raises(SnapshotCorrupt, match="chk-3/_metadata"):
         Owner(tmp_path).start()
     link = go_back(Owner(tmp_path, retained=9))
-    tombstone = storage(tmp_path).read_link(4)
+    tombstone, after = (storage(tmp_path).read_link(number) for number in (4, 5))
     assert tombstone is not None
-    assert (link.checkpoint_id, link.predecessor, link.generation) == (5, tombstone.ref, 2)
+    assert after is not None
+    assert after.predecessor == tombstone.ref
+    assert (link.checkpoint_id, link.generation) == (tombstone.reserved_through + 1, 2)
 
 
 def test_a_damaged_link_that_is_put_back_meanwhile_is_believed(tmp_path: Path) -> None:
@@ -110,7 +114,7 @@ def test_a_damaged_link_that_is_put_back_meanwhile_is_believed(tmp_path: Path) -
     put_back = ActAt(1, lambda: link_file(tmp_path, 3).write_bytes(good), "after", only=CREATE)
     link = go_back(Owner(tmp_path, put_back, retained=9), seen.append)
     assert [isinstance(one, str) for one in seen] == [False, True]
-    assert link.checkpoint_id == 5
+    assert link.checkpoint_id == 6
 
 
 @pytest.mark.parametrize("batches", [0, 3])
@@ -128,7 +132,7 @@ def test_a_start_that_slept_while_a_rival_went_back_begins_again(tmp_path: Path,
     seen: list[DamagedEnd | str | None] = []
     link = go_back(Owner(tmp_path, ActAt(1, rival, only=CREATE)), seen.append)
     assert seen[1:] == [f"r{batches - 1}" if batches else "old"]
-    assert link.checkpoint_id == batches + 5
+    assert link.checkpoint_id == batches + 9
 
 
 def test_the_coordinator_of_the_damaged_link_is_fenced_by_it(tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ def test_a_link_that_cannot_be_read_now_is_no_damage(tmp_path: Path) -> None:
     unread = FailAt(6, NotApplied("deliberate"), only=["read_file"])
     with pytest.raises(OutcomeUnknown, match="does not say"):
         go_back(Owner(tmp_path, unread, retained=9))
-    assert held(Owner(tmp_path, retained=9).start()) == "old"
+    assert held(go_back(Owner(tmp_path, retained=9))) == "old"
 
 
 def test_a_huge_link_is_not_read(tmp_path: Path) -> None:
@@ -196,3 +200,17 @@ def test_a_huge_link_is_not_read(tmp_path: Path) -> None:
     with link_file(tmp_path, 3).open("ab") as file:
         file.truncate(1 << 30)
     assert held(go_back(Owner(tmp_path, retained=9))) == "old"
+
+
+@pytest.mark.item("CC-06", "DL-10")
+@pytest.mark.parametrize("tried", [0, 9])
+def test_no_id_that_may_have_been_triggered_is_used_again(tmp_path: Path, tried: int) -> None:
+    """How many ids the damaged link reserves only it says: as many as any other, and each that has a directory."""
+    three_links(tmp_path)
+    damage(tmp_path, 3)
+    if tried:
+        write_text(storage(tmp_path, inline_threshold_bytes=0), tried, "x")
+    first = storage(tmp_path).read_link(1)
+    assert first is not None
+    ahead = first.reserved_through - 1
+    assert go_back(Owner(tmp_path, retained=9)).checkpoint_id == max(3 + ahead, tried) + 1
