@@ -7,7 +7,7 @@ the same link one gets ``AlreadyExists``, and one that slept until its predecess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import (
     AlreadyExists,
@@ -22,6 +22,7 @@ from partfile.filesystems.errors import (
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
 from partfile.snapshot.damage import DamagedEnd, damaged_end, stands
+from partfile.snapshot.subsumption import Link, subsumable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,13 +31,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.storage import CheckpointStorage
 
 MAX_START_ATTEMPTS = 100
-
-
-class Link(NamedTuple):
-    """What retention needs to know of a link."""
-
-    checkpoint_id: int
-    holds_state: bool
 
 
 class Chain:
@@ -279,20 +273,6 @@ class Chain:
             return self._storage.list_links()[-1:] == [link.checkpoint_id]
         except NotApplied as error:
             raise _undecided(link) from error
-
-
-def subsumable(links: Sequence[Link], retained: int) -> list[int]:
-    """The ids that retention no longer keeps, oldest first.
-
-    Args:
-        links: The links that are there, oldest first.
-        retained: Links holding state to keep, at least 1.
-    """
-    holders = [link.checkpoint_id for link in links if link.holds_state]
-    if len(holders) <= retained:
-        return []
-    oldest_kept = holders[-retained]
-    return [link.checkpoint_id for link in links if link.checkpoint_id < oldest_kept]
 
 
 def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[CheckpointMetadata] | None:
