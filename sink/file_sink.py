@@ -32,8 +32,8 @@ class FileSink:
         bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
         rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
         **options: ``format_options`` (for instance ``{"header": False}``), and the other fields of SinkSettings:
-            ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``savepoint_dir``,
-            ``restore_from``, ``accept_newer``, ``allow_non_restored``, ``storage_options``,
+            ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``inline_threshold_bytes``,
+            ``savepoint_dir``, ``restore_from``, ``accept_newer``, ``allow_non_restored``, ``storage_options``,
             ``retained_checkpoints``, ``max_open_parts``, ``publish_threads``, ``accept_missing``, ``on_stop``,
             ``on_gap``, ``on_new_query``, ``on_bad_bucket``, ``on_progress``, ``clock``, ``open_store``.
 

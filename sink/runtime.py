@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from partfile.sink.coordinator import CommitSettings, SinkCoordinator
 from partfile.sink.restore_on_demand import RestoreOnDemand
-from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
 if TYPE_CHECKING:
@@ -27,11 +27,10 @@ class Runtime:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
         try:
-            self.metadata = settings.open_store(settings.checkpoint_url, settings.storage_options)
+            self.storage = open_storage(settings.checkpoints, job, settings.storage_options, opener=settings.open_store)
         except BaseException:
             self.store.close()
             raise
-        self.storage = CheckpointStorage(self.metadata, job)
         self.coordinator = SinkCoordinator(
             self.store,
             self.storage,
@@ -54,4 +53,4 @@ class Runtime:
     def close(self) -> None:
         """Release the stores; may be called twice."""
         self.store.close()
-        self.metadata.close()
+        self.storage.store.close()
