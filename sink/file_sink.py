@@ -62,13 +62,15 @@ class FileSink:
     def __repr__(self) -> str:
         return f"FileSink({self.settings.base!r}, uid={self.settings.uid!r})"
 
-    def local(self, subtask_index: int = 0) -> LocalSink:
+    def local(self, subtask_index: int = 0, *, checkpoint_interval_s: float | None = None) -> LocalSink:
         """The sink without Spark, to be used in a ``with`` block.
 
         Args:
             subtask_index: Tells independent writers with this uid apart; each has checkpoints of its own.
+            checkpoint_interval_s: Takes checkpoints by itself, so many seconds after the last one; each ``write`` must
+                then say its ``position``. None takes those alone that are asked for.
         """
-        return LocalSink(self.settings, subtask_index)
+        return LocalSink(self.settings, subtask_index, checkpoint_interval_s)
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; pass this method to ``writeStream.foreachBatch``.

@@ -21,9 +21,10 @@ class Runtime:
     Args:
         settings: The sink's options.
         job: The name of the chain of checkpoints: the uid, or a name made from it.
+        interval_ms: Between periodic checkpoints; None takes none.
     """
 
-    def __init__(self, settings: SinkSettings, job: str) -> None:
+    def __init__(self, settings: SinkSettings, job: str, *, interval_ms: int | None = None) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
         try:
@@ -41,6 +42,7 @@ class Runtime:
                 accept_missing=settings.accept_missing,
                 retained_checkpoints=settings.retained_checkpoints,
                 writer=__version__,
+                interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
         )

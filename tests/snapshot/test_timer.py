@@ -188,15 +188,15 @@ def test_a_call_may_stop_its_own_timer(ticks: Ticks) -> None:
     stopped = threading.Event()
 
     def stop() -> int | None:
-        timer.stop()
+        own.stop()
         stopped.set()
         return 0
 
     ticks.act = stop
-    timer = Timer(ticks, lambda: ticks.now_ms)
-    timer.set(0)
+    own = Timer(ticks, lambda: ticks.now_ms)
+    own.set(0)
     assert stopped.wait(WAIT_S)
-    timer.stop()
+    own.stop()
     assert ticks.calls.qsize() == 1
 
 
