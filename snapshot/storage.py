@@ -17,7 +17,7 @@ from partfile.snapshot.storage_settings import DriverMemoryStorageSettings, File
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partfile.filesystems.port import MetadataStore
+    from partfile.filesystems.metadata_port import MetadataStore
     from partfile.snapshot.model import StateHandle
     from partfile.snapshot.state_info import States
     from partfile.snapshot.storage_settings import StorageSettings, StreamSettings
