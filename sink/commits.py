@@ -21,6 +21,8 @@ class CommitSettings:
     retained_checkpoints: int
     writer: str
     """Version of partfile, written into every checkpoint."""
+    interval_ms: int | None = None
+    """From the end of a checkpoint to the periodic one after it; None takes none."""
 
 
 @dataclass(frozen=True, slots=True)
