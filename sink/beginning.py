@@ -32,6 +32,8 @@ class Beginning:
     """Raises if this run must not go on from a position."""
     succeeding: int | None
     """Begin only right after this generation, if given."""
+    goes_back: bool
+    """Whether what is chosen on demand is restored where there is a checkpoint already."""
     may_keep: bool
     """Whether the store lets parts be appended to that were kept at a clean end."""
 
@@ -60,7 +62,7 @@ class Beginning:
             current = planning.restored_state(link.operators, self.storage.read_state)
         except SnapshotCorrupt as error:
             return self._over_damage(error, link.generation + 1, checkpoint_id)
-        restored = self.on_demand.begin(current) or current
+        restored = (self.on_demand.begin(current) if self.goes_back else None) or current
         self.admit(restored.position)
         return planning.begin_generation(
             restored,
@@ -76,11 +78,11 @@ class Beginning:
         Raises:
             SnapshotCorrupt: None was chosen; always where a generation is to be succeeded.
         """
-        if self.succeeding is not None:
-            raise end.error
         return self._over_damage(end.error, end.generation + 1, checkpoint_id)
 
     def _over_damage(self, damage: SnapshotCorrupt, generation: int, checkpoint_id: int) -> SinkSnapshot:
+        if self.succeeding is not None or not self.goes_back:
+            raise damage
         restored = self.on_demand.begin_over(damage)
         self.admit(restored.position)
         return planning.begin_generation(

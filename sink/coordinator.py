@@ -114,7 +114,12 @@ class SinkCoordinator:
         return planning.restored_state(link.operators, self._storage.read_state) if link else None
 
     def start(
-        self, admit: Callable[[StreamPosition], None], now_ms: int, *, succeeding: int | None = None
+        self,
+        admit: Callable[[StreamPosition], None],
+        now_ms: int,
+        *,
+        succeeding: int | None = None,
+        goes_back: bool = True,
     ) -> CommitReport:
         """Begin a generation: check, create the fence link, then settle and publish what the last one left.
 
@@ -122,6 +127,7 @@ class SinkCoordinator:
             admit: Raises if this run must not go on from that position; then nothing has been changed.
             now_ms: The coordinator's time, in milliseconds since the epoch.
             succeeding: Begin only right after this generation, if given.
+            goes_back: Whether what is chosen on demand is restored where there is a checkpoint already.
 
         Raises:
             Fenced: Another generation came after the one to succeed; nothing was changed.
@@ -131,7 +137,8 @@ class SinkCoordinator:
         """
         self._now_ms, self._began_ms = now_ms, stopwatch_ms()
 
-        begin = Beginning(self._storage, self._on_demand, admit, succeeding, self._store.capabilities.append)
+        may_keep = self._store.capabilities.append
+        begin = Beginning(self._storage, self._on_demand, admit, succeeding, goes_back=goes_back, may_keep=may_keep)
 
         def states(snapshot: SinkSnapshot, checkpoint_id: int) -> dict[str, OperatorState]:
             self._next = snapshot

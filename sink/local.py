@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems.errors import CheckpointMismatch, ConfigError, PartfileError
-from partfile.sink.local_input import batches_of, check_position, milliseconds_of
+from partfile.sink.local_input import batches_of, kept_position, milliseconds_of
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.progress import BatchProgress, report
 from partfile.sink.runtime import Runtime
@@ -57,7 +58,7 @@ class LocalSink:
     @property
     def position(self) -> JsonValue:
         """What was passed to the newest completed checkpoint; None before the first."""
-        return self._runtime.coordinator.state.position.user_position
+        return deepcopy(self._runtime.coordinator.state.position.user_position)
 
     def open(self) -> Self:
         """Restore: settle and publish what the last run left, and take the sink over from it.
@@ -108,7 +109,7 @@ class LocalSink:
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
         self._check_open()
-        check_position(position)
+        position = kept_position(position)
         if position is None and self._interval_ms is not None:
             raise ConfigError(
                 "write needs a position where checkpoint_interval_s is set: any write may end with a checkpoint",
@@ -157,7 +158,7 @@ class LocalSink:
             OutcomeUnknown: The checkpoint may be complete; open a new sink and look at its ``position``.
         """
         self._check_open()
-        check_position(position)
+        position = kept_position(position)
         if position is not None:
             self._position = position
         try:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import NotFound
+from partfile.filesystems.opening import is_same_place
 from partfile.filesystems.tokens import new_chain_id
 from partfile.sink.naming import number_in
 from partfile.sink.restore_points import own_checkpoint_id, read_restore_point
@@ -21,6 +22,7 @@ from partfile.sink.restoring import (
     shown,
 )
 from partfile.sink.restoring_damage import applied_before, over_unreadable, paths_of, refusal_over_damage, unknown_since
+from partfile.snapshot.pointers import pointer_to
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -65,7 +67,7 @@ class RestoreOnDemand:
         try:
             point = read_restore_point(self._settings, location, self._storage)
         except NotFound:
-            if current is not None and current.position.restored_location == location:
+            if current is not None and _is_same(current.position.restored_location, location):
                 # It was restored long ago, and its user has deleted it or retention has.
                 self._tell_applied(location)
                 return None
@@ -137,3 +139,11 @@ def finished_parts(store: Store, chains: Collection[str]) -> Iterator[FinishedPa
         number = next((number for number in numbers if number is not None), None)
         if number is not None:
             yield FinishedPart(file.path, number)
+
+
+def _is_same(one: str | None, other: str) -> bool:
+    """Whether two locations mean the same snapshot, however they are written."""
+    if one is None:
+        return False
+    first, second = pointer_to(one), pointer_to(other)
+    return first.directory == second.directory and is_same_place(first.parent, second.parent)

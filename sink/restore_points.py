@@ -19,6 +19,7 @@ from partfile.sink import planning
 from partfile.sink.planning import SinkSnapshot
 from partfile.sink.restoring import RestorePoint, adds_nothing
 from partfile.sink.states import OPERATOR
+from partfile.snapshot.damage import is_of_damage
 from partfile.snapshot.pointers import pointer_to
 from partfile.snapshot.restoring import restored_operators
 from partfile.snapshot.savepoints import read_savepoint
@@ -151,12 +152,8 @@ def _own_checkpoint(location: str, storage: CheckpointStorage, checkpoint_id: in
             checkpoint_id=checkpoint_id,
         )
     later = [number for number in storage.list_links() if number > checkpoint_id]
-    if later and not _is_followed(storage, link):
-        raise RecoveryRefused(
-            f"restore_from={location!r} never counted: the coordinator that made it had been fenced",
-            hint=f"Choose another one of {later}.",
-            checkpoint_id=checkpoint_id,
-        )
+    if later:
+        _check_followed(storage, link, location, later)
     state = planning.restored_state(link.operators, storage.read_state)
     held = [_held(storage, number, state) for number in later]
     return RestorePoint(
@@ -168,13 +165,23 @@ def _own_checkpoint(location: str, storage: CheckpointStorage, checkpoint_id: in
     )
 
 
-def _is_followed(storage: CheckpointStorage, link: CheckpointMetadata) -> bool:
-    """Whether the chain has gone on from a link; one that stands under a freed name is a fenced coordinator's."""
+def _check_followed(storage: CheckpointStorage, link: CheckpointMetadata, location: str, later: list[int]) -> None:
+    """Refuse a link from which the chain has not gone on."""
     try:
         successor = storage.read_link(link.checkpoint_id + 1)
     except SnapshotError:
-        return True  # It cannot be asked; under the name after a stray link there is seldom one at all.
-    return successor is not None and successor.predecessor == link.ref
+        return  # It cannot be asked; under the name after a stray link there is seldom one at all.
+    before = successor.predecessor if successor is not None else None
+    if before == link.ref:
+        return
+    why = "it never counted: the coordinator that made it had been fenced"
+    if before is not None and is_of_damage(before):
+        why = "its file could not be read when the chain went on after it, from an older checkpoint"
+    raise RecoveryRefused(
+        f"restore_from={location!r} cannot be gone back to: {why}",
+        hint=f"Choose another one of {later}.",
+        checkpoint_id=link.checkpoint_id,
+    )
 
 
 def _held(storage: CheckpointStorage, checkpoint_id: int, before: SinkSnapshot) -> SinkSnapshot | None:

@@ -208,7 +208,7 @@ class Chain:
                 fence,
                 checkpoint_id=checkpoint_id,
                 generation=newest.generation,
-                reserved_through=newest.reserved_through,
+                ids_ahead=newest.reserved_through - checkpoint_id,
             )
             closed = self._create(_linked(tombstone, last))
             if closed is None or not self._predecessor_stands(closed):

@@ -68,7 +68,7 @@ def damaged_end(storage: CheckpointStorage, ids: Sequence[int], error: SnapshotC
             if link is None:
                 return None
             readable[checkpoint_id] = link
-    if len({link.chain_id for link in readable.values()}) != 1:
+    if len({link.chain_id for link in readable.values()}) != 1 or ids[-1] > layout.MAX_CHECKPOINT_ID:
         raise error
     if not all(marks.values()):
         return None
@@ -79,17 +79,29 @@ def damaged_end(storage: CheckpointStorage, ids: Sequence[int], error: SnapshotC
         generation=known.generation + newest - known.checkpoint_id,
         reserved_through=readable[newest].reserved_through
         if newest in readable
-        else _reserved(storage, newest, readable),
+        else _reserved(storage, newest, readable, error),
         holders=frozenset(number for number, link in readable.items() if link.holds_state),
         error=error,
     )
 
 
-def _reserved(storage: CheckpointStorage, newest: int, readable: Mapping[int, CheckpointMetadata]) -> int:
+def _reserved(
+    storage: CheckpointStorage, newest: int, readable: Mapping[int, CheckpointMetadata], error: SnapshotCorrupt
+) -> int:
     """How far the damaged newest link reserves ids, as far as the others and the directories tell."""
-    ahead = max(link.reserved_through - link.checkpoint_id for link in readable.values())
-    tried = [layout.checkpoint_id_of(name) for name in storage.store.list_names(storage.directory)]
-    return max(newest + ahead, *(number for number in tried if number is not None))
+    ahead = max(link.ids_ahead for link in readable.values())
+    names = storage.store.list_names(storage.directory)
+    tried = [number for number in map(layout.checkpoint_id_of, names) if number is not None]
+    highest = max(newest + ahead, *tried)
+    if highest > newest + layout.MAX_IDS_AHEAD:
+        # No coordinator has come so far: somebody else made that directory.
+        raise error
+    return highest
+
+
+def is_of_damage(ref: LinkRef) -> bool:
+    """Whether a reference knows a link by its damaged bytes."""
+    return ref.nonce.startswith(_DAMAGED)
 
 
 def stands(storage: CheckpointStorage, ref: LinkRef) -> bool:
@@ -98,7 +110,7 @@ def stands(storage: CheckpointStorage, ref: LinkRef) -> bool:
     Raises:
         SnapshotCorrupt: It could be read, and cannot be any more.
     """
-    if ref.nonce.startswith(_DAMAGED):
+    if is_of_damage(ref):
         return _mark(storage, ref.checkpoint_id) == ref.nonce
     found = storage.read_link(ref.checkpoint_id)
     return found is not None and found.nonce == ref.nonce

@@ -6,6 +6,10 @@ import re
 
 SHARED = "shared"
 TASK_OWNED = "taskowned"
+MAX_CHECKPOINT_ID = 10**15
+"""Beyond what any job reaches; a name may have more digits, so that a made-up one is seen and refused."""
+MAX_IDS_AHEAD = 1000
+"""Ids beyond the newest link that may be triggered, and that the next start may have to close."""
 _METADATA = "_metadata"
 _PUBLISHED = "_published"
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]{0,17})")

@@ -9,6 +9,8 @@ from checkpoint_owner import Owner, held, holding, storage, write_text
 
 from partfile.filesystems.errors import Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, SnapshotVersionError
 from partfile.filesystems.faults import ActAt, FailAt
+from partfile.snapshot.codec import FORMAT_VERSION
+from partfile.snapshot.layout import MAX_IDS_AHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from partfile.snapshot.model import CheckpointMetadata, OperatorState
 
 CREATE = ["create_file"]
+
+
+VERSIONS = tuple(f"checkpoint {version} ".encode() for version in (FORMAT_VERSION, FORMAT_VERSION + 1))
 
 
 def link_file(base: Path, checkpoint_id: int) -> Path:
@@ -177,8 +182,8 @@ def test_a_later_version_is_no_damage(tmp_path: Path) -> None:
     """What a newer partfile wrote can be read by it: upgrade."""
     three_links(tmp_path)
     path = link_file(tmp_path, 3)
-    path.write_bytes(path.read_bytes().replace(b"checkpoint 1 ", b"checkpoint 2 ", 1))
-    with pytest.raises(SnapshotVersionError, match="version 2"):
+    path.write_bytes(path.read_bytes().replace(*VERSIONS, 1))
+    with pytest.raises(SnapshotVersionError, match=f"version {FORMAT_VERSION + 1}"):
         go_back(Owner(tmp_path))
 
 
@@ -212,5 +217,17 @@ def test_no_id_that_may_have_been_triggered_is_used_again(tmp_path: Path, tried:
         write_text(storage(tmp_path, inline_threshold_bytes=0), tried, "x")
     first = storage(tmp_path).read_link(1)
     assert first is not None
-    ahead = first.reserved_through - 1
+    ahead = first.ids_ahead
     assert go_back(Owner(tmp_path, retained=9)).checkpoint_id == max(3 + ahead, tried) + 1
+
+
+@pytest.mark.item("CC-06")
+def test_a_directory_that_no_coordinator_made_closes_no_ids(tmp_path: Path) -> None:
+    """M5: it would take tombstones without end; the damage is told instead, and nothing is created."""
+    three_links(tmp_path)
+    damage(tmp_path, 3)
+    (link_file(tmp_path, 3).parent.parent / f"chk-{3 + MAX_IDS_AHEAD + 1}").mkdir()
+    links = storage(tmp_path).list_links()
+    with pytest.raises(SnapshotCorrupt):
+        go_back(Owner(tmp_path, retained=9))
+    assert storage(tmp_path).list_links() == links
