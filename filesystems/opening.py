@@ -106,6 +106,11 @@ def is_same_place(one: str, other: str) -> bool:
     return os.path.realpath(local_path(one)) == os.path.realpath(local_path(other))
 
 
+def absolute(url: str) -> str:
+    """A plain path as it is from the working directory of now; a URL as it is."""
+    return url if _SCHEME.match(url) else os.path.abspath(url)  # noqa: PTH100 - links stay as they are
+
+
 def path_inside(path: str, base: str) -> tuple[str, ...] | None:
     """The names from ``base`` down to ``path``, however both are written; None if it is elsewhere.
 

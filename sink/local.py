@@ -88,9 +88,11 @@ class LocalSink:
 
     def _check_writer(self, stands: StreamPosition) -> None:
         if stands.query is not None:
+            chosen = self._settings.restore_from
+            what = f"uid {self._settings.uid!r}" if chosen is None else f"what restore_from={chosen!r} or the uid names"
             raise CheckpointMismatch(
-                f"uid {self._settings.uid!r} has been written by Spark query {stands.query.query_id}",
-                hint="Spark keeps that stream's position, which means nothing here. Use another uid.",
+                f"{what} has been written by Spark query {stands.query.query_id}",
+                hint="Spark keeps that stream's position, which means nothing here. Use another uid or snapshot.",
             )
 
     def write(self, rows: pa.RecordBatch | pa.Table, position: JsonValue = None) -> None:

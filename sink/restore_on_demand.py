@@ -21,7 +21,15 @@ from partfile.sink.restoring import (
     refusal,
     shown,
 )
-from partfile.sink.restoring_damage import applied_before, over_unreadable, paths_of, refusal_over_damage, unknown_since
+from partfile.sink.restoring_damage import (
+    applied_before,
+    over_unreadable,
+    paths_of,
+    refusal_of_missing,
+    refusal_over_damage,
+    unknown_since,
+    with_the_way_back,
+)
 from partfile.snapshot.pointers import pointer_to
 
 if TYPE_CHECKING:
@@ -94,12 +102,12 @@ class RestoreOnDemand:
 
         Raises:
             SnapshotCorrupt: The same, since no checkpoint of the own chain is named; or that one cannot be read either.
-            RecoveryRefused: One is named, but not that the parts that came later are accepted, or long ago.
+            RecoveryRefused: One is named, but long ago; or later parts are not accepted, or missing ones.
         """
         location = self._settings.restore_from
         chosen = None if location is None else own_checkpoint_id(self._settings, location, self._storage)
         if location is None or chosen is None:
-            raise damage
+            raise with_the_way_back(damage)
         try:
             point = read_restore_point(self._settings, location, self._storage)
         except NotFound:
@@ -112,6 +120,8 @@ class RestoreOnDemand:
         wanted = paths_of(point.state)
         there = {file.path for file in self._store.list() if file.path in wanted}
         begun = over_unreadable(point, there, new_chain_id(), published=self._storage.is_published(chosen))
+        if begun.gone and not self._settings.accept_missing:
+            raise refusal_of_missing(self._settings.uid, point, begun.gone)
         logger.warning(
             "%s. Going back to it, because accept_newer is set: later rows of finished parts come twice, parts staged "
             "since are left behind. Moved away or lost of what it vouches for: %s",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.errors import RecoveryRefused
+from partfile.filesystems.errors import RecoveryRefused, SnapshotCorrupt
 from partfile.sink.restoring import origin, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from partfile.filesystems.errors import SnapshotCorrupt
     from partfile.filesystems.port import PartHandle
     from partfile.sink.planning import SinkSnapshot
     from partfile.sink.restoring import RestorePoint
@@ -83,6 +82,26 @@ def refusal_over_damage(
         hint="Put the file back from a backup or a copy. Or stop every run of the sink and set accept_newer=True for "
         "one run: finished parts stay, and their later rows come twice.",
         path=damage.path,
+    )
+
+
+def refusal_of_missing(uid: str, point: RestorePoint, gone: Sequence[str]) -> RecoveryRefused:
+    """The error that says which parts the checkpoint vouches for and nobody can find."""
+    return RecoveryRefused(
+        f"{len(gone)} parts that {point.location!r} of sink {uid!r} vouches for are under none of their names: "
+        f"{shown(gone)}",
+        hint="If a consumer moved them after they were published, set accept_missing=True; else their rows are lost.",
+    )
+
+
+def with_the_way_back(damage: SnapshotCorrupt) -> SnapshotCorrupt:
+    """The same error with what a user of a sink can do besides."""
+    return SnapshotCorrupt(
+        damage.message,
+        hint=f"{damage.hint or 'Put the file back from a backup or a copy.'} Without one, go back to an older "
+        "checkpoint by restore_from and accept_newer=True: see docs/SNAPSHOTS.md.",
+        path=damage.path,
+        checkpoint_id=damage.checkpoint_id,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import ConfigError, PartfileError, StoreError
-from partfile.filesystems.opening import options_for
+from partfile.filesystems.opening import absolute, options_for, path_inside
 from partfile.filesystems.tokens import new_token
 from partfile.sink import planning
 from partfile.sink.settings import check_hidden
@@ -91,8 +91,13 @@ def reserved_savepoint(
         raise ConfigError("there is no directory for the savepoint", hint="Pass one, or set savepoint_dir on the sink.")
     if not isinstance(chosen, str | os.PathLike) or not str(chosen).strip():
         raise ConfigError(f"{chosen!r} names no directory for a savepoint", hint="Pass a path or a URL.")
-    url = os.fspath(chosen)
+    url = absolute(os.fspath(chosen))
     check_hidden(url, settings.base, "the directory for savepoints")
+    if path_inside(url, f"{settings.checkpoint_url}/{job}") is not None:
+        raise ConfigError(
+            f"the directory for savepoints {url!r} lies inside the sink's own checkpoints, which it deletes",
+            hint="Choose a directory elsewhere.",
+        )
     with _opened(settings, url) as store:
         name = reserve_savepoint(store, job)
         try:

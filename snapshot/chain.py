@@ -21,6 +21,7 @@ from partfile.filesystems.errors import (
 )
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
+from partfile.snapshot.codec import CORRUPT_HINT
 from partfile.snapshot.damage import DamagedEnd, damaged_end, stands
 from partfile.snapshot.subsumption import Link, subsumable
 
@@ -72,19 +73,20 @@ class Chain:
     def _look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None] | DamagedEnd:
         for _ in range(MAX_START_ATTEMPTS):
             ids = self._storage.list_links()
+            lost = self._lost_after(ids[-1] if ids else 0)
             try:
+                if lost is not None:
+                    raise self._deleted(lost)
                 links = _read_from_newest(self._storage, ids)
             except SnapshotCorrupt as error:
-                end = damaged_end(self._storage, ids, error)
+                end = damaged_end(self._storage, ids, error, lost or 0)
                 if end is None:
                     continue
-                self._check_newest(ids[-1])
                 self._links = [Link(number, number in end.holders) for number in ids]
                 return end
             if links is None:
                 continue
             self._check_origin(ids, links)
-            self._check_newest(ids[-1] if ids else 0)
             self._links = [Link(number, holds_state=True) for number in ids[: len(ids) - len(links)]]
             self._links += [Link(link.checkpoint_id, link.holds_state) for link in reversed(links)]
             if not links or links[-1].holds_state:
@@ -185,17 +187,19 @@ class Chain:
                 checkpoint_id=newest,
             )
 
-    def _check_newest(self, newest: int) -> None:
-        """Refuse a chain whose end has been deleted: its parts are published, and would be written again (S12)."""
+    def _lost_after(self, newest: int) -> int | None:
+        """The id of a link beyond the newest one that was deleted: its parts are there, and would come again (S12)."""
         lost = [number for number in self._storage.list_published_without_link() if number > newest]
         # Subsumption deletes a link before its mark, but never the newest: whoever went on since has left one above.
-        if lost and lost[-1] > max(self._storage.list_links(), default=0):
-            raise SnapshotCorrupt(
-                f"checkpoint {lost[-1]} of job {self._storage.job!r} was complete, and its _metadata is gone",
-                hint="Nothing was changed. Put the file back from a backup or a copy.",
-                path=self._storage.path(layout.metadata_path(lost[-1])),
-                checkpoint_id=lost[-1],
-            )
+        return lost[-1] if lost and lost[-1] > max(self._storage.list_links(), default=0) else None
+
+    def _deleted(self, checkpoint_id: int) -> SnapshotCorrupt:
+        return SnapshotCorrupt(
+            f"checkpoint {checkpoint_id} of job {self._storage.job!r} was complete, and its _metadata is gone",
+            hint=CORRUPT_HINT,
+            path=self._storage.path(layout.metadata_path(checkpoint_id)),
+            checkpoint_id=checkpoint_id,
+        )
 
     def _close_reserved(
         self, newest: CheckpointMetadata | DamagedEnd, fence: CheckpointMetadata

@@ -45,13 +45,16 @@ class DamagedEnd:
         return self.ref.checkpoint_id
 
 
-def damaged_end(storage: CheckpointStorage, ids: Sequence[int], error: SnapshotCorrupt) -> DamagedEnd | None:
+def damaged_end(
+    storage: CheckpointStorage, ids: Sequence[int], error: SnapshotCorrupt, lost: int = 0
+) -> DamagedEnd | None:
     """What is known of a chain whose newest state cannot be read; None if a link vanished while it was looked at.
 
     Args:
         storage: The job's checkpoints.
         ids: The ids that have a link, ascending.
         error: Why the newest state cannot be read.
+        lost: The id of a later link that was deleted; 0 if none was.
 
     Raises:
         SnapshotCorrupt: That error, if no readable link tells of the chain, or two tell of different ones.
@@ -68,7 +71,7 @@ def damaged_end(storage: CheckpointStorage, ids: Sequence[int], error: SnapshotC
             if link is None:
                 return None
             readable[checkpoint_id] = link
-    if len({link.chain_id for link in readable.values()}) != 1 or ids[-1] > layout.MAX_CHECKPOINT_ID:
+    if len({link.chain_id for link in readable.values()}) != 1 or max(*ids, lost) > layout.MAX_CHECKPOINT_ID:
         raise error
     if not all(marks.values()):
         return None
@@ -76,10 +79,10 @@ def damaged_end(storage: CheckpointStorage, ids: Sequence[int], error: SnapshotC
     return DamagedEnd(
         ref=LinkRef(checkpoint_id=newest, nonce=marks[newest]) if newest in marks else readable[newest].ref,
         chain_id=known.chain_id,
-        generation=known.generation + newest - known.checkpoint_id,
+        generation=known.generation + max(newest, lost) - known.checkpoint_id,
         reserved_through=readable[newest].reserved_through
-        if newest in readable
-        else _reserved(storage, newest, readable, error),
+        if newest in readable and not lost
+        else _reserved(storage, max(newest, lost), readable, error),
         holders=frozenset(number for number, link in readable.items() if link.holds_state),
         error=error,
     )

@@ -127,10 +127,12 @@ class CheckpointStorage:
     def list_links(self) -> list[int]:
         """The ids that have a link, ascending. Lists the job's directory, which retention bounds."""
         ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
+        # Not whether a file is there: a directory in its place takes the name as well, and must be told.
         return sorted(
             number
             for number in ids
-            if number is not None and self.store.file_exists(self.path(layout.metadata_path(number)))
+            if number is not None
+            and layout.METADATA in self.store.list_names(self.path(layout.checkpoint_directory(number)))
         )
 
     def list_published_without_link(self) -> list[int]:

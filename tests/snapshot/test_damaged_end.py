@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CREATE = ["create_file"]
 
 
-VERSIONS = tuple(f"checkpoint {version} ".encode() for version in (FORMAT_VERSION, FORMAT_VERSION + 1))
+VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), f"checkpoint {FORMAT_VERSION + 1} ".encode()
 
 
 def link_file(base: Path, checkpoint_id: int) -> Path:

@@ -86,7 +86,7 @@ def test_truncation_and_flips_are_noticed() -> None:
 
 def test_a_newer_format_is_refused() -> None:
     """A state file of a later version says so."""
-    versions = tuple(f"partfile state {version}".encode() for version in (FORMAT_VERSION, FORMAT_VERSION + 1))
+    versions = f"partfile state {FORMAT_VERSION}".encode(), f"partfile state {FORMAT_VERSION + 1}".encode()
     with pytest.raises(SnapshotVersionError, match=f"version {FORMAT_VERSION + 1}"):
         decode_states(encode_states(SAMPLE).replace(*versions), "x.state")
 

@@ -74,7 +74,7 @@ def test_a_slow_list_does_not_go_on_from_a_stray(tmp_path: Path, batches: int) -
     sleeper, other = sleeper_and_other(tmp_path)
     seen: list[str | None] = []
     late = Owner(
-        tmp_path, ActAt(1, lambda: leave_a_stray(tmp_path, sleeper, other, batches), "before", only=["file_exists"])
+        tmp_path, ActAt(2, lambda: leave_a_stray(tmp_path, sleeper, other, batches), "before", only=["list_names"])
     )
     link = late.start(seen.append)
     assert seen == ["zombie", f"b{batches - 1}"]

@@ -19,12 +19,25 @@ from life_cycle import (
     staged_files,
 )
 
-from partfile.filesystems.errors import RecoveryRefused, SnapshotCorrupt, SnapshotVersionError
+import partfile as pf
+from partfile.filesystems.errors import (
+    CheckpointMismatch,
+    NotApplied,
+    RecoveryRefused,
+    SnapshotCorrupt,
+    SnapshotVersionError,
+)
+from partfile.filesystems.faults import FailAt, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.sink.runtime import Runtime
+from partfile.sink.states import QueryPosition
+from partfile.snapshot.codec import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), b"checkpoint 99 "
 BACK: dict[str, Any] = {"accept_newer": True, "retained_checkpoints": 9}
 
 
@@ -120,8 +133,13 @@ def test_the_log_tells_what_is_not_known(tmp_path: Path, caplog: pytest.LogCaptu
     chosen = seed(out, is_published=True)
     moved, left = sorted(finished_files(out))
     (out / moved).rename(tmp_path / "moved")
+    held = everything(out)
+    with pytest.raises(RecoveryRefused, match=r"1 parts.*accept_missing") as raised:
+        long_sink(out, restore_from=chosen, **BACK).local().open()
+    assert moved in str(raised.value)
+    assert everything(out) == held
     with caplog.at_level(logging.WARNING, logger="partfile"):
-        assert continue_to(long_sink(out, restore_from=chosen, **BACK), 9) == 4
+        assert continue_to(long_sink(out, restore_from=chosen, accept_missing=True, **BACK), 9) == 4
     (told,) = [record.message for record in caplog.records if "cannot be known" in record.message]
     before, _, after = told.partition("Moved away or lost")
     assert "_metadata is damaged" in before
@@ -185,8 +203,8 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
     out = tmp_path / "out"
     chosen = seed(out)
     path = chk(out, newest_id(out)) / "_metadata"
-    path.write_bytes(path.read_bytes().replace(b"checkpoint 1 ", b"checkpoint 2 ", 1))
-    with pytest.raises(SnapshotVersionError, match="version 2"):
+    path.write_bytes(path.read_bytes().replace(*VERSIONS, 1))
+    with pytest.raises(SnapshotVersionError, match="version 99"):
         long_sink(out, restore_from=chosen, **BACK).local().open()
 
 
@@ -219,3 +237,130 @@ def test_a_rollback_behind_it_names_the_parts_of_both_chains(tmp_path: Path) -> 
     with pytest.raises(RecoveryRefused, match="4 later parts") as raised:
         long_sink(out, restore_from=chk(out, 3)).local().open()
     assert all(name in str(raised.value) for name in finished_files(out))
+
+
+@pytest.mark.item("DL-10")
+def test_a_part_that_the_point_still_owes_is_published(tmp_path: Path) -> None:
+    """It was pending and not marked as published: its rows are before the point, and nobody sends them again."""
+    out = tmp_path / "out"
+    chosen = owing(out)
+    assert continue_to(make_sink(out, restore_from=chosen, **BACK), 9) == 4
+    assert rows_of(finished_files(out)) == expected(9)
+
+
+def ended(base: Path) -> None:
+    """Rows 0 to 3 in open parts at ``chk-2``; then a clean end."""
+    out = long_sink(base, retained_checkpoints=9).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    out.finish()
+    out.close()
+
+
+def owing(base: Path) -> Path:
+    """A checkpoint of rows 0 to 3 whose parts could not be published, which is returned; the next one is damaged."""
+
+    def opener(url: str, _options: Any) -> Any:
+        return intercept(LocalStore(url), FailAt(1, NotApplied("no room"), persistent=True, only=["publish"]))
+
+    each = pf.RollingPolicy(on_checkpoint=True)
+    writer = make_sink(base, open_store=opener, rolling=each, retained_checkpoints=9).local().open()
+    writer.write(batch(0, 4), position=4)
+    writer.checkpoint()
+    chosen = chk(base, newest_id(base))
+    writer.checkpoint()
+    writer.close()
+    damage(base, newest_id(base))
+    return chosen
+
+
+@pytest.mark.item("DL-10")
+def test_a_stream_of_another_kind_is_refused_over_damage_too(tmp_path: Path) -> None:
+    """The position of a Spark query means nothing to plain Python, whichever checkpoint it is in."""
+    out = tmp_path / "out"
+    writer = long_sink(out, retained_checkpoints=9).local().open()
+    coordinator = writer._runtime.coordinator
+    query = coordinator.state.position.model_copy(update={"query": QueryPosition(query_id="q", batch_id=4)})
+    coordinator.complete(coordinator.trigger(1), (), query)
+    chosen = chk(out, newest_id(out))
+    coordinator.complete(coordinator.trigger(2), (), query)
+    writer.close()
+    damage(out, newest_id(out))
+    held = everything(out)
+    with pytest.raises(CheckpointMismatch, match="query q"):
+        long_sink(out, restore_from=chosen, **BACK).local().open()
+    assert everything(out) == held
+
+
+@pytest.mark.item("DL-10")
+@pytest.mark.parametrize("options", [{"succeeding": 1}, {"goes_back": False}])
+def test_a_clean_end_never_goes_back(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Who ends what a driver has left begins with the newest checkpoint, or not at all."""
+    out = tmp_path / "out"
+    chosen = seed(out)
+    held = everything(out)
+    runtime = Runtime(long_sink(out, restore_from=chosen, **BACK).settings, "life")
+    with pytest.raises(SnapshotCorrupt, match="damaged"):
+        runtime.coordinator.start(lambda _stands: None, 1, **options)
+    runtime.close()
+    assert everything(out) == held
+
+
+@pytest.mark.item("DL-10")
+def test_a_link_nobody_can_read_may_have_added_rows(tmp_path: Path) -> None:
+    """A rollback to a point with a damaged link after it, and a good one after that, is not taken for the newest."""
+    out = tmp_path / "out"
+    sink = long_sink(out, retained_checkpoints=9).local().open()
+    for position in (4, 8, 8):
+        sink.write(batch(position - 4, 4), position=position)
+        sink.checkpoint()
+    sink.close()
+    damage(out, 3)
+    with pytest.raises(RecoveryRefused, match="has gone on"):
+        long_sink(out, restore_from=chk(out, 2)).local().open()
+
+
+@pytest.mark.item("DL-10", "SP-14")
+def test_a_file_that_is_put_back_later_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    """It counted, but the chain has gone on from before it."""
+    out = tmp_path / "out"
+    ended(out)
+    file = chk(out, newest_id(out)) / "_metadata"
+    whole = file.read_bytes()
+    damage(out, newest_id(out))
+    assert continue_to(long_sink(out, restore_from=chk(out, 2), accept_missing=True, **BACK), 9) == 4
+    file.write_bytes(whole)
+    with pytest.raises(RecoveryRefused, match="could not be read when the chain went on"):
+        long_sink(out, restore_from=file, **BACK).local().open()
+
+
+@pytest.mark.item("DL-10")
+@pytest.mark.parametrize("is_rival_there", [False, True])
+def test_going_back_over_a_newest_link_that_was_deleted(tmp_path: Path, *, is_rival_there: bool) -> None:
+    """Refused without the options; with them the fence goes above the name that was used."""
+    out = tmp_path / "out"
+    ended(out)
+    lost = newest_id(out)
+    (chk(out, lost) / "_metadata").unlink()
+    assert (chk(out, lost) / "_published").exists()
+    with pytest.raises(SnapshotCorrupt, match=f"checkpoint {lost} .* is gone.*restore_from"):
+        long_sink(out).local().open()
+    older = chk(out, newest_id(out))
+    back = long_sink(out, restore_from=older, accept_missing=True, **BACK)
+    if is_rival_there:
+        long_sink(out, restore_from=older, accept_missing=True, **BACK).local().open().close()
+    assert continue_to(back, 6) == 4
+    assert newest_id(out) > lost
+    assert rows_of(finished_files(out)) == expected(6)
+
+
+@pytest.mark.parametrize("thing", ["directory", "link"])
+def test_something_else_in_the_place_of_a_link_is_told(tmp_path: Path, thing: str) -> None:
+    """Not taken for a free name, which would never be decided."""
+    out = tmp_path / "out"
+    seed(out)
+    file = chk(out, newest_id(out)) / "_metadata"
+    file.unlink()
+    file.mkdir() if thing == "directory" else file.symlink_to(chk(out, 2) / "_metadata")
+    with pytest.raises(NotApplied, match=f"{file.parent.name}/_metadata"):
+        long_sink(out).local().open()

@@ -98,7 +98,7 @@ def test_every_refusal_leaves_nothing_behind(tmp_path: Path, savepoint: Path) ->
     refusal(tmp_path, moved, RecoveryRefused, checkpoint_dir=tmp_path / "checkpoints" / "here")
     held = sorted(tmp_path.rglob("*"))
     with pytest.raises(RecoveryRefused):
-        long_sink(tmp_path / "fresh", restore_from=savepoint).local(1).open()
+        long_sink(tmp_path / "fresh", restore_from=savepoint).local(subtask_index=1).open()
     with pytest.raises(StoreError):
         long_sink(tmp_path / "fresh", restore_from=tmp_path / "no" / "such").local().open()
     out = long_sink(tmp_path / "fresh").local()

@@ -19,6 +19,9 @@ from life_cycle import (
 )
 
 from partfile.filesystems.errors import Fenced, RecoveryRefused
+from partfile.sink.runtime import Runtime
+from partfile.sink.spark.stream import SparkStream
+from partfile.sink.states import QueryPosition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,3 +206,26 @@ def test_a_stray_link_of_a_fenced_coordinator_is_no_restore_point(tmp_path: Path
     assert ids == ([2, 3, 4] if next_is == "another's" else [2, 6, 7])
     with pytest.raises(RecoveryRefused, match="never counted"):
         long_sink(tmp_path / "out", restore_from=stray, accept_newer=True).local().open()
+
+
+@pytest.mark.item("SP-14", "DL-10")
+def test_a_query_that_ends_without_a_batch_does_not_go_back(tmp_path: Path) -> None:
+    """Only a batch shows that Spark has gone back as well; what was left open is published as it stands."""
+    out = tmp_path / "out"
+    sink = long_sink(out, retained_checkpoints=9).local().open()
+    coordinator = sink._runtime.coordinator
+    for number in range(3):
+        sink.write(batch(4 * number, 4))
+        sink.checkpoint()
+        stands = coordinator.state.position.model_copy(update={"query": QueryPosition(query_id="q", batch_id=number)})
+        coordinator.complete(coordinator.trigger(number), coordinator.assignment(), stands)
+    sink.close()
+    options: dict[str, Any] = {"restore_from": out / "_partfile" / "life" / "chk-3", "accept_newer": True}
+    settings = long_sink(out, retained_checkpoints=9, **options).settings
+    SparkStream(settings).finish("q")
+    assert_exactly_once(out, 12)
+    runtime = Runtime(settings, "life")
+    newest = runtime.coordinator.look()
+    runtime.close()
+    assert newest is not None
+    assert newest.position.query == QueryPosition(query_id="q", batch_id=2)

@@ -57,6 +57,7 @@ def test_a_directory_beside_the_base_is_opened_with_its_options(
         return LocalStore(str(tmp_path))
 
     monkeypatch.setattr("partfile.sink.savepoints.check_hidden", lambda *_: None)
+    monkeypatch.setattr("partfile.sink.savepoints.path_inside", lambda *_: None)
     settings = long_sink(tmp_path / "out", open_store=opener).settings.model_copy(
         update={"base": "s3://bucket/out", "storage_options": {"key": "k"}}
     )
