@@ -31,7 +31,7 @@ class HdfsProcess:
         """The one client for these settings, made when it is first asked for.
 
         Raises:
-            ConfigError: hdfs-native is not installed, or another user was named before.
+            ConfigError: Another user was named before.
         """
         key = (
             url,
@@ -71,12 +71,8 @@ def this_process() -> HdfsProcess:
 
 
 def _new_client(url: str | None, options: HdfsOptions) -> Client:
-    try:
-        from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
-    except ImportError as error:
-        raise ConfigError(
-            "hdfs:// needs the package hdfs-native, which is not installed", hint="pip install 'partfile[hdfs]'"
-        ) from error
+    from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
+
     _be(options.user)
     client = Client(
         url,

@@ -1,0 +1,311 @@
+"""What writers, zombies and lost replies do to a part on a real HDFS."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import hdfs_native
+import pytest
+from life_cycle import in_child
+from remote_writer import RemoteWriter
+
+from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
+from partfile.filesystems.errors import LeaseUnavailable, NotFound, PartfileError, PartMissing, StoreError
+from partfile.filesystems.faults import ActAt, FailAt, KillAt, Recorder, count_calls, intercept
+from partfile.filesystems.hdfs import HdfsStore
+from partfile.filesystems.hdfs_calls import CHANGING_CALLS, HdfsCalls
+from partfile.filesystems.hdfs_options import HdfsOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdfs_cluster import HdfsCluster
+
+    from partfile.filesystems.faults import Interceptor, When
+    from partfile.filesystems.port import Cut, PartHandle
+
+    Opener = Callable[..., HdfsStore]
+
+CUTS: tuple[Cut, ...] = ("truncate", "rewrite", "valid-length")
+DATA, TAIL = b"valid" * 2000, b"tail" * 1250
+
+
+@pytest.fixture
+def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
+    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
+    options = HdfsOptions(http_address=hdfs.http_address, call_timeout_s=20, lease_timeout_s=20)
+
+    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
+        calls = HdfsCalls(hdfs.url, options)
+        wrapped = intercept(calls, interceptor) if interceptor is not None else calls
+        return HdfsStore(hdfs.url + hdfs_directory, options, calls=wrapped)
+
+    return opened
+
+
+@pytest.fixture
+def raw(hdfs: HdfsCluster) -> hdfs_native.Client:
+    """The bare client, for what our store does not do."""
+    return hdfs_native.Client(hdfs.url)
+
+
+def written_by(writer: RemoteWriter) -> PartHandle:
+    """A part with durable bytes and a tail that is not, held open by another process."""
+    handle = new_part()
+    assert [writer.create(handle), writer.write(DATA), writer.persist(), writer.write(TAIL)] == ["done"] * 4
+    return handle.at(len(DATA))
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_writer_killed_between_hsync_and_close_loses_nothing(opener: Opener, cut: Cut) -> None:
+    """What was persisted is published whole; what was not is in no reader's view, by each way of cutting."""
+    store = opener()
+    with RemoteWriter(opener) as writer:
+        handle = written_by(writer)
+        writer.kill()
+        store.publish(handle, cut)
+        store.publish(handle, cut)
+    assert finished_bytes(store, handle) == DATA
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_zombie_that_writes_after_settlement_is_refused_by_the_datanode(opener: Opener, cut: Cut) -> None:
+    """Its write is taken by its own client alone; making it durable fails, and the file keeps its length."""
+    store = opener()
+    with RemoteWriter(opener) as zombie:
+        handle = written_by(zombie)
+        settled = store.settle(handle, cut)
+        before = files_in(store)
+        zombie.write(TAIL * 100)
+        refused = zombie.persist()
+        assert refused != "done"
+        assert "unexpected" not in refused
+        assert zombie.close_for_commit() != "done"
+        assert files_in(store) == before
+        store.publish(settled, cut)
+        assert finished_bytes(store, handle) == DATA
+
+
+def test_recovering_before_renaming_lets_a_zombie_in(
+    opener: Opener, raw: hdfs_native.Client, hdfs_directory: str
+) -> None:
+    """The wrong order by hand: the zombie opens the part again by the name that it knows, and writes into it for ever.
+
+    This is why S5 wants the pending name first.
+    """
+    store = opener()
+    with RemoteWriter(opener) as zombie:
+        handle = new_part()
+        assert [zombie.create(handle), zombie.write(DATA), zombie.persist()] == ["done"] * 3
+        path = f"{hdfs_directory}/{handle.path_of(handle.in_progress)}"
+        while not raw.recover_lease(path):
+            time.sleep(0.2)
+        assert zombie.resume(handle.at(len(DATA))) == "done"
+        final = f"{hdfs_directory}/{handle.path_of(handle.name)}"
+        raw.rename(path, final)
+        assert [zombie.write(TAIL), zombie.persist()] == ["done", "done"]
+        assert files_in(store) == {handle.path_of(handle.name): len(DATA + TAIL)}
+
+
+def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener) -> None:
+    """Ours: whoever tries to open and write just before or after any call changes nothing of what is published."""
+
+    def publish(interceptor: Interceptor, meddle: Callable[[PartHandle], object]) -> None:
+        store = opener()
+        handle = write_part(store, DATA, tail=TAIL)
+        handles.append(handle)
+        opener(interceptor).publish(handle, "rewrite")
+        meddle(handle)
+        assert finished_bytes(store, handle) == DATA
+        store.delete_file(handle.path_of(handle.name))
+
+    handles: list[PartHandle] = []
+    calls = count_calls(lambda recorder: publish(recorder, lambda _: None))
+    with RemoteWriter(opener) as zombie:
+
+        def meddle(_: object = None) -> None:
+            # At its full length, as whoever persisted the tail would.
+            zombie.resume(handles[-1].at(len(DATA + TAIL)))
+            zombie.write(TAIL)
+            zombie.persist()
+
+        for number in range(1, calls + 1):
+            for when in ("before", "after"):
+                publish(ActAt(number, lambda: meddle(), when), meddle)  # type: ignore[arg-type]
+
+
+def test_an_open_file_that_is_renamed_is_still_its_writers(
+    opener: Opener, raw: hdfs_native.Client, hdfs_directory: str
+) -> None:
+    """Leases follow a file through a rename: so nothing is published that has not been closed."""
+    store = opener()
+    with RemoteWriter(opener) as zombie:
+        handle = written_by(zombie)
+        raw.rename(
+            f"{hdfs_directory}/{handle.path_of(handle.in_progress)}",
+            f"{hdfs_directory}/{handle.path_of(handle.pending)}",
+        )
+        assert zombie.persist() == "done"
+        store.publish(handle, "rewrite")
+        assert zombie.write(TAIL) == "done"
+        assert zombie.persist() != "done"
+        assert finished_bytes(store, handle) == DATA
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_call_of_a_writer_is_survived(opener: Opener, when: When) -> None:
+    """SIGKILL at each call of create, write, persist and close_for_commit: what was acknowledged is published."""
+
+    def work(interceptor: Interceptor, handle: PartHandle) -> None:
+        stream = opener(interceptor).create(handle)
+        stream.write(DATA)
+        stream.persist()
+        stream.write(TAIL)
+        stream.close_for_commit()
+
+    calls = count_calls(lambda recorder: work(recorder, new_part()), CHANGING_CALLS)
+    persisted_at = 3
+    store = opener()
+    for number in range(1, calls + 1):
+        handle = new_part(name=f"part-{number}")
+        assert in_child(lambda h=handle, n=number: work(KillAt(n, when, only=CHANGING_CALLS), h)) < 0  # type: ignore[misc]
+        if number > persisted_at or (number == persisted_at and when == "after"):
+            store.publish(handle.at(len(DATA)), "rewrite")
+            assert finished_bytes(store, handle) == DATA
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_kill_at_any_call_of_a_publish_is_survived(opener: Opener, cut: Cut) -> None:
+    """SIGKILL after each changing call of settling and publishing, among them a truncate that has begun."""
+    store = opener()
+
+    def publish(handle: PartHandle, interceptor: Interceptor) -> None:
+        opener(interceptor).publish(handle, cut)
+
+    recorder = Recorder(CHANGING_CALLS)
+    publish(write_part(store, DATA, tail=TAIL), recorder)
+    assert ("truncate" in recorder.names) is (cut == "truncate")
+    for number in range(1, recorder.count + 1):
+        store.delete_directory("day=1")
+        handle = write_part(store, DATA, tail=TAIL)
+        killer = KillAt(number, "after", only=CHANGING_CALLS)
+        assert in_child(lambda h=handle, k=killer: publish(h, k)) < 0, recorder.names[number - 1]  # type: ignore[misc]
+        store.publish(handle, cut)
+        assert finished_bytes(store, handle) == DATA
+
+
+LOST: list[tuple[str, Exception]] = [
+    ("rename", OSError("connection reset")),
+    ("rename", FileNotFoundError("rename source is not found, said the second attempt")),
+    ("recover_lease", OSError("connection reset")),
+]
+
+
+@pytest.mark.parametrize(("call", "error"), LOST)
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_lost_reply_of_a_publish_is_decided_by_looking(
+    opener: Opener, call: str, error: Exception, number: int
+) -> None:
+    """A call was done and its reply lost; hdfs-native may have repeated it. Publishing succeeds, now or when repeated."""
+    store = opener()
+    handle = write_part(store, DATA)
+    faulty = opener(FailAt(number, error, applied=True, only={call}))
+    try:
+        faulty.publish(handle, "rewrite")
+    except StoreError:
+        assert call == "recover_lease"
+        faulty.publish(handle, "rewrite")
+    assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
+
+
+@pytest.mark.parametrize("error", [OSError("connection reset"), FileNotFoundError("the second attempt")])
+def test_a_lost_reply_of_close_for_commit_is_decided_by_looking(opener: Opener, error: Exception) -> None:
+    """The part is pending if it is there under that name alone."""
+    stream = opener(FailAt(1, error, applied=True, only={"rename"})).create(new_part())
+    stream.write(DATA)
+    handle = stream.close_for_commit()
+    assert files_in(opener()) == {handle.path_of(handle.pending): len(DATA)}
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_stream_that_failed_is_poisoned(opener: Opener, call: str) -> None:
+    """Nobody knows which bytes are durable, so it can only be closed; the lease is free afterwards."""
+    stream = opener(FailAt(2, RuntimeError('DataTransferError("x")'), only={call})).create(new_part())
+    stream.write(DATA)
+    handle = stream.persist()
+    with pytest.raises(StoreError):
+        _write_and_persist(stream)
+    for verb in (stream.persist, stream.verify, stream.close_for_commit):
+        with pytest.raises(StoreError, match="lost to this process"):
+            verb()
+    stream.close()
+    opener().publish(handle, "rewrite")
+    assert finished_bytes(opener(), handle) == DATA
+
+
+def test_a_part_that_lost_bytes_is_missing(opener: Opener, raw: hdfs_native.Client, hdfs_directory: str) -> None:
+    """A staged file that is shorter than vouched for is refused under each of its names."""
+    store = opener()
+    for name in ("in_progress", "pending"):
+        handle = new_part(name=f"part-{name}")
+        raw.create(f"{hdfs_directory}/{handle.path_of(getattr(handle, name))}").close()
+        with pytest.raises(PartMissing):
+            store.publish(handle.at(1), "truncate")
+
+
+def test_a_directory_in_the_place_of_a_part_is_a_conflict(
+    opener: Opener, raw: hdfs_native.Client, hdfs_directory: str
+) -> None:
+    """A rename onto a directory does not move the file into it."""
+    store = opener()
+    handle = write_part(store, DATA, state="pending")
+    raw.mkdirs(f"{hdfs_directory}/{handle.path_of(handle.name)}", create_parent=True)
+    with pytest.raises(PartfileError, match="is a directory"):
+        store.publish(handle, "truncate")
+    assert files_in(store) == {handle.path_of(handle.pending): len(DATA)}
+
+
+def test_a_part_is_resumed_in_this_process_only_after_it_was_closed(opener: Opener) -> None:
+    """The one client of a process holds all its leases, and still lets no second stream in."""
+    store = opener()
+    stream = store.create(new_part())
+    handle = stream.persist()
+    with pytest.raises(LeaseUnavailable):
+        store.resume(handle)
+    stream.close()
+    store.resume(handle).close()
+
+
+def test_a_forked_child_has_a_client_of_its_own_and_ends_by_itself(opener: Opener) -> None:
+    """It writes through the store it inherited, and its end does not wait for the threads of its parent's client."""
+    store = opener()
+    stream = store.create(new_part(name="parents"))
+    stream.write(DATA)
+    child = os.fork()
+    if child == 0:
+        store.create_file("childs", b"x")
+        sys.exit(0)
+    deadline = time.monotonic() + 20
+    ended, status = 0, 0
+    while not ended and time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.05)
+    if not ended:
+        os.kill(child, 9)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert store.read_file("childs", 9) == b"x"
+    assert stream.close_for_commit().valid_length == len(DATA)
+
+
+def test_reading_wants_a_base_that_is_there(opener: Opener, hdfs: HdfsCluster) -> None:
+    """A typing error in a URL is no empty store."""
+    with pytest.raises(NotFound):
+        HdfsStore(f"{hdfs.url}/nowhere", create_base=False)
+
+
+def _write_and_persist(stream: Any) -> None:
+    stream.write(TAIL)
+    stream.persist()
