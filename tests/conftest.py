@@ -7,10 +7,14 @@ import random
 import secrets
 import sys
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from skipped_servers import report, skip_tests_of, skipped_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 # Workers must run this interpreter: any other python3 on the PATH lacks partfile.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -53,8 +57,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     skip_tests_of(skipped_servers(os.environ), items, config.rootpath)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what ``PARTFILE_SKIP`` has left out."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """Say what ``PARTFILE_SKIP`` has left out, below everything else."""
+    yield
     report(skipped_servers(os.environ), terminalreporter)
 
 

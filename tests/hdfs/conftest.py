@@ -1,4 +1,4 @@
-"""Real HDFS for tests: one for all that leave its servers alone, and one a module for those that kill them."""
+"""Real HDFS for tests: one for all that leave its servers alone, and one for those that kill them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def _mortal_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
     with _cluster(tmp_path_factory.mktemp("mortal-hdfs")) as cluster:
         yield cluster
@@ -31,7 +31,7 @@ def _mortal_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsClust
 
 @pytest.fixture
 def own_hdfs(_mortal_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
-    """A running HDFS whose servers may be killed and paused; it is made whole again for the module's next test."""
+    """A running HDFS whose servers may be killed and paused; it is made whole again for the next test."""
     yield _mortal_hdfs
     _mortal_hdfs.mend()
 

@@ -30,6 +30,7 @@ _HEARTBEAT_IS_FRESH_S = 3
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATANODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 _ADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
+_SHELL = "org.apache.hadoop.fs.FsShell"
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LOG_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -86,6 +87,11 @@ class HdfsCluster:
     def http_address(self) -> str:
         """Host and port of the NameNode's web server, which serves WebHDFS."""
         return f"127.0.0.1:{self._ports.namenode_http}"
+
+    @property
+    def datanode_http_address(self) -> str:
+        """Host and port of the DataNode's web server."""
+        return f"127.0.0.1:{self._ports.datanode_http}"
 
     @property
     def process_ids(self) -> tuple[int, int]:
@@ -181,6 +187,11 @@ class HdfsCluster:
         """
         return self._run(_ADMIN, *arguments)
 
+    def create_snapshot(self, directory: str, name: str) -> None:
+        """Take a snapshot of a directory, which becomes one that allows snapshots."""
+        self.administer("-allowSnapshot", directory)
+        self._run(_SHELL, "-fs", self.url, "-createSnapshot", directory, name)
+
     def operations(self) -> Counter[str]:
         """How often the NameNode has been asked for what, since it was started; subtract two to count between them.
 
@@ -226,7 +237,7 @@ class HdfsCluster:
 
     def _datanode_is_ready(self) -> bool:
         # The NameNode goes on counting a DataNode for ten minutes after it died, so this one is asked itself.
-        state = self._bean(f"127.0.0.1:{self._ports.datanode_http}", "DataNode,name=DataNodeInfo")
+        state = self._bean(self.datanode_http_address, "DataNode,name=DataNodeInfo")
         actors = json.loads(state.get("BPServiceActorInfo") or "[]")
         return any(
             actor["ActorState"] == "RUNNING" and int(actor["LastHeartbeatResponseTime"]) <= _HEARTBEAT_IS_FRESH_S
