@@ -24,11 +24,12 @@ OTHERS = {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "renewLease
 UNEVEN = {"complete"}
 """Asked again after 500 ms where the DataNode has not reported the block yet."""
 
+# A call that fails is counted under its exception: here recoverLease where nothing has the pending name.
 A_BATCH = {"append": 1, "getFileInfo": 2, "fsync": 1, "complete": 1}
 CREATE_AND_COMMIT = {"create": 1, "addBlock": 1, "fsync": 1, "rename2": 1, "complete": 1}
 PUBLISH_PENDING = {"getFileInfo": 2, "recoverLease": 1, "rename2": 1}
-PUBLISH_IN_PROGRESS = {"getFileInfo": 3, "recoverLease": 2, "rename2": 2}
-PUBLISH_AGAIN = {"getFileInfo": 2, "recoverLease": 1}
+PUBLISH_IN_PROGRESS = {"getFileInfo": 3, "fileNotFoundException": 1, "recoverLease": 1, "rename2": 2}
+PUBLISH_AGAIN = {"getFileInfo": 2, "fileNotFoundException": 1}
 CREATE_FILE = {"create": 1, "addBlock": 1, "fsync": 1, "complete": 1, "rename2": 1}
 
 
