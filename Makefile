@@ -1,4 +1,5 @@
 # partfile: `make demo` and `make test` need only Python 3.11+ and Java 17+ on the machine; everything else goes into .venv.
+# The tests on HDFS also need Maven, once, to fetch Hadoop's servers into ~/.cache/partfile.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,7 +22,7 @@ unexport PYTHONPATH SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.installed-dev ## Build .venv with everything for development (fast when nothing changed)
@@ -33,6 +34,10 @@ demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three S
 .PHONY: test
 test: java setup ## Run every test; ARGS="-k name" selects
 	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-hdfs
+test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out)
+	@$(BIN)/python -m pytest tests/hdfs $(ARGS)
 
 .PHONY: items
 items: setup ## Print which items of the snapshot core's list the tests check

@@ -120,6 +120,9 @@ def _result_of(reopen: Callable[[], Store], work: Callable[[Store], Any]) -> byt
 class ContractBase:
     """Fixtures of the suite. A subclass must override ``reopen``, and may override the others."""
 
+    leases_end_with_their_process = True
+    """False for a store on which the lease of a process that was killed lives on for a while."""
+
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:
         """A function that opens one more independent store on the base of this test; the base starts out empty."""

@@ -170,7 +170,7 @@ class PartContract(ContractBase):
             other.resume(handle).close()
 
     def test_resume_is_refused_while_another_process_holds_the_part(self, store: Store, elsewhere: Elsewhere) -> None:
-        """The lease keeps out other processes and ends with the process that held it."""
+        """The lease keeps out other processes; where the store promises it, it ends with the process that held it."""
         needs(store, "append", "lease")
         handle = write_part(store, D1)
         held: list[PartStream] = []
@@ -178,7 +178,8 @@ class PartContract(ContractBase):
             assert result is None
             with pytest.raises(LeaseUnavailable):
                 store.resume(handle)
-        store.resume(handle).close()
+        if self.leases_end_with_their_process:
+            store.resume(handle).close()
 
     @pytest.mark.parametrize("difference", [-1, 1])
     def test_resume_is_refused_at_another_length(self, store: Store, difference: int) -> None:

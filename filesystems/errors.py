@@ -9,6 +9,7 @@ PartfileError
 │   │   ├── AlreadyExists       the name is taken; nothing was written
 │   │   ├── NotFound            the name is not there
 │   │   ├── LeaseUnavailable    somebody else holds the lease of the part
+│   │   ├── NotReady            the store refuses for now (safe mode, recovery, failover); later it may not
 │   │   ├── FileTooLarge        a file is longer than its reader would take
 │   │   ├── StateTooLarge       state is larger than the checkpoint storage takes
 │   │   └── SnapshotCancelled   the snapshot was given up while it was being written
@@ -97,6 +98,10 @@ class NotFound(NotApplied):
 
 class LeaseUnavailable(NotApplied):
     """Somebody else holds the lease of the part."""
+
+
+class NotReady(NotApplied):
+    """The store refuses for now, as in safe mode, during a recovery or a failover; the same call may succeed later."""
 
 
 class FileTooLarge(NotApplied):

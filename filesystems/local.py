@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Self
 from partfile.filesystems import local_files, local_parts, local_stream
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.local_errors import translated
-from partfile.filesystems.local_tree import LocalTree, check_handle
-from partfile.filesystems.port import Capabilities, StoredFile, check_relative_path
+from partfile.filesystems.local_tree import LocalTree
+from partfile.filesystems.part_names import check_handle
+from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile, check_relative_path
 from partfile.filesystems.posix import PosixCalls
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from partfile.filesystems.port import Cut, PartHandle
-
-STATE_DIRECTORY = "_partfile"
 
 
 class LocalStore:
@@ -51,7 +50,15 @@ class LocalStore:
     @property
     def capabilities(self) -> Capabilities:
         """Everything but sharing, which a path does not tell: the marker proves it (S13)."""
-        return Capabilities(append=True, lease=True, truncate=True, no_replace=True, durable=True, shared=False)
+        return Capabilities(
+            append=True,
+            lease=True,
+            fence=False,
+            truncate=True,
+            no_replace=True,
+            durable=True,
+            shared=False,
+        )
 
     def create(self, handle: PartHandle) -> local_stream.LocalPartStream:
         """See ``PartStore.create``."""

@@ -7,20 +7,10 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import (
-    AlreadyExists,
-    CommitConflict,
-    NotApplied,
-    NotFound,
-    OutcomeUnknown,
-    PartMissing,
-    StoreError,
-)
+from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound, OutcomeUnknown, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from partfile.filesystems.port import PartHandle
 
 _SPACE = "Free space or raise the quota on this file system; the job can then be restarted."
 _ACCESS = "Give the user that runs this process read, write and search permission on the directory."
@@ -94,29 +84,6 @@ def translated_as_unknown(doing: str, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise unknown_outcome(error, doing, path) from error
-
-
-def part_conflict(handle: PartHandle, reason: str) -> CommitConflict:
-    """Bytes that are not ours stand where a part should be published."""
-    return CommitConflict(
-        f"part {handle.path_of(handle.name)!r} cannot be published: {reason}",
-        hint="Nothing was replaced. Find out who wrote it; move it away and recover, or keep it and accept the loss.",
-        path=handle.path_of(handle.name),
-    )
-
-
-def part_missing(handle: PartHandle, reason: str) -> PartMissing:
-    """A part that a completed checkpoint vouches for is gone."""
-    return PartMissing(
-        f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is missing: {reason}",
-        hint="Committed rows are gone: put the file back. If a consumer moved it, run once with accept_missing=True.",
-        path=handle.path_of(handle.name),
-    )
-
-
-def part_too_short(handle: PartHandle, size: int) -> PartMissing:
-    """A part has lost bytes that a completed checkpoint vouches for."""
-    return part_missing(handle, f"only {size} bytes are left, {handle.valid_length - size} are gone")
 
 
 def _reason(error: OSError) -> str:

@@ -8,9 +8,9 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import AlreadyExists, ConfigError, FileTooLarge, NotApplied, NotFound
+from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotApplied, NotFound
 from partfile.filesystems.local_errors import store_error, translated
-from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.part_names import split_path
 from partfile.filesystems.tokens import new_token
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MAX_ATTEMPTS = 100
 
 def create_whole(tree: LocalTree, path: str, data: bytes) -> None:
     """Create a file exclusively and whole or not at all; see ``MetadataStore.create_file``."""
-    parent, name = split(path)
+    parent, name = split_path(path)
     with tree.directory(parent, create=True) as directory:
         if tree.status(directory, name, path) is None and _create_by_link(tree, directory, path, data):
             return
@@ -33,7 +33,7 @@ def create_whole(tree: LocalTree, path: str, data: bytes) -> None:
 
 def _create_by_link(tree: LocalTree, directory: int, path: str, data: bytes) -> bool:
     """Create a whole file; False if the name is taken."""
-    parent, name = split(path)
+    parent, name = split_path(path)
     temporary = f"_tmp.{new_token()}"
     with translated("create", tree.shown(path)):
         descriptor = tree.calls.create(directory, temporary)
@@ -60,7 +60,7 @@ def _create_by_link(tree: LocalTree, directory: int, path: str, data: bytes) -> 
 
 def read_whole(tree: LocalTree, path: str, max_bytes: int) -> bytes:
     """Read a whole file; see ``MetadataStore.read_file``."""
-    parent, name = split(path)
+    parent, name = split_path(path)
     with tree.directory(parent) as directory:
         descriptor = tree.open_regular(directory, name, path, "read")
     try:
@@ -78,7 +78,7 @@ def read_whole(tree: LocalTree, path: str, max_bytes: int) -> bytes:
 
 def is_file(tree: LocalTree, path: str) -> bool:
     """Whether a regular file is there now."""
-    parent, name = split(path)
+    parent, name = split_path(path)
     try:
         with tree.directory(parent) as directory:
             status = tree.status(directory, name, path)
@@ -98,14 +98,14 @@ def names_in(tree: LocalTree, path: str) -> list[str]:
 
 def delete_one(tree: LocalTree, path: str) -> None:
     """Delete one file by its literal name; absent counts as done."""
-    parent, name = split(path)
+    parent, name = split_path(path)
     with suppress(NotFound), tree.directory(parent) as directory:
         tree.drop_name(directory, name, path)
 
 
 def delete_flat(tree: LocalTree, path: str) -> None:
     """Delete a directory and the files directly in it; absent counts as done."""
-    parent, name = split(path)
+    parent, name = split_path(path)
     for _ in range(MAX_ATTEMPTS):
         try:
             with tree.directory(path) as directory, translated("list", tree.shown(path)):
@@ -145,7 +145,7 @@ class Markers:
         """Lock the marker, making it if need be; see ``MetadataStore.hold_marker``."""
         if path in self._held and os.getpid() != self._process:
             return False
-        parent, name = split(path)
+        parent, name = split_path(path)
         with self._tree.directory(parent, create=True) as directory:
             if path in self._held:
                 if self._tree.names(directory, name, path, self._held[path]):
@@ -170,7 +170,7 @@ class Markers:
 
     def is_held(self, path: str) -> bool:
         """Whether somebody holds the marker; see ``MetadataStore.marker_is_held``."""
-        parent, name = split(path)
+        parent, name = split_path(path)
         try:
             with self._tree.directory(parent) as directory:
                 descriptor = self._tree.open_regular(directory, name, path, "read")
@@ -213,11 +213,3 @@ class Markers:
             if not self._tree.calls.lock_shared(descriptor):
                 return False
         raise NotApplied(f"marker {self._tree.shown(path)!r} is being looked at all the time; try again", path=path)
-
-
-def split(path: str) -> tuple[str, str]:
-    """Split a relative path into its directory and its name."""
-    parent, _, name = check_relative_path(path).rpartition("/")
-    if not name:
-        raise ConfigError(f"{path!r} names no file below the base", path=path)
-    return parent, name

@@ -19,11 +19,13 @@ from partfile.filesystems.errors import (
     OutcomeUnknown,
     StoreError,
 )
-from partfile.filesystems.local_copy import copy_prefix, with_fresh_token
-from partfile.filesystems.local_errors import part_conflict, part_missing, part_too_short, translated
+from partfile.filesystems.local_copy import copy_prefix
+from partfile.filesystems.local_errors import translated
 from partfile.filesystems.local_files import MAX_ATTEMPTS, create_whole, read_whole
 from partfile.filesystems.local_stream import rename_back, rename_part
 from partfile.filesystems.local_tree import LocalTree, identity
+from partfile.filesystems.part_errors import part_conflict, part_missing, part_too_short
+from partfile.filesystems.part_names import with_fresh_token
 
 if TYPE_CHECKING:
     import os

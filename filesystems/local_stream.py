@@ -6,9 +6,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import LeaseUnavailable, NotApplied, NotFound, PartfileError
+from partfile.filesystems.errors import NotApplied, NotFound
 from partfile.filesystems.local_errors import store_error, translated
 from partfile.filesystems.local_tree import identity
+from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
 
 if TYPE_CHECKING:
     from partfile.filesystems.local_tree import LocalTree
@@ -36,7 +37,7 @@ def resume_part(tree: LocalTree, handle: PartHandle) -> LocalPartStream:
             descriptor = tree.open_regular(directory, handle.in_progress, _path(handle), "append")
             _take(tree, directory, handle, descriptor)
     except NotFound as error:
-        raise _refused(handle, "it is no longer under its in-progress name") from error
+        raise part_refused(handle, "it is no longer under its in-progress name") from error
     return LocalPartStream(tree, handle, descriptor, is_new=False)
 
 
@@ -52,7 +53,7 @@ def _take(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) 
         raise
     if refusal:
         tree.release(descriptor, path, locked=locked)
-        raise _refused(handle, refusal)
+        raise part_refused(handle, refusal)
 
 
 def _why_refused(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> str:
@@ -68,14 +69,6 @@ def _why_refused(tree: LocalTree, directory: int, handle: PartHandle, descriptor
 
 def _path(handle: PartHandle) -> str:
     return handle.path_of(handle.in_progress)
-
-
-def _refused(handle: PartHandle, reason: str) -> LeaseUnavailable:
-    return LeaseUnavailable(
-        f"part {handle.path_of(handle.name)!r} cannot be appended to: {reason}",
-        hint="Leave it alone and start a new part; the coordinator will cut and publish it.",
-        path=_path(handle),
-    )
 
 
 class LocalPartStream:
@@ -155,9 +148,9 @@ class LocalPartStream:
         with self._tree.directory(self._handle.bucket) as directory:
             status = self._tree.status(directory, self._handle.in_progress, self._path)
         if status is None or identity(status) != identity(self._tree.status_open(descriptor, self._path)):
-            raise _refused(self._handle, "it is no longer under its in-progress name")
+            raise part_refused(self._handle, "it is no longer under its in-progress name")
         if status.st_size != self._position:
-            raise _refused(self._handle, f"it has {status.st_size} bytes instead of {self._position}")
+            raise part_refused(self._handle, f"it has {status.st_size} bytes instead of {self._position}")
 
     def close_for_commit(self) -> PartHandle:
         """Persist, rename to the pending name, release the lock."""
@@ -177,17 +170,9 @@ class LocalPartStream:
 
     def _usable(self) -> int:
         if os.getpid() != self._process:
-            raise PartfileError(
-                f"part {self._path!r} was opened by process {self._process} and is used by process {os.getpid()}",
-                hint="A part belongs to the process that opened it; open parts after the fork, in the child.",
-                path=self._path,
-            )
+            raise part_of_another_process(self._path, self._process, os.getpid())
         if self._failure:
-            raise NotApplied(
-                f"part {self._path!r} is lost to this process: {self._failure}",
-                hint="Close it and start another part; never persist this one.",
-                path=self._path,
-            )
+            raise part_lost(self._path, self._failure)
         return self._usable_descriptor()
 
     def _usable_descriptor(self) -> int:

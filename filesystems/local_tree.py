@@ -16,7 +16,6 @@ from partfile.filesystems.port import check_relative_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from partfile.filesystems.port import PartHandle
     from partfile.filesystems.posix import Access, PosixCalls
 
 Identity = tuple[int, int]
@@ -25,19 +24,6 @@ Identity = tuple[int, int]
 def identity(status: os.stat_result) -> Identity:
     """What tells one file from every other: device and inode."""
     return status.st_dev, status.st_ino
-
-
-def check_handle(handle: PartHandle) -> PartHandle:
-    """Return the handle if none of its names leaves its bucket; it may have been made around its validation.
-
-    Raises:
-        ConfigError: One of them does.
-    """
-    check_relative_path(handle.bucket)
-    for name in (handle.name, handle.in_progress, handle.pending, handle.sidecar):
-        if not name or "/" in check_relative_path(name):
-            raise ConfigError(f"{name!r} is not a file name", path=name)
-    return handle
 
 
 class LocalTree:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.hadoop_configuration import read_configuration
+from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local import LocalStore
 
 if TYPE_CHECKING:
@@ -17,16 +20,21 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
-_SUPPORTED = "a plain path or file://"
+_SUPPORTED = "a plain path, file:// or hdfs://"
+_INSTEAD = {
+    "viewfs": "A view is resolved by its clients alone; name the cluster behind it: hdfs://name-service/path.",
+    "webhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
+    "swebhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
+}
 
 
 def open_store(url: str, storage_options: Mapping[str, object] | None = None, *, create_base: bool = True) -> Store:
     """Open the store at ``url``.
 
     Args:
-        url: A plain path, taken literally and relative to the working directory, or a ``file:`` URL, which is
-            percent-decoded and must be absolute.
-        storage_options: What the store's client needs; none for local files.
+        url: A plain path, taken literally and relative to the working directory; a ``file:`` URL, which is
+            percent-decoded and must be absolute; or an ``hdfs:`` URL, which is literal as Hadoop takes it.
+        storage_options: What the store's client needs; none for local files, for HDFS see ``HdfsOptions``.
         create_base: Make the base directory and what is missing above it with the first file; False for reading, which
             needs one that is there.
 
@@ -34,15 +42,19 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
         A store that the caller closes.
 
     Raises:
-        ConfigError: The scheme is not supported, the URL names another host, or an option is unknown.
+        ConfigError: The scheme is not supported, its package is not installed, the URL names another host, or an
+            option is unknown.
         NotApplied: The base is missing, or cannot be written to.
     """
+    if _is_hdfs(url):
+        return _open_hdfs(url, storage_options, create_base=create_base)
+    path = local_path(url)
     if storage_options:
         raise ConfigError(
             f"local files take no storage_options, got {sorted(storage_options)}",
             hint="Leave storage_options out, or check the URL.",
         )
-    return LocalStore(local_path(url), create_base=create_base)
+    return LocalStore(path, create_base=create_base)
 
 
 def options_for(url: str, base: str, storage_options: Mapping[str, object]) -> Mapping[str, object]:
@@ -74,7 +86,10 @@ def check_url(url: str) -> None:
     Raises:
         ConfigError: The scheme is not supported, or the URL names another host or is relative.
     """
-    local_path(url)
+    if _is_hdfs(url):
+        HdfsUrl.of(url)
+    else:
+        local_path(url)
 
 
 def local_path(url: str) -> str:
@@ -92,18 +107,19 @@ def local_path(url: str) -> str:
     if scheme != "file":
         raise ConfigError(
             f"no store for scheme {scheme!r}",
-            hint=f"Supported: {_SUPPORTED}. A local path that begins like this can be written as ./{scheme}:...",
+            hint=_INSTEAD.get(scheme)
+            or f"Supported: {_SUPPORTED}. A local path that begins like this can be written as ./{scheme}:...",
         )
     return _path_of_file_url(url, url[match.end() :])
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Whether two paths or URLs name the same place, whichever way they are written; links are followed.
+    """Whether two paths or URLs name the same place, whichever way they are written; local links are followed.
 
     Raises:
         ConfigError: One of them is of no store that there is.
     """
-    return os.path.realpath(local_path(one)) == os.path.realpath(local_path(other))
+    return path_inside(one, other) == ()
 
 
 def absolute(url: str) -> str:
@@ -117,8 +133,47 @@ def path_inside(path: str, base: str) -> tuple[str, ...] | None:
     Raises:
         ConfigError: One of them is of no store that there is.
     """
-    inner, outer = (PurePosixPath(os.path.realpath(local_path(one))) for one in (path, base))
-    return inner.relative_to(outer).parts if inner.is_relative_to(outer) else None
+    inner, outer = _Place.of(path), _Place.of(base)
+    if inner.file_system != outer.file_system or not inner.path.is_relative_to(outer.path):
+        return None
+    return inner.path.relative_to(outer.path).parts
+
+
+class _Place(NamedTuple):
+    """What two spellings of one place have in common."""
+
+    file_system: str
+    path: PurePosixPath
+
+    @classmethod
+    def of(cls, url: str) -> _Place:
+        if _is_hdfs(url):
+            parsed = HdfsUrl.of(url)
+            return cls(f"hdfs://{parsed.file_system or _default_file_system()}", PurePosixPath(parsed.path))
+        return cls("file", PurePosixPath(os.path.realpath(local_path(url))))
+
+
+def _is_hdfs(url: str) -> bool:
+    match = _SCHEME.match(url)
+    return match is not None and match.group(1).lower() == "hdfs"
+
+
+def _default_file_system() -> str:
+    """Where ``hdfs:///path`` leads: the authority of ``fs.defaultFS``, empty if that is no HDFS."""
+    default = read_configuration(os.environ).value("fs.defaultFS")
+    return HdfsUrl.of(default).file_system if _is_hdfs(default) else ""
+
+
+def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:
+    # Only who opens such a URL needs the package, and nobody else should wait for its import.
+    if find_spec("hdfs_native") is None:
+        raise ConfigError(
+            f"{url!r} needs the package hdfs-native, which is not installed", hint="pip install 'partfile[hdfs]'"
+        )
+    from partfile.filesystems.hdfs import HdfsStore  # noqa: PLC0415
+    from partfile.filesystems.hdfs_options import HdfsOptions  # noqa: PLC0415
+
+    return HdfsStore(url, HdfsOptions.of(storage_options), create_base=create_base)
 
 
 def _path_of_file_url(url: str, rest: str) -> str:

@@ -24,6 +24,9 @@ Cut = Literal["auto", "truncate", "rewrite", "valid-length"]
 PartState = Literal["in-progress", "pending", "finished", "sidecar"]
 
 MAX_SEGMENT_BYTES = 255
+STATE_DIRECTORY = "_partfile"
+"""Directory of partfile's own state directly below a base; no part is ever in it."""
+
 _FORBIDDEN_IN_SEGMENT = re.compile("[\x00-\x1f\x7f/]")
 
 
@@ -123,6 +126,9 @@ class Capabilities(Persisted):
     """An in-progress part can be appended to by a later process; else parts roll at every checkpoint."""
     lease: bool
     """Two processes cannot append to one part at once."""
+    fence: bool
+    """A coordinator can take the lease from whoever holds it, after which not one byte of his counts; else a part whose
+    lease cannot be had is copied."""
     truncate: bool
     """A part can be cut in place."""
     no_replace: bool
@@ -227,9 +233,10 @@ class PartStore(Protocol):
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
         """Cut the part to its valid length and make it pending (S3). Only a coordinator calls this.
 
-        Takes the lease first. Idempotence: a part that is settled or published already is left as it is. A part that
-        cannot be leased is copied: its valid prefix, to a file with a fresh token, which is then pending; the returned
-        handle names it. With ``cut="valid-length"`` a part that is too long gets its sidecar instead of being cut.
+        Takes the lease first, from whoever holds it where the store can fence him. Idempotence: a part that is settled
+        or published already is left as it is. A part that cannot be leased is copied: its valid prefix, to a file with
+        a fresh token, which is then pending; the returned handle names it. With ``cut="valid-length"`` a part that is
+        too long gets its sidecar instead of being cut.
 
         Raises:
             PartMissing: It is under none of its names, or shorter than its valid length.

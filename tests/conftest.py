@@ -1,4 +1,4 @@
-"""What every test shares: one printed seed for all randomness, hypothesis profiles, an environment for Spark."""
+"""What every test shares: one printed seed for all randomness, hypothesis profiles, environment, servers left out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import random
 import secrets
 import sys
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from skipped_servers import report, skip_tests_of, skipped_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 # Workers must run this interpreter: any other python3 on the PATH lacks partfile.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -27,6 +32,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Draw one seed for pytest-randomly (order and random.seed) and hypothesis; ``--randomly-seed`` repeats both."""
+    skipped_servers(os.environ)  # Unknown names are refused before anything runs.
     if config.getoption("randomly_seed", None) == "default":
         config.option.randomly_seed = secrets.randbits(32)
     seed = config.getoption("randomly_seed", None)
@@ -44,6 +50,18 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--items``, which goes with ``--collect-only``."""
     parser.addoption("--items", action="store_true", help="print the ids of the snapshot list that the tests check")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what ``PARTFILE_SKIP`` leaves out."""
+    skip_tests_of(skipped_servers(os.environ), items, config.rootpath)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """Say what ``PARTFILE_SKIP`` has left out, below everything else."""
+    yield
+    report(skipped_servers(os.environ), terminalreporter)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

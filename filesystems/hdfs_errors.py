@@ -1,0 +1,164 @@
+"""From what hdfs-native raises to the tree of errors: the one table of the HDFS store.
+
+hdfs-native tells apart by class only whether a file is missing, whether it is there already and whether the network
+failed. The rest is a RuntimeError whose text names a Java class of the NameNode's or an error of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import NamedTuple
+
+from partfile.filesystems.errors import (
+    AlreadyExists,
+    ConfigError,
+    LeaseUnavailable,
+    NotApplied,
+    NotFound,
+    NotReady,
+    OutcomeUnknown,
+    PartfileError,
+)
+
+
+class Verdict(Enum):
+    """What an error of a call says of it."""
+
+    MISSING = auto()
+    """Nothing is under the name."""
+    TAKEN = auto()
+    """Something is under the name already."""
+    LEASED = auto()
+    """Somebody holds the lease, or did a moment ago and HDFS is closing his file."""
+    UNREADY = auto()
+    """HDFS refuses for the time being and says so; nothing happened."""
+    DENIED = auto()
+    """This user may not."""
+    FULL = auto()
+    """A quota or the DataNodes have no room."""
+    REFUSED = auto()
+    """It will never do this."""
+    MISCONFIGURED = auto()
+    """The client cannot even try."""
+    UNKNOWN = auto()
+    """Anything else: the network, a DataNode, an error that nobody sorted."""
+
+
+_JAVA_CLASSES = {
+    "FileNotFoundException": Verdict.MISSING,
+    "FileAlreadyExistsException": Verdict.TAKEN,
+    "AlreadyBeingCreatedException": Verdict.LEASED,
+    "RecoveryInProgressException": Verdict.LEASED,
+    "LeaseExpiredException": Verdict.LEASED,
+    "SafeModeException": Verdict.UNREADY,
+    "RetriableException": Verdict.UNREADY,
+    "StandbyException": Verdict.UNREADY,
+    "ObserverRetryOnActiveException": Verdict.UNREADY,
+    "AccessControlException": Verdict.DENIED,
+    "AuthorizationException": Verdict.DENIED,
+    "InvalidToken": Verdict.DENIED,
+    "SaslException": Verdict.DENIED,
+    "NSQuotaExceededException": Verdict.FULL,
+    "DSQuotaExceededException": Verdict.FULL,
+    "QuotaByStorageTypeExceededException": Verdict.FULL,
+    "InvalidPathException": Verdict.REFUSED,
+    "ParentNotDirectoryException": Verdict.REFUSED,
+    "PathComponentTooLongException": Verdict.REFUSED,
+    "MaxDirectoryItemsExceededException": Verdict.REFUSED,
+    "PathIsNotEmptyDirectoryException": Verdict.REFUSED,
+    "UnresolvedPathException": Verdict.REFUSED,
+    "SnapshotAccessControlException": Verdict.REFUSED,
+    "UnsupportedOperationException": Verdict.REFUSED,
+}
+
+_PLAIN_IO_EXCEPTIONS = (
+    ("minReplication nodes", Verdict.FULL),
+    ("must both be directories", Verdict.TAKEN),
+    ("sufficiently replicated yet", Verdict.UNREADY),
+)
+"""What the NameNode throws as a bare IOException, told apart by its words alone."""
+
+_OWN_ERRORS = {
+    "UnsupportedFeature": Verdict.REFUSED,
+    "UnsupportedErasureCodingPolicy": Verdict.REFUSED,
+    "InvalidArgument": Verdict.MISCONFIGURED,
+    "UrlParseError": Verdict.MISCONFIGURED,
+    "SASLError": Verdict.DENIED,
+    "GSSAPIError": Verdict.DENIED,
+    "NoSASLMechanism": Verdict.DENIED,
+}
+"""Errors that hdfs-native makes itself."""
+
+_JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')
+_OWN_ERROR = re.compile(r"^(\w+)")
+_STACK_TRACE = re.compile(r"(\\n|\n)(\\t|\t)at ")
+
+
+class _Meaning(NamedTuple):
+    kind: type[PartfileError]
+    hint: str
+
+
+_MEANINGS = {
+    Verdict.MISSING: _Meaning(NotFound, ""),
+    Verdict.TAKEN: _Meaning(AlreadyExists, ""),
+    Verdict.LEASED: _Meaning(LeaseUnavailable, ""),
+    Verdict.UNREADY: _Meaning(NotReady, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
+    Verdict.DENIED: _Meaning(NotApplied, "Give this user the permission, or log in: see kerberos_principal and user."),
+    Verdict.FULL: _Meaning(NotApplied, "Free space, raise the quota or add a DataNode; the job can then be restarted."),
+    Verdict.REFUSED: _Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
+    Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
+    Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),
+}
+
+
+def verdict_of(error: Exception) -> Verdict:
+    """What an exception of hdfs-native says of the call that raised it."""
+    if isinstance(error, FileNotFoundError):
+        return Verdict.MISSING
+    if isinstance(error, FileExistsError):
+        return Verdict.LEASED if "Failed to APPEND_FILE" in str(error) else Verdict.TAKEN
+    if isinstance(error, OSError):
+        return Verdict.UNKNOWN
+    text = str(error)
+    java = _JAVA_ERROR.match(text)
+    if java is None:
+        own = _OWN_ERROR.match(text)
+        return _OWN_ERRORS.get(own.group(1), Verdict.UNKNOWN) if own else Verdict.UNKNOWN
+    if java.group(1) == "IOException":
+        return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
+    return _JAVA_CLASSES.get(java.group(1), Verdict.UNKNOWN)
+
+
+def error_of(error: Exception, doing: str, path: str, *, reads: bool) -> PartfileError:
+    """The error of ours for an exception of hdfs-native.
+
+    Args:
+        error: As it was raised.
+        doing: What was tried, to follow "cannot".
+        path: At fault.
+        reads: Whether the call changes nothing, so that it did not happen whatever went wrong.
+
+    Returns:
+        NotApplied or one of its kinds where HDFS said that nothing happened, else OutcomeUnknown.
+    """
+    verdict = verdict_of(error)
+    kind, hint = _MEANINGS[verdict]
+    if kind is OutcomeUnknown and reads:
+        kind = NotApplied
+    return kind(f"cannot {doing} {path!r}: {_first_line(error)}", hint=hint, path=path)
+
+
+def timed_out(doing: str, path: str, timeout_s: float, *, reads: bool) -> PartfileError:
+    """The error for a call that had not returned at its deadline; it may still be done."""
+    kind = NotApplied if reads else OutcomeUnknown
+    return kind(
+        f"cannot {doing} {path!r}: HDFS has not answered within {timeout_s:g} s",
+        hint="Look at NameNode, DataNodes and network, or raise call_timeout_s.",
+        path=path,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return _STACK_TRACE.split(str(error), maxsplit=1)[0].strip() or type(error).__name__

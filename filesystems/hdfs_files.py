@@ -1,0 +1,110 @@
+"""Small whole files on HDFS: checkpoint metadata, state, sidecars."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.errors import (
+    AlreadyExists,
+    FileTooLarge,
+    NotApplied,
+    NotFound,
+    OutcomeUnknown,
+    StoreError,
+)
+from partfile.filesystems.part_names import split_path
+from partfile.filesystems.tokens import new_token
+
+if TYPE_CHECKING:
+    from partfile.filesystems.hdfs_access import HdfsAccess
+
+
+def create_whole(access: HdfsAccess, path: str, data: bytes) -> None:
+    """Create a file exclusively and whole or not at all; see ``MetadataStore.create_file``."""
+    parent, _ = split_path(path)
+    temporary = f"{parent}/_tmp.{new_token()}" if parent else f"_tmp.{new_token()}"
+    try:
+        _write_whole(access, temporary, data)
+    except BaseException as error:
+        _drop(access, temporary)
+        if isinstance(error, AlreadyExists | OutcomeUnknown):
+            # Whatever became of the temporary file, nobody will ever rename it.
+            raise NotApplied(f"{path!r} was not created: {error.message}", hint=error.hint, path=path) from error
+        raise
+    try:
+        access.rename(temporary, path)
+    except (NotFound, OutcomeUnknown) as error:
+        _decide(access, temporary, path, data, error)
+    except BaseException:
+        _drop(access, temporary)
+        raise
+
+
+def _write_whole(access: HdfsAccess, path: str, data: bytes) -> None:
+    writer = access.create(path)
+    if data:
+        access.write(writer, memoryview(data), path)
+        access.sync(writer, path)
+    access.close_file(writer, path)
+
+
+def _drop(access: HdfsAccess, temporary: str) -> None:
+    # Nobody but the call that made it knows the name.
+    with suppress(StoreError):
+        access.delete(temporary)
+
+
+def _decide(access: HdfsAccess, temporary: str, path: str, data: bytes, error: StoreError) -> None:
+    """Find out what became of a creation whose reply was lost.
+
+    Deleting the temporary file decides: if that works, no rename that is still under way can find it.
+    """
+    if access.delete(temporary):
+        raise NotApplied(f"{path!r} was not created: {error.message}", hint=error.hint, path=path) from error
+    try:
+        content = read_whole(access, path, len(data))
+    except FileTooLarge:
+        content = None
+    except NotFound:
+        raise OutcomeUnknown(f"{path!r} may have been created and deleted since", path=path) from error
+    if content != data:
+        raise AlreadyExists(f"{path!r} is there already", path=path) from error
+
+
+def read_whole(access: HdfsAccess, path: str, max_bytes: int) -> bytes:
+    """Read a whole file; see ``MetadataStore.read_file``."""
+    split_path(path)
+    reader = access.open(path)
+    size = len(reader)
+    if size > max_bytes:
+        raise FileTooLarge(f"{access.shown(path)!r} is longer than {max_bytes} bytes", path=path)
+    return access.read(reader, 0, size, path) if size else b""
+
+
+def is_file(access: HdfsAccess, path: str) -> bool:
+    """Whether a file is there now."""
+    split_path(path)
+    status = access.status(path)
+    return status is not None and not status.is_directory
+
+
+def names_in(access: HdfsAccess, path: str) -> list[str]:
+    """The names directly in a directory; empty if it is not there."""
+    return [status.name for status in access.list_status(path) if status.name]
+
+
+def delete_one(access: HdfsAccess, path: str) -> None:
+    """Delete one file by its literal name; absent counts as done."""
+    split_path(path)
+    access.delete(path)
+
+
+def delete_flat(access: HdfsAccess, path: str) -> None:
+    """Delete a directory and the files directly in it; absent counts as done."""
+    split_path(path)
+    inside = access.list_status(path)
+    deeper = [status.name for status in inside if status.is_directory]
+    if deeper:
+        raise NotApplied(f"{access.shown(path)!r} holds the directory {deeper[0]!r}", path=path)
+    access.delete(path, recursive=True)

@@ -1,0 +1,47 @@
+"""Taking the lease of a part from whoever holds it, and waiting until HDFS has closed the file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.backoff import Backoff
+from partfile.filesystems.errors import LeaseUnavailable, NotApplied
+
+if TYPE_CHECKING:
+    from partfile.filesystems.hdfs_access import HdfsAccess
+
+
+def recover_lease(access: HdfsAccess, path: str) -> None:
+    """Fence the writer of a file: afterwards it is closed, and every DataNode refuses him.
+
+    Raises:
+        NotFound: The file is gone.
+        NotApplied: HDFS has not closed it within ``lease_timeout_s``.
+    """
+    # Asked for once: asking again can begin a recovery anew that is about to end (FLINK-18592).
+    if not access.recover_lease(path):
+        _wait_until_closed(access, path, access.options.lease_timeout_s)
+
+
+def _wait_until_closed(access: HdfsAccess, path: str, timeout_s: float) -> None:
+    """Wait until nobody has a file open, neither a writer nor HDFS itself that recovers its lease.
+
+    Raises:
+        NotFound: The file is gone.
+        NotApplied: Somebody still has it open at the deadline.
+    """
+    backoff = Backoff(timeout_s)
+    while True:
+        try:
+            # HDFS has no other question whose answer is yes or no and which disturbs no recovery (FLINK-18592).
+            writer = access.append(path)
+        except LeaseUnavailable as error:
+            if not backoff.pause():
+                raise NotApplied(
+                    f"{access.shown(path)!r}: the recovery of its lease has not ended within {timeout_s:g} s",
+                    hint="Look at the DataNodes that hold the last block of this file; the part is tried again.",
+                    path=path,
+                ) from error
+        else:
+            access.close_file(writer, path)
+            return

@@ -1,0 +1,171 @@
+"""One open in-progress part on HDFS, held by its lease."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.errors import AlreadyExists, LeaseUnavailable, NotApplied, NotFound, StoreError
+from partfile.filesystems.hdfs_names import rename_staged
+from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hdfs_native._internal import RawFileWriter
+
+    from partfile.filesystems.hdfs_access import HdfsAccess
+    from partfile.filesystems.port import PartHandle
+
+_GONE = "it is no longer under its in-progress name"
+
+
+def create_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
+    """Create the in-progress file of ``handle`` and hold its lease; see ``PartStore.create``."""
+    path = handle.path_of(handle.in_progress)
+    if handle.valid_length:
+        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=path)
+    return HdfsPartStream(access, handle, access.create(path))
+
+
+def resume_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
+    """Open an in-progress part as its sole owner; see ``PartStore.resume``."""
+    path = handle.path_of(handle.in_progress)
+    try:
+        writer = access.append(path)
+    except NotFound as error:
+        raise part_refused(handle, _GONE) from error
+    except (LeaseUnavailable, AlreadyExists) as error:
+        raise part_refused(handle, "somebody else holds its lease") from error
+    refusal = "its length cannot be read"
+    try:
+        # Only under the lease: before, whoever had it may have been writing.
+        refusal = _why_refused(access, handle, path)
+    finally:
+        if refusal:
+            with suppress(StoreError):
+                access.close_file(writer, path)
+    if refusal:
+        raise part_refused(handle, refusal)
+    return HdfsPartStream(access, handle, writer)
+
+
+def _why_refused(access: HdfsAccess, handle: PartHandle, path: str) -> str:
+    status = access.status(path)
+    if status is None:
+        return _GONE
+    if status.length_bytes != handle.valid_length:
+        return f"it has {status.length_bytes} bytes instead of {handle.valid_length}"
+    return ""
+
+
+class HdfsPartStream:
+    """An open part. The lease is held from opening to closing, over every persist.
+
+    hdfs-native sends bytes on in packets; persisting sends the last one and waits for every DataNode of the block.
+
+    Args:
+        access: The store's files.
+        handle: The part, as created or as resumed.
+        writer: Open for appending; owned by this object from now on.
+    """
+
+    def __init__(self, access: HdfsAccess, handle: PartHandle, writer: RawFileWriter) -> None:
+        self._access = access
+        self._handle = handle
+        self._path = handle.path_of(handle.in_progress)
+        self._writer = writer
+        self._process = os.getpid()
+        self._position = handle.valid_length
+        self._is_closed = False
+        self._failure = ""
+
+    @property
+    def handle(self) -> PartHandle:
+        """The part at the length of the last persist."""
+        return self._handle
+
+    @property
+    def position(self) -> int:
+        """Bytes handed over so far, durable or not."""
+        return self._position
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of ``data``; a failure poisons the stream."""
+        self._check_usable()
+        rest = memoryview(data).cast("B")
+        if not rest:
+            return
+        self._failure = "a write failed"
+        with self._leased():
+            self._access.write(self._writer, rest, self._path)
+        self._position += len(rest)
+        self._failure = ""
+
+    def persist(self) -> PartHandle:
+        """Make the bytes durable, unless they are; the name was when it was made. A failure poisons the stream."""
+        self._check_usable()
+        if self._position != self._handle.valid_length:
+            self._failure = "persisting it failed"
+            with self._leased():
+                self._access.sync(self._writer, self._path)
+            self._failure = ""
+            self._handle = self._handle.at(self._position)
+        return self._handle
+
+    def verify(self) -> None:
+        """Check that the part is still under its in-progress name.
+
+        Whoever takes the lease renames first, so as long as the name is there nobody has written or cut but us.
+        """
+        self._check_usable()
+        if self._access.status(self._path) is None:
+            raise part_refused(self._handle, _GONE)
+
+    def close_for_commit(self) -> PartHandle:
+        """Persist, rename to the pending name, release the lease.
+
+        In this order, since a lease that was given back first could be taken by the name that others know. A lease
+        follows its file through a rename.
+        """
+        handle = self.persist()
+        self._failure = "it could not be made pending"
+        try:
+            rename_staged(self._access, self._path, handle.path_of(handle.pending))
+        except NotFound as error:
+            raise part_refused(handle, _GONE) from error
+        self._is_closed = True
+        self._access.close_file(self._writer, self._path)
+        return handle
+
+    def close(self) -> None:
+        """Close the file, which releases the lease; a forked child does nothing, for the lease is its parent's."""
+        if self._is_closed or os.getpid() != self._process:
+            return
+        self._is_closed = True
+        try:
+            self._access.close_file(self._writer, self._path)
+        except (NotFound, LeaseUnavailable):
+            # Whoever has the file or its lease by now, it is not this process.
+            return
+        except StoreError:
+            # After a failure that was reported there is nothing to add: the coordinator takes the lease by itself.
+            if not self._failure:
+                raise
+
+    @contextmanager
+    def _leased(self) -> Iterator[None]:
+        """Say of a file that HDFS no longer finds open for us that it was taken away."""
+        try:
+            yield
+        except (NotFound, LeaseUnavailable) as error:
+            raise part_refused(self._handle, "its lease was taken, or it was deleted") from error
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._process:
+            raise part_of_another_process(self._path, self._process, os.getpid())
+        if self._failure:
+            raise part_lost(self._path, self._failure)
+        if self._is_closed:
+            raise NotApplied(f"part {self._path!r} is closed", path=self._path)

@@ -1,0 +1,245 @@
+"""What hdfs-native lacks, over a NameNode's web server: truncate, and the status of a file (WebHDFS)."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from partfile.filesystems.errors import ConfigError, NotApplied, NotReady, OutcomeUnknown
+from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.webhdfs_errors import Reply, error_of_reply, is_standby
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from partfile.filesystems.errors import PartfileError
+    from partfile.filesystems.webhdfs_addresses import WebAddress
+
+_PREFIX = "/webhdfs/v1"
+_READING = frozenset({"GETFILESTATUS"})
+MAX_REPLY_BYTES = 1 << 20
+CONNECT_TIMEOUT_S = 5.0
+"""Longest wait for one server to take a connection, so that the next one is asked in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebFileStatus:
+    """A file or directory as the NameNode sees it."""
+
+    length_bytes: int
+    """Of a file that is being truncated the length before or after, whichever HDFS keeps."""
+    is_file: bool
+    file_id: int
+    """Stays the same over renames; no other file of the file system ever has it."""
+
+
+class _NoAnswer(Exception):
+    """A server that did not answer.
+
+    Args:
+        reason: Why, as messages show it.
+        was_sent: Whether it may have got the request all the same.
+    """
+
+    def __init__(self, reason: str, *, was_sent: bool) -> None:
+        super().__init__(reason)
+        self.was_sent = was_sent
+
+
+class WebHdfs:
+    """Client of the web servers of one name service; asks each in turn until one is active.
+
+    Keeps no connection between two calls, so it may be shared between threads and used after a fork. A request that
+    was sent and got no answer is never sent again. Redirections are not followed.
+
+    Args:
+        addresses: The NameNodes' web servers, at least one.
+        user: Who to be where HDFS asks for no proof.
+        delegation_token: Proof of identity, sent instead of the user's name; shown nowhere.
+        ca_file: Certificates to trust, for TLS; None takes the system's.
+
+    Raises:
+        ConfigError: There is no address, or ``ca_file`` cannot be used.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[WebAddress],
+        *,
+        user: str | None = None,
+        delegation_token: str | None = None,
+        ca_file: str | None = None,
+    ) -> None:
+        if not addresses:
+            raise ConfigError("WebHDFS needs at least one address")
+        self._addresses = tuple(addresses)
+        self._token = delegation_token
+        self._identity = {"delegation": delegation_token} if delegation_token else {"user.name": user} if user else {}
+        self._tls = _tls_context(ca_file) if any(address.is_tls for address in addresses) else None
+        self._active = 0
+
+    def __repr__(self) -> str:
+        return f"WebHdfs({', '.join(map(str, self._addresses))})"
+
+    def truncate(self, path: str, length_bytes: int, timeout_s: float) -> bool:
+        """Cut a closed file to its first ``length_bytes``.
+
+        Atomicity: a reader sees the old length or the new one. Idempotence: the same call again, during the cut or
+        after it, changes nothing: repeat it until it returns True. The length alone is no sign of the end: of a file
+        that a snapshot holds too, it is the new one from the beginning. Durability: once it is answered, the cut
+        survives a crash of the NameNode.
+
+        Args:
+            path: Absolute path in HDFS.
+            length_bytes: At most what the file has.
+            timeout_s: Longest wait for all servers together, in seconds.
+
+        Returns:
+            True when the file has that length and is closed; False when the cut has begun, and goes on at a heartbeat
+            of a DataNode: until then nobody can append.
+
+        Raises:
+            NotFound: There is no file.
+            LeaseUnavailable: Somebody has it open; recover its lease.
+            NotReady: Safe mode, no active NameNode, or a recovery or a cut of this file goes on (another one, or this
+                one where a snapshot holds the file): this call changed nothing, try again.
+            NotApplied: The file is shorter, or no server could be reached.
+            OutcomeUnknown: The answer was lost; the call may be repeated.
+            ConfigError: The user may not, the token is not taken, or the address is not WebHDFS.
+
+        Source: Hadoop's WebHDFS REST API (``TRUNCATE``) and ``FSDirTruncateOp``, as of 3.5.
+        """
+        query = {"op": "TRUNCATE", "newlength": str(length_bytes)}
+        reply, where = self._ask("POST", path, query, timeout_s)
+        finished = reply.content().get("boolean")
+        if reply.is_success and isinstance(finished, bool):
+            return finished
+        raise self._error(reply, where, path, query)
+
+    def status(self, path: str, timeout_s: float) -> WebFileStatus:
+        """Look at a file or directory.
+
+        Args:
+            path: Absolute path in HDFS.
+            timeout_s: Longest wait for all servers together, in seconds.
+
+        Raises:
+            NotFound: It is not there.
+            NotReady: There is no active NameNode: try again.
+            NotApplied: No server answered.
+            ConfigError: The user may not, the token is not taken, or the address is not WebHDFS.
+        """
+        query = {"op": "GETFILESTATUS"}
+        reply, where = self._ask("GET", path, query, timeout_s)
+        status = reply.content().get("FileStatus")
+        if reply.is_success and isinstance(status, dict):
+            length, kind, file_id = status.get("length"), status.get("type"), status.get("fileId")
+            if isinstance(length, int) and isinstance(kind, str) and isinstance(file_id, int):
+                return WebFileStatus(length, kind == "FILE", file_id)
+        raise self._error(reply, where, path, query)
+
+    def _ask(self, method: str, path: str, query: Mapping[str, str], timeout_s: float) -> tuple[Reply, WebAddress]:
+        """The first answer of a server that is not on standby, and who gave it."""
+        target = self._target(path, query)
+        ends_at_s = time.monotonic() + timeout_s
+        problems: list[str] = []
+        kind: type[NotApplied] = NotApplied
+        for turn in range(len(self._addresses)):
+            number = (self._active + turn) % len(self._addresses)
+            address = self._addresses[number]
+            try:
+                reply = self._send(address, method, target, ends_at_s)
+            except _NoAnswer as problem:
+                problems.append(f"{address}: {problem}")
+                if problem.was_sent and method != "GET":
+                    raise _lost(query, path, problems) from problem
+                continue
+            if not is_standby(reply):
+                self._active = number
+                return reply, address
+            problems.append(f"{address} is on standby")
+            kind = NotReady
+        raise kind(
+            f"cannot {query['op']} {path!r} over WebHDFS: {'; '.join(problems)}",
+            hint="Start a NameNode, or set http_address to where it serves WebHDFS.",
+            path=path,
+        )
+
+    def _target(self, path: str, query: Mapping[str, str]) -> str:
+        if not path.startswith("/"):
+            raise ConfigError(f"{path!r} is no absolute path in HDFS", path=path)
+        # A server would take /a/../b for another file.
+        check_relative_path(path[1:])
+        return f"{_PREFIX}{quote(path)}?{urlencode({**query, **self._identity}, quote_via=quote)}"
+
+    def _send(self, address: WebAddress, method: str, target: str, ends_at_s: float) -> Reply:
+        """Ask one server on a connection of its own."""
+        connection = self._connection(address)
+        was_sent = False
+        try:
+            connection.timeout = min(CONNECT_TIMEOUT_S, _left_s(ends_at_s))
+            connection.connect()
+            connection.sock.settimeout(_left_s(ends_at_s))
+            was_sent = True
+            connection.request(method, target, headers={"Accept": "application/json", "Connection": "close"})
+            return _reply(connection, ends_at_s)
+        except ssl.SSLCertVerificationError as error:
+            raise ConfigError(
+                f"the certificate of {address} is not trusted: {error.verify_message}",
+                hint="Let ca_file name the certificates to trust.",
+            ) from error
+        except TimeoutError as error:
+            raise _NoAnswer("no answer in time", was_sent=was_sent) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _NoAnswer(str(error) or type(error).__name__, was_sent=was_sent) from error
+        finally:
+            connection.close()
+
+    def _connection(self, address: WebAddress) -> http.client.HTTPConnection:
+        if address.is_tls:
+            return http.client.HTTPSConnection(address.host, address.port, context=self._tls)
+        return http.client.HTTPConnection(address.host, address.port)
+
+    def _error(self, reply: Reply, where: WebAddress, path: str, query: Mapping[str, str]) -> PartfileError:
+        doing = f"{query['op']} {path!r} at {where}"
+        return error_of_reply(reply, doing, path, reads=query["op"] in _READING, secret=self._token)
+
+
+def _reply(connection: http.client.HTTPConnection, ends_at_s: float) -> Reply:
+    # The connection lets go of its socket when the server closes it, but the answer is still to be read.
+    sock = connection.sock
+    response = connection.getresponse()
+    body = bytearray()
+    while len(body) <= MAX_REPLY_BYTES:
+        sock.settimeout(_left_s(ends_at_s))
+        piece = response.read1(MAX_REPLY_BYTES)
+        if not piece:
+            return Reply(response.status, response.reason, bytes(body))
+        body += piece
+    raise http.client.HTTPException(f"an answer of more than {MAX_REPLY_BYTES} bytes")
+
+
+def _left_s(ends_at_s: float) -> float:
+    left_s = ends_at_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _lost(query: Mapping[str, str], path: str, problems: Sequence[str]) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{query['op']} {path!r} over WebHDFS was sent and not answered: {'; '.join(problems)}",
+        hint="Do it again, or look at the file's length and at the NameNode.",
+        path=path,
+    )
+
+
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"ca_file {ca_file!r} cannot be used: {error}", path=ca_file) from error

@@ -1,0 +1,62 @@
+"""Real HDFS for tests: one for all that leave its servers alone, and one for those that kill them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+import hdfs_native
+import pytest
+from hdfs_cluster import HdfsCluster
+from hdfs_jars import MissingProgram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    """A running HDFS that all tests share; nobody kills it, and each test keeps to a directory of its own."""
+    with _cluster(tmp_path_factory.mktemp("hdfs")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def _mortal_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    with _cluster(tmp_path_factory.mktemp("mortal-hdfs")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_hdfs(_mortal_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
+    """A running HDFS whose servers may be killed and paused; it is made whole again for the next test."""
+    yield _mortal_hdfs
+    _mortal_hdfs.mend()
+
+
+@pytest.fixture
+def hdfs_directory(request: pytest.FixtureRequest, hdfs: HdfsCluster) -> str:
+    """The absolute path of an empty directory of this test's own on the shared HDFS."""
+    return _new_directory(hdfs, request.node.name)
+
+
+@pytest.fixture
+def own_hdfs_directory(request: pytest.FixtureRequest, own_hdfs: HdfsCluster) -> str:
+    """The absolute path of an empty directory of this test's own on the HDFS whose servers may be killed."""
+    return _new_directory(own_hdfs, request.node.name)
+
+
+def _new_directory(cluster: HdfsCluster, test: str) -> str:
+    name = re.sub(r"\W+", "-", test).strip("-")
+    path = f"/{name[:80]}-{secrets.token_hex(4)}"
+    hdfs_native.Client(cluster.url).mkdirs(path)
+    return path
+
+
+def _cluster(directory: Path) -> HdfsCluster:
+    try:
+        return HdfsCluster(directory / "cluster")
+    except MissingProgram as missing:
+        pytest.fail(str(missing), pytrace=False)

@@ -1,0 +1,290 @@
+"""Truncate over WebHDFS on a real NameNode: what it does, how it is refused, and what is known when it goes away."""
+
+from __future__ import annotations
+
+import getpass
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import hdfs_native
+import pytest
+
+from partfile.filesystems.errors import (
+    ConfigError,
+    LeaseUnavailable,
+    NotApplied,
+    NotFound,
+    NotReady,
+    OutcomeUnknown,
+)
+from partfile.filesystems.hadoop_configuration import read_configuration
+from partfile.filesystems.webhdfs import WebHdfs
+from partfile.filesystems.webhdfs_addresses import web_address, web_addresses
+
+if TYPE_CHECKING:
+    from hdfs_cluster import HdfsCluster
+
+TIMEOUT_S = 10.0
+BLOCK_BYTES = 1 << 20
+
+
+def connect(cluster: HdfsCluster, user: str | None = None) -> WebHdfs:
+    """A client that finds the NameNode by the cluster's own configuration."""
+    environment = {"HADOOP_CONF_DIR": str(cluster.configuration_directory)}
+    return WebHdfs(web_addresses(cluster.url, read_configuration(environment)), user=user or getpass.getuser())
+
+
+def create(cluster: HdfsCluster, path: str, data: bytes) -> str:
+    """Create a closed file; returns its path."""
+    options = hdfs_native.WriteOptions(block_size=BLOCK_BYTES)
+    with hdfs_native.Client(cluster.url).create(path, options) as file:
+        file.write(data)
+    return path
+
+
+def read(cluster: HdfsCluster, path: str) -> bytes:
+    """All bytes of a file."""
+    return hdfs_native.Client(cluster.url).read(path).read()
+
+
+def truncate_to_the_end(web: WebHdfs, path: str, length_bytes: int) -> None:
+    """Repeat the call until the cut has finished."""
+    ends_at_s = time.monotonic() + 30
+    while time.monotonic() < ends_at_s:
+        with suppress(NotReady):
+            if web.truncate(path, length_bytes, TIMEOUT_S):
+                return
+        time.sleep(0.05)
+    pytest.fail("the cut never finished")
+
+
+@pytest.mark.parametrize("length_bytes", [2 * BLOCK_BYTES + 100, 2 * BLOCK_BYTES, BLOCK_BYTES, 0])
+def test_a_cut_that_needs_no_datanode_is_finished_at_once(
+    hdfs: HdfsCluster, hdfs_directory: str, length_bytes: int
+) -> None:
+    """To the length it has, to a border between blocks and to nothing: done with the first answer, and appendable."""
+    data = bytes(range(256)) * (2 * BLOCK_BYTES // 256) + b"x" * 100
+    path = create(hdfs, f"{hdfs_directory}/part", data)
+    assert connect(hdfs).truncate(path, length_bytes, TIMEOUT_S) is True
+    assert read(hdfs, path) == data[:length_bytes]
+    with hdfs_native.Client(hdfs.url).append(path) as file:
+        file.write(b"more")
+    assert read(hdfs, path) == data[:length_bytes] + b"more"
+
+
+def test_a_cut_inside_a_block_begins_and_then_finishes(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """The first answer says begun, nobody can append meanwhile; the one that says finished means it."""
+    web = connect(hdfs)
+    path = create(hdfs, f"{hdfs_directory}/part", b"abcdefghij")
+    assert web.truncate(path, 4, TIMEOUT_S) is False
+    with pytest.raises(RuntimeError, match="RecoveryInProgress"):
+        hdfs_native.Client(hdfs.url).append(path)
+    truncate_to_the_end(web, path, 4)
+    with hdfs_native.Client(hdfs.url).append(path) as file:
+        file.write(b"K")
+    assert read(hdfs, path) == b"abcdK"
+
+
+def test_a_cut_of_a_file_in_a_snapshot_is_not_finished_before_it_can_be_appended_to(
+    hdfs: HdfsCluster, hdfs_directory: str
+) -> None:
+    """HDFS then cuts a copy and shows the length at once: only a repeated call tells when it has finished."""
+    web = connect(hdfs)
+    path = create(hdfs, f"{hdfs_directory}/part", b"abcdefghij")
+    hdfs.create_snapshot(hdfs_directory, "before")
+    assert web.truncate(path, 4, TIMEOUT_S) is False
+    assert web.status(path, TIMEOUT_S).length_bytes == 4
+    with pytest.raises(RuntimeError, match="RecoveryInProgress"):
+        hdfs_native.Client(hdfs.url).append(path)
+    truncate_to_the_end(web, path, 4)
+    hdfs_native.Client(hdfs.url).append(path).close()
+    assert read(hdfs, path) == b"abcd"
+    assert read(hdfs, f"{hdfs_directory}/.snapshot/before/part") == b"abcdefghij"
+
+
+def test_a_cut_beyond_the_end_is_refused(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """HDFS never makes a file longer; nothing happens."""
+    path = create(hdfs, f"{hdfs_directory}/part", b"abc")
+    with pytest.raises(NotApplied, match="larger file size"):
+        connect(hdfs).truncate(path, 4, TIMEOUT_S)
+    assert read(hdfs, path) == b"abc"
+
+
+def test_another_length_while_a_cut_goes_on_has_to_wait(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Of two who cut one file to two lengths at once, the second is not ready, and the first cut is what happens."""
+    web = connect(hdfs)
+    path = create(hdfs, f"{hdfs_directory}/part", b"abcdefghij")
+    assert web.truncate(path, 4, TIMEOUT_S) is False
+    with pytest.raises(NotReady, match="being truncated"):
+        web.truncate(path, 3, TIMEOUT_S)
+    truncate_to_the_end(web, path, 4)
+    assert read(hdfs, path) == b"abcd"
+
+
+def test_an_open_file_is_not_cut(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Who holds the lease is safe from it, even where nothing would have to be cut off."""
+    path = f"{hdfs_directory}/part"
+    client = hdfs_native.Client(hdfs.url)
+    with client.create(path) as file:
+        file.write(b"abc")
+        file.hsync()
+        for length_bytes in (0, 1, 3):
+            with pytest.raises(LeaseUnavailable, match="lease is currently owned"):
+                connect(hdfs).truncate(path, length_bytes, TIMEOUT_S)
+    assert read(hdfs, path) == b"abc"
+
+
+def test_a_file_whose_lease_is_being_recovered_is_not_ready(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Until the recovery is over the call says so, and changes nothing; afterwards it works."""
+    path = f"{hdfs_directory}/part"
+    client = hdfs_native.Client(hdfs.url)
+    file = client.create(path)
+    file.write(b"abcdef")
+    file.hsync()
+    web = connect(hdfs)
+    assert client.recover_lease(path) is False
+    with pytest.raises(NotReady, match="recovery is in progress"):
+        web.truncate(path, 3, TIMEOUT_S)
+    ends_at_s = time.monotonic() + 30
+    while not client.recover_lease(path):
+        assert time.monotonic() < ends_at_s
+        time.sleep(0.1)
+    truncate_to_the_end(web, path, 3)
+    assert read(hdfs, path) == b"abc"
+
+
+def test_who_may_not_write_is_told_what_to_do(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Another user is refused by the NameNode, and the file stays as it is."""
+    path = create(hdfs, f"{hdfs_directory}/part", b"abc")
+    with pytest.raises(ConfigError, match="Permission denied: user=nobody") as refused:
+        connect(hdfs, user="nobody").truncate(path, 0, TIMEOUT_S)
+    assert "delegation_token" in refused.value.hint
+    assert read(hdfs, path) == b"abc"
+
+
+def test_a_missing_file_and_a_directory_are_not_there_to_be_cut(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Neither is a file; both are told by NotFound."""
+    web = connect(hdfs)
+    for path in (f"{hdfs_directory}/none", hdfs_directory):
+        with pytest.raises(NotFound):
+            web.truncate(path, 0, TIMEOUT_S)
+
+
+def test_a_status_knows_files_from_directories_and_follows_a_rename(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Length and kind are HDFS's; the id of a file stays when its name changes."""
+    web = connect(hdfs)
+    path = create(hdfs, f"{hdfs_directory}/part", b"abc")
+    before = web.status(path, TIMEOUT_S)
+    assert (before.length_bytes, before.is_file) == (3, True)
+    assert not web.status(hdfs_directory, TIMEOUT_S).is_file
+    hdfs_native.Client(hdfs.url).rename(path, f"{path}2")
+    assert web.status(f"{path}2", TIMEOUT_S) == before
+    with pytest.raises(NotFound):
+        web.status(path, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("name", ["with blank", "100%41", "täg=ü☃", "a+b&c=d;e?f#g", "quote'\"[]{}|\\^~`", "%2e%2e"])
+def test_a_name_of_any_characters_reaches_the_namenode_as_it_is(
+    hdfs: HdfsCluster, hdfs_directory: str, name: str
+) -> None:
+    """What would mean something in a URL means nothing here; the file of that very name is cut, and no other."""
+    path = create(hdfs, f"{hdfs_directory}/{name}", b"abc")
+    assert connect(hdfs).truncate(path, 0, TIMEOUT_S)
+    assert [status.path for status in hdfs_native.Client(hdfs.url).list_status(hdfs_directory)] == [path]
+    assert read(hdfs, path) == b""
+
+
+@pytest.mark.parametrize("path", ["relative", "/a/../b", "/a//b", "/a/\nb", "/a/./b", "/\ud800"])
+def test_a_path_that_would_name_another_file_is_refused(hdfs: HdfsCluster, path: str) -> None:
+    """A path is absolute and literal, or nothing is sent."""
+    with pytest.raises(ConfigError):
+        connect(hdfs).truncate(path, 0, TIMEOUT_S)
+
+
+def test_safe_mode_is_not_ready(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """Nothing happens in safe mode, files can be looked at, and afterwards the same call works."""
+    web = connect(own_hdfs)
+    path = create(own_hdfs, f"{own_hdfs_directory}/safe", b"abc")
+    with own_hdfs.safe_mode():
+        with pytest.raises(NotReady, match="safe mode"):
+            web.truncate(path, 0, TIMEOUT_S)
+        assert web.status(path, TIMEOUT_S).length_bytes == 3
+    assert web.truncate(path, 0, TIMEOUT_S)
+
+
+def test_a_killed_namenode_was_never_asked(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """A refused connection proves that nothing happened, and is reported at once."""
+    web = connect(own_hdfs)
+    path = create(own_hdfs, f"{own_hdfs_directory}/killed", b"abc")
+    own_hdfs.kill_namenode()
+    began_s = time.monotonic()
+    with pytest.raises(NotApplied, match="refused"):
+        web.truncate(path, 0, TIMEOUT_S)
+    assert time.monotonic() - began_s < TIMEOUT_S
+    own_hdfs.mend()
+    assert read(own_hdfs, path) == b"abc"
+
+
+def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(
+    own_hdfs: HdfsCluster, own_hdfs_directory: str
+) -> None:
+    """A request that was taken and not answered may be done later, and here it is; a look just has no answer."""
+    web = connect(own_hdfs)
+    path = create(own_hdfs, f"{own_hdfs_directory}/silent", b"abc")
+    own_hdfs.pause_namenode()
+    began_s = time.monotonic()
+    with pytest.raises(OutcomeUnknown, match="no answer in time"):
+        web.truncate(path, 0, 0.5)
+    with pytest.raises(NotApplied, match="no answer in time"):
+        web.status(path, 0.5)
+    assert time.monotonic() - began_s < 3
+    own_hdfs.resume_namenode()
+    ends_at_s = time.monotonic() + 10
+    while web.status(path, TIMEOUT_S).length_bytes:
+        assert time.monotonic() < ends_at_s
+        time.sleep(0.05)
+
+
+def test_a_namenode_killed_while_it_is_asked_leaves_the_outcome_unknown(
+    own_hdfs: HdfsCluster, own_hdfs_directory: str
+) -> None:
+    """The connection ends without an answer; the call can be repeated when the NameNode is back."""
+    web = connect(own_hdfs)
+    path = create(own_hdfs, f"{own_hdfs_directory}/asked", b"abc")
+    own_hdfs.pause_namenode()
+    killer = threading.Timer(0.5, own_hdfs.kill_namenode)
+    killer.start()
+    with pytest.raises(OutcomeUnknown):
+        web.truncate(path, 0, TIMEOUT_S)
+    killer.join()
+    own_hdfs.mend()
+    assert web.truncate(path, 0, TIMEOUT_S)
+
+
+def test_a_starting_namenode_is_not_ready(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """From its first answer until it has left safe mode it refuses, and never in another way."""
+    web = connect(own_hdfs)
+    path = create(own_hdfs, f"{own_hdfs_directory}/starting", b"abc")
+    own_hdfs.kill_namenode()
+    own_hdfs.start_namenode()
+    refusals: set[str] = set()
+    ends_at_s = time.monotonic() + 60
+    while time.monotonic() < ends_at_s:
+        try:
+            assert web.truncate(path, 0, TIMEOUT_S)
+            break
+        except (NotApplied, OutcomeUnknown) as error:
+            refusals.add(type(error).__name__)
+            time.sleep(0.02)
+    assert "NotReady" in refusals
+    assert refusals <= {"NotReady", "NotApplied"}
+    assert read(own_hdfs, path) == b""
+
+
+def test_the_web_server_of_a_datanode_knows_no_truncate(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """An address that serves something else proves that nothing happened, and tells it from a missing file."""
+    wrong = WebHdfs([web_address(hdfs.datanode_http_address)])
+    with pytest.raises(NotApplied, match="Invalid operation"):
+        wrong.truncate(f"{hdfs_directory}/part", 0, TIMEOUT_S)
