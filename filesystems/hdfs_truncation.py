@@ -1,4 +1,4 @@
-"""Truncate for the HDFS store: over WebHDFS where that can be reached, found out by trying and remembered for a while."""
+"""Truncate for the HDFS store: over WebHDFS, whose absence is found out by trying and remembered for a while."""
 
 from __future__ import annotations
 
