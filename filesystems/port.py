@@ -23,6 +23,9 @@ Cut = Literal["auto", "truncate", "rewrite", "valid-length"]
 PartState = Literal["in-progress", "pending", "finished", "sidecar"]
 
 MAX_SEGMENT_BYTES = 255
+STATE_DIRECTORY = "_partfile"
+"""Directory of partfile's own state directly below a base; no part is ever in it."""
+
 _FORBIDDEN_IN_SEGMENT = re.compile("[\x00-\x1f\x7f/]")
 
 

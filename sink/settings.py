@@ -16,7 +16,7 @@ from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.opening import open_store, path_inside
-from partfile.filesystems.port import Cut, Store
+from partfile.filesystems.port import STATE_DIRECTORY, Cut, Store
 from partfile.sink.admission import AdmissionRules
 from partfile.sink.clock import Clock, system_clock_ms
 from partfile.sink.naming import PartNaming
@@ -27,7 +27,6 @@ from partfile.sink.rolling import RollingPolicy
 from partfile.writers.formats import resolve_format
 from partfile.writers.port import Format
 
-STATE_DIRECTORY = "_partfile"
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 StoreOpener = Callable[[str, Mapping[str, object]], Store]
