@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyarrow.fs import PyFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow.fs import FileInfo, FileType, PyFileSystem
+from pyarrow.fs import LocalFileSystem as ArrowLocalFileSystem
 
 from partfile.filesystems.errors import ConfigError
-from partfile.recovery.arrow_files import ArrowFiles
+from partfile.recovery.arrow_files import ArrowFiles, shown_path
 from partfile.recovery.file_formats import ROW_FORMATS, arrow_format, check_format, common_format
+from partfile.recovery.filewise import FilewiseDataset
 from partfile.recovery.partitions import partition_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from fsspec import AbstractFileSystem
+    from pyarrow.fs import FileSystem
 
     from partfile.recovery.readable_files import ReadableFile
 
@@ -47,6 +51,8 @@ def dataset_of(
     """
     if isinstance(format, str):
         check_format(format)
+    if partitioning not in {"hive", None}:
+        raise ConfigError(f"partitioning={partitioning!r} is not known", hint='Use "hive" or None.')
     if not files:
         return _without_files(base, schema)
     name = format.default_extname if isinstance(format, ds.FileFormat) else format
@@ -55,20 +61,45 @@ def dataset_of(
     readable = [file for file in files if file.valid_length or name not in ROW_FORMATS]
     if not readable:
         return _without_files(base, schema)
-    handler = ArrowFiles(file_system, base, readable, name)
     options = ds.FileSystemFactoryOptions(
         partition_base_dir=base, partitioning=_partitioning(partitioning, readable, schema)
     )
     arrow = format if isinstance(format, ds.FileFormat) else arrow_format(name)
-    factory = ds.FileSystemDatasetFactory(PyFileSystem(handler), handler.infos(), arrow, options)
-    return factory.finish(_found_schema(factory) if schema is None else schema)
+    factories = [
+        ds.FileSystemDatasetFactory(file_system_of_some, infos, arrow, options)
+        for file_system_of_some, infos in _file_systems(file_system, base, readable, name)
+    ]
+    found = _found_schema(factories) if schema is None else schema
+    datasets = [factory.finish(found) for factory in factories]
+    if all(isinstance(dataset.filesystem, ArrowLocalFileSystem) for dataset in datasets):
+        return datasets[0]
+    # One dataset of all fragments, each with a file system of its own.
+    fragments = [fragment for dataset in datasets for fragment in dataset.get_fragments()]
+    return FilewiseDataset(sorted(fragments, key=lambda fragment: fragment.path), found, arrow)
+
+
+def _file_systems(
+    file_system: AbstractFileSystem, base: str, files: Sequence[ReadableFile], format: str
+) -> Iterator[tuple[FileSystem, list[FileInfo]]]:
+    """The file systems that read the files: pyarrow's own where it can, so that no Python runs during the scan."""
+
+    def is_native(file: ReadableFile) -> bool:
+        is_local = isinstance(file_system, LocalFileSystem)
+        return is_local and file.is_whole and shown_path(file.path, is_text=format == "text") == file.path
+
+    native = [file for file in files if is_native(file)]
+    others = [file for file in files if not is_native(file)]
+    if native:
+        infos = [FileInfo(f"{base}/{file.path}", FileType.File, size=file.valid_length) for file in native]
+        yield ArrowLocalFileSystem(), infos
+    if others:
+        handler = ArrowFiles(file_system, base, others, is_text=format == "text")
+        yield PyFileSystem(handler), handler.infos()
 
 
 def _partitioning(
     partitioning: Partitioning | None, files: Sequence[ReadableFile], schema: pa.Schema | None
 ) -> ds.Partitioning | ds.PartitioningFactory:
-    if partitioning not in {"hive", None}:
-        raise ConfigError(f"partitioning={partitioning!r} is not known", hint='Use "hive" or None.')
     if partitioning is None:
         return ds.HivePartitioning(pa.schema([]))
     if schema is None:
@@ -78,9 +109,13 @@ def _partitioning(
     return ds.HivePartitioning(pa.schema([schema.field(name) for name in columns if name in schema.names]))
 
 
-def _found_schema(factory: ds.DatasetFactory) -> pa.Schema:
+def _found_schema(factories: Sequence[ds.DatasetFactory]) -> pa.Schema:
     try:
-        return pa.unify_schemas(factory.inspect_schemas(), promote_options="permissive")
+        # A factory alone looks into its first file, and would leave out in silence what only later files have.
+        partitions = [factory.inspect() for factory in factories]
+        fragments = [fragment for factory in factories for fragment in factory.finish().get_fragments()]
+        schemas = [fragment.physical_schema for fragment in fragments]
+        return pa.unify_schemas([*schemas, *partitions], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ConfigError(f"the columns cannot be told from the files: {error}", hint="Pass schema=.") from error
 

@@ -30,6 +30,8 @@ class ReadableFile:
     """In bytes, as stored."""
     names: tuple[str, ...]
     """The paths it can have, relative to the base, in the order in which a part moves from one to the next."""
+    is_whole: bool = False
+    """Whether it is finished and every byte of it counts, so that any reader may read it by its path."""
 
 
 def finished(file_system: ValidLengthFileSystem) -> list[ReadableFile]:
@@ -41,8 +43,11 @@ def finished(file_system: ValidLengthFileSystem) -> list[ReadableFile]:
         PartMissing: A file is shorter than its sidecar says.
     """
     found = file_system.find(file_system.base, detail=True)
-    paths = {name[len(file_system.base) + 1 :]: int(entry["size"]) for name, entry in found.items()}
-    return [ReadableFile(path, size, (path,)) for path, size in sorted(paths.items())]
+    paths = {name[len(file_system.base) + 1 :]: entry for name, entry in sorted(found.items())}
+    return [
+        ReadableFile(path, int(entry["size"]), (path,), is_whole=entry["sidecar"] is None)
+        for path, entry in paths.items()
+    ]
 
 
 def with_pending(files: Sequence[ReadableFile], pending: Iterable[PartHandle]) -> list[ReadableFile]:

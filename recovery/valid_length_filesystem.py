@@ -84,6 +84,8 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
         entry: Info = {**self.fs.info(behind), "name": behind}
         if entry["type"] not in SHOWN_KINDS or (entry.get("islink") and behind != self.base):
             raise FileNotFoundError(path)
+        if behind == self.base and entry["type"] != "directory":
+            raise NotADirectoryError(path)
         if entry["type"] == "file":
             # Looked for after the file was seen: it was made before the file's name.
             sidecar = self.sidecars.sidecar_of(behind)
@@ -101,7 +103,7 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
 
     def walk(self, path: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As fsspec's, but a directory that cannot be listed is an error: its rows would be missing in silence."""
-        yield from super().walk(path, *args, **{"on_error": "raise", **kwargs})
+        yield from super().walk(path, *args, **{"on_error": _raise_unless_absent, **kwargs})
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         if mode != "rb":
@@ -170,6 +172,11 @@ def _is_shown(entry: Info, directory: str) -> bool:
     name = entry["name"].rstrip("/")
     is_plain = entry["type"] in SHOWN_KINDS and not entry.get("islink")
     return is_plain and name != directory and not is_hidden(posixpath.basename(name))
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def valid_length_filesystem(

@@ -78,8 +78,8 @@ def read(
 
 def _check_directory(file_system: ValidLengthFileSystem, path: object) -> None:
     try:
-        kind = file_system.info(file_system.base)["type"]
+        file_system.info(file_system.base)
     except FileNotFoundError as error:
         raise NotFound(f"{str(path)!r} is not there", hint="Check the path.", path=str(path)) from error
-    if kind != "directory":
-        raise ConfigError(f"{str(path)!r} is a file", hint="Pass the base path of the sink.", path=str(path))
+    except NotADirectoryError as error:
+        raise ConfigError(f"{str(path)!r} is a file", hint="Pass the base path of the sink.", path=str(path)) from error
