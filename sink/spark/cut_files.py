@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ROWS_A_BATCH = 10_000
+_BEFORE_THE_PATH = "^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?/+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +100,19 @@ def without(plain: DataFrame, base: str, cut: Collection[str]) -> DataFrame:
     Raises:
         ConfigError: Spark has other paths for the files.
     """
-    listed = {_decoded(file, base): file for file in plain.inputFiles()}
-    unread = [listed[path] for path in cut if path in listed]
-    return plain.where(~functions.col("_metadata.file_path").isin(unread)) if unread else plain
+    encoded = [urlsplit(file).path for file in plain.inputFiles()]
+    unread = [path for path in encoded if _relative(path, base) in cut]
+    # Spark writes the same file as file:/path in one place and as file:///path in another.
+    file_path = functions.regexp_replace("_metadata.file_path", _BEFORE_THE_PATH, "/")
+    return plain.where(~file_path.isin(unread)) if unread else plain
 
 
-def _decoded(file: str, base: str) -> str:
-    """A file of Spark's by its path relative to the base."""
-    path = unquote(urlsplit(file).path)
+def _relative(encoded: str, base: str) -> str:
+    """The path below the base of a file that Spark lists."""
+    path = unquote(encoded)
     if not path.startswith(f"{base}/"):
         # Going on could read a file twice, the second time with what lies beyond its valid length.
         raise ConfigError(
-            f"Spark lists {file!r}, which is not below {base!r}", hint="Pass the path as Spark knows it.", path=file
+            f"Spark lists {path!r}, which is not below {base!r}", hint="Pass the path as Spark knows it.", path=path
         )
     return path[len(base) + 1 :]
