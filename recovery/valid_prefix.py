@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from partfile.recovery.layout import part_too_short
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 
 class ValidPrefix(io.RawIOBase):
@@ -52,7 +49,7 @@ class ValidPrefix(io.RawIOBase):
         self._position = position
         return position
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         """Read up to the valid length."""
         view = memoryview(buffer).cast("B")
         wanted = min(len(view), self._valid_length - self._position)

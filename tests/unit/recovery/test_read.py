@@ -1,4 +1,4 @@
-"""``partfile.read`` and the wrapper beside a sink that lives, on odd trees, and where something is wrong."""
+"""``partfile.read`` beside a sink that lives, on odd trees, and where something is wrong."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from life_cycle import batch, continue_to, long_sink, make_sink, seed_with_a_tai
 from reading_trees import finished_of, sidecars, write_tree
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, NotApplied, NotFound, PartMissing, SnapshotCorrupt
-from partfile.filesystems.local import LocalStore
+from partfile.filesystems.errors import ConfigError, NotFound, PartMissing, SnapshotCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from partfile.filesystems.port import Cut, PartHandle
 
 TEXT = pa.schema({"value": pa.string()})
 
@@ -34,18 +32,6 @@ def values(dataset: ds.Dataset, column: str = "value") -> list[Any]:
 
 def numbered(numbers: Iterable[int]) -> list[str]:
     return [f"row-{number:04d}" for number in numbers]
-
-
-class Unpublishing(LocalStore):
-    """A store that cannot publish for now."""
-
-    def publish(self, handle: PartHandle, cut: Cut) -> None:
-        """Refuse."""
-        raise NotApplied(f"not now: {handle.name}, {cut}")
-
-
-def unpublishing(url: str, _options: Any) -> LocalStore:
-    return Unpublishing(url)
 
 
 @pytest.mark.item("BS-19")
@@ -183,44 +169,6 @@ def test_a_wrong_sidecar_stops_every_reader(content: bytes, error: type[Exceptio
         shown.find(shown.base)
 
 
-def test_the_wrapper_shows_nothing_else(tmp_path: Path) -> None:
-    """Hidden files, links and what is outside the base are not there, by whichever way they are asked for."""
-    base = tmp_path / "base"
-    write_tree(base, "json", None)
-    (tmp_path / "secret").write_text("s")
-    (base / "part-link.json").symlink_to(tmp_path / "secret")
-    shown = pf.valid_length_filesystem(base)
-    staged = next(iter(base.rglob("*.pending")))
-    for path in (staged, sidecars(base)[0], base / "_partfile", tmp_path / "secret", base / "part-link.json"):
-        assert not shown.exists(str(path))
-        with pytest.raises(FileNotFoundError):
-            shown.open(str(path))
-    assert all(name.endswith(".json") for name in shown.glob(f"{shown.base}/**/*.*"))
-    assert str(base / "part-link.json") not in shown.find(shown.base)
-    assert not [name for _, directories, _ in shown.walk(shown.base) for name in directories if name[0] in "_."]
-
-
-def test_the_wrapper_refuses_to_write(tmp_path: Path) -> None:
-    """Every verb that would change something fails with a reason and changes nothing."""
-    (tmp_path / "part-0.txt").write_text("a\n")
-    shown = pf.valid_length_filesystem(tmp_path)
-    path = f"{shown.base}/part-0.txt"
-    writes = [
-        lambda: shown.open(path, "wb"),
-        lambda: shown.open(path, "a"),
-        lambda: shown.pipe_file(path, b"x"),
-        lambda: shown.rm(path),
-        lambda: shown.mv(path, f"{path}2"),
-        lambda: shown.copy(path, f"{path}2"),
-        lambda: shown.touch(path),
-        lambda: shown.makedirs(f"{shown.base}/d"),
-    ]
-    for write in writes:
-        with pytest.raises(NotApplied, match="cannot be written to"):
-            write()
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("part-0.txt", "a\n")]
-
-
 def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows would be missing in silence."""
     (tmp_path / "b=1").mkdir()
@@ -235,39 +183,6 @@ def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "scandir", failing)
     with pytest.raises(PermissionError):
         pf.read(tmp_path, schema=TEXT)
-
-
-def test_pending_parts_count_as_the_newest_checkpoint_says(tmp_path: Path) -> None:
-    """Parts of a dead run are read at their valid length, by names that change meanwhile; open parts are not."""
-    seed_with_a_tail(tmp_path)
-    out = long_sink(tmp_path, open_store=unpublishing).local().open()
-    out.write(batch(4, 2), position=6)
-    out.checkpoint()
-    assert values(pf.read(tmp_path, schema=TEXT)) == []
-    pending = pf.read(tmp_path, include="pending")
-    assert values(pending) == numbered(range(4))
-    out.close()
-    continue_to(long_sink(tmp_path), 12)
-    assert values(pending) == numbered(range(4))
-    assert values(pf.read(tmp_path, include="pending")) == values(pf.read(tmp_path)) == numbered(range(12))
-
-
-def test_what_no_checkpoint_names_is_not_pending(tmp_path: Path) -> None:
-    """A pending file of an attempt that was given up does not count: its rows come again."""
-    continue_to(long_sink(tmp_path), 4)
-    token = "ab" * 16
-    (tmp_path / "bucket=b0" / f"_part-00000000-0-9.txt.{token}.pending").write_text("row-0004\n")
-    assert values(pf.read(tmp_path, include="pending")) == numbered(range(4))
-
-
-def test_pending_parts_need_checkpoints(tmp_path: Path) -> None:
-    """Where they are not found the error says so; where the sink keeps them elsewhere, the reader is told."""
-    (tmp_path / "part-0.txt").write_text("a\n")
-    with pytest.raises(NotFound, match=r"no checkpoints at '.*_partfile'.*checkpoint_dir="):
-        pf.read(tmp_path, include="pending")
-    base, elsewhere = tmp_path / "base", tmp_path / "checkpoints"
-    continue_to(long_sink(base, checkpoint_dir=elsewhere, open_store=unpublishing), 4)
-    assert values(pf.read(base, include="pending", checkpoint_dir=elsewhere)) == numbered(range(4))
 
 
 def test_a_file_that_was_moved_away_is_named(tmp_path: Path) -> None:

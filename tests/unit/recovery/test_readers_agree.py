@@ -164,7 +164,7 @@ def test_duckdb_reads_through_the_file_system(tree: tuple[Path, str]) -> None:
         assert sorted(connection.execute(query, {"files": files}).fetchall()) == EXPECTED
 
 
-@of_kinds(("csv", None), ("csv", "gzip"))
+@of_kinds(("csv", None), ("csv", "gzip"), ("csv", "zstd"))
 def test_pandas_reads_through_the_file_system(tree: tuple[Path, str]) -> None:
     """Pandas reads an open file of the wrapper."""
     base, _ = tree
