@@ -14,7 +14,6 @@ from partfile.filesystems.errors import ConfigError
 from partfile.recovery.arrow_files import ArrowFiles, shown_path
 from partfile.recovery.file_formats import ROW_FORMATS, arrow_format, check_format, common_format
 from partfile.recovery.filewise import FilewiseDataset
-from partfile.recovery.partitions import partition_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,9 +60,8 @@ def dataset_of(
     readable = [file for file in files if file.valid_length or name not in ROW_FORMATS]
     if not readable:
         return _without_files(base, schema)
-    options = ds.FileSystemFactoryOptions(
-        partition_base_dir=base, partitioning=_partitioning(partitioning, readable, schema)
-    )
+    directories = ds.HivePartitioning.discover() if partitioning == "hive" else ds.HivePartitioning(pa.schema([]))
+    options = ds.FileSystemFactoryOptions(partition_base_dir=base, partitioning=directories)
     arrow = format if isinstance(format, ds.FileFormat) else arrow_format(name)
     factories = [
         ds.FileSystemDatasetFactory(file_system_of_some, infos, arrow, options)
@@ -97,22 +95,11 @@ def _file_systems(
         yield PyFileSystem(handler), handler.infos()
 
 
-def _partitioning(
-    partitioning: Partitioning | None, files: Sequence[ReadableFile], schema: pa.Schema | None
-) -> ds.Partitioning | ds.PartitioningFactory:
-    if partitioning is None:
-        return ds.HivePartitioning(pa.schema([]))
-    if schema is None:
-        return ds.HivePartitioning.discover()
-    # The caller's types, not guessed ones: 01 may be a text.
-    columns = partition_columns([file.path for file in files])
-    return ds.HivePartitioning(pa.schema([schema.field(name) for name in columns if name in schema.names]))
-
-
 def _found_schema(factories: Sequence[ds.DatasetFactory]) -> pa.Schema:
     try:
-        # A factory alone looks into its first file, and would leave out in silence what only later files have.
-        partitions = [factory.inspect() for factory in factories]
+        # The last schema of a factory is that of its directories; of its files it looks into the first alone, and would
+        # leave out in silence what only later ones have.
+        partitions = [factory.inspect_schemas()[-1] for factory in factories]
         fragments = [fragment for factory in factories for fragment in factory.finish().get_fragments()]
         schemas = [fragment.physical_schema for fragment in fragments]
         return pa.unify_schemas([*schemas, *partitions], promote_options="permissive")

@@ -23,11 +23,6 @@ def partition_values(path: str) -> list[str | None]:
     return [None if value == _NULL else unquote(value) for _, value in _pairs(path)]
 
 
-def partition_columns(paths: Sequence[str]) -> list[str]:
-    """The columns that the directories of any of the paths make, in order of appearance."""
-    return list(dict.fromkeys(name for path in paths for name in partition_names(path)))
-
-
 def partition_shape(paths: Sequence[str]) -> tuple[str, ...]:
     """The columns that the directories of every one of the paths make.
 

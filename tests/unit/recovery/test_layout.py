@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from partfile.filesystems.errors import ConfigError, PartMissing, SnapshotCorrupt
 from partfile.recovery.layout import DEFAULT_SIDECARS, ListedFile, SidecarNaming, finished_files, readable_bytes
-from partfile.recovery.partitions import partition_columns, partition_shape, partition_values
+from partfile.recovery.partitions import partition_names, partition_shape, partition_values
 from partfile.recovery.text_lines import quoted_lines, records
 from partfile.sink.naming import PartNaming, PartNumber
 
@@ -80,7 +80,8 @@ def test_a_file_shorter_than_its_valid_length_is_missing_data() -> None:
 def test_partition_columns_are_those_of_the_directories() -> None:
     """Names and values are unescaped, a missing value is null, and other directories make no column."""
     path = "y=2013/name=a%2Fb %25/part=0.json"
-    assert partition_columns([path, "z=1/part-0", "plain/part-0"]) == ["y", "name", "z"]
+    assert partition_names(path) == ("y", "name")
+    assert partition_names("plain/part=0") == ()
     assert partition_values(path) == ["2013", "a/b %"]
     assert partition_values("y=__HIVE_DEFAULT_PARTITION__/p") == [None]
     assert partition_shape([path, "y=1/name=2/p"]) == ("y", "name")

@@ -11,6 +11,8 @@ from life_cycle import batch, continue_to, long_sink, seed_with_a_tail
 import partfile as pf
 from partfile.filesystems.errors import NotApplied, NotFound
 from partfile.filesystems.local import LocalStore
+from partfile.recovery.readable_files import ReadableFile, with_pending
+from partfile.sink.naming import PartNumber
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,6 +66,16 @@ def test_what_no_checkpoint_names_is_not_pending(tmp_path: Path) -> None:
     token = "ab" * 16
     (tmp_path / "bucket=b0" / f"_part-00000000-0-9.txt.{token}.pending").write_text("row-0004\n")
     assert values(pf.read(tmp_path, include="pending")) == numbered(range(4))
+
+
+def test_a_part_that_is_finished_by_now_is_read_once() -> None:
+    """A checkpoint goes on naming a part until all of its parts are published."""
+    part = pf.PartNaming().handle("b", PartNumber("0" * 8, 0, 0), suffix=".txt", token="0" * 32).at(4)
+    whole = ReadableFile("b/part-00000000-0-0.txt", 4, ("b/part-00000000-0-0.txt",), is_whole=True)
+    other = ReadableFile("a/part", 1, ("a/part",), is_whole=True)
+    assert with_pending([other, whole], [part]) == [other, whole]
+    (added,) = with_pending([], [part, part])
+    assert (added.path, added.valid_length, added.is_whole) == (whole.path, 4, False)
 
 
 def test_pending_parts_need_checkpoints(tmp_path: Path) -> None:

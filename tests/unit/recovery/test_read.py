@@ -185,6 +185,24 @@ def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypat
         pf.read(tmp_path, schema=TEXT)
 
 
+@pytest.mark.item("BS-19")
+def test_a_file_that_was_cut_meanwhile_is_named(tmp_path: Path) -> None:
+    """Fewer bytes than the sidecar says are an error, also when they go after the file was listed."""
+    write_tree(tmp_path, "csv", None)
+    dataset = pf.read(tmp_path)
+    sidecar = sidecars(tmp_path)[0]
+    os.truncate(finished_of(sidecar), int(sidecar.read_text()) - 1)
+    with pytest.raises(PartMissing, match="data is missing"):
+        dataset.to_table()
+
+
+def test_long_texts_keep_their_carriage_returns(tmp_path: Path) -> None:
+    """Blocks of pyarrow's reader do not end inside a line."""
+    lines = [f"{number:06d}\r" + "x\r" * 40 for number in range(40_000)]
+    (tmp_path / "part-0.txt").write_bytes("\n".join(lines).encode() + b"\n")
+    assert values(pf.read(tmp_path)) == lines
+
+
 def test_a_file_that_was_moved_away_is_named(tmp_path: Path) -> None:
     """Finished files never vanish by themselves, so a scan that misses one is an error."""
     continue_to(long_sink(tmp_path), 4)
