@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from reading_trees import sidecars, write_tree
 
 import partfile as pf
 from partfile.filesystems.errors import NotApplied
+from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+class PassedBy(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types.
+    """A directory whose sidecars are created while it is listed, behind the place where the listing is."""
+
+    cachable = False
+    is_first = True
+
+    def ls(self, path: str, detail: bool = False, **options: Any) -> list[Any]:
+        """The first listing of all shows no sidecar."""
+        found: list[Any] = super().ls(path, detail=detail, **options)
+        if self.is_first and detail:
+            self.is_first = False
+            return [entry for entry in found if not entry["name"].endswith(".valid-length")]
+        return found
+
+
+@pytest.mark.item("BS-19")
+def test_a_sidecar_that_a_listing_passed_by_is_found(tmp_path: Path) -> None:
+    """A listing that shows the final name need not show the sidecar that was there before it; the next one does."""
+    (tmp_path / "part-0.txt").write_text("valid\ngarbage")
+    (tmp_path / "_part-0.txt.valid-length").write_text("6")
+    shown = ValidLengthFileSystem(PassedBy(), str(tmp_path))
+    assert [entry["size"] for entry in shown.ls(str(tmp_path))] == [6]
 
 
 def test_the_wrapper_shows_nothing_else(tmp_path: Path) -> None:
