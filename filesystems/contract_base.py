@@ -129,9 +129,6 @@ class ContractBase:
     leases_end_with_their_process = True
     """False for a store on which the lease of a process that was killed lives on for a while."""
 
-    markers_are_locks = True
-    """False for a store without locks, whose markers only show that two processes mean the same place."""
-
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:
         """A function that opens one more independent store on the base of this test; the base starts out empty."""

@@ -145,7 +145,7 @@ class MetadataContract(ContractBase):
 
     def test_a_marker_is_held_by_one_process_and_seen_by_all(self, store: Store, elsewhere: Elsewhere) -> None:
         """S13: while another process holds the marker it is seen as held and cannot be held here."""
-        self._needs_locks()
+        _needs_locks(store)
         with elsewhere(lambda other: other.hold_marker(MARKER)) as held:
             assert held is True
             assert store.marker_is_held(MARKER)
@@ -162,11 +162,11 @@ class MetadataContract(ContractBase):
             with elsewhere(lambda other: other.marker_is_held(MARKER)) as seen:
                 assert seen is True
         with elsewhere(lambda other: other.hold_marker(MARKER)) as held:
-            assert held is not self.markers_are_locks
+            assert held is not store.markers_are_locks
 
     def test_a_marker_is_free_when_its_store_is_closed(self, store: Store, reopen: Callable[[], Store]) -> None:
         """The lock ends with the store, although the file stays, and a child that was forked meanwhile lives on."""
-        self._needs_locks()
+        _needs_locks(store)
         with reopen() as other:
             assert other.hold_marker(MARKER)
             assert store.marker_is_held(MARKER)
@@ -194,9 +194,10 @@ class MetadataContract(ContractBase):
         with pytest.raises(StoreError):
             store.create_file(LINK, b"")
 
-    def _needs_locks(self) -> None:
-        if not self.markers_are_locks:
-            pytest.skip("markers are no locks")
+
+def _needs_locks(store: Store) -> None:
+    if not store.markers_are_locks:
+        pytest.skip("markers are no locks")
 
 
 class ForkedMarkerContract(ContractBase):
@@ -206,6 +207,6 @@ class ForkedMarkerContract(ContractBase):
         """A child that inherits the store does not hold its marker, and closing it leaves the lock with the parent."""
         assert store.hold_marker(MARKER)
         with elsewhere(lambda _: store.hold_marker(MARKER)) as held:
-            assert held is not self.markers_are_locks
+            assert held is not store.markers_are_locks
         with elsewhere(lambda _: store.close()), elsewhere(lambda other: other.marker_is_held(MARKER)) as seen:
             assert seen is True

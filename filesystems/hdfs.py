@@ -130,6 +130,11 @@ class HdfsStore:
         """See ``MetadataStore.delete_directory``."""
         hdfs_files.delete_flat(self._access, directory)
 
+    @property
+    def markers_are_locks(self) -> bool:
+        """See ``MetadataStore.markers_are_locks``."""
+        return True
+
     def hold_marker(self, path: str) -> bool:
         """See ``MetadataStore.hold_marker``."""
         return self._markers.hold(path)
@@ -139,7 +144,7 @@ class HdfsStore:
         return self._markers.is_held(path)
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - there are none.
-        """See ``Store.hazards``."""
+        """See ``MetadataStore.hazards``."""
         yield from ()
 
     def __enter__(self) -> Self:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.deadline import CallTimedOut
-from partfile.filesystems.errors import NotApplied, NotFound, PartfileError
+from partfile.filesystems.errors import NotApplied, NotFound, NotReady, PartfileError
 from partfile.filesystems.hdfs_errors import Verdict, error_of, timed_out, verdict_of
 from partfile.filesystems.hdfs_process import this_process
 from partfile.filesystems.port import check_relative_path
@@ -15,7 +15,8 @@ from partfile.filesystems.port import check_relative_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hdfs_native import FileReader, FileWriter
+    from hdfs_native import FileReader
+    from hdfs_native._internal import RawFileWriter
 
     from partfile.filesystems.hdfs_calls import HdfsCalls, HdfsStatus
     from partfile.filesystems.hdfs_options import HdfsOptions
@@ -56,27 +57,27 @@ class HdfsAccess:
         """Refuse every further call by path; open files can still be used."""
         self._closed = True
 
-    def create(self, path: str) -> FileWriter:
+    def create(self, path: str) -> RawFileWriter:
         """Create a file exclusively, with its directories; raises AlreadyExists."""
         full = self._full(path)
         return self._change("create", path, partial(self._calls.create, full), self._calls.close)
 
-    def append(self, path: str) -> FileWriter:
+    def append(self, path: str) -> RawFileWriter:
         """Open a closed file for appending; raises LeaseUnavailable where somebody else has it open."""
         full = self._full(path)
         return self._change("append to", path, partial(self._calls.append, full), self._calls.close)
 
-    def write(self, writer: FileWriter, data: memoryview, path: str) -> None:
+    def write(self, writer: RawFileWriter, data: memoryview, path: str) -> None:
         """Hand over all of ``data``, in pieces of which each has its deadline."""
         for start in range(0, len(data), WRITE_BYTES):
             piece = data[start : start + WRITE_BYTES]
             self._use("write to", path, writer, partial(self._calls.write, writer, piece))
 
-    def sync(self, writer: FileWriter, path: str) -> None:
+    def sync(self, writer: RawFileWriter, path: str) -> None:
         """Make what was written durable and its length known."""
         self._use("sync", path, writer, partial(self._calls.sync, writer))
 
-    def close_file(self, writer: FileWriter, path: str) -> None:
+    def close_file(self, writer: RawFileWriter, path: str) -> None:
         """Close an open file and give its lease back."""
         self._change("close", path, partial(self._calls.close, writer))
 
@@ -134,7 +135,7 @@ class HdfsAccess:
             raise NotApplied(f"the store of {self.base!r} is closed", path=self.base)
         return f"{self._root}/{path}" if path else self._root or "/"
 
-    def _use(self, doing: str, path: str, writer: FileWriter, work: Callable[[], None]) -> None:
+    def _use(self, doing: str, path: str, writer: RawFileWriter, work: Callable[[], None]) -> None:
         # An open file that was given up would keep its lease for as long as this process lives.
         self._change(doing, path, work, lambda _: self._calls.close(writer))
 
@@ -161,6 +162,9 @@ class HdfsAccess:
                 return this_process().threads.run(work, backoff.left_s, on_late)
             except CallTimedOut:
                 raise timed_out(doing, self.shown(path), self.options.call_timeout_s, reads=reads) from None
+            except NotReady:
+                if not backoff.pause():
+                    raise
             except PartfileError:
                 raise
             except Exception as error:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.errors import NotApplied
 from partfile.filesystems.hdfs_process import this_process
+from partfile.filesystems.hdfs_truncation import HdfsTruncation
 
 if TYPE_CHECKING:
-    from hdfs_native import Client, FileReader, FileStatus, FileWriter
+    from hdfs_native import Client, FileReader, FileStatus
+    from hdfs_native._internal import RawFileWriter
 
     from partfile.filesystems.hdfs_options import HdfsOptions
 
@@ -52,13 +53,14 @@ class HdfsCalls:
     def __init__(self, url: str | None, options: HdfsOptions) -> None:
         self._url = url
         self._options = options
+        self._truncation = HdfsTruncation(url, options)
 
     @property
     def truncates(self) -> bool:
-        """Whether there is a way to truncate, as far as is known."""
-        return False
+        """Whether a file can be cut in place, as far as is known without trying."""
+        return self._truncation.is_possible
 
-    def create(self, path: str) -> FileWriter:
+    def create(self, path: str) -> RawFileWriter:
         """Create a file exclusively, with its directories, and open it; the lease is this client's."""
         from hdfs_native import WriteOptions  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
 
@@ -68,21 +70,22 @@ class HdfsCalls:
             overwrite=False,
             create_parent=True,
         )
-        return self._client.create(path, options)
+        # Not by Client.create, whose FileWriter closes itself when it is collected: without deadline, or in a child.
+        return self._client.inner.create(path, options)
 
-    def append(self, path: str) -> FileWriter:
+    def append(self, path: str) -> RawFileWriter:
         """Open a closed file for appending, which takes its lease."""
-        return self._client.append(path)
+        return self._client.inner.append(path)
 
-    def write(self, writer: FileWriter, data: bytes | memoryview) -> None:
+    def write(self, writer: RawFileWriter, data: bytes | memoryview) -> None:
         """Hand over all of ``data``."""
         writer.write(data)
 
-    def sync(self, writer: FileWriter) -> None:
+    def sync(self, writer: RawFileWriter) -> None:
         """Make everything handed over durable, on every DataNode of the block, and its length known."""
         writer.hsync()
 
-    def close(self, writer: FileWriter) -> None:
+    def close(self, writer: RawFileWriter) -> None:
         """Close an open file, which gives its lease back."""
         writer.close()
 
@@ -95,12 +98,8 @@ class HdfsCalls:
         return self._client.recover_lease(path)
 
     def truncate(self, path: str, length_bytes: int) -> bool:
-        """Cut a closed file; True when it is done, False when it has begun."""
-        raise NotApplied(
-            f"{path!r} cannot be cut to {length_bytes} bytes: no address of WebHDFS is known",
-            hint="Set dfs.namenode.http-address or the option http_address, or take cut='rewrite'.",
-            path=path,
-        )
+        """Cut a closed file; True when it is done, False when it has begun. Asking again asks how far it is."""
+        return self._truncation.truncate(path, length_bytes)
 
     def delete(self, path: str, *, recursive: bool = False) -> bool:
         """Delete a file or an empty directory, or a whole tree; False if nothing is there."""
@@ -116,6 +115,7 @@ class HdfsCalls:
 
     def open(self, path: str) -> FileReader:
         """Open a closed file for reading."""
+        this_process().wait_for_inherited_connections()
         return self._client.read(path)
 
     def read(self, reader: FileReader, offset: int, count: int) -> bytes:

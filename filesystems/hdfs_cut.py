@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
 from partfile.filesystems.hdfs_files import create_whole, read_whole
-from partfile.filesystems.hdfs_lease import wait_until_closed
 from partfile.filesystems.part_errors import part_conflict, part_too_short
 from partfile.filesystems.part_names import with_fresh_token
 
@@ -62,8 +62,15 @@ def check_sidecar(access: HdfsAccess, handle: PartHandle) -> bool:
 
 def _truncate(access: HdfsAccess, handle: PartHandle) -> None:
     path = handle.path_of(handle.pending)
-    if not access.truncate(path, handle.valid_length):
-        wait_until_closed(access, path, access.options.truncate_timeout_s, "cutting it")
+    backoff = Backoff(access.options.truncate_timeout_s)
+    # Until then a reader may see the old length, and nobody can append.
+    while not access.truncate(path, handle.valid_length):
+        if not backoff.pause():
+            raise NotApplied(
+                f"{path!r}: cutting it has not ended within {access.options.truncate_timeout_s:g} s",
+                hint="Look at the DataNodes that hold the last block of this file; the part is tried again.",
+                path=path,
+            )
     status = access.status(path)
     length = None if status is None else status.length_bytes
     if length != handle.valid_length:

@@ -16,6 +16,7 @@ from partfile.filesystems.errors import (
     LeaseUnavailable,
     NotApplied,
     NotFound,
+    NotReady,
     OutcomeUnknown,
     PartfileError,
 )
@@ -103,7 +104,7 @@ _MEANINGS = {
     Verdict.MISSING: _Meaning(NotFound, ""),
     Verdict.TAKEN: _Meaning(AlreadyExists, ""),
     Verdict.LEASED: _Meaning(LeaseUnavailable, ""),
-    Verdict.UNREADY: _Meaning(NotApplied, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
+    Verdict.UNREADY: _Meaning(NotReady, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
     Verdict.DENIED: _Meaning(NotApplied, "Give this user the permission, or log in: see kerberos_principal and user."),
     Verdict.FULL: _Meaning(NotApplied, "Free space, raise the quota or add a DataNode; the job can then be restarted."),
     Verdict.REFUSED: _Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),

@@ -20,11 +20,11 @@ def recover_lease(access: HdfsAccess, path: str) -> None:
     """
     # Asked for once: asking again can begin a recovery anew that is about to end (FLINK-18592).
     if not access.recover_lease(path):
-        wait_until_closed(access, path, access.options.lease_timeout_s, "the recovery of its lease")
+        _wait_until_closed(access, path, access.options.lease_timeout_s)
 
 
-def wait_until_closed(access: HdfsAccess, path: str, timeout_s: float, doing: str) -> None:
-    """Wait until nobody has a file open, neither a writer nor HDFS itself that recovers or truncates it.
+def _wait_until_closed(access: HdfsAccess, path: str, timeout_s: float) -> None:
+    """Wait until nobody has a file open, neither a writer nor HDFS itself that recovers its lease.
 
     Raises:
         NotFound: The file is gone.
@@ -38,7 +38,7 @@ def wait_until_closed(access: HdfsAccess, path: str, timeout_s: float, doing: st
         except LeaseUnavailable as error:
             if not backoff.pause():
                 raise NotApplied(
-                    f"{access.shown(path)!r}: {doing} has not ended within {timeout_s:g} s",
+                    f"{access.shown(path)!r}: the recovery of its lease has not ended within {timeout_s:g} s",
                     hint="Look at the DataNodes that hold the last block of this file; the part is tried again.",
                     path=path,
                 ) from error

@@ -12,7 +12,7 @@ from partfile.filesystems.errors import AlreadyExists, LeaseUnavailable, NotFoun
 from partfile.filesystems.part_names import split_path
 
 if TYPE_CHECKING:
-    from hdfs_native import FileWriter
+    from hdfs_native._internal import RawFileWriter
 
     from partfile.filesystems.hdfs_access import HdfsAccess
 
@@ -33,7 +33,7 @@ class HdfsMarkers:
         self._access = access
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._held: dict[str, FileWriter] = {}
+        self._held: dict[str, RawFileWriter] = {}
 
     def hold(self, path: str) -> bool:
         """Hold the marker, making it if need be; see ``MetadataStore.hold_marker``."""
@@ -80,7 +80,7 @@ class HdfsMarkers:
                 with suppress(StoreError):
                     self._access.close_file(writer, path)
 
-    def _take(self, path: str) -> FileWriter | None:
+    def _take(self, path: str) -> RawFileWriter | None:
         """Open the marker; None if somebody else has it open, and not only to look whether it is held."""
         backoff = Backoff(_LOOKERS_ARE_GONE_AFTER_S)
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.deadline import CallThreads
@@ -16,22 +17,34 @@ if TYPE_CHECKING:
     from partfile.filesystems.hdfs_options import HdfsOptions
 
 _USER_VARIABLE = "HADOOP_USER_NAME"
+_CONNECTION_EXPIRY_S = 3.1
 
 
 class HdfsProcess:
-    """The clients of this process. hdfs-native runs threads of its own, which a forked child does not have."""
+    """The clients of this process. hdfs-native runs threads of its own, which a forked child does not have.
 
-    def __init__(self) -> None:
+    Args:
+        parent: What the process had that this one was forked from; None where this is the first.
+    """
+
+    def __init__(self, parent: HdfsProcess | None = None) -> None:
         self.process_id = os.getpid()
+        has_inherited = parent is not None and parent.has_clients
+        self._alone_at_s = time.monotonic() + _CONNECTION_EXPIRY_S if has_inherited else 0.0
         self.threads = CallThreads()
         self._lock = threading.Lock()
         self._clients: dict[tuple[object, ...], Client] = {}
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether any client has been made."""
+        return bool(self._clients)
 
     def client(self, url: str | None, options: HdfsOptions) -> Client:
         """The one client for these settings, made when it is first asked for.
 
         Raises:
-            ConfigError: hdfs-native is not installed, or another user was named before.
+            ConfigError: Another user was named before.
         """
         key = (
             url,
@@ -47,6 +60,13 @@ class HdfsProcess:
                 self._clients[key] = _new_client(url, options)
             return self._clients[key]
 
+    def wait_for_inherited_connections(self) -> None:
+        """Wait until no connection to a DataNode that the parent left in memory is used again.
+
+        hdfs-native keeps those it has read through for 3 s. In a child nothing wakes up whoever waits on one.
+        """
+        time.sleep(max(0.0, self._alone_at_s - time.monotonic()))
+
 
 class _Current:
     """The HdfsProcess of the process that runs now."""
@@ -57,7 +77,7 @@ class _Current:
     def get(self) -> HdfsProcess:
         # Not under a lock: one that was held at the fork would stay held in the child.
         if self._process.process_id != os.getpid():
-            self._process = HdfsProcess()
+            self._process = HdfsProcess(self._process)
         return self._process
 
 
@@ -71,12 +91,8 @@ def this_process() -> HdfsProcess:
 
 
 def _new_client(url: str | None, options: HdfsOptions) -> Client:
-    try:
-        from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
-    except ImportError as error:
-        raise ConfigError(
-            "hdfs:// needs the package hdfs-native, which is not installed", hint="pip install 'partfile[hdfs]'"
-        ) from error
+    from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
+
     _be(options.user)
     client = Client(
         url,

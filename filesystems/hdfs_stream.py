@@ -13,7 +13,7 @@ from partfile.filesystems.part_errors import part_lost, part_of_another_process,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hdfs_native import FileWriter
+    from hdfs_native._internal import RawFileWriter
 
     from partfile.filesystems.hdfs_access import HdfsAccess
     from partfile.filesystems.port import PartHandle
@@ -71,7 +71,7 @@ class HdfsPartStream:
         writer: Open for appending; owned by this object from now on.
     """
 
-    def __init__(self, access: HdfsAccess, handle: PartHandle, writer: FileWriter) -> None:
+    def __init__(self, access: HdfsAccess, handle: PartHandle, writer: RawFileWriter) -> None:
         self._access = access
         self._handle = handle
         self._path = handle.path_of(handle.in_progress)

@@ -29,7 +29,7 @@ class HdfsUrl(NamedTuple):
         """
         match = _URL.fullmatch(url)
         authority, path = (match.group(1) or "", match.group(2) or "") if match else ("", "")
-        if match is None or not (authority or path):
+        if match is None or match.groups() == (None, None):
             raise ConfigError(f"{url!r} is not an absolute URL of HDFS", hint="Write hdfs://namenode:8020/path.")
         if authority and not _AUTHORITY.fullmatch(authority):
             raise ConfigError(
@@ -49,7 +49,7 @@ class HdfsUrl(NamedTuple):
     def __str__(self) -> str:
         return f"hdfs://{self.authority}{self.path}"
 
-    def is_on(self, other: HdfsUrl) -> bool:
-        """Whether both are on one file system, as far as their spelling tells."""
-        one, two = (url.authority.lower().removesuffix(_DEFAULT_PORT) for url in (self, other))
-        return one == two
+    @property
+    def file_system(self) -> str:
+        """The authority in one spelling; empty for ``fs.defaultFS``."""
+        return self.authority.lower().removesuffix(_DEFAULT_PORT)

@@ -29,8 +29,8 @@ class LocalStore:
 
     Args:
         base: The base directory; symbolic links in its path are resolved once, here.
-        create_base: Make the base, and what is missing above it, and insist that it can be written to; False for
-            reading.
+        create_base: Make the base, and what is missing above it, with the first file, and insist at once that it can
+            be written to; False for reading.
         calls: The system calls; another object only to inject faults.
 
     Raises:
@@ -120,6 +120,11 @@ class LocalStore:
         """See ``MetadataStore.delete_directory``."""
         local_files.delete_flat(self._tree, directory)
 
+    @property
+    def markers_are_locks(self) -> bool:
+        """See ``MetadataStore.markers_are_locks``."""
+        return True
+
     def hold_marker(self, path: str) -> bool:
         """See ``MetadataStore.hold_marker``."""
         return self._markers.hold(path)
@@ -129,7 +134,7 @@ class LocalStore:
         return self._markers.is_held(path)
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - there are none.
-        """See ``Store.hazards``."""
+        """See ``MetadataStore.hazards``."""
         yield from ()
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from partfile.filesystems.errors import AlreadyExists, ConfigError, FileTooLarge
 from partfile.filesystems.port import check_relative_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 
@@ -92,6 +93,11 @@ class MemoryMetadataStore:
             for path in inside:
                 del self._shared.files[path]
 
+    @property
+    def markers_are_locks(self) -> bool:
+        """See ``MetadataStore.markers_are_locks``."""
+        return True
+
     def hold_marker(self, path: str) -> bool:
         """Hold the marker until the store is closed; False when another store of this process does."""
         self._check(path)
@@ -106,6 +112,10 @@ class MemoryMetadataStore:
             if path not in self._shared.files:
                 raise NotFound(f"{path} is not visible: memory is shared with no other process", path=path)
             return path in self._shared.holders
+
+    def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - there are none.
+        """See ``MetadataStore.hazards``."""
+        yield from ()
 
     def close(self) -> None:
         """Release the markers; the files stay as long as another store shares them. May be called twice."""

@@ -6,12 +6,13 @@ import os
 import re
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.hadoop_configuration import read_configuration
+from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local import LocalStore
-from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_url import SCHEMES, S3Url
 
 if TYPE_CHECKING:
@@ -20,34 +21,67 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
-_SUPPORTED = "a plain path, file:// and s3://"
+_SUPPORTED = "a plain path, file://, hdfs:// or s3://"
+_INSTEAD = {
+    "viewfs": "A view is resolved by its clients alone; name the cluster behind it: hdfs://name-service/path.",
+    "webhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
+    "swebhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
+}
 
 
 def open_store(url: str, storage_options: Mapping[str, object] | None = None, *, create_base: bool = True) -> Store:
     """Open the store at ``url``.
 
     Args:
-        url: A plain path, taken literally and relative to the working directory, or a ``file:`` URL, which is
-            percent-decoded and must be absolute; or ``s3://bucket/prefix``, literally.
-        storage_options: What the store's client needs, see ``S3Options``; none for local files.
-        create_base: Make the base directory and what is missing above it; False for reading.
+        url: A plain path, taken literally and relative to the working directory; a ``file:`` URL, which is
+            percent-decoded and must be absolute; or an ``hdfs:`` or ``s3:`` URL, which is literal.
+        storage_options: What the store's client needs; none for local files, for others see
+            ``HdfsOptions`` and ``S3Options``.
+        create_base: Make the base directory and what is missing above it with the first file; False for reading, which
+            needs one that is there.
 
     Returns:
         A store that the caller closes.
 
     Raises:
-        ConfigError: The scheme is not supported or needs a package that is not installed, the URL names another host,
-            or an option is unknown.
+        ConfigError: The scheme is not supported, its package is not installed, the URL names another host, or an
+            option is unknown.
         NotApplied: The base is missing, or cannot be written to.
     """
+    if _is_hdfs(url):
+        return _open_hdfs(url, storage_options, create_base=create_base)
     if _is_s3(url):
-        return _s3_store(url, storage_options, create_base=create_base)
+        return _open_s3(url, storage_options, create_base=create_base)
+    path = local_path(url)
     if storage_options:
         raise ConfigError(
             f"local files take no storage_options, got {sorted(storage_options)}",
             hint="Leave storage_options out, or check the URL.",
         )
-    return LocalStore(local_path(url), create_base=create_base)
+    return LocalStore(path, create_base=create_base)
+
+
+def options_for(url: str, base: str, storage_options: Mapping[str, object]) -> Mapping[str, object]:
+    """The storage options of a base for another place: all of them where one service serves both, else none.
+
+    So what opens the base opens what lies beside it, and credentials go to no other host, bucket or scheme.
+
+    Args:
+        url: The other place, as a path or a URL.
+        base: What the options were given for.
+        storage_options: What the client of the base needs.
+    """
+    return storage_options if _service(url) == _service(base) else {}
+
+
+def _service(url: str) -> tuple[str, str]:
+    """Scheme and authority; every way to write a local path is of one service."""
+    match = _SCHEME.match(url)
+    scheme = match.group(1).lower() if match else "file"
+    if match is None or scheme == "file":
+        return "file", ""
+    rest = url[match.end() :]
+    return scheme, rest[2:].partition("/")[0].lower() if rest.startswith("//") else ""
 
 
 def check_url(url: str) -> None:
@@ -56,7 +90,7 @@ def check_url(url: str) -> None:
     Raises:
         ConfigError: The scheme is not supported, or the URL names another host or is relative.
     """
-    _place(url)
+    _Place.of(url)
 
 
 def local_path(url: str) -> str:
@@ -74,18 +108,24 @@ def local_path(url: str) -> str:
     if scheme != "file":
         raise ConfigError(
             f"no store for scheme {scheme!r}",
-            hint=f"Supported: {_SUPPORTED}. A local path that begins like this can be written as ./{scheme}:...",
+            hint=_INSTEAD.get(scheme)
+            or f"Supported: {_SUPPORTED}. A local path that begins like this can be written as ./{scheme}:...",
         )
     return _path_of_file_url(url, url[match.end() :])
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Whether two paths or URLs name the same place, whichever way they are written; links are followed.
+    """Whether two paths or URLs name the same place, whichever way they are written; local links are followed.
 
     Raises:
         ConfigError: One of them is of no store that there is.
     """
-    return _place(one) == _place(other)
+    return path_inside(one, other) == ()
+
+
+def absolute(url: str) -> str:
+    """A plain path as it is from the working directory of now; a URL as it is."""
+    return url if _SCHEME.match(url) else os.path.abspath(url)  # noqa: PTH100 - links stay as they are
 
 
 def path_inside(path: str, base: str) -> tuple[str, ...] | None:
@@ -94,29 +134,66 @@ def path_inside(path: str, base: str) -> tuple[str, ...] | None:
     Raises:
         ConfigError: One of them is of no store that there is.
     """
-    (inner_root, inner), (outer_root, outer) = _place(path), _place(base)
-    is_inside = inner_root == outer_root and inner.is_relative_to(outer)
-    return inner.relative_to(outer).parts if is_inside else None
+    inner, outer = _Place.of(path), _Place.of(base)
+    if inner.file_system != outer.file_system or not inner.path.is_relative_to(outer.path):
+        return None
+    return inner.path.relative_to(outer.path).parts
 
 
-def _place(url: str) -> tuple[str, PurePosixPath]:
-    """What is the same for everything in one file system or S3 bucket, and the path in it with links followed."""
-    if _is_s3(url):
-        place = S3Url.of(url)
-        return f"s3://{place.bucket}", PurePosixPath("/", place.prefix)
-    return "", PurePosixPath(os.path.realpath(local_path(url)))
+class _Place(NamedTuple):
+    """What two spellings of one place have in common."""
+
+    file_system: str
+    path: PurePosixPath
+
+    @classmethod
+    def of(cls, url: str) -> _Place:
+        if _is_hdfs(url):
+            parsed = HdfsUrl.of(url)
+            return cls(f"hdfs://{parsed.file_system or _default_file_system()}", PurePosixPath(parsed.path))
+        if _is_s3(url):
+            place = S3Url.of(url)
+            return cls(f"s3://{place.bucket}", PurePosixPath("/", place.prefix))
+        return cls("file", PurePosixPath(os.path.realpath(local_path(url))))
+
+
+def _is_hdfs(url: str) -> bool:
+    return _scheme_of(url) == "hdfs"
 
 
 def _is_s3(url: str) -> bool:
+    return _scheme_of(url) in SCHEMES
+
+
+def _scheme_of(url: str) -> str:
     match = _SCHEME.match(url)
-    return match is not None and match.group(1).lower() in SCHEMES
+    return match.group(1).lower() if match else ""
 
 
-def _s3_store(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:
+def _default_file_system() -> str:
+    """Where ``hdfs:///path`` leads: the authority of ``fs.defaultFS``, empty if that is no HDFS."""
+    default = read_configuration(os.environ).value("fs.defaultFS")
+    return HdfsUrl.of(default).file_system if _is_hdfs(default) else ""
+
+
+def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:
+    # Only who opens such a URL needs the package, and nobody else should wait for its import.
+    if find_spec("hdfs_native") is None:
+        raise ConfigError(
+            f"{url!r} needs the package hdfs-native, which is not installed", hint="pip install 'partfile[hdfs]'"
+        )
+    from partfile.filesystems.hdfs import HdfsStore  # noqa: PLC0415
+    from partfile.filesystems.hdfs_options import HdfsOptions  # noqa: PLC0415
+
+    return HdfsStore(url, HdfsOptions.of(storage_options), create_base=create_base)
+
+
+def _open_s3(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:
     S3Url.of(url)
     if find_spec("s3fs") is None:
-        raise ConfigError("s3:// needs the package s3fs, which is not installed", hint="pip install 'partfile[s3]'")
-    from partfile.filesystems.s3 import S3Store  # noqa: PLC0415 - only who opens an s3:// URL needs it.
+        raise ConfigError(f"{url!r} needs the package s3fs, which is not installed", hint="pip install 'partfile[s3]'")
+    from partfile.filesystems.s3 import S3Store  # noqa: PLC0415
+    from partfile.filesystems.s3_options import S3Options  # noqa: PLC0415
 
     return S3Store(url, S3Options.of(storage_options), create_base=create_base)
 

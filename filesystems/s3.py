@@ -140,6 +140,11 @@ class S3Store:
         """See ``MetadataStore.delete_directory``."""
         s3_files.delete_flat(self._access, directory)
 
+    @property
+    def markers_are_locks(self) -> bool:
+        """See ``MetadataStore.markers_are_locks``."""
+        return False
+
     def hold_marker(self, path: str) -> bool:
         """See ``MetadataStore.hold_marker``; the marker is no lock, and stays."""
         return s3_files.show_marker(self._access, path)
@@ -149,7 +154,7 @@ class S3Store:
         return s3_files.marker_is_shown(self._access, path)
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
-        """See ``Store.hazards``."""
+        """See ``MetadataStore.hazards``."""
         return hazards(self._access, now_ms=now_ms, longest_open_s=longest_open_s)
 
     def __enter__(self) -> Self:

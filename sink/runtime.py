@@ -9,7 +9,7 @@ from partfile.filesystems.errors import StoreError
 from partfile.sink.commits import CommitSettings
 from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.restore_on_demand import RestoreOnDemand
-from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ class Runtime:
     Args:
         settings: The sink's options.
         job: The name of the chain of checkpoints: the uid, or a name made from it.
+        interval_ms: Between periodic checkpoints; None takes none.
     """
 
-    def __init__(self, settings: SinkSettings, job: str) -> None:
+    def __init__(self, settings: SinkSettings, job: str, *, interval_ms: int | None = None) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
         try:
-            self.metadata = settings.open_store(settings.checkpoint_url, settings.storage_options)
+            self.storage = open_storage(settings.checkpoints, job, settings.storage_options, opener=settings.open_store)
         except BaseException:
             self.store.close()
             raise
         self._warn(settings)
-        self.storage = CheckpointStorage(self.metadata, job)
         self.coordinator = SinkCoordinator(
             self.store,
             self.storage,
@@ -47,6 +47,7 @@ class Runtime:
                 accept_missing=settings.accept_missing,
                 retained_checkpoints=settings.retained_checkpoints,
                 writer=__version__,
+                interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
         )
@@ -59,8 +60,7 @@ class Runtime:
     @property
     def tasks_may_keep(self) -> bool:
         """Whether tasks may leave parts open if they find the marker held: where parts are leased it must be a lock."""
-        markers_are_locks = self.metadata.capabilities.lease
-        return self.may_append and (markers_are_locks or not self.store.capabilities.lease)
+        return self.may_append and (self.storage.store.markers_are_locks or not self.store.capabilities.lease)
 
     @property
     def marker_path(self) -> str:
@@ -70,14 +70,14 @@ class Runtime:
     def close(self) -> None:
         """Release the stores; may be called twice."""
         self.store.close()
-        self.metadata.close()
+        self.storage.store.close()
 
     def _warn(self, settings: SinkSettings) -> None:
         """Say what about the places can hurt; that asking fails is for the restore to tell."""
         now_ms, longest_open_s = settings.clock(), settings.rolling.rollover_interval_s
         try:
             found = {*self.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
-            found |= {*self.metadata.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
+            found |= {*self.storage.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
         except StoreError:
             return
         for hazard in sorted(found):

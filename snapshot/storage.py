@@ -10,14 +10,14 @@ from partfile.filesystems.memory import MemoryMetadataStore
 from partfile.filesystems.opening import open_store
 from partfile.snapshot import layout
 from partfile.snapshot.codec import decode_document, encode_document, read_document
-from partfile.snapshot.model import CheckpointMetadata, InlineHandle
+from partfile.snapshot.model import CheckpointMetadata, FileHandle, InlineHandle
 from partfile.snapshot.state_file import decode_states
 from partfile.snapshot.storage_settings import DriverMemoryStorageSettings, FileStreamSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from partfile.filesystems.port import MetadataStore
+    from partfile.filesystems.metadata_port import MetadataStore
     from partfile.snapshot.model import StateHandle
     from partfile.snapshot.state_info import States
     from partfile.snapshot.storage_settings import StorageSettings, StreamSettings
@@ -67,7 +67,7 @@ class CheckpointStorage:
         """
         if handle is None:
             return {}
-        path = "inline state" if isinstance(handle, InlineHandle) else self.path(handle.path)
+        path = "inline state" if isinstance(handle, InlineHandle) else self._shown(handle)
         return decode_states(self.read_bytes(handle), path)
 
     def read_bytes(self, handle: StateHandle) -> bytes:
@@ -78,16 +78,19 @@ class CheckpointStorage:
         """
         if isinstance(handle, InlineHandle):
             return handle.data
-        path = self.path(handle.path)
+        shown = self._shown(handle)
         try:
-            data = self.store.read_file(path, handle.size_bytes)
+            data = self.store.read_file(self.path(handle.path), handle.size_bytes)
         except NotFound as error:
-            raise SnapshotCorrupt(f"state file {path} is missing", path=path) from error
+            raise SnapshotCorrupt(f"state file {shown} is missing", path=shown) from error
         except FileTooLarge as error:
-            raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path) from error
+            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown) from error
         if len(data) != handle.size_bytes or zlib.crc32(data) != handle.crc32:
-            raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path)
+            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
         return data
+
+    def _shown(self, handle: FileHandle) -> str:
+        return f"{self.store.base}/{self.path(handle.path)}"
 
     def create_link(self, metadata: CheckpointMetadata) -> None:
         """Create ``chk-N/_metadata``: the commit point (S1).
@@ -113,6 +116,7 @@ class CheckpointStorage:
             data = read_document(self.store, path)
         except NotFound:
             return None
+        path = f"{self.store.base}/{path}"
         link = decode_document(_LINK_SCHEMA, CheckpointMetadata, data, path)
         if link.checkpoint_id != checkpoint_id or link.job != self.job:
             raise SnapshotCorrupt(
@@ -123,10 +127,12 @@ class CheckpointStorage:
     def list_links(self) -> list[int]:
         """The ids that have a link, ascending. Lists the job's directory, which retention bounds."""
         ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
+        # Not whether a file is there: a directory in its place takes the name as well, and must be told.
         return sorted(
             number
             for number in ids
-            if number is not None and self.store.file_exists(self.path(layout.metadata_path(number)))
+            if number is not None
+            and layout.METADATA in self.store.list_names(self.path(layout.checkpoint_directory(number)))
         )
 
     def list_published_without_link(self) -> list[int]:
@@ -161,7 +167,11 @@ class CheckpointStorage:
 
 
 def open_storage(
-    settings: StorageSettings, job: str, storage_options: Mapping[str, object] | None = None
+    settings: StorageSettings,
+    job: str,
+    storage_options: Mapping[str, object] | None = None,
+    *,
+    opener: Callable[[str, Mapping[str, object]], MetadataStore] = open_store,
 ) -> CheckpointStorage:
     """Open the checkpoints of a job as ``select_storage`` decided.
 
@@ -169,6 +179,7 @@ def open_storage(
         settings: Where they go.
         job: The job's uid.
         storage_options: What the client of the store needs; none for memory.
+        opener: Opens the store of a URL.
 
     Returns:
         The storage; the caller closes its ``store``.
@@ -178,5 +189,5 @@ def open_storage(
     """
     if isinstance(settings, DriverMemoryStorageSettings):
         return CheckpointStorage(MemoryMetadataStore(), job, settings)
-    store = open_store(settings.url, storage_options)
+    store = opener(settings.url, storage_options or {})
     return CheckpointStorage(store, job, settings, create_subdirectory=settings.create_subdirectory)

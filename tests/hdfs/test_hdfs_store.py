@@ -8,6 +8,7 @@ import pytest
 
 from partfile.filesystems.contract import StoreContract
 from partfile.filesystems.hdfs import HdfsStore
+from partfile.filesystems.hdfs_options import HdfsOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,4 +26,5 @@ class TestHdfsStore(StoreContract):
     @pytest.fixture
     def reopen(self, hdfs: HdfsCluster, hdfs_directory: str) -> Callable[[], Store]:
         """Each store of a process shares its one client."""
-        return lambda: HdfsStore(hdfs.url + hdfs_directory)
+        options = HdfsOptions(http_address=hdfs.http_address)
+        return lambda: HdfsStore(hdfs.url + hdfs_directory, options)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 class TestS3Store(StoreContract):
     """Each test below a base of its own. S3 has no leases and no locks."""
 
-    markers_are_locks = False
-
     @pytest.fixture
     def reopen(self, s3_base: str, s3_options: S3Options) -> Callable[[], Store]:
         """Each store of a process shares its one client."""
