@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from http import HTTPStatus
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,7 +30,9 @@ def test_requests_and_replies_go_through_as_they_are(proxied: Place, direct: Pla
     assert proxied.call("get_object", Range="bytes=10-19")["ContentRange"] == "bytes 10-19/255744"
     proxied.call("put_object", Body=b"")
     assert direct.content() == proxied.content() == b""
-    assert proxied.ask("delete_object") == "done"
+    deleted, again = proxied.call("delete_object"), direct.call("delete_object")
+    lengths = [each["ResponseMetadata"]["HTTPHeaders"].get("content-length") for each in (deleted, again)]
+    assert lengths[0] == lengths[1]
     assert proxied.ask("get_object") == direct.ask("get_object") == "404 NoSuchKey"
 
 
@@ -66,6 +71,28 @@ def test_every_request_is_recorded(s3_proxy: S3Proxy, proxied: Place) -> None:
     assert s3_proxy.count("another") == {}
     s3_proxy.forget()
     assert s3_proxy.count() == {}
+
+
+def test_a_body_of_unknown_length_is_refused(s3_proxy: S3Proxy, bucket: str) -> None:
+    """As the servers do; the request is no part of any count."""
+    connection = HTTPConnection(s3_proxy.endpoint_url.removeprefix("http://"))
+    connection.request("PUT", f"/{bucket}/key", b"4\r\nbody\r\n0\r\n\r\n", {"Transfer-Encoding": "chunked"})
+    with connection.getresponse() as reply:
+        assert reply.status == HTTPStatus.LENGTH_REQUIRED
+    connection.close()
+    assert s3_proxy.count() == {}
+
+
+def test_half_a_request_is_none(s3_proxy: S3Proxy, bucket: str, direct: Place) -> None:
+    """A client that dies while it sends has asked for nothing."""
+    connection = HTTPConnection(s3_proxy.endpoint_url.removeprefix("http://"))
+    connection.putrequest("PUT", f"/{bucket}/key")
+    connection.putheader("Content-Length", "10")
+    connection.endheaders(b"half")
+    connection.close()
+    time.sleep(0.2)
+    assert s3_proxy.count() == {}
+    assert not direct.exists()
 
 
 def test_a_server_that_is_gone_shows_as_a_lost_connection(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import ThreadingHTTPServer
@@ -204,5 +205,6 @@ class _Listener(ThreadingHTTPServer):
     def close_connections(self) -> None:
         """Reset what clients keep open."""
         for connection in list(self._open):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
-            connection.shutdown(socket.SHUT_RD)
+            with suppress(OSError):  # Its thread may have closed it by now.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+                connection.shutdown(socket.SHUT_RDWR)

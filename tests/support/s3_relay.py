@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -19,20 +20,12 @@ if TYPE_CHECKING:
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 """For SO_LINGER: a close resets the connection at once."""
 
-_OF_REQUEST_HOP = {"connection", "keep-alive", "expect", "te", "upgrade"}
+_OF_REQUEST_HOP = {"connection", "keep-alive", "expect"}
 """Headers between the two ends of a connection. The rest may be signed, and goes through as it is."""
 
 _OF_REPLY_HOP = {"connection", "keep-alive", "transfer-encoding"}
-_WITHOUT_BODY = {204, 304}
+_WITHOUT_BODY = {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}
 _NO_FAULT = Fault()
-
-
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """The body of a request: its length, and how it looks on the wire, which may be in chunks with a trailer."""
-
-    length_bytes: int
-    wire: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +56,18 @@ class Relay(BaseHTTPRequestHandler):
 
     def relay(self) -> None:
         """Serve one request; what shall become of it is decided once it has been read."""
-        body = self._read_body()
+        if "Transfer-Encoding" in self.headers:
+            # None of the servers takes a body of unknown length.
+            self.send_error(HTTPStatus.LENGTH_REQUIRED)
+            return
+        length_bytes = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length_bytes)
+        if len(body) < length_bytes:
+            # The client is gone, and half a request is none.
+            self.close_connection = True
+            return
         request = recognise(self.command, self.path, self.headers.keys())
-        number, chosen = self._proxy.admit(request, body.length_bytes)
+        number, chosen = self._proxy.admit(request, len(body))
         fault = chosen or _NO_FAULT
         time.sleep(fault.delay_before_s)
         reply = self._ask(body) if fault.reaches_server else None
@@ -85,21 +87,7 @@ class Relay(BaseHTTPRequestHandler):
     # The names that http.server looks for.
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = relay  # noqa: N815
 
-    def _read_body(self) -> _Body:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            wire = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            return _Body(len(wire), wire)
-        lines: list[bytes] = []
-        length_bytes = 0
-        while size := int((head := self.rfile.readline()).split(b";")[0], 16):
-            lines += [head, self.rfile.read(size), self.rfile.readline()]
-            length_bytes += size
-        lines.append(head)
-        while (line := self.rfile.readline()).strip():
-            lines.append(line)
-        return _Body(length_bytes, b"".join([*lines, line]))
-
-    def _ask(self, body: _Body) -> _Reply | None:
+    def _ask(self, body: bytes) -> _Reply | None:
         """What the server answers; None if it cannot be reached or ends the connection."""
         # A connection of its own: one that is used again may be closed by the server, and then nothing may be repeated.
         connection = HTTPConnection(*self._proxy.server_address)
@@ -108,7 +96,7 @@ class Relay(BaseHTTPRequestHandler):
             for name, value in self.headers.items():
                 if name.lower() not in _OF_REQUEST_HOP:
                     connection.putheader(name, value)
-            connection.endheaders(body.wire)
+            connection.endheaders(body)
             answer = connection.getresponse()
             return _Reply(answer.status, answer.reason, answer.getheaders(), answer.read())
         except (OSError, HTTPException):
