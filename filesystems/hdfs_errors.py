@@ -90,6 +90,10 @@ _OWN_ERRORS = {
 }
 """Errors that hdfs-native makes itself."""
 
+_UNREPORTED_BLOCK = 'OperationFailed("Failed to complete file in time")'
+"""A close whose last block no DataNode has reported to the NameNode yet, as after a restart of the NameNode: all bytes
+are where they belong, and closing again asks for the rest."""
+
 _JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')
 _OWN_ERROR = re.compile(r"^(\w+)")
 _STACK_TRACE = re.compile(r"(\\n|\n)(\\t|\t)at ")
@@ -124,11 +128,17 @@ def verdict_of(error: Exception) -> Verdict:
     text = str(error)
     java = _JAVA_ERROR.match(text)
     if java is None:
-        own = _OWN_ERROR.match(text)
-        return _OWN_ERRORS.get(own.group(1), Verdict.UNKNOWN) if own else Verdict.UNKNOWN
+        return _own_verdict(text)
     if java.group(1) == "IOException":
         return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
     return _JAVA_CLASSES.get(java.group(1), Verdict.UNKNOWN)
+
+
+def _own_verdict(text: str) -> Verdict:
+    if text == _UNREPORTED_BLOCK:
+        return Verdict.UNREADY
+    own = _OWN_ERROR.match(text)
+    return _OWN_ERRORS.get(own.group(1), Verdict.UNKNOWN) if own else Verdict.UNKNOWN
 
 
 def error_of(error: Exception, doing: str, path: str, *, reads: bool) -> PartfileError:
