@@ -31,6 +31,10 @@ setup: $(VENV)/.installed-dev ## Build .venv with everything for development (fa
 demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three SIGKILLs and compare (under four minutes)
 	@$(BIN)/python examples/flights.py $(ARGS)
 
+.PHONY: demo-hdfs
+demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (under five minutes)
+	@PYTHONPATH=tests/support $(BIN)/python examples/flights_hdfs.py $(ARGS)
+
 .PHONY: test
 test: java setup ## Run every test; ARGS="-k name" selects
 	@$(BIN)/python -m pytest $(ARGS)

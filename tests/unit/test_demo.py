@@ -70,7 +70,7 @@ def test_only_finished_files_are_counted(tmp_path: Path) -> None:
 
 def test_a_batch_runs_between_its_offsets_and_its_commit(tmp_path: Path) -> None:
     """Spark's own log says when a driver is inside a batch; its temporary files mean nothing."""
-    log = BatchLog(tmp_path)
+    log = BatchLog(str(tmp_path))
     assert (log.running(), log.committed()) == (None, 0)
     for directory in ("offsets", "commits"):
         (tmp_path / directory).mkdir()
