@@ -1,7 +1,7 @@
-"""The ports to storage: PartStore for part files, MetadataStore for checkpoints; the contract is in the docstrings.
+"""The port to storage for part files; the contract is in the docstrings.
 
-Every path in these interfaces is relative to the base of the store, with ``/`` between segments and no ``..``.
-A store class implements both ports; ``filesystems/contract.py`` is the suite that any implementation must pass.
+Every path in the interface is relative to the base of the store, with ``/`` between segments and no ``..``. A store
+class implements this port and that of checkpoints; ``filesystems/contract.py`` is the suite that any must pass.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_ch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.metadata_port import MetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,63 +269,6 @@ class PartStore(Protocol):
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
         """Yield every file below ``directory`` except partfile's own state, in no order; tolerate files that vanish."""
-
-
-class MetadataStore(Protocol):
-    """Small whole files: checkpoint metadata and state. Paths are relative to the base of the store."""
-
-    @property
-    def base(self) -> str:
-        """The base as a URL or an absolute path, for messages."""
-
-    def create_file(self, path: str, data: bytes) -> None:
-        """Create a file with ``data``, exclusively and whole or not at all, with its directories.
-
-        The commit point of a checkpoint (S1). Atomicity: no reader ever sees a prefix. Durability: when it returns,
-        the file and its name survive power loss. Local: temporary file, fsync, link, directory fsync.
-
-        Raises:
-            AlreadyExists: The name is taken; nothing was written. It may be our own earlier attempt: read it back.
-            OutcomeUnknown: It may or may not be there now.
-        """
-
-    def read_file(self, path: str, max_bytes: int) -> bytes:
-        """Read a whole file.
-
-        Raises:
-            NotFound: It is not there.
-            FileTooLarge: It is longer than ``max_bytes``.
-            StoreError: It cannot be read.
-        """
-
-    def file_exists(self, path: str) -> bool:
-        """Whether a file is there now."""
-
-    def list_names(self, directory: str) -> list[str]:
-        """The names directly in a directory, files and directories alike; empty if it is not there."""
-
-    def delete_file(self, path: str) -> None:
-        """Delete one file by its literal name. Idempotence: absent counts as done."""
-
-    def delete_directory(self, directory: str) -> None:
-        """Delete a directory and the files directly in it. Idempotence: absent counts as done."""
-
-    def hold_marker(self, path: str) -> bool:
-        """Hold the lock of the marker file at ``path`` (created if need be) until the store is closed (S13).
-
-        Returns:
-            Whether this store holds it now; False when another process does.
-        """
-
-    def marker_is_held(self, path: str) -> bool:
-        """Whether somebody holds the marker: proof that this process shares a file system with real locks.
-
-        Raises:
-            NotFound: The marker is not visible from here: this is not the coordinator's file system.
-        """
-
-    def close(self) -> None:
-        """Release markers and connections; delete nothing."""
 
 
 class Store(PartStore, MetadataStore, Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import PartfileError
+from partfile.snapshot.requests import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.failures import FailureReason
     from partfile.snapshot.model import OperatorState
     from partfile.snapshot.pending import PendingCheckpoint
-    from partfile.snapshot.requests import CheckpointRequest, Refusal
+    from partfile.snapshot.requests import CheckpointRequest
 
 
 class CommitHooks:
@@ -69,7 +70,9 @@ class CommitHooks:
         checkpoint_id: int | None,
         cause: Exception | None,
     ) -> None:
-        """Keep the error for the thread that asked."""
+        """Keep the error for the thread that asked. Nobody asked for a periodic checkpoint that comes too soon."""
+        if reason is Refusal.MINIMUM_PAUSE:
+            return
         self._failure = cause or PartfileError(f"no checkpoint: {reason.value}", checkpoint_id=checkpoint_id)
 
     def fail_job(self, checkpoint_id: int, reason: FailureReason) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import Fenced, PartfileError, StoreError
@@ -11,51 +11,28 @@ from partfile.filesystems.tokens import new_chain_id
 from partfile.sink import planning
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.commit_hooks import CommitHooks
+from partfile.sink.commits import CommitReport
 from partfile.sink.planning import SinkSnapshot
 from partfile.sink.publishing import Publisher
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.coordinator import CheckpointCoordinator
+from partfile.snapshot.machine_state import CoordinatorRules
 from partfile.snapshot.operator_snapshot import write_operator_state
-from partfile.snapshot.requests import RequestKind
+from partfile.snapshot.requests import RequestKind, RequestLimits
 from partfile.snapshot.settings import CoordinatorSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from partfile.filesystems.port import Cut, PartStore
+    from partfile.filesystems.port import PartStore
+    from partfile.sink.commits import CommitSettings
     from partfile.sink.restore_on_demand import RestoreOnDemand
-    from partfile.sink.rolling import RollingPolicy
     from partfile.sink.states import StreamPosition
     from partfile.snapshot.model import CheckpointMetadata, LinkRef, OperatorState, SubtaskState
     from partfile.snapshot.pending import PendingCheckpoint
     from partfile.snapshot.storage import CheckpointStorage
 
 logger = logging.getLogger("partfile")
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSettings:
-    """What the coordinator does at a checkpoint."""
-
-    rolling: RollingPolicy
-    cut: Cut
-    publish_threads: int
-    accept_missing: bool
-    retained_checkpoints: int
-    writer: str
-    """Version of partfile, written into every checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitReport:
-    """What completing a checkpoint did."""
-
-    checkpoint_id: int
-    published: int
-    owed: int
-    """Parts whose publication failed and is tried again."""
-    commit_ms: float
-    publish_ms: float
 
 
 class SinkCoordinator:
@@ -80,7 +57,7 @@ class SinkCoordinator:
             storage,
             self._hooks,
             lambda: self._now_ms,
-            CoordinatorSettings(writer=settings.writer, retained=settings.retained_checkpoints),
+            CoordinatorSettings(settings.writer, settings.retained_checkpoints, _rules(settings.interval_ms)),
         )
         self._publisher = Publisher(
             store, settings.cut, settings.publish_threads, accept_missing=settings.accept_missing
@@ -164,6 +141,8 @@ class SinkCoordinator:
             return self._operators(self._next, checkpoint_id)
 
         self._checkpoints.start(restore)
+        if self._settings.interval_ms is not None:
+            self._checkpoints.start_periodic()
         return self._outcome()
 
     def trigger(self, now_ms: int) -> PendingCheckpoint:
@@ -173,6 +152,14 @@ class SinkCoordinator:
         self._checkpoints.request(RequestKind.USER)
         self._hooks.raise_failure()
         return self.pending
+
+    def trigger_if_due(self, now_ms: int) -> PendingCheckpoint | None:
+        """Begin the periodic checkpoint if it is time for it; None if it is not."""
+        self._now_ms = now_ms
+        self._checkpoints.tick()
+        self._hooks.raise_failure()
+        pending = self._checkpoints.state.pending
+        return pending[-1] if pending else None
 
     def acknowledge(self, state: SubtaskState, submission: str) -> None:
         """Take one subtask's state for the pending checkpoint; one of another submission or a second one is none."""
@@ -187,7 +174,11 @@ class SinkCoordinator:
         )
 
     def complete(
-        self, pending: PendingCheckpoint, acknowledged: Sequence[SubtaskSnapshot], position: StreamPosition
+        self,
+        pending: PendingCheckpoint,
+        acknowledged: Sequence[SubtaskSnapshot],
+        position: StreamPosition,
+        now_ms: int | None = None,
     ) -> CommitReport:
         """Complete a checkpoint: make its link durable, then publish its parts and subsume older checkpoints.
 
@@ -195,6 +186,7 @@ class SinkCoordinator:
             pending: The checkpoint as it was triggered.
             acknowledged: One snapshot for each of the subtasks 0 to n-1; this acknowledges those that have not yet.
             position: Where the stream stands after it.
+            now_ms: The time, from which the next periodic checkpoint is counted; None is that of the trigger.
 
         Raises:
             Fenced: Another coordinator has taken over; nothing of this checkpoint counts.
@@ -202,6 +194,7 @@ class SinkCoordinator:
             PartMissing, CommitConflict: The checkpoint is complete, but a part of it cannot be published.
         """
         self._began_ms = stopwatch_ms()
+        self._now_ms = pending.time_ms if now_ms is None else now_ms
         after = planning.after_batch(
             self.state,
             acknowledged,
@@ -329,3 +322,12 @@ class SinkCoordinator:
             self._storage.mark_published(checkpoint_id)
         except StoreError as error:
             logger.warning("checkpoint %d is complete and published, but not marked so: %s", checkpoint_id, error)
+
+
+def _rules(interval_ms: int | None) -> CoordinatorRules:
+    """Of these only the interval means something: whoever asks for a checkpoint waits for it, and fails with it."""
+    # One checkpoint at a time: a start has one id to close.
+    if interval_ms is None:
+        return CoordinatorRules(spare_ids=0)
+    # A pause as long as the interval makes it count from the end of a checkpoint, also of one that was asked for.
+    return CoordinatorRules(limits=RequestLimits(min_pause_ms=interval_ms), interval_ms=interval_ms, spare_ids=0)

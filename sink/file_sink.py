@@ -32,8 +32,8 @@ class FileSink:
         bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
         rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
         **options: ``format_options`` (for instance ``{"header": False}``), and the other fields of SinkSettings:
-            ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``savepoint_dir``,
-            ``restore_from``, ``accept_newer``, ``allow_non_restored``, ``storage_options``,
+            ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``inline_threshold_bytes``,
+            ``savepoint_dir``, ``restore_from``, ``accept_newer``, ``allow_non_restored``, ``storage_options``,
             ``retained_checkpoints``, ``max_open_parts``, ``publish_threads``, ``accept_missing``, ``on_stop``,
             ``on_gap``, ``on_new_query``, ``on_bad_bucket``, ``on_progress``, ``clock``, ``open_store``.
 
@@ -62,13 +62,15 @@ class FileSink:
     def __repr__(self) -> str:
         return f"FileSink({self.settings.base!r}, uid={self.settings.uid!r})"
 
-    def local(self, subtask_index: int = 0) -> LocalSink:
+    def local(self, subtask_index: int = 0, *, checkpoint_interval_s: float | None = None) -> LocalSink:
         """The sink without Spark, to be used in a ``with`` block.
 
         Args:
             subtask_index: Tells independent writers with this uid apart; each has checkpoints of its own.
+            checkpoint_interval_s: Takes checkpoints by itself, so many seconds after the last one; each ``write`` must
+                then say its ``position``. None takes those alone that are asked for.
         """
-        return LocalSink(self.settings, subtask_index)
+        return LocalSink(self.settings, subtask_index, checkpoint_interval_s)
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; pass this method to ``writeStream.foreachBatch``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from partfile.filesystems.errors import PartfileError
-from partfile.sink.local import batches_of
+from partfile.sink.local_input import batches_of
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.runtime import Runtime
 from partfile.snapshot.harness import check_parallelism, subtask_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from partfile.sink.coordinator import CommitReport
+    from partfile.sink.commits import CommitReport
     from partfile.sink.file_sink import FileSink
     from partfile.sink.states import SubtaskSnapshot
     from partfile.snapshot.pending import PendingCheckpoint

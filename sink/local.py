@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
-
 from partfile.filesystems.errors import CheckpointMismatch, ConfigError, PartfileError
+from partfile.sink.local_input import batches_of, check_position, milliseconds_of
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.progress import BatchProgress, report
 from partfile.sink.runtime import Runtime
@@ -17,10 +15,12 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
+    import pyarrow as pa
     from pydantic import JsonValue
 
     from partfile.sink.settings import SinkSettings
     from partfile.sink.states import StreamPosition
+    from partfile.snapshot.pending import PendingCheckpoint
 
 _MAX_SUBTASK = 999_999
 _ANOTHER = "Make another one with FileSink.local() and go on from its position."
@@ -36,11 +36,16 @@ class LocalSink:
     Args:
         settings: The sink's options.
         subtask_index: Tells independent writers with one uid apart: each has a chain of checkpoints of its own.
+        checkpoint_interval_s: From one checkpoint to the next that is taken without being asked for; None takes none.
+            There is no thread: ``write`` and ``poll`` look at the clock.
     """
 
-    def __init__(self, settings: SinkSettings, subtask_index: int = 0) -> None:
+    def __init__(
+        self, settings: SinkSettings, subtask_index: int = 0, checkpoint_interval_s: float | None = None
+    ) -> None:
         self._settings = settings
-        self._runtime = Runtime(settings, _job(settings.uid, subtask_index))
+        self._interval_ms = milliseconds_of(checkpoint_interval_s)
+        self._runtime = Runtime(settings, _job(settings.uid, subtask_index), interval_ms=self._interval_ms)
         self._operator = SinkOperator(self._runtime.store, settings.description)
         self._subtask = subtask_index
         self._told_rows = 0
@@ -88,7 +93,7 @@ class LocalSink:
             )
 
     def write(self, rows: pa.RecordBatch | pa.Table, position: JsonValue = None) -> None:
-        """Add rows. They are not durable before the next checkpoint.
+        """Add rows. They are not durable before the next checkpoint, which is taken here if the interval is over.
 
         If it fails, some of the rows may be in their parts and others not; so the sink is closed, and nothing since the
         last checkpoint counts.
@@ -96,13 +101,19 @@ class LocalSink:
         Args:
             rows: A record batch or a table.
             position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it. Any
-                JSON value that is not None.
+                JSON value that is not None. Required with ``checkpoint_interval_s``.
 
         Raises:
             ConfigError: ``rows`` or ``position`` is of a wrong type; nothing was written, and the sink stays open.
+            Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
         self._check_open()
         check_position(position)
+        if position is None and self._interval_ms is not None:
+            raise ConfigError(
+                "write needs a position where checkpoint_interval_s is set: any write may end with a checkpoint",
+                hint="Pass where the input stands after these rows, or call checkpoint() yourself and set no interval.",
+            )
         batches = batches_of(rows)
         try:
             self._operator.advance(self._context(self._settings.clock()))
@@ -113,6 +124,26 @@ class LocalSink:
             raise
         if position is not None:
             self._position = position
+        self.poll()
+
+    def poll(self) -> BatchProgress | None:
+        """Take the periodic checkpoint if it is due; call it while there are no rows to write.
+
+        Returns:
+            None if it is not due, or ``checkpoint_interval_s`` is not set.
+
+        Raises:
+            Fenced, OutcomeUnknown: As of ``checkpoint``.
+        """
+        self._check_open()
+        if self._interval_ms is None:
+            return None
+        try:
+            pending = self._runtime.coordinator.trigger_if_due(self._settings.clock())
+            return None if pending is None else self._complete(pending)
+        except BaseException:
+            self.close()
+            raise
 
     def checkpoint(self, position: JsonValue = None) -> BatchProgress:
         """Make every row written so far count, exactly once, and publish the parts that have rolled.
@@ -206,14 +237,16 @@ class LocalSink:
             self.close()
 
     def _checkpoint(self) -> BatchProgress:
+        return self._complete(self._runtime.coordinator.trigger(self._settings.clock()))
+
+    def _complete(self, pending: PendingCheckpoint) -> BatchProgress:
         coordinator = self._runtime.coordinator
-        now_ms = self._settings.clock()
-        self._operator.advance(self._context(now_ms))
-        pending = coordinator.trigger(now_ms)
+        self._operator.advance(self._context(pending.time_ms))
         snapshot = self._operator.snapshot(pending.checkpoint_id)
         stands = coordinator.state.position.model_copy(update={"user_position": self._position})
         # Inside its own chain the operator is the only subtask; its index shows in the names of parts alone.
-        done = coordinator.complete(pending, [snapshot.model_copy(update={"subtask": 0})], stands)
+        acknowledged = [snapshot.model_copy(update={"subtask": 0})]
+        done = coordinator.complete(pending, acknowledged, stands, self._settings.clock())
         self._operator.notify_checkpoint_complete(done.checkpoint_id)
         progress = BatchProgress(
             uid=self._settings.uid,
@@ -247,45 +280,6 @@ class LocalSink:
             if self._closed:
                 raise PartfileError("the sink is not open any more: it was closed, perhaps by an error", hint=_ANOTHER)
             raise PartfileError("the sink is not open", hint="Use it in a with block, or call open() first.")
-
-
-def check_position(value: object) -> None:
-    """Refuse a position that would not come back from a checkpoint as it is: whatever JSON has no form for.
-
-    Raises:
-        ConfigError: Names the value and its type.
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"position holds {value!r}, which JSON has no form for", hint="Use a finite number.")
-    if isinstance(value, dict):
-        for key in value:
-            if type(key) is not str:
-                raise ConfigError(f"position has the key {key!r}; in JSON keys are text", hint="Use str(key).")
-            check_position(value[key])
-    elif isinstance(value, list):
-        for element in value:
-            check_position(element)
-    elif value is not None and type(value) not in {bool, int, float, str}:
-        raise ConfigError(
-            f"position holds {value!r}, of type {type(value).__name__}; it must be a JSON value",
-            hint="Use None, bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
-        )
-
-
-def batches_of(rows: object) -> list[pa.RecordBatch]:
-    """The batches of a record batch or table.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    if isinstance(rows, pa.RecordBatch):
-        return [rows]
-    if isinstance(rows, pa.Table):
-        return list(rows.to_batches())
-    raise ConfigError(
-        f"rows are of type {type(rows).__name__}; write takes a pyarrow RecordBatch or Table",
-        hint="Make one, for instance with pyarrow.Table.from_pylist(rows).",
-    )
 
 
 def _job(uid: str, subtask_index: object) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partfile.sink.coordinator import CommitSettings, SinkCoordinator
+from partfile.sink.commits import CommitSettings
+from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.restore_on_demand import RestoreOnDemand
-from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
 if TYPE_CHECKING:
@@ -21,17 +22,17 @@ class Runtime:
     Args:
         settings: The sink's options.
         job: The name of the chain of checkpoints: the uid, or a name made from it.
+        interval_ms: Between periodic checkpoints; None takes none.
     """
 
-    def __init__(self, settings: SinkSettings, job: str) -> None:
+    def __init__(self, settings: SinkSettings, job: str, *, interval_ms: int | None = None) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
         try:
-            self.metadata = settings.open_store(settings.checkpoint_url, settings.storage_options)
+            self.storage = open_storage(settings.checkpoints, job, settings.storage_options, opener=settings.open_store)
         except BaseException:
             self.store.close()
             raise
-        self.storage = CheckpointStorage(self.metadata, job)
         self.coordinator = SinkCoordinator(
             self.store,
             self.storage,
@@ -42,6 +43,7 @@ class Runtime:
                 accept_missing=settings.accept_missing,
                 retained_checkpoints=settings.retained_checkpoints,
                 writer=__version__,
+                interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
         )
@@ -54,4 +56,4 @@ class Runtime:
     def close(self) -> None:
         """Release the stores; may be called twice."""
         self.store.close()
-        self.metadata.close()
+        self.storage.store.close()

@@ -24,6 +24,13 @@ from partfile.sink.operator import SinkDescription
 from partfile.sink.options import Options
 from partfile.sink.progress import BatchProgress
 from partfile.sink.rolling import RollingPolicy
+from partfile.snapshot.storage_settings import (
+    DriverMemoryStorageSettings,
+    StorageOptions,
+    StorageSettings,
+    select_storage,
+)
+from partfile.snapshot.stream_factory import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
 from partfile.writers.formats import resolve_format
 from partfile.writers.port import Format
 
@@ -55,6 +62,9 @@ class SinkSettings(Options):
     """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
     checkpoint_dir: str | None = None
     """Where checkpoints go; None is ``_partfile`` below the base. The uid is a directory in it."""
+    inline_threshold_bytes: int = Field(default=DEFAULT_INLINE_THRESHOLD_BYTES, ge=0, le=MAX_INLINE_THRESHOLD_BYTES)
+    """State of at most this size lies in the checkpoint's metadata, and a task's travels in its acknowledgement; more
+    goes to a file of its own."""
     savepoint_dir: str | None = None
     """Where savepoints are made unless a call names another directory."""
     restore_from: str | None = None
@@ -98,6 +108,13 @@ class SinkSettings(Options):
             raise ValueError("an empty path names no directory")
         return path
 
+    @field_validator("checkpoint_dir", mode="before")
+    @classmethod
+    def _checkpoints_outlive_the_driver(cls, value: object) -> object:
+        if isinstance(value, DriverMemoryStorageSettings):
+            raise ValueError("checkpoints in memory are lost with the driver, and with them which rows count")  # noqa: TRY004 - becomes a ConfigError
+        return value
+
     @field_validator("uid")
     @classmethod
     def _uid_is_a_name(cls, value: str) -> str:
@@ -133,6 +150,16 @@ class SinkSettings(Options):
     def checkpoint_url(self) -> str:
         """The directory that holds the directories of the uids."""
         return self.checkpoint_dir or f"{self.base.rstrip('/')}/{STATE_DIRECTORY}"
+
+    @property
+    def checkpoints(self) -> StorageSettings:
+        """How checkpoints are stored: always on a file system, in a directory for each writer."""
+        return select_storage(
+            None,
+            StorageOptions(
+                checkpoint_directory=self.checkpoint_url, inline_threshold_bytes=self.inline_threshold_bytes
+            ),
+        )
 
     @property
     def description(self) -> SinkDescription:

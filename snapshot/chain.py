@@ -21,11 +21,11 @@ from partfile.filesystems.errors import (
 )
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
-from partfile.snapshot.model import CheckpointMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from partfile.snapshot.model import CheckpointMetadata
     from partfile.snapshot.storage import CheckpointStorage
 
 MAX_START_ATTEMPTS = 100
@@ -87,6 +87,9 @@ class Chain:
     def start(self, successor: Callable[[CheckpointMetadata | None, int], CheckpointMetadata]) -> CheckpointMetadata:
         """Take the chain over: create the link after the newest one, holding what that one held.
 
+        The ids that the last coordinator may have triggered without a link get tombstones first, so that none is ever
+        used again (CC-06).
+
         Args:
             successor: From the newest link that holds state (None in an empty chain) and the id to take, makes the
                 metadata of the fence link. It may raise to refuse, before anything is created. Its predecessor and
@@ -101,7 +104,11 @@ class Chain:
         """
         for _ in range(MAX_START_ATTEMPTS):
             newest, holder = self.look()
-            link = _linked(successor(holder, newest.checkpoint_id + 1 if newest else 1), newest)
+            fence = successor(holder, newest.reserved_through + 1 if newest else 1)
+            last = self._close_reserved(newest, fence) if newest else None
+            if newest and last is None:
+                continue
+            link = _linked(fence, last)
             if self._create(link) == link and self._predecessor_stands(link):
                 self._append(link)
                 return link
@@ -131,26 +138,6 @@ class Chain:
                 checkpoint_id=link.checkpoint_id,
             )
         return link
-
-    def close_id(self, checkpoint_id: int, time_ms: int, writer: str) -> None:
-        """Close an aborted id with a tombstone, so that the next link is always one fixed name.
-
-        Raises:
-            Fenced: Another coordinator has taken the id.
-        """
-        self.extend(
-            CheckpointMetadata(
-                checkpoint_id=checkpoint_id,
-                kind="tombstone",
-                job=self._storage.job,
-                generation=self.newest.generation,
-                nonce=new_token(),
-                chain_id=new_token(),
-                predecessor=None,
-                time_ms=time_ms,
-                writer=writer,
-            )
-        )
 
     def subsume(self) -> list[int]:
         """Delete the links beyond the retained ones, strictly oldest first, and return their ids.
@@ -194,6 +181,24 @@ class Chain:
                 checkpoint_id=lost[-1],
             )
 
+    def _close_reserved(self, newest: CheckpointMetadata, fence: CheckpointMetadata) -> CheckpointMetadata | None:
+        """Close the ids between the newest link and the fence; None if another coordinator was faster."""
+        last = newest
+        for checkpoint_id in range(newest.checkpoint_id + 1, fence.checkpoint_id):
+            # A start that dies here has to be gone on with by the next one: the promise is handed on.
+            tombstone = _tombstone(
+                fence,
+                checkpoint_id=checkpoint_id,
+                generation=newest.generation,
+                reserved_through=newest.reserved_through,
+            )
+            closed = self._create(_linked(tombstone, last))
+            if closed is None or not self._predecessor_stands(closed):
+                return None
+            self._links.append(Link(checkpoint_id, closed.holds_state))
+            last = closed
+        return last
+
     def _append(self, link: CheckpointMetadata) -> None:
         self._newest = link
         self._links.append(Link(link.checkpoint_id, link.holds_state))
@@ -215,7 +220,7 @@ class Chain:
 
     def _decide_by_tombstone(self, link: CheckpointMetadata) -> CheckpointMetadata | None:
         # Reading alone cannot decide: a request that is still on its way could create the link later.
-        tombstone = link.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}})
+        tombstone = _tombstone(link)
         try:
             self._storage.create_link(tombstone)
         except AlreadyExists:
@@ -267,6 +272,11 @@ def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[Ch
         if link.holds_state:
             break
     return links
+
+
+def _tombstone(link: CheckpointMetadata, **changes: int) -> CheckpointMetadata:
+    """A link that closes an id, otherwise as another one."""
+    return link.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}, **changes})
 
 
 def _undecided(link: CheckpointMetadata) -> OutcomeUnknown:

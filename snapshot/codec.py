@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from partfile.filesystems.errors import FileTooLarge, SnapshotCorrupt, SnapshotVersionError, StateTooLarge
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import MetadataStore
+    from partfile.filesystems.metadata_port import MetadataStore
 
 FORMAT_VERSION = 1
 MAX_DOCUMENT_BYTES = 1 << 28

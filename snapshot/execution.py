@@ -73,6 +73,7 @@ class Execution:
             nonce=new_token(),
             chain_id=new_token(),
             predecessor=None,
+            reserved_through=checkpoint_id + self._settings.rules.ids_ahead,
             time_ms=time_ms,
             writer=self._settings.writer,
             operators=dict(operators),
@@ -92,9 +93,8 @@ class Execution:
                     logger.info("checkpoint %d: deleted a state, since %s", checkpoint_id, stray.value)
             case does.Subsume():
                 self._settings.submit_deletion(self._subsume)
-            case does.SetTimer():
-                # Whoever calls ``tick`` learns the time from it.
-                pass
+            case does.SetTimer(at_ms):
+                self._settings.set_timer(at_ms)
             case does.Stop(reason):
                 logger.error("job %s: the coordinator stops, since %s", self._storage.job, reason.value)
             case _:
@@ -133,7 +133,7 @@ class Execution:
 
     def _close(self, checkpoint_id: int, now_ms: int) -> None:
         try:
-            self._chain.close_id(checkpoint_id, now_ms, self._settings.writer)
+            self._chain.extend(self.link("tombstone", checkpoint_id, self._chain.newest.generation, now_ms, {}))
         except NotApplied as error:
             logger.warning("the aborted checkpoint %d could not be closed, trying again: %s", checkpoint_id, error)
             self._tell(tells.CloseFailed(checkpoint_id))

@@ -117,7 +117,8 @@ def _triggering(
 ) -> Decision:
     match event:
         case Requested():
-            return _requested(Decision(state), event, now_ms)
+            # Somebody waits: a tombstone that could not be created is tried at once, for it may hold the next id back.
+            return _requested(Decision(state).having(retry_ms=None), event, now_ms)
         case PeriodicStarted():
             return Decision(state).having(next_periodic_ms=now_ms + event.first_delay_ms)
         case PeriodicStopped():
@@ -214,7 +215,7 @@ def _choose(decision: Decision, now_ms: int) -> Decision:
     """Trigger what may be triggered; one refused by the minimum pause makes way for the next in the queue."""
     rules = decision.state.rules
     limits = replace(rules.limits, min_pause_ms=rules.min_pause_ms)
-    while True:
+    while decision.state.has_id:
         choice = decision.state.queue.choose(decision.state.situation(now_ms), limits)
         decision = _refused(decision.having(queue=choice.queue), choice)
         if choice.periodic_in_ms is not None and decision.state.next_periodic_ms is not None:
@@ -222,7 +223,8 @@ def _choose(decision: Decision, now_ms: int) -> Decision:
         if choice.request is not None:
             return _pending(decision, choice.request, now_ms)
         if choice.refused is None:
-            return decision
+            break
+    return decision
 
 
 def _refused(decision: Decision, choice: Choice) -> Decision:

@@ -103,7 +103,7 @@ def stop(state: CoordinatorState, reason: FailureReason) -> Decision:
 def shut_down(state: CoordinatorState, reason: FailureReason) -> Decision:
     """Give everything up but the link that is being created: it may come to be there.
 
-    The ids stay without tombstones: the fence link of the next start takes the first of them.
+    The ids stay without tombstones: the next start creates them.
     """
     decision = _refuse_queued(Decision(state), reason)
     for one in state.pending:

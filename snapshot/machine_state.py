@@ -31,6 +31,15 @@ class CoordinatorRules:
     is_unaligned: bool = False
     """Whether barriers overtake data; then a savepoint waits for the checkpoints under way (CC-12)."""
 
+    spare_ids: int = 1
+    """Ids beyond ``max_concurrent`` that may be triggered before the next link: for forced requests, and while the
+    tombstone of an aborted id cannot be created. Each start closes as many more ids."""
+
+    @property
+    def ids_ahead(self) -> int:
+        """How far a triggered id may lie beyond the newest link: a successor closes as many, seen or not (CC-06)."""
+        return self.limits.max_concurrent + self.spare_ids
+
     @property
     def min_pause_ms(self) -> int:
         """The minimum pause, at most one year."""
@@ -66,7 +75,7 @@ class CoordinatorState:
     given_up: tuple[str, ...] = ()
     """The submissions of the last aborted checkpoints, oldest first: what answers them is late, not unknown.
 
-    Not their ids: a rival may use the same one.
+    Not their ids: a coordinator that is fenced may not know yet which ones are its rival's.
     """
     cleaning: int = 0
     """Rounds of deletion under way."""
@@ -80,6 +89,11 @@ class CoordinatorState:
     def find(self, checkpoint_id: int) -> PendingCheckpoint | None:
         """The pending checkpoint with this id, if there is one."""
         return next((one for one in self.pending if one.checkpoint_id == checkpoint_id), None)
+
+    @property
+    def has_id(self) -> bool:
+        """Whether the next id is among those that the newest link reserves."""
+        return self.next_id <= self.newest_link + self.rules.ids_ahead
 
     def situation(self, now_ms: int) -> Situation:
         """What the choice of the next request depends on."""

@@ -110,11 +110,19 @@ class CheckpointMetadata(Persisted):
     nonce: str
     """Drawn by the coordinator for this link; how it recognises its own."""
     predecessor: LinkRef | None
+    reserved_through: CheckpointId
+    """Up to this id its coordinator may trigger checkpoints before its next link; who succeeds it closes those ids."""
     time_ms: int
     """The coordinator's batch time, in milliseconds since the epoch; for people, never for decisions."""
     writer: str
     """Version of partfile that wrote it."""
     operators: dict[str, OperatorState] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _reserves_no_earlier_id(self) -> Self:
+        if self.reserved_through < self.checkpoint_id:
+            raise ValueError(f"it reserves ids through {self.reserved_through}, before its own")
+        return self
 
     @model_validator(mode="after")
     def _names_only_what_it_keeps(self) -> Self:

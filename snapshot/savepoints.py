@@ -24,7 +24,7 @@ from partfile.snapshot.codec import decode_document, encode_document, read_docum
 from partfile.snapshot.savepoint_model import SavepointMetadata
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import MetadataStore
+    from partfile.filesystems.metadata_port import MetadataStore
 
 SCHEMA = "savepoint"
 MAX_NAMES = 10

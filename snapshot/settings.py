@@ -14,6 +14,10 @@ def at_once(work: Callable[[], None]) -> None:
     work()
 
 
+def no_timer(at_ms: int) -> None:
+    """Whoever calls ``tick`` learns the time from what it returns."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
     """What the owner of a coordinator chooses."""
@@ -27,3 +31,5 @@ class CoordinatorSettings:
     """Draws the delay of the first periodic checkpoint, in milliseconds, both ends included."""
     submit_deletion: Callable[[Callable[[], None]], object] = at_once
     """Runs the deletion of subsumed checkpoints, for instance the ``submit`` of an executor."""
+    set_timer: Callable[[int], object] = no_timer
+    """Told when to call ``tick`` next, in milliseconds since the epoch; it replaces the time told before."""

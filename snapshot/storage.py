@@ -15,9 +15,9 @@ from partfile.snapshot.state_file import decode_states
 from partfile.snapshot.storage_settings import DriverMemoryStorageSettings, FileStreamSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from partfile.filesystems.port import MetadataStore
+    from partfile.filesystems.metadata_port import MetadataStore
     from partfile.snapshot.model import StateHandle
     from partfile.snapshot.state_info import States
     from partfile.snapshot.storage_settings import StorageSettings, StreamSettings
@@ -161,7 +161,11 @@ class CheckpointStorage:
 
 
 def open_storage(
-    settings: StorageSettings, job: str, storage_options: Mapping[str, object] | None = None
+    settings: StorageSettings,
+    job: str,
+    storage_options: Mapping[str, object] | None = None,
+    *,
+    opener: Callable[[str, Mapping[str, object]], MetadataStore] = open_store,
 ) -> CheckpointStorage:
     """Open the checkpoints of a job as ``select_storage`` decided.
 
@@ -169,6 +173,7 @@ def open_storage(
         settings: Where they go.
         job: The job's uid.
         storage_options: What the client of the store needs; none for memory.
+        opener: Opens the store of a URL.
 
     Returns:
         The storage; the caller closes its ``store``.
@@ -178,5 +183,5 @@ def open_storage(
     """
     if isinstance(settings, DriverMemoryStorageSettings):
         return CheckpointStorage(MemoryMetadataStore(), job, settings)
-    store = open_store(settings.url, storage_options)
+    store = opener(settings.url, storage_options or {})
     return CheckpointStorage(store, job, settings, create_subdirectory=settings.create_subdirectory)

@@ -19,7 +19,7 @@ from partfile.snapshot.stream_factory import (
 )
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import MetadataStore
+    from partfile.filesystems.metadata_port import MetadataStore
     from partfile.snapshot.model import CheckpointMetadata
     from partfile.snapshot.stream_factory import CheckpointStreamFactory
 

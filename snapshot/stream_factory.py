@@ -13,7 +13,7 @@ from partfile.snapshot.model import FileHandle, InlineHandle
 from partfile.snapshot.streams import BufferedStream, CollectedBytes, Scope
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import MetadataStore
+    from partfile.filesystems.metadata_port import MetadataStore
     from partfile.snapshot.model import StateHandle
     from partfile.snapshot.streams import CheckpointOutputStream
 

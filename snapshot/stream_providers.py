@@ -12,7 +12,7 @@ from partfile.snapshot.stream_factory import FileStreamFactory
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import MetadataStore
+    from partfile.filesystems.metadata_port import MetadataStore
     from partfile.snapshot.model import StateHandle
     from partfile.snapshot.strategy import SnapshotOptions
     from partfile.snapshot.stream_factory import CheckpointStreamFactory

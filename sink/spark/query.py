@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from partfile.filesystems.errors import ConfigError
+
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
     from types import TracebackType
 
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from partfile.sink.spark.stream import SparkStream
 
@@ -95,3 +99,31 @@ class StartedQuery:
         else:
             self._query.stop()
             self._stream.release()
+
+
+def start_query(
+    writer: DataStreamWriter,
+    stream: SparkStream,
+    *,
+    trigger: Mapping[str, Any] | None,
+    query_name: str | None,
+    options: Mapping[str, str] | None,
+) -> StartedQuery:
+    """Start a query into a sink; the arguments are those of ``FileSink.start``.
+
+    Raises:
+        ConfigError: ``options`` name the checkpoint location a second time.
+    """
+    if "checkpointlocation" in {name.lower() for name in options or {}}:
+        raise ConfigError(
+            "options name a checkpointLocation besides checkpoint_location",
+            hint="Pass the directory as checkpoint_location alone.",
+        )
+    for name, value in (options or {}).items():
+        writer = writer.option(name, value)
+    if query_name is not None:
+        writer = writer.queryName(query_name)
+    if trigger:
+        writer = writer.trigger(**trigger)
+    ends_itself = any(name in (trigger or {}) for name in ("availableNow", "once"))
+    return StartedQuery(writer.start(), stream, ends_itself=ends_itself)

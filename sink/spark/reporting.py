@@ -9,7 +9,8 @@ from partfile.sink.progress import BatchProgress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from partfile.sink.coordinator import CommitReport, SinkCoordinator
+    from partfile.sink.commits import CommitReport
+    from partfile.sink.coordinator import SinkCoordinator
     from partfile.sink.spark.task import Acknowledgement
     from partfile.sink.states import QueryPosition, SubtaskSnapshot
 

@@ -14,9 +14,10 @@ from partfile.sink.runtime import Runtime
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.spark import reporting
 from partfile.sink.spark.identity import OffsetsLog, current_run
-from partfile.sink.spark.timer import IdleTimer
+from partfile.sink.spark.query import start_query
 from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
 from partfile.sink.states import QueryPosition
+from partfile.snapshot.timer import Timer
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +49,7 @@ class SparkStream:
         self._mutex = threading.RLock()
         self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
-        self._timer: IdleTimer | None = None
+        self._timer: Timer | None = None
         self._last_generation: int | None = None
         """The generation that this object held last and has let go of."""
         self._fenced: tuple[QueryRun, Fenced] | None = None
@@ -87,22 +88,8 @@ class SparkStream:
         options: Mapping[str, str] | None,
     ) -> StartedQuery:
         """Start a query with a clean end bound to it; see FileSink.start."""
-        from partfile.sink.spark.query import StartedQuery  # noqa: PLC0415 - it needs this class
-
-        if "checkpointlocation" in {name.lower() for name in options or {}}:
-            raise ConfigError(
-                "options name a checkpointLocation besides checkpoint_location",
-                hint="Pass the directory as checkpoint_location alone.",
-            )
         writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
-        for name, value in (options or {}).items():
-            writer = writer.option(name, value)
-        if query_name is not None:
-            writer = writer.queryName(query_name)
-        if trigger:
-            writer = writer.trigger(**trigger)
-        ends_itself = any(name in (trigger or {}) for name in ("availableNow", "once"))
-        return StartedQuery(writer.start(), self, ends_itself=ends_itself)
+        return start_query(writer, self, trigger=trigger, query_name=query_name, options=options)
 
     def wait_for_batch(self) -> None:
         """Wait until no batch is being written."""
@@ -259,16 +246,23 @@ class SparkStream:
             runtime.close()
             raise
         self._runtime, self._run, self._fenced = runtime, run, None
-        self._timer = IdleTimer(lambda: self._tick(runtime), self._settings.rolling.check_interval_s)
+        self._timer = Timer(lambda: self._tick(runtime), self._settings.clock, name="partfile-idle-timer")
+        self._timer.set(self._next_tick_ms())
         return stopwatch_ms() - began
 
-    def _tick(self, runtime: Runtime) -> bool:
-        """One turn of the idle timer: skipped while a batch runs, ended with the generation."""
+    def _next_tick_ms(self) -> int:
+        return self._settings.clock() + round(self._settings.rolling.check_interval_s * 1000)
+
+    def _tick(self, runtime: Runtime) -> int | None:
+        """One turn of the idle timer: skipped while a batch runs, the last one when the generation has ended.
+
+        It closes idle and aged parts between batches, because an idle stream calls nobody.
+        """
         if not self._mutex.acquire(blocking=False):
-            return True
+            return self._next_tick_ms()
         try:
             if self._runtime is not runtime:
-                return False
+                return None
             done = runtime.coordinator.close_due(self._settings.clock())
             if done is not None:
                 self._tell(reporting.of_commit(self._settings.uid, runtime.coordinator, done))
@@ -276,13 +270,13 @@ class SparkStream:
             logger.error("%s: fenced, this query stops with its next batch: %s", self._settings.uid, error)  # noqa: TRY400 - no trace needed
             self._fenced = None if self._run is None else (self._run, error)
             self._end_generation()
-            return False
+            return None
         except Exception:
             logger.exception("%s: the idle timer failed; the next batch restores", self._settings.uid)
             self._end_generation()
-            return False
+            return None
         else:
-            return True
+            return self._next_tick_ms()
         finally:
             self._mutex.release()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from partfile.sink.operator import SinkDescription, SinkOperator, SubtaskContext
 from partfile.sink.spark.worker import spare_modules_from_collection
 from partfile.snapshot.model import SubtaskState
 from partfile.snapshot.operator_snapshot import write_operator_state
-from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import Store
     from partfile.sink.settings import StoreOpener
     from partfile.sink.states import SubtaskSnapshot
+    from partfile.snapshot.storage import CheckpointStorage
+    from partfile.snapshot.storage_settings import StorageSettings
 
 ACKNOWLEDGEMENT = StructType(
     [
@@ -51,7 +54,7 @@ class WriteTask:
     """Everything a task needs; travels in the closure. Holds no open resource."""
 
     base: str
-    checkpoint_url: str
+    checkpoints: StorageSettings
     job: str
     marker_path: str
     open_store: StoreOpener
@@ -71,14 +74,13 @@ class WriteTask:
         if task is None:
             raise PartfileError("a write task runs inside a Spark task only")
         spare_modules_from_collection()
-        with (
-            self.open_store(self.base, self.storage_options) as store,
-            self.open_store(self.checkpoint_url, self.storage_options) as metadata,
-        ):
-            yield self._acknowledge(self._write(store, metadata, task, batches))
+        with self.open_store(self.base, self.storage_options) as store:
+            storage = open_storage(self.checkpoints, self.job, self.storage_options, opener=self.open_store)
+            with closing(storage.store):
+                yield self._acknowledge(self._write(store, storage, task, batches))
 
     def _write(
-        self, store: Store, metadata: Store, task: TaskContext, batches: Iterator[pa.RecordBatch]
+        self, store: Store, storage: CheckpointStorage, task: TaskContext, batches: Iterator[pa.RecordBatch]
     ) -> Acknowledgement:
         context = SubtaskContext(
             subtask=task.partitionId(),
@@ -87,7 +89,7 @@ class WriteTask:
             chain=self.chain,
             batch_time_ms=self.batch_time_ms,
             # Where this host does not see the driver's lock, nothing would fence a zombie: keep nothing open (S13).
-            may_keep=metadata.marker_is_held(self.marker_path),
+            may_keep=storage.store.marker_is_held(self.marker_path),
         )
         share = assigned_to(self.shares, context.subtask).model_copy(update={"max_count": self.max_count})
         operator = SinkOperator(store, self.description)
@@ -99,7 +101,7 @@ class WriteTask:
             rows, size = operator.rows_written, operator.bytes_written
         finally:
             operator.close()
-        streams = CheckpointStorage(metadata, self.job).stream_factory(self.checkpoint_id)
+        streams = storage.stream_factory(self.checkpoint_id)
         handle = write_operator_state(snapshot.to_states(), streams, self.checkpoint_id, self.batch_time_ms)
         return Acknowledgement(
             self.submission,

@@ -35,12 +35,12 @@ def run_write_job(
         pending: The checkpoint that the batch is.
         hashed: Number of partitions that buckets are hashed over; None keeps the batch's own.
     """
-    if not runtime.metadata.hold_marker(runtime.marker_path):
+    if not runtime.storage.store.hold_marker(runtime.marker_path):
         logger.warning("%s: another process holds the marker, perhaps an older driver", settings.uid)
     coordinator = runtime.coordinator
     task = WriteTask(
         base=settings.base,
-        checkpoint_url=settings.checkpoint_url,
+        checkpoints=settings.checkpoints,
         job=runtime.job,
         marker_path=runtime.marker_path,
         open_store=settings.open_store_in_tasks,

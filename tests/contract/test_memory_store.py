@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from partfile.filesystems.port import MetadataStore, Store
+    from partfile.filesystems.metadata_port import MetadataStore
+    from partfile.filesystems.port import Store
 
 
 class TestMemoryStore(MetadataContract):

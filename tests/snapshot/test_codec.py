@@ -22,6 +22,7 @@ def sample() -> CheckpointMetadata:
         nonce="n" * 32,
         chain_id="c" * 32,
         predecessor=None,
+        reserved_through=8,
         time_ms=1,
         writer="0",
         operators={"o": OperatorState(parallelism=1, subtasks=(SubtaskState(subtask=0, handle=handle),))},

@@ -31,7 +31,7 @@ def write_state(owner: Owner, checkpoint_id: int) -> str:
 
 
 @pytest.mark.item("CC-02", "CC-14")
-@pytest.mark.parametrize(("when", "text", "told"), [("before", "fresh", 2), ("after", "a", 3)])
+@pytest.mark.parametrize(("when", "text", "told"), [("before", "fresh", 4), ("after", "a", 5)])
 def test_a_crash_at_the_link_is_told_by_the_next_start(when: str, text: str, told: int, tmp_path: Path) -> None:
     """Before it the checkpoint never was; after it the restart tells what the crash left untold."""
     crash = CrashAt(2, when, only=CREATE)  # type: ignore[arg-type]
@@ -143,8 +143,9 @@ def test_a_late_state_is_deleted_and_the_id_stays_closed(tmp_path: Path) -> None
     one.checkpoints.acknowledge(pending.checkpoint_id, 0, pending.submission, late)
     assert not (tmp_path / one.storage.path(late.path)).exists()
     assert one.trigger().checkpoint_id == 3
-    assert Owner(tmp_path).start().checkpoint_id == 3
-    assert storage(tmp_path).list_links() == [1, 2, 3]
+    fence = Owner(tmp_path).start().checkpoint_id
+    assert fence == 2 + MANY.ids_ahead + 1
+    assert storage(tmp_path).list_links() == list(range(1, fence + 1))
 
 
 @pytest.mark.item("CC-16")
@@ -172,6 +173,35 @@ def test_a_tombstone_that_failed_is_tried_again(tmp_path: Path) -> None:
     one.now_ms = due_ms
     one.checkpoints.tick()
     assert storage(tmp_path).list_links() == [1, 2]
+
+
+@pytest.mark.item("CC-06")
+def test_who_asks_for_a_checkpoint_does_not_wait_for_the_retry(tmp_path: Path) -> None:
+    """The only id there is waits for a tombstone: it is tried again at once, and the request goes after it."""
+    one_id = CoordinatorRules(tolerable_failures=9, spare_ids=0)
+    one = Owner(tmp_path, FailAt(2, NotApplied("disk full"), only=CREATE), rules=one_id)
+    one.start()
+    one.checkpoints.abort(one.trigger().checkpoint_id)
+    assert storage(tmp_path).list_links() == [1]
+    assert one.trigger().checkpoint_id == 3
+    assert storage(tmp_path).list_links() == [1, 2]
+
+
+@pytest.mark.item("CC-06")
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_id_that_was_only_triggered_is_never_used_again(clean: bool, tmp_path: Path) -> None:
+    """It left nothing on disk, at a crash as at a clean end; the next start closes it all the same."""
+    one = Owner(tmp_path)
+    one.start()
+    pending = one.trigger()
+    if clean:
+        one.checkpoints.shut_down()
+    again = Owner(tmp_path)
+    again.start()
+    closed = again.storage.read_link(pending.checkpoint_id)
+    assert closed is not None
+    assert closed.kind == "tombstone"
+    assert again.trigger().checkpoint_id > again.checkpoints.newest.checkpoint_id > pending.checkpoint_id
 
 
 @pytest.mark.item("CC-02")

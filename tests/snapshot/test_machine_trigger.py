@@ -12,6 +12,7 @@ from partfile.snapshot.events import (
     DeletionFinished,
     GivenUp,
     IdClosed,
+    LinkCreated,
     PeriodicStarted,
     PeriodicStopped,
     Requested,
@@ -48,6 +49,18 @@ def test_ids_rise_by_one_with_each_trigger_and_are_never_used_again() -> None:
     machine.tell(Requested(USER, "s5"))
     machine.tell(TriggerFailed(5))
     assert machine.request() == 6
+
+
+@pytest.mark.item("CC-06", "CC-08")
+@pytest.mark.parametrize("spare_ids", range(3))
+def test_no_id_is_triggered_that_the_newest_link_does_not_reserve(spare_ids: int) -> None:
+    """Forced requests go beyond the concurrency as far as ids are spare; each link that is created frees one more."""
+    machine = Machine(rules(max_concurrent=1, spare_ids=spare_ids))
+    ids = [machine.request(SAVEPOINT) for _ in range(1 + spare_ids)]
+    assert machine.tell(Requested(SAVEPOINT, "waits")) == []
+    machine.fill(ids[0])
+    created = machine.tell(LinkCreated(ids[0]))
+    assert [one.pending.checkpoint_id for one in only(TriggerTasks, created)] == [ids[-1] + 1]
 
 
 @pytest.mark.item("CC-07")

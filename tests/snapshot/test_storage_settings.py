@@ -131,7 +131,7 @@ def test_without_a_subdirectory_everything_lies_under_the_url(tmp_path: Path) ->
     coordinator.complete_with(handle)
     assert sorted(tree(tmp_path)) == sorted(["chk-2/_metadata", handle.path])
     newest = started(settings)[1].checkpoints.newest
-    assert newest.checkpoint_id == 3
+    assert newest.checkpoint_id == 5
     assert (
         coordinator.storage.read_state(newest.operators["o"].subtasks[0].handle)["items"].elements[0] == b'"xxxxxxxxxx"'
     )

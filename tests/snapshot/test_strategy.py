@@ -1,85 +1,31 @@
-"""Both parts of a snapshot: what runs where, what a cancellation leaves, and who releases what."""
+"""Both parts of a snapshot: what runs where, and who releases what."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
+from observed_strategy import WAIT_S, Strategy, run
 
-from partfile.filesystems.errors import PartfileError, SnapshotCancelled
+from partfile.filesystems.errors import PartfileError
 from partfile.filesystems.local import LocalStore
 from partfile.snapshot.codecs import JsonCodec
 from partfile.snapshot.operator_snapshot import OperatorStateStrategy, encode_resources
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 from partfile.snapshot.result import SnapshotResult
 from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.strategy import RunningSnapshot, SnapshotOptions, StrategyRunner
+from partfile.snapshot.strategy import RunningSnapshot, SnapshotOptions
 from partfile.snapshot.stream_factory import FileStreamFactory
-from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from concurrent.futures import Executor
     from pathlib import Path
 
     from partfile.filesystems.port import Store
-    from partfile.snapshot.closing import CloseableRegistry
     from partfile.snapshot.state_info import StateMetaInfo
-    from partfile.snapshot.strategy import Supplier
-    from partfile.snapshot.stream_factory import CheckpointStreamFactory
-
-WAIT_S = 30
-
-
-class Resources:
-    """Counts its releases."""
-
-    def __init__(self) -> None:
-        self.released = 0
-
-    def release(self) -> None:
-        """Count."""
-        self.released += 1
-
-
-class Strategy:
-    """Writes one piece, and stops where the test wants to look."""
-
-    def __init__(self, data: bytes = b"state", before_end: Callable[[], object] = lambda: None) -> None:
-        self.data = data
-        self.before_end = before_end
-        self.resources = Resources()
-        self.calls: list[tuple[object, ...]] = []
-        self.thread = 0
-
-    def sync_prepare_resources(self, checkpoint_id: int) -> Resources:
-        """Take the counter."""
-        self.calls.append(("sync", checkpoint_id, threading.get_ident()))
-        return self.resources
-
-    def async_snapshot(
-        self,
-        resources: Resources,
-        checkpoint_id: int,
-        timestamp_ms: int,
-        streams: CheckpointStreamFactory,
-        options: SnapshotOptions,
-    ) -> Supplier:
-        """Write through a registered stream."""
-        self.calls.append(("async", resources, checkpoint_id, timestamp_ms, options.kind))
-
-        def supplier(registry: CloseableRegistry) -> SnapshotResult:
-            self.thread = threading.get_ident()
-            stream = streams.create(Scope.EXCLUSIVE)
-            registry.register(stream)
-            stream.write(self.data)
-            self.before_end()
-            registry.unregister(stream)
-            return SnapshotResult(stream.close_and_get_handle())
-
-        return supplier
 
 
 @pytest.fixture
@@ -92,20 +38,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def executor() -> Iterator[Executor]:
     with ThreadPoolExecutor(1) as executor:
         yield executor
-
-
-def files(base: Path) -> list[str]:
-    return [path.name for path in base.rglob("*") if path.is_file()]
-
-
-def run(
-    strategy: Strategy,
-    store: Store,
-    executor: Executor | None = None,
-    kind: Literal["checkpoint", "savepoint"] = "checkpoint",
-) -> RunningSnapshot:
-    streams = FileStreamFactory(store, "job", 3, inline_threshold_bytes=0)
-    return StrategyRunner(strategy, executor).snapshot(3, 99, streams, SnapshotOptions(kind))
 
 
 @pytest.mark.item("SS-02", "SS-04", "SS-34")
@@ -205,63 +137,6 @@ def test_an_executor_that_takes_nothing_releases_once(store: Store) -> None:
     with pytest.raises(RuntimeError):
         run(strategy, store, pool)
     assert strategy.resources.released == 1
-
-
-@pytest.mark.item("SS-06", "SS-07")
-def test_cancelled_while_writing(store: Store, executor: Executor, tmp_path: Path) -> None:
-    """A cancellation in the middle closes the stream: the late end raises, no file is left, released once."""
-    reached, go_on = threading.Event(), threading.Event()
-
-    def stop() -> None:
-        reached.set()
-        go_on.wait(WAIT_S)
-
-    strategy = Strategy(before_end=stop)
-    running = run(strategy, store, executor)
-    reached.wait(WAIT_S)
-    assert running.cancel()
-    go_on.set()
-    with pytest.raises(SnapshotCancelled, match="not registered any more"):
-        running.result(WAIT_S)
-    assert files(tmp_path) == []
-    assert strategy.resources.released == 1
-
-
-@pytest.mark.item("SS-06", "SS-07")
-def test_cancelled_after_the_file_was_created(store: Store, tmp_path: Path) -> None:
-    """A cancellation after the stream was handed back: the file that nobody will name is deleted."""
-    strategy = Strategy()
-    streams = FileStreamFactory(store, "job", 3, inline_threshold_bytes=0)
-    supplier = strategy.async_snapshot(strategy.resources, 3, 0, streams, SnapshotOptions())
-
-    def late(registry: CloseableRegistry) -> SnapshotResult:
-        result = supplier(registry)
-        assert len(files(tmp_path)) == 1
-        registry.close()
-        return result
-
-    running = RunningSnapshot(late, strategy.resources, streams)
-    running.start(None)
-    with pytest.raises(SnapshotCancelled):
-        running.result()
-    assert files(tmp_path) == []
-    assert strategy.resources.released == 1
-
-
-@pytest.mark.item("SS-06", "SS-07")
-def test_cancelled_before_it_began(store: Store, executor: Executor, tmp_path: Path) -> None:
-    """A cancellation of a snapshot that still waits in the pool: its supplier is never called, released once."""
-    go_on = threading.Event()
-    executor.submit(go_on.wait, WAIT_S)
-    strategy = Strategy()
-    running = run(strategy, store, executor)
-    assert running.cancel()
-    go_on.set()
-    with pytest.raises(SnapshotCancelled, match="before"):
-        running.result(WAIT_S)
-    executor.submit(int).result(WAIT_S)
-    assert (strategy.thread, strategy.resources.released) == (0, 1)
-    assert files(tmp_path) == []
 
 
 def test_a_snapshot_that_was_not_started_has_no_result(store: Store) -> None:

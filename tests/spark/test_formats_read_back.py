@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pytest
+from every_type import NESTED, SCALARS, table_of_every_type
 
 from partfile.filesystems.errors import UnsupportedTypeError
 from partfile.writers.formats import resolve_format
@@ -33,54 +34,12 @@ pytestmark = pytest.mark.spark
 
 _pc: Any = pc  # the stubs lack the operands used here
 
-_SCALAR_COLUMNS = (
-    "number bigint, truth boolean, tiny tinyint, small smallint, whole int, single float, double double, "
-    "price decimal(38,18), big decimal(38,0), text string, raw binary, day date, instant timestamp, "
-    "local timestamp_ntz, clock time(6), span interval day to second"
-)
-_SCALARS = dict(column.split(" ", 1) for column in _SCALAR_COLUMNS.split(", "))
-_NESTED = {
-    "list": "array<int>",
-    "tags": "map<string,double>",
-    "point": "struct<x:double,at:timestamp,name:string,price:decimal(10,2)>",
-    "deep": "array<struct<a:array<map<string,int>>,s:string>>",
-}
-_ROWS = r"""
-(0L, true, 1Y, 2S, 3, 0.1F, 0.1D, 1.000000000000000001, 7,
- concat('q"b\\\\c,;', char(9), char(10), 'é漢😀', char(1)), X'ff00',
- date'2024-02-29', timestamp'2024-07-01 12:00:00.123456 UTC', timestamp_ntz'2024-07-01 12:00:00', time'01:02:03.456789',
- interval '1 02:03:04.000005' day to second, array(1, null), map('a"', 1.5D, 'b', null),
- struct(1.5D, timestamp'2024-07-01 00:00:00 UTC', 'n', 1.10), array(struct(array(map('k', 1), map()), 'x'), null)),
-(9223372036854775807L, false, -128Y, -32768S, -2147483648, float('NaN'), double('-Infinity'),
- -12345678901234567890.123456789012345678, 99999999999999999999999999999999999999, '', X'',
- date'0001-01-01', timestamp'0001-01-01 00:00:00 UTC', timestamp_ntz'9999-12-31 23:59:59.999999',
- time'23:59:59.999999', interval '-1 02:03:04.000005' day to second, array(), map(),
- struct(double('NaN'), null, '', null), array()),
-(9007199254740993L, null, 0Y, 0S, 0, float('-0.0'), double('-0.0'), 1E-18, 0, ' \\N ', X'000102',
- date'9999-12-31', timestamp'9999-12-31 23:59:59.999999 UTC', timestamp_ntz'0001-01-01 00:00:00', time'00:00:00',
- interval '0 00:00:00' day to second, null, map('n', double('Infinity')), struct(-0.0D, null, null, -0.05),
- array(struct(null, null))),
-(1L, true, 1Y, 1S, 1, float('3.4028235E38'), 1E300D, 0, -1, 'null', X'ff', date'1969-12-31',
- timestamp'1969-12-31 23:59:59.999999 UTC', timestamp_ntz'1969-12-31 23:59:59.999999', time'12:00:00.5',
- interval '-0 00:00:00.000001' day to second, array(2147483647), map('m', 5E-324D), struct(1.0D, null, 'é', 0),
- array(struct(array(), 'y')))
-"""
-
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession) -> Iterator[DataFrame]:
-    """One table with every type that Spark sends, in a session whose zone is not UTC."""
-    settings = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.timeType.enabled": "true"}
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    kinds = _SCALARS | _NESTED
-    columns = ", ".join(f"cast(_{at} as {kind}) as {name}" for at, (name, kind) in enumerate(kinds.items(), 1))
-    names = ", ".join(f"_{at}" for at in range(1, len(kinds) + 1))
-    nulls = ", ".join(["null"] * len(kinds))
-    yield spark.sql(f"select {columns} from values {_ROWS}, ({nulls}) as t({names})").coalesce(1)  # noqa: S608
-    for name, earlier in before.items():
-        spark.conf.unset(name) if earlier is None else spark.conf.set(name, earlier)
+    """One table with every type that Spark sends."""
+    with table_of_every_type(spark) as table:
+        yield table
 
 
 class _MemoryPart(bytearray):
@@ -189,7 +148,7 @@ def _duckdb(source: str, kinds: dict[str, str]) -> dict[str, str]:
 def test_duckdb_reads_json_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """DuckDB, given the column types, reads every type back; binary and intervals take one documented expression."""
     path = _write(table, resolve_format("json", codec), tmp_path)
-    kinds = _SCALARS | _NESTED
+    kinds = SCALARS | NESTED
     source = f"read_json('{path}', columns={{columns}}, format='newline_delimited')"
     assert _duckdb(source, kinds) == _values(table.toArrow(), kinds)
 
@@ -237,12 +196,12 @@ def test_pyarrow_reads_json_back(table: DataFrame, codec: str | None, tmp_path: 
 @pytest.mark.parametrize("codec", _CODECS)
 def test_spark_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """Spark reads every scalar back from CSV with the documented options."""
-    kept = table.select(*_SCALARS)
+    kept = table.select(*SCALARS)
     path = _write(kept, resolve_format("csv", codec), tmp_path)
-    schema = ", ".join(f"{name} {'string' if kind == 'binary' else kind}" for name, kind in _SCALARS.items())
+    schema = ", ".join(f"{name} {'string' if kind == 'binary' else kind}" for name, kind in SCALARS.items())
     reader = kept.sparkSession.read.schema(schema).option("mode", "FAILFAST").options(**_SPARK_CSV)
-    back = reader.csv(path).selectExpr(*(f"unbase64({n}) as {n}" if n == "raw" else n for n in _SCALARS))
-    assert _values(back.toArrow(), _SCALARS) == _values(kept.toArrow(), _SCALARS)
+    back = reader.csv(path).selectExpr(*(f"unbase64({n}) as {n}" if n == "raw" else n for n in SCALARS))
+    assert _values(back.toArrow(), SCALARS) == _values(kept.toArrow(), SCALARS)
 
 
 # Without a nullValue of its own Spark reads a quoted empty string as null, too.
@@ -252,20 +211,20 @@ _SPARK_CSV: dict[str, Any] = {"header": True, "escape": '"', "multiLine": True, 
 @pytest.mark.parametrize("codec", _CODECS)
 def test_duckdb_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """DuckDB reads every scalar back from CSV with the documented options."""
-    kept = table.select(*_SCALARS)
+    kept = table.select(*SCALARS)
     path = _write(kept, resolve_format("csv", codec), tmp_path)
     source = (
         f"read_csv('{path}', columns={{columns}}, header=true, delim=',', quote='\"', escape='\"',"
         " nullstr='', allow_quoted_nulls=false, auto_detect=false, new_line='\\n')"
     )
-    assert _duckdb(source, _SCALARS) == _values(kept.toArrow(), _SCALARS)
+    assert _duckdb(source, SCALARS) == _values(kept.toArrow(), SCALARS)
 
 
 @pytest.mark.parametrize("codec", _CODECS)
 def test_pyarrow_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """With pyarrow every scalar comes back from CSV with the documented options."""
-    original = table.select(*_SCALARS).toArrow()
-    path = _write(table.select(*_SCALARS), resolve_format("csv", codec), tmp_path)
+    original = table.select(*SCALARS).toArrow()
+    path = _write(table.select(*SCALARS), resolve_format("csv", codec), tmp_path)
     odd = {"raw": pa.string(), "span": pa.string()}
     convert = pyarrow.csv.ConvertOptions(
         column_types=_arrow_schema(original, odd),
@@ -275,7 +234,7 @@ def test_pyarrow_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: P
     )
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     back = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
-    assert _values(_decoded(back), _SCALARS) == _values(original, _SCALARS)
+    assert _values(_decoded(back), SCALARS) == _values(original, SCALARS)
 
 
 @pytest.mark.parametrize("codec", _CODECS)

@@ -55,20 +55,20 @@ class NextLinkFails:
 class RandomOwner(Owner):
     """An owner whose notifications are checked when they are told."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, ids: set[int]) -> None:
         self.faults = NextLinkFails()
         super().__init__(base, self.faults, rules=RULES, draw=lambda least, _most: least)
-        self.ids: list[int] = []
+        self.ids = ids
         self.believed: dict[int, str] = {}
         """The nonces of the links that this coordinator takes for its own, by id."""
         self.violations: list[str] = []
         """What a hook has seen; raising there would be taken for the hook's own failure."""
 
     def trigger_tasks(self, pending: PendingCheckpoint) -> None:
-        """An id rises with each trigger, and is beyond every link."""
-        self.check(pending.checkpoint_id > max(self.ids, default=0), f"id {pending.checkpoint_id} again")
+        """No coordinator has ever used the id, for a checkpoint or a fence, and it is beyond every link."""
+        self.check(pending.checkpoint_id not in self.ids, f"id {pending.checkpoint_id} again")
         self.check(pending.checkpoint_id > self.checkpoints.newest.checkpoint_id, "an id that has a link")
-        self.ids.append(pending.checkpoint_id)
+        self.ids.add(pending.checkpoint_id)
         super().trigger_tasks(pending)
 
     def finalise(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
@@ -104,7 +104,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.base = Path(tempfile.mkdtemp(prefix="partfile-coordinator-"))
         self.now_ms = 1000
         self.keep = storage(self.base)
-        self.owners = [RandomOwner(self.base), RandomOwner(self.base)]
+        self.ids: set[int] = set()
+        """Every id that any coordinator has triggered or begun with."""
+        self.owners = [RandomOwner(self.base, self.ids), RandomOwner(self.base, self.ids)]
         self.links: dict[int, str] = {}
         """The nonce of every link of the chain, by id."""
         self.sent: list[tuple[int, int, str, StateHandle]] = []
@@ -122,9 +124,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def restart(self, who: int) -> None:
         """A start; it fences the other one, who does not know."""
         self.owners[who].storage.store.close()
-        new = self.owners[who] = RandomOwner(self.base)
+        new = self.owners[who] = RandomOwner(self.base, self.ids)
         new.now_ms = self.now_ms
-        new.start()
+        fence = new.start().checkpoint_id
+        assert fence not in self.ids
+        self.ids.add(fence)
         new.checkpoints.start_periodic()
         self.live.add(who)
 

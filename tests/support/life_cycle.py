@@ -95,6 +95,13 @@ def rows_done(out: pf.LocalSink) -> int:
     return out.position or 0
 
 
+def stopped_with_savepoint(tmp_path: Path, rows: int = 4) -> str:
+    """A sink below ``out`` that wrote some rows and was stopped with a savepoint; returns where that is."""
+    out = long_sink(tmp_path / "out").local().open()
+    out.write(batch(0, rows), position=rows)
+    return out.stop_with_savepoint(tmp_path / "savepoints")
+
+
 def run_to_the_end(sink: FileSink, rows: int = ROWS) -> None:
     """Write rows from the restored position on, leaving a tail beyond each checkpoint, and end cleanly."""
     with sink.local() as out:

@@ -61,6 +61,15 @@ def test_the_spark_example_writes_one_file_a_day(tmp_path: Path) -> None:
     assert finished(tmp_path / "landing" / "events") == [f"{day}/part.json.gz" for day in days]
 
 
+@pytest.mark.parametrize("kit", ["OperatorHarness", "SinkHarness"])
+def test_the_examples_of_the_test_kits_run(tmp_path: Path, kit: str) -> None:
+    """The complete examples of docs/SNAPSHOTS.md run as they stand, with what they assert."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "SNAPSHOTS.md").read_text(), flags=re.DOTALL)
+    (example,) = [block for block in blocks if f"import {kit}" in block]
+    assert "assert" in example
+    run(example, tmp_path)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
     """Each relative link names a file or directory that is there."""
