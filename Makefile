@@ -1,4 +1,5 @@
 # partfile: `make demo` and `make test` need only Python 3.11+ and Java 17+ on the machine; everything else goes into .venv.
+# The tests on HDFS also need Maven, once, to fetch Hadoop's servers into ~/.cache/partfile.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

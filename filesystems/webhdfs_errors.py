@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from partfile.filesystems.errors import (
     ConfigError,
@@ -114,14 +115,14 @@ def error_of_reply(reply: Reply, doing: str, path: str, *, reads: bool, secret: 
         doing: What was tried and where, to follow "cannot".
         path: At fault.
         reads: Whether the call changes nothing, so that it did not happen whatever went wrong.
-        secret: What must not be shown, even where the server repeats it.
+        secret: What must not be shown, even where the server repeats it, as it is or as it was sent.
     """
     java_class, message = _remote_exception(reply)
     meaning = _meaning(reply.status, java_class, message)
     kind = NotApplied if reads and meaning.kind is OutcomeUnknown else meaning.kind
     said = f"{java_class}: {message}" if java_class else f"HTTP {reply.status} {reply.reason}"
     if secret:
-        said = said.replace(secret, "***")
+        said = said.replace(secret, "***").replace(quote(secret, safe=""), "***")
     return kind(f"cannot {doing}: {said[:_MAX_MESSAGE_CHARACTERS]}", hint=meaning.hint, path=path)
 
 

@@ -39,9 +39,19 @@ def own_hdfs(_mortal_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
 @pytest.fixture
 def hdfs_directory(request: pytest.FixtureRequest, hdfs: HdfsCluster) -> str:
     """The absolute path of an empty directory of this test's own on the shared HDFS."""
-    name = re.sub(r"\W+", "-", request.node.name).strip("-")
+    return _new_directory(hdfs, request.node.name)
+
+
+@pytest.fixture
+def own_hdfs_directory(request: pytest.FixtureRequest, own_hdfs: HdfsCluster) -> str:
+    """The absolute path of an empty directory of this test's own on the HDFS whose servers may be killed."""
+    return _new_directory(own_hdfs, request.node.name)
+
+
+def _new_directory(cluster: HdfsCluster, test: str) -> str:
+    name = re.sub(r"\W+", "-", test).strip("-")
     path = f"/{name[:80]}-{secrets.token_hex(4)}"
-    hdfs_native.Client(hdfs.url).mkdirs(path)
+    hdfs_native.Client(cluster.url).mkdirs(path)
     return path
 
 

@@ -59,43 +59,42 @@ def test_a_file_is_written_and_read_with_the_configuration_directory_alone(
 
 
 @pytest.mark.parametrize("server", ["namenode", "datanode"])
-def test_a_killed_server_comes_back_with_the_data(own_hdfs: HdfsCluster, server: str) -> None:
+def test_a_killed_server_comes_back_with_the_data(own_hdfs: HdfsCluster, own_hdfs_directory: str, server: str) -> None:
     """After a SIGKILL and a restart on the same port old files are there, and files can be written."""
     client = hdfs_native.Client(own_hdfs.url)
-    write(client, f"/before-{server}", b"before")
+    write(client, f"{own_hdfs_directory}/before-{server}", b"before")
     getattr(own_hdfs, f"kill_{server}")()
     getattr(own_hdfs, f"start_{server}")()
     own_hdfs.wait_until_ready()
     again = hdfs_native.Client(own_hdfs.url)
-    assert again.read(f"/before-{server}").read() == b"before"
-    write(again, f"/after-{server}", b"after")
-    assert again.read(f"/after-{server}").read() == b"after"
+    assert again.read(f"{own_hdfs_directory}/before-{server}").read() == b"before"
+    write(again, f"{own_hdfs_directory}/after-{server}", b"after")
+    assert again.read(f"{own_hdfs_directory}/after-{server}").read() == b"after"
 
 
 @pytest.mark.parametrize("server", ["namenode", "datanode"])
-def test_a_paused_server_keeps_its_callers_waiting(own_hdfs: HdfsCluster, server: str) -> None:
+def test_a_paused_server_keeps_its_callers_waiting(own_hdfs: HdfsCluster, own_hdfs_directory: str, server: str) -> None:
     """While it is paused nothing is written; once it goes on, the write that had to wait succeeds."""
     client = hdfs_native.Client(own_hdfs.url)
-    written = threading.Thread(target=write, args=(client, f"/paused-{server}", b"late"))
+    written = threading.Thread(target=write, args=(client, f"{own_hdfs_directory}/paused-{server}", b"late"))
     getattr(own_hdfs, f"pause_{server}")()
     written.start()
     written.join(timeout=1)
     assert written.is_alive()
     getattr(own_hdfs, f"resume_{server}")()
     written.join(timeout=30)
-    assert client.read(f"/paused-{server}").read() == b"late"
+    assert client.read(f"{own_hdfs_directory}/paused-{server}").read() == b"late"
 
 
-def test_operations_are_counted_as_they_happen(own_hdfs: HdfsCluster) -> None:
+def test_operations_are_counted_as_they_happen(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """Each call counts once, at once, under the name of the protocol and under what it did to the namespace."""
     client = hdfs_native.Client(own_hdfs.url)
-    client.mkdirs("/counted")
     before = own_hdfs.operations()
     for number in range(3):
-        write(client, f"/counted/{number}", b"x")
-    client.rename("/counted/0", "/counted/a")
-    client.delete("/counted/1")
-    list(client.list_status("/counted"))
+        write(client, f"{own_hdfs_directory}/{number}", b"x")
+    client.rename(f"{own_hdfs_directory}/0", f"{own_hdfs_directory}/a")
+    client.delete(f"{own_hdfs_directory}/1")
+    list(client.list_status(own_hdfs_directory))
     done = own_hdfs.operations() - before
     calls = {"create": 3, "addBlock": 3, "rename2": 1, "delete": 1, "getListing": 1, "mkdirs": 0}
     assert {name: done[name] for name in calls} == calls
@@ -103,12 +102,12 @@ def test_operations_are_counted_as_they_happen(own_hdfs: HdfsCluster) -> None:
     assert {name: done[name] for name in effects} == effects
 
 
-def test_safe_mode_refuses_writers_and_ends_with_its_block(own_hdfs: HdfsCluster) -> None:
+def test_safe_mode_refuses_writers_and_ends_with_its_block(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """Inside the block nothing can be created, after it everything can."""
     client = hdfs_native.Client(own_hdfs.url)
     with own_hdfs.safe_mode(), pytest.raises(RuntimeError, match="SafeModeException"):
-        client.create("/safe")
-    write(client, "/safe", b"x")
+        client.create(f"{own_hdfs_directory}/safe")
+    write(client, f"{own_hdfs_directory}/safe", b"x")
 
 
 def test_properties_reach_the_servers_and_a_failed_start_shows_the_log(tmp_path: Path) -> None:
@@ -130,13 +129,25 @@ def test_a_killed_owner_leaves_no_server_behind(tmp_path: Path) -> None:
         assert len(servers) == 2
         assert not gone(servers)
         owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: gone(servers))
+    try:
+        wait_until(lambda: gone(servers))
+    finally:
+        for server in servers:
+            if not gone([server]):
+                os.kill(server, signal.SIGKILL)
 
 
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     """A server that a passing thread has restarted goes on when that thread ends."""
     server = ServerProcess("sleeper", ["sleep", "600"], log=tmp_path / "log", environment=os.environ)
-    starter = threading.Thread(target=server.start)
+
+    def start() -> None:
+        server.start()
+        # The kernel looks at the thread from here on.
+        command = Path(f"/proc/{server.process_id}/cmdline")
+        wait_until(lambda: command.read_bytes().startswith(b"sleep"))
+
+    starter = threading.Thread(target=start)
     starter.start()
     starter.join()
     time.sleep(0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import threading
 import time
 from contextlib import suppress
@@ -29,10 +30,10 @@ TIMEOUT_S = 10.0
 BLOCK_BYTES = 1 << 20
 
 
-def connect(cluster: HdfsCluster, user: str = "") -> WebHdfs:
+def connect(cluster: HdfsCluster, user: str | None = None) -> WebHdfs:
     """A client that finds the NameNode by the cluster's own configuration."""
     environment = {"HADOOP_CONF_DIR": str(cluster.configuration_directory)}
-    return WebHdfs(web_addresses(cluster.url, read_configuration(environment)), user=user)
+    return WebHdfs(web_addresses(cluster.url, read_configuration(environment)), user=user or getpass.getuser())
 
 
 def create(cluster: HdfsCluster, path: str, data: bytes) -> str:
@@ -154,6 +155,15 @@ def test_a_file_whose_lease_is_being_recovered_is_not_ready(hdfs: HdfsCluster, h
     assert read(hdfs, path) == b"abc"
 
 
+def test_who_may_not_write_is_told_what_to_do(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Another user is refused by the NameNode, and the file stays as it is."""
+    path = create(hdfs, f"{hdfs_directory}/part", b"abc")
+    with pytest.raises(ConfigError, match="Permission denied: user=nobody") as refused:
+        connect(hdfs, user="nobody").truncate(path, 0, TIMEOUT_S)
+    assert "delegation_token" in refused.value.hint
+    assert read(hdfs, path) == b"abc"
+
+
 def test_a_missing_file_and_a_directory_are_not_there_to_be_cut(hdfs: HdfsCluster, hdfs_directory: str) -> None:
     """Neither is a file; both are told by NotFound."""
     web = connect(hdfs)
@@ -193,10 +203,10 @@ def test_a_path_that_would_name_another_file_is_refused(hdfs: HdfsCluster, path:
         connect(hdfs).truncate(path, 0, TIMEOUT_S)
 
 
-def test_safe_mode_is_not_ready(own_hdfs: HdfsCluster) -> None:
+def test_safe_mode_is_not_ready(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """Nothing happens in safe mode, files can be looked at, and afterwards the same call works."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/safe", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/safe", b"abc")
     with own_hdfs.safe_mode():
         with pytest.raises(NotReady, match="safe mode"):
             web.truncate(path, 0, TIMEOUT_S)
@@ -204,10 +214,10 @@ def test_safe_mode_is_not_ready(own_hdfs: HdfsCluster) -> None:
     assert web.truncate(path, 0, TIMEOUT_S)
 
 
-def test_a_killed_namenode_was_never_asked(own_hdfs: HdfsCluster) -> None:
+def test_a_killed_namenode_was_never_asked(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """A refused connection proves that nothing happened, and is reported at once."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/killed", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/killed", b"abc")
     own_hdfs.kill_namenode()
     began_s = time.monotonic()
     with pytest.raises(NotApplied, match="refused"):
@@ -217,10 +227,12 @@ def test_a_killed_namenode_was_never_asked(own_hdfs: HdfsCluster) -> None:
     assert read(own_hdfs, path) == b"abc"
 
 
-def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(own_hdfs: HdfsCluster) -> None:
+def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(
+    own_hdfs: HdfsCluster, own_hdfs_directory: str
+) -> None:
     """A request that was taken and not answered may be done later, and here it is; a look just has no answer."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/silent", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/silent", b"abc")
     own_hdfs.pause_namenode()
     began_s = time.monotonic()
     with pytest.raises(OutcomeUnknown, match="no answer in time"):
@@ -235,10 +247,12 @@ def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(own_hdfs: HdfsC
         time.sleep(0.05)
 
 
-def test_a_namenode_killed_while_it_is_asked_leaves_the_outcome_unknown(own_hdfs: HdfsCluster) -> None:
+def test_a_namenode_killed_while_it_is_asked_leaves_the_outcome_unknown(
+    own_hdfs: HdfsCluster, own_hdfs_directory: str
+) -> None:
     """The connection ends without an answer; the call can be repeated when the NameNode is back."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/asked", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/asked", b"abc")
     own_hdfs.pause_namenode()
     killer = threading.Timer(0.5, own_hdfs.kill_namenode)
     killer.start()
@@ -249,10 +263,10 @@ def test_a_namenode_killed_while_it_is_asked_leaves_the_outcome_unknown(own_hdfs
     assert web.truncate(path, 0, TIMEOUT_S)
 
 
-def test_a_starting_namenode_is_not_ready(own_hdfs: HdfsCluster) -> None:
+def test_a_starting_namenode_is_not_ready(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """From its first answer until it has left safe mode it refuses, and never in another way."""
     web = connect(own_hdfs)
-    path = create(own_hdfs, "/starting", b"abc")
+    path = create(own_hdfs, f"{own_hdfs_directory}/starting", b"abc")
     own_hdfs.kill_namenode()
     own_hdfs.start_namenode()
     refusals: set[str] = set()

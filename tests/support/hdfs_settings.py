@@ -60,7 +60,6 @@ def write_configuration(directory: Path, data: Path, ports: Ports, properties: M
         "dfs.datanode.http.address": f"127.0.0.1:{ports.datanode_http}",
         "dfs.datanode.ipc.address": f"127.0.0.1:{ports.datanode_ipc}",
         "dfs.datanode.hostname": "127.0.0.1",
-        "dfs.permissions.enabled": "false",
         # Leases are recovered and files truncated at a heartbeat.
         "dfs.heartbeat.interval": "1",
         # Otherwise a restarted NameNode stays in safe mode for 30 seconds more.
