@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import hdfs_native
 import pytest
+from clean_forks import CleanForks
 from life_cycle import in_child
 from remote_writer import RemoteWriter
 
@@ -20,7 +22,7 @@ from partfile.filesystems.hdfs_calls import CHANGING_CALLS, HdfsCalls
 from partfile.filesystems.hdfs_options import HdfsOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hdfs_cluster import HdfsCluster
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     Opener = Callable[..., HdfsStore]
 
 CUTS: tuple[Cut, ...] = ("truncate", "rewrite", "valid-length")
-WHEN: tuple[When, When] = ("before", "after")
 DATA, TAIL = b"valid" * 2000, b"tail" * 1250
 
 
@@ -45,6 +46,13 @@ def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
         return HdfsStore(hdfs.url + hdfs_directory, options, calls=wrapped)
 
     return opened
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[CleanForks]:
+    """Processes without a client of this one's."""
+    with CleanForks("hdfs_life") as clean:
+        yield clean
 
 
 @pytest.fixture
@@ -112,7 +120,7 @@ def test_recovering_before_renaming_lets_a_zombie_in(
 
 
 def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener) -> None:
-    """Ours: whoever tries to open and write just before or after any call changes nothing of what is published."""
+    """Ours: whoever tries to open and write just before any call, or after all, changes nothing that is published."""
 
     def publish(interceptor: Interceptor, meddle: Callable[[PartHandle], object]) -> None:
         store = opener()
@@ -134,8 +142,7 @@ def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener) -> None:
             zombie.persist()
 
         for number in range(1, calls + 1):
-            for when in WHEN:
-                publish(ActAt(number, meddle, when), meddle)
+            publish(ActAt(number, meddle), meddle)
 
 
 def test_an_open_file_that_is_renamed_is_still_its_writers(
@@ -179,21 +186,20 @@ def test_a_kill_at_any_call_of_a_writer_is_survived(opener: Opener, when: When) 
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_kill_at_any_call_of_a_publish_is_survived(opener: Opener, cut: Cut) -> None:
+def test_a_kill_at_any_call_of_a_publish_is_survived(
+    opener: Opener, hdfs: HdfsCluster, forks: CleanForks, cut: Cut
+) -> None:
     """SIGKILL after each changing call of settling and publishing, among them a truncate that has begun."""
     store = opener()
-
-    def publish(handle: PartHandle, interceptor: Interceptor) -> None:
-        opener(interceptor).publish(handle, cut)
-
     recorder = Recorder(CHANGING_CALLS)
-    publish(write_part(store, DATA, tail=TAIL), recorder)
+    opener(recorder).publish(write_part(store, DATA, tail=TAIL), cut)
     assert ("truncate" in recorder.names) is (cut == "truncate")
+    fixed = {"url": store.base, "http_address": hdfs.http_address, "cut": cut, "when": "after"}
     for number in range(1, recorder.count + 1):
         store.delete_directory("day=1")
         handle = write_part(store, DATA, tail=TAIL)
-        killer = KillAt(number, "after", only=CHANGING_CALLS)
-        assert in_child(lambda h=handle, k=killer: publish(h, k)) < 0, recorder.names[number - 1]  # type: ignore[misc]
+        code = forks.run("publish", handle=handle.model_dump_json(), number=number, **fixed)
+        assert code == -signal.SIGKILL, recorder.names[number - 1]
         store.publish(handle, cut)
         assert finished_bytes(store, handle) == DATA
 

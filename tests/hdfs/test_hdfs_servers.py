@@ -142,17 +142,20 @@ def test_safe_mode_is_waited_for_and_then_named(own_hdfs: HdfsCluster, reopen: C
     store = reopen()
     handle = write_part(store, DATA, tail=TAIL)
     with own_hdfs.safe_mode():
-        for verb in (lambda: store.publish(handle, "truncate"), lambda: store.create_file("link", b"")):
+        verbs: list[Callable[[], None]] = [
+            lambda: store.publish(handle, "truncate"),
+            lambda: store.create_file("link", b""),
+        ]
+        for verb in verbs:
             with in_time(2 * DEADLINE_S), pytest.raises(NotReady, match=r"[Ss]afe mode"):
                 verb()
         patient = HdfsStore(store.base, HdfsOptions(http_address=own_hdfs.http_address))
-        done: list[str] = []
-        thread = threading.Thread(target=lambda: (patient.create_file("patient", b""), done.append("patient")))
+        thread = threading.Thread(target=patient.create_file, args=("patient", b""))
         thread.start()
-        time.sleep(1)
-        assert not done
+        thread.join(1)
+        assert thread.is_alive()
     thread.join(30)
-    assert done == ["patient"]
+    assert patient.file_exists("patient")
     assert not store.file_exists("link")
     store.publish(handle, "truncate")
     assert finished_bytes(store, handle) == DATA
