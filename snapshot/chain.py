@@ -68,12 +68,12 @@ class Chain:
             SnapshotCorrupt: The newest link cannot be read: never fall back to the one before it (S12).
         """
         for _ in range(MAX_START_ATTEMPTS):
-            ids = self._storage.list_links()
+            ids, others = self._storage.list_ids()
             links = _read_from_newest(self._storage, ids)
             if links is None:
                 continue
             self._check_origin(ids, links)
-            self._check_newest(ids[-1] if ids else 0)
+            self._check_newest(ids[-1] if ids else 0, others)
             self._links = [Link(number, holds_state=True) for number in ids[: len(ids) - len(links)]]
             self._links += [Link(link.checkpoint_id, link.holds_state) for link in reversed(links)]
             if not links or links[-1].holds_state:
@@ -169,9 +169,9 @@ class Chain:
                 checkpoint_id=newest,
             )
 
-    def _check_newest(self, newest: int) -> None:
+    def _check_newest(self, newest: int, others: Sequence[int]) -> None:
         """Refuse a chain whose end has been deleted: its parts are published, and would be written again (S12)."""
-        lost = [number for number in self._storage.list_published_without_link() if number > newest]
+        lost = [number for number in others if number > newest and self._storage.is_published(number)]
         # Subsumption deletes a link before its mark, but never the newest: whoever went on since has left one above.
         if lost and lost[-1] > max(self._storage.list_links(), default=0):
             raise SnapshotCorrupt(

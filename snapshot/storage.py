@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotFound, SnapshotCorrupt
 from partfile.filesystems.memory import MemoryMetadataStore
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from partfile.snapshot.stream_factory import CheckpointStreamFactory
 
 _LINK_SCHEMA = "checkpoint"
+
+
+class ListedIds(NamedTuple):
+    """The ids of a job that have a directory, each list ascending."""
+
+    linked: list[int]
+    """Those with a link."""
+    without_link: list[int]
+    """Those that were never completed, or whose link is gone."""
 
 
 class CheckpointStorage:
@@ -122,23 +131,16 @@ class CheckpointStorage:
 
     def list_links(self) -> list[int]:
         """The ids that have a link, ascending. Lists the job's directory, which retention bounds."""
-        ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
-        return sorted(
-            number
-            for number in ids
-            if number is not None and self.store.file_exists(self.path(layout.metadata_path(number)))
-        )
+        return self.list_ids().linked
 
-    def list_published_without_link(self) -> list[int]:
-        """The ids whose parts have been published and whose link is gone, ascending."""
+    def list_ids(self) -> ListedIds:
+        """The ids that have a directory, by whether they have a link. Lists the job's directory once."""
         ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
-        return sorted(
-            number
-            for number in ids
-            if number is not None
-            and self.is_published(number)
-            and not self.store.file_exists(self.path(layout.metadata_path(number)))
-        )
+        found = ListedIds([], [])
+        for number in sorted(number for number in ids if number is not None):
+            is_linked = self.store.file_exists(self.path(layout.metadata_path(number)))
+            (found.linked if is_linked else found.without_link).append(number)
+        return found
 
     def mark_published(self, checkpoint_id: int) -> None:
         """Record that every part of the checkpoint has its final name. Idempotent and durable."""
