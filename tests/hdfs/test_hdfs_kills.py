@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
 
 CUTS = ["truncate", "rewrite", "valid-length"]
-KILLS = 2
+KILLS = 1
 
 
 @pytest.fixture(scope="module")

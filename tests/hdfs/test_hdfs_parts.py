@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hdfs_native
 import pytest
@@ -15,8 +15,8 @@ from life_cycle import in_child
 from remote_writer import RemoteWriter
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.errors import LeaseUnavailable, NotFound, PartfileError, PartMissing, StoreError
-from partfile.filesystems.faults import ActAt, FailAt, KillAt, Recorder, count_calls, intercept
+from partfile.filesystems.errors import LeaseUnavailable, NotFound, PartfileError, PartMissing
+from partfile.filesystems.faults import ActAt, KillAt, Recorder, count_calls, intercept
 from partfile.filesystems.hdfs import HdfsStore
 from partfile.filesystems.hdfs_calls import CHANGING_CALLS, HdfsCalls
 from partfile.filesystems.hdfs_options import HdfsOptions
@@ -145,6 +145,24 @@ def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener) -> None:
             publish(ActAt(number, meddle), meddle)
 
 
+def test_no_zombie_gets_in_while_a_part_is_made_pending(opener: Opener) -> None:
+    """Before the lease is given back, nobody knows the part's name any more."""
+
+    def close_for_commit(interceptor: Interceptor) -> None:
+        stream = opener(interceptor).create(new_part(name=f"part-{len(handles)}"))
+        handles.append(stream.handle.at(len(DATA)))
+        stream.write(DATA)
+        assert stream.close_for_commit() == handles[-1]
+
+    handles: list[PartHandle] = []
+    answers: list[str] = []
+    calls = count_calls(close_for_commit)
+    with RemoteWriter(opener) as zombie:
+        for number in range(1, calls + 1):
+            close_for_commit(ActAt(number, lambda: answers.append(zombie.resume(handles[-1])), "after"))
+    assert [answer.split(":")[0] for answer in answers] == ["LeaseUnavailable"] * calls
+
+
 def test_an_open_file_that_is_renamed_is_still_its_writers(
     opener: Opener, raw: hdfs_native.Client, hdfs_directory: str
 ) -> None:
@@ -202,55 +220,6 @@ def test_a_kill_at_any_call_of_a_publish_is_survived(
         assert code == -signal.SIGKILL, recorder.names[number - 1]
         store.publish(handle, cut)
         assert finished_bytes(store, handle) == DATA
-
-
-LOST: list[tuple[str, Exception]] = [
-    ("rename", OSError("connection reset")),
-    ("rename", FileNotFoundError("rename source is not found, said the second attempt")),
-    ("recover_lease", OSError("connection reset")),
-]
-
-
-@pytest.mark.parametrize(("call", "error"), LOST)
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_lost_reply_of_a_publish_is_decided_by_looking(
-    opener: Opener, call: str, error: Exception, number: int
-) -> None:
-    """A call was done, its reply lost, and maybe hdfs-native repeated it: publishing succeeds, at once or repeated."""
-    store = opener()
-    handle = write_part(store, DATA)
-    faulty = opener(FailAt(number, error, applied=True, only={call}))
-    try:
-        faulty.publish(handle, "rewrite")
-    except StoreError:
-        assert call == "recover_lease"
-        faulty.publish(handle, "rewrite")
-    assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
-
-
-@pytest.mark.parametrize("error", [OSError("connection reset"), FileNotFoundError("the second attempt")])
-def test_a_lost_reply_of_close_for_commit_is_decided_by_looking(opener: Opener, error: Exception) -> None:
-    """The part is pending if it is there under that name alone."""
-    stream = opener(FailAt(1, error, applied=True, only={"rename"})).create(new_part())
-    stream.write(DATA)
-    handle = stream.close_for_commit()
-    assert files_in(opener()) == {handle.path_of(handle.pending): len(DATA)}
-
-
-@pytest.mark.parametrize("call", ["write", "sync"])
-def test_a_stream_that_failed_is_poisoned(opener: Opener, call: str) -> None:
-    """Nobody knows which bytes are durable, so it can only be closed; the lease is free afterwards."""
-    stream = opener(FailAt(2, RuntimeError('DataTransferError("x")'), only={call})).create(new_part())
-    stream.write(DATA)
-    handle = stream.persist()
-    with pytest.raises(StoreError):
-        _write_and_persist(stream)
-    for verb in (stream.persist, stream.verify, stream.close_for_commit):
-        with pytest.raises(StoreError, match="lost to this process"):
-            verb()
-    stream.close()
-    opener().publish(handle, "rewrite")
-    assert finished_bytes(opener(), handle) == DATA
 
 
 def test_a_part_that_lost_bytes_is_missing(opener: Opener, raw: hdfs_native.Client, hdfs_directory: str) -> None:
@@ -314,8 +283,3 @@ def test_reading_wants_a_base_that_is_there(hdfs: HdfsCluster) -> None:
     """A typing error in a URL is no empty store."""
     with pytest.raises(NotFound):
         HdfsStore(f"{hdfs.url}/nowhere", create_base=False)
-
-
-def _write_and_persist(stream: Any) -> None:
-    stream.write(TAIL)
-    stream.persist()

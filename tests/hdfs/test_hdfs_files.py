@@ -1,0 +1,99 @@
+"""Small whole files on HDFS: lost replies, rivals, what is left behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.filesystems.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
+from partfile.filesystems.faults import ActAt, FailAt, intercept
+from partfile.filesystems.hdfs import HdfsStore
+from partfile.filesystems.hdfs_calls import HdfsCalls
+from partfile.filesystems.hdfs_options import HdfsOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdfs_cluster import HdfsCluster
+
+    from partfile.filesystems.faults import Interceptor
+
+    Opener = Callable[..., HdfsStore]
+
+LINK, DATA = "job/chk-1/_metadata", b"nonce"
+RESET = OSError("connection reset")
+
+
+@pytest.fixture
+def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
+    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
+
+    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
+        calls = HdfsCalls(hdfs.url, HdfsOptions())
+        return HdfsStore(
+            hdfs.url + hdfs_directory, calls=calls if interceptor is None else intercept(calls, interceptor)
+        )
+
+    return opened
+
+
+@pytest.mark.parametrize("error", [RESET, FileNotFoundError("the second attempt found no source")])
+def test_a_link_whose_reply_was_lost_is_known_by_its_bytes(opener: Opener, error: Exception) -> None:
+    """The rename was done, and maybe repeated: the temporary file is gone and the name holds what was written."""
+    opener(FailAt(1, error, applied=True, only={"rename"})).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == DATA
+    assert opener().list_names("job/chk-1") == ["_metadata"]
+
+
+def test_a_link_that_was_not_created_will_not_be_later(opener: Opener) -> None:
+    """Deleting the temporary file decides: a rename that is still on its way finds nothing, so this is no unknown."""
+    store = opener(FailAt(1, RESET, only={"rename"}))
+    with pytest.raises(NotApplied) as raised:
+        store.create_file(LINK, DATA)
+    assert not isinstance(raised.value, AlreadyExists)
+    assert store.list_names("job/chk-1") == []
+    store.create_file(LINK, DATA)
+
+
+def test_a_link_that_a_rival_created_meanwhile_is_his(opener: Opener) -> None:
+    """His bytes stay and ours are gone."""
+    rival = ActAt(1, lambda: opener().create_file(LINK, b"rival"), only={"rename"})
+    with pytest.raises(AlreadyExists):
+        opener(rival).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == b"rival"
+    assert opener().list_names("job/chk-1") == ["_metadata"]
+
+
+def test_a_lost_reply_does_not_make_a_rivals_link_ours(opener: Opener) -> None:
+    """The rename found no source, as after a repetition, but the name holds other bytes."""
+
+    def meddle() -> None:
+        other = opener()
+        for name in other.list_names("job/chk-1"):
+            other.delete_file(f"job/chk-1/{name}")
+        other.create_file(LINK, b"rival")
+
+    with pytest.raises(AlreadyExists):
+        opener(ActAt(1, meddle, only={"rename"})).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == b"rival"
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync", "close"])
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_fails_before_the_rename_was_not_applied(opener: Opener, call: str, applied: bool) -> None:
+    """Nobody will ever rename the temporary file, so even a lost reply is a clear no; nothing is left behind."""
+    store = opener(FailAt(1, RESET, applied=applied, only={call}))
+    with pytest.raises(NotApplied):
+        store.create_file(LINK, DATA)
+    assert [name for name in store.list_names("job/chk-1") if not name.startswith("_tmp.")] == []
+    store.create_file(LINK, DATA)
+    assert store.read_file(LINK, 99) == DATA
+
+
+def test_a_link_that_nobody_can_find_out_about_is_unknown(opener: Opener) -> None:
+    """The network stays down after the rename: only then the caller must look for himself."""
+    store = opener(FailAt(1, RESET, persistent=True, only={"rename", "delete", "status", "open"}))
+    with pytest.raises(StoreError) as raised:
+        store.create_file(LINK, DATA)
+    assert isinstance(raised.value, OutcomeUnknown)

@@ -1,0 +1,88 @@
+"""Calls of the HDFS store that were done although they failed, and streams that failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hdfs_life import opener as opener_at
+
+from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
+from partfile.filesystems.errors import StoreError
+from partfile.filesystems.faults import FailAt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdfs_cluster import HdfsCluster
+
+    from partfile.filesystems.faults import Interceptor
+    from partfile.filesystems.hdfs import HdfsStore
+
+    Opener = Callable[..., HdfsStore]
+
+DATA, TAIL = b"valid" * 2000, b"tail" * 1250
+
+
+@pytest.fixture
+def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
+    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
+
+    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
+        return opener_at(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
+
+    return opened
+
+
+LOST: list[tuple[str, Exception]] = [
+    ("rename", OSError("connection reset")),
+    ("rename", FileNotFoundError("rename source is not found, said the second attempt")),
+    ("recover_lease", OSError("connection reset")),
+]
+
+
+@pytest.mark.parametrize(("call", "error"), LOST)
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_lost_reply_of_a_publish_is_decided_by_looking(
+    opener: Opener, call: str, error: Exception, number: int
+) -> None:
+    """A call was done, its reply lost, and maybe hdfs-native repeated it: publishing succeeds, at once or repeated."""
+    store = opener()
+    handle = write_part(store, DATA)
+    faulty = opener(FailAt(number, error, applied=True, only={call}))
+    try:
+        faulty.publish(handle, "rewrite")
+    except StoreError:
+        assert call == "recover_lease"
+        faulty.publish(handle, "rewrite")
+    assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
+
+
+@pytest.mark.parametrize("error", [OSError("connection reset"), FileNotFoundError("the second attempt")])
+def test_a_lost_reply_of_close_for_commit_is_decided_by_looking(opener: Opener, error: Exception) -> None:
+    """The part is pending if it is there under that name alone."""
+    stream = opener(FailAt(1, error, applied=True, only={"rename"})).create(new_part())
+    stream.write(DATA)
+    handle = stream.close_for_commit()
+    assert files_in(opener()) == {handle.path_of(handle.pending): len(DATA)}
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_stream_that_failed_is_poisoned(opener: Opener, call: str) -> None:
+    """Nobody knows which bytes are durable, so it can only be closed; the lease is free afterwards."""
+    stream = opener(FailAt(2, RuntimeError('DataTransferError("x")'), only={call})).create(new_part())
+    stream.write(DATA)
+    handle = stream.persist()
+    with pytest.raises(StoreError):
+        _write_and_persist(stream)
+    for verb in (stream.persist, stream.verify, stream.close_for_commit):
+        with pytest.raises(StoreError, match="lost to this process"):
+            verb()
+    stream.close()
+    opener().publish(handle, "rewrite")
+    assert finished_bytes(opener(), handle) == DATA
+
+
+def _write_and_persist(stream: Any) -> None:
+    stream.write(TAIL)
+    stream.persist()
