@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.hadoop_configuration import read_configuration
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local import LocalStore
 
@@ -119,13 +120,19 @@ class _Place(NamedTuple):
     def of(cls, url: str) -> _Place:
         if _is_hdfs(url):
             parsed = HdfsUrl.of(url)
-            return cls(f"hdfs://{parsed.file_system}", PurePosixPath(parsed.path))
+            return cls(f"hdfs://{parsed.file_system or _default_file_system()}", PurePosixPath(parsed.path))
         return cls("file", PurePosixPath(os.path.realpath(local_path(url))))
 
 
 def _is_hdfs(url: str) -> bool:
     match = _SCHEME.match(url)
     return match is not None and match.group(1).lower() == "hdfs"
+
+
+def _default_file_system() -> str:
+    """Where ``hdfs:///path`` leads: the authority of ``fs.defaultFS``, empty if that is no HDFS."""
+    default = read_configuration(os.environ).value("fs.defaultFS")
+    return HdfsUrl.of(default).file_system if _is_hdfs(default) else ""
 
 
 def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:

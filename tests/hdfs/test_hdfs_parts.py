@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING
 import hdfs_native
 import pytest
 from clean_forks import CleanForks
-from life_cycle import in_child
+from hdfs_life import opener as opener_at
 from remote_writer import RemoteWriter
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
 from partfile.filesystems.errors import LeaseUnavailable, NotFound, PartfileError, PartMissing
-from partfile.filesystems.faults import ActAt, KillAt, Recorder, count_calls, intercept
+from partfile.filesystems.faults import ActAt, Recorder, count_calls
 from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_calls import CHANGING_CALLS, HdfsCalls
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.filesystems.hdfs_calls import CHANGING_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.faults import Interceptor, When
+    from partfile.filesystems.faults import Interceptor
     from partfile.filesystems.port import Cut, PartHandle
 
     Opener = Callable[..., HdfsStore]
@@ -38,14 +37,18 @@ DATA, TAIL = b"valid" * 2000, b"tail" * 1250
 @pytest.fixture
 def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
     """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
-    options = HdfsOptions(http_address=hdfs.http_address, call_timeout_s=20, lease_timeout_s=20)
 
     def opened(interceptor: Interceptor | None = None) -> HdfsStore:
-        calls = HdfsCalls(hdfs.url, options)
-        wrapped = intercept(calls, interceptor) if interceptor is not None else calls
-        return HdfsStore(hdfs.url + hdfs_directory, options, calls=wrapped)
+        return opener_at(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
 
     return opened
+
+
+@pytest.fixture
+def zombie(hdfs: HdfsCluster, hdfs_directory: str) -> Iterator[RemoteWriter]:
+    """A writer on the same directory in another process."""
+    with RemoteWriter(hdfs.url + hdfs_directory, {"http_address": hdfs.http_address}) as writer:
+        yield writer
 
 
 @pytest.fixture(scope="module")
@@ -69,57 +72,56 @@ def written_by(writer: RemoteWriter) -> PartHandle:
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_writer_killed_between_hsync_and_close_loses_nothing(opener: Opener, cut: Cut) -> None:
+def test_a_writer_killed_between_hsync_and_close_loses_nothing(opener: Opener, zombie: RemoteWriter, cut: Cut) -> None:
     """What was persisted is published whole; what was not is in no reader's view, by each way of cutting."""
     store = opener()
-    with RemoteWriter(opener) as writer:
-        handle = written_by(writer)
-        writer.kill()
-        store.publish(handle, cut)
-        store.publish(handle, cut)
+    handle = written_by(zombie)
+    zombie.kill()
+    store.publish(handle, cut)
+    store.publish(handle, cut)
     assert finished_bytes(store, handle) == DATA
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_zombie_that_writes_after_settlement_is_refused_by_the_datanode(opener: Opener, cut: Cut) -> None:
+def test_a_zombie_that_writes_after_settlement_is_refused_by_the_datanode(
+    opener: Opener, zombie: RemoteWriter, cut: Cut
+) -> None:
     """Its write is taken by its own client alone; making it durable fails, and the file keeps its length."""
     store = opener()
-    with RemoteWriter(opener) as zombie:
-        handle = written_by(zombie)
-        settled = store.settle(handle, cut)
-        before = files_in(store)
-        zombie.write(TAIL * 100)
-        refused = zombie.persist()
-        assert refused != "done"
-        assert "unexpected" not in refused
-        assert zombie.close_for_commit() != "done"
-        assert files_in(store) == before
-        store.publish(settled, cut)
-        assert finished_bytes(store, handle) == DATA
+    handle = written_by(zombie)
+    settled = store.settle(handle, cut)
+    before = files_in(store)
+    zombie.write(TAIL * 100)
+    refused = zombie.persist()
+    assert refused != "done"
+    assert "unexpected" not in refused
+    assert zombie.close_for_commit() != "done"
+    assert files_in(store) == before
+    store.publish(settled, cut)
+    assert finished_bytes(store, handle) == DATA
 
 
 def test_recovering_before_renaming_lets_a_zombie_in(
-    opener: Opener, raw: hdfs_native.Client, hdfs_directory: str
+    opener: Opener, zombie: RemoteWriter, raw: hdfs_native.Client, hdfs_directory: str
 ) -> None:
     """The wrong order by hand: the zombie opens the part again by the name that it knows, and writes into it for ever.
 
     This is why S5 wants the pending name first.
     """
     store = opener()
-    with RemoteWriter(opener) as zombie:
-        handle = new_part()
-        assert [zombie.create(handle), zombie.write(DATA), zombie.persist()] == ["done"] * 3
-        path = f"{hdfs_directory}/{handle.path_of(handle.in_progress)}"
-        while not raw.recover_lease(path):
-            time.sleep(0.2)
-        assert zombie.resume(handle.at(len(DATA))) == "done"
-        final = f"{hdfs_directory}/{handle.path_of(handle.name)}"
-        raw.rename(path, final)
-        assert [zombie.write(TAIL), zombie.persist()] == ["done", "done"]
-        assert files_in(store) == {handle.path_of(handle.name): len(DATA + TAIL)}
+    handle = new_part()
+    assert [zombie.create(handle), zombie.write(DATA), zombie.persist()] == ["done"] * 3
+    path = f"{hdfs_directory}/{handle.path_of(handle.in_progress)}"
+    while not raw.recover_lease(path):
+        time.sleep(0.2)
+    assert zombie.resume(handle.at(len(DATA))) == "done"
+    final = f"{hdfs_directory}/{handle.path_of(handle.name)}"
+    raw.rename(path, final)
+    assert [zombie.write(TAIL), zombie.persist()] == ["done", "done"]
+    assert files_in(store) == {handle.path_of(handle.name): len(DATA + TAIL)}
 
 
-def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener) -> None:
+def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener, zombie: RemoteWriter) -> None:
     """Ours: whoever tries to open and write just before any call, or after all, changes nothing that is published."""
 
     def publish(interceptor: Interceptor, meddle: Callable[[PartHandle], object]) -> None:
@@ -133,19 +135,18 @@ def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener) -> None:
 
     handles: list[PartHandle] = []
     calls = count_calls(lambda recorder: publish(recorder, lambda _: None))
-    with RemoteWriter(opener) as zombie:
 
-        def meddle(_: object = None) -> None:
-            # At its full length, as whoever persisted the tail would.
-            zombie.resume(handles[-1].at(len(DATA + TAIL)))
-            zombie.write(TAIL)
-            zombie.persist()
+    def meddle(_: object = None) -> None:
+        # At its full length, as whoever persisted the tail would.
+        zombie.resume(handles[-1].at(len(DATA + TAIL)))
+        zombie.write(TAIL)
+        zombie.persist()
 
-        for number in range(1, calls + 1):
-            publish(ActAt(number, meddle), meddle)
+    for number in range(1, calls + 1):
+        publish(ActAt(number, meddle), meddle)
 
 
-def test_no_zombie_gets_in_while_a_part_is_made_pending(opener: Opener) -> None:
+def test_no_zombie_gets_in_while_a_part_is_made_pending(opener: Opener, zombie: RemoteWriter) -> None:
     """Before the lease is given back, nobody knows the part's name any more."""
 
     def close_for_commit(interceptor: Interceptor) -> None:
@@ -157,50 +158,56 @@ def test_no_zombie_gets_in_while_a_part_is_made_pending(opener: Opener) -> None:
     handles: list[PartHandle] = []
     answers: list[str] = []
     calls = count_calls(close_for_commit)
-    with RemoteWriter(opener) as zombie:
-        for number in range(1, calls + 1):
-            close_for_commit(ActAt(number, lambda: answers.append(zombie.resume(handles[-1])), "after"))
+    for number in range(1, calls + 1):
+        close_for_commit(ActAt(number, lambda: answers.append(zombie.resume(handles[-1])), "after"))
     assert [answer.split(":")[0] for answer in answers] == ["LeaseUnavailable"] * calls
 
 
 def test_an_open_file_that_is_renamed_is_still_its_writers(
-    opener: Opener, raw: hdfs_native.Client, hdfs_directory: str
+    opener: Opener, zombie: RemoteWriter, raw: hdfs_native.Client, hdfs_directory: str
 ) -> None:
     """Leases follow a file through a rename: so nothing is published that has not been closed."""
     store = opener()
-    with RemoteWriter(opener) as zombie:
-        handle = written_by(zombie)
-        raw.rename(
-            f"{hdfs_directory}/{handle.path_of(handle.in_progress)}",
-            f"{hdfs_directory}/{handle.path_of(handle.pending)}",
-        )
-        assert zombie.persist() == "done"
-        store.publish(handle, "rewrite")
-        assert zombie.write(TAIL) == "done"
-        assert zombie.persist() != "done"
-        assert finished_bytes(store, handle) == DATA
+    handle = written_by(zombie)
+    raw.rename(
+        f"{hdfs_directory}/{handle.path_of(handle.in_progress)}",
+        f"{hdfs_directory}/{handle.path_of(handle.pending)}",
+    )
+    assert zombie.persist() == "done"
+    store.publish(handle, "rewrite")
+    assert zombie.write(TAIL) == "done"
+    assert zombie.persist() != "done"
+    assert finished_bytes(store, handle) == DATA
+
+
+WRITER_CALLS = ["create", "write", "sync", "write", "sync", "rename", "close"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_at_any_call_of_a_writer_is_survived(opener: Opener, when: When) -> None:
+def test_a_kill_at_any_call_of_a_writer_is_survived(
+    opener: Opener, hdfs: HdfsCluster, forks: CleanForks, when: str
+) -> None:
     """SIGKILL at each call of create, write, persist and close_for_commit: what was acknowledged is published."""
-
-    def work(interceptor: Interceptor, handle: PartHandle) -> None:
-        stream = opener(interceptor).create(handle)
-        stream.write(DATA)
-        stream.persist()
-        stream.write(TAIL)
-        stream.close_for_commit()
-
-    calls = count_calls(lambda recorder: work(recorder, new_part()), CHANGING_CALLS)
-    persisted_at = 3
     store = opener()
-    for number in range(1, calls + 1):
+    fixed = {"url": store.base, "http_address": hdfs.http_address, "valid": DATA.decode(), "tail": TAIL.decode()}
+    for number in range(1, len(WRITER_CALLS) + 1):
         handle = new_part(name=f"part-{number}")
-        assert in_child(lambda h=handle, n=number: work(KillAt(n, when, only=CHANGING_CALLS), h)) < 0  # type: ignore[misc]
-        if number > persisted_at or (number == persisted_at and when == "after"):
+        code = forks.run("write_part", handle=handle.model_dump_json(), number=number, when=when, **fixed)
+        assert code == -signal.SIGKILL
+        if number > 3 or (number == 3 and when == "after"):
             store.publish(handle.at(len(DATA)), "rewrite")
             assert finished_bytes(store, handle) == DATA
+
+
+def test_the_calls_of_a_writer_are_those_that_are_killed(opener: Opener) -> None:
+    """The enumeration leaves none out."""
+    recorder = Recorder(CHANGING_CALLS)
+    stream = opener(recorder).create(new_part())
+    stream.write(DATA)
+    stream.persist()
+    stream.write(TAIL)
+    stream.close_for_commit()
+    assert recorder.names == WRITER_CALLS
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -167,7 +167,7 @@ def test_a_lease_recovery_that_does_not_end_leaves_the_part_owed(
 ) -> None:
     """With its DataNode asleep a part is neither copied nor published; it is when the DataNode wakes up."""
     store = reopen()
-    with RemoteWriter(reopen) as zombie:
+    with RemoteWriter(reopen().base, {"http_address": own_hdfs.http_address}) as zombie:
         handle = new_part()
         assert [zombie.create(handle), zombie.write(DATA), zombie.persist(), zombie.write(TAIL)] == ["done"] * 4
         handle = handle.at(len(DATA))

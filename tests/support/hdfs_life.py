@@ -89,6 +89,16 @@ def _rolling(*, is_restore: bool) -> dict[str, Any]:
     return {"rolling": LONG} if is_restore else {}
 
 
+def write_part(url: str, http_address: str, *, handle: str, valid: str, tail: str, number: int, when: When) -> None:
+    """Create a part, persist ``valid`` of it and make it pending with ``tail``; SIGKILL at one changing call."""
+    killer = KillAt(number, when, only=CHANGING_CALLS)
+    stream = opener(http_address, killer)(url, None).create(PartHandle.model_validate_json(handle))
+    stream.write(valid.encode())
+    stream.persist()
+    stream.write(tail.encode())
+    stream.close_for_commit()
+
+
 def publish(url: str, http_address: str, cut: Cut, *, handle: str, number: int, when: When) -> None:
     """Publish a part, with SIGKILL at one changing call."""
     killer = KillAt(number, when, only=CHANGING_CALLS)

@@ -5,40 +5,38 @@ from __future__ import annotations
 import base64
 import json
 import os
-import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any, Self
 
 from partfile.filesystems.errors import PartfileError
+from partfile.filesystems.opening import open_store
 from partfile.filesystems.port import PartHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
-    from partfile.filesystems.port import PartStream, Store
+    from partfile.filesystems.port import PartStream
 
 
 class RemoteWriter:
-    """A forked process with a store of its own. Each step returns ``done``, or the error as text with its class first.
+    """A process with a store of its own. Each step returns ``done``, or the error as text with its class first.
+
+    Not forked from this one: a client of HDFS does not survive that.
 
     Args:
-        reopen: Opens the store, in that process.
+        url: The store.
+        storage_options: Its options.
     """
 
-    def __init__(self, reopen: Callable[[], Store]) -> None:
-        steps_read, steps_write = os.pipe()
-        answers_read, answers_write = os.pipe()
-        self.process_id = os.fork()
-        if self.process_id == 0:
-            try:
-                os.close(steps_write)
-                _serve(reopen, steps_read, answers_write)
-            finally:
-                os._exit(0)
-        os.close(steps_read)
-        os.close(answers_write)
-        self._steps = os.fdopen(steps_write, "w")
-        self._answers = os.fdopen(answers_read)
+    def __init__(self, url: str, storage_options: dict[str, object]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, url, json.dumps(storage_options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -70,25 +68,23 @@ class RemoteWriter:
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end; may be called twice."""
-        if self.process_id:
-            os.kill(self.process_id, signal.SIGKILL)
-            os.waitpid(self.process_id, 0)
-            self.process_id = 0
-            self._steps.close()
-            self._answers.close()
+        self._process.kill()
+        self._process.communicate()
 
     def _do(self, step: str, argument: str = "") -> str:
-        self._steps.write(json.dumps([step, argument]) + "\n")
-        self._steps.flush()
-        answer = self._answers.readline()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([step, argument]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
         assert answer, "the writer died"
         return str(json.loads(answer))
 
 
-def _serve(reopen: Callable[[], Store], steps: int, answers: int) -> None:
-    store = reopen()
+def _serve(url: str, storage_options: dict[str, object]) -> None:
+    store = open_store(url, storage_options)
     stream: PartStream | None = None
-    for line in os.fdopen(steps):
+    for line in sys.stdin:
         step, argument = json.loads(line)
         answer = "done"
         try:
@@ -100,7 +96,7 @@ def _serve(reopen: Callable[[], Store], steps: int, answers: int) -> None:
             answer = f"{type(error).__name__}: {error}"
         except BaseException as error:  # noqa: BLE001 - the test must see it, for this process has no other voice.
             answer = f"unexpected {error!r}"
-        os.write(answers, json.dumps(answer).encode() + b"\n")
+        print(json.dumps(answer), flush=True)  # noqa: T201 - the answer.
 
 
 def _use(stream: Any, step: str, argument: str) -> None:
@@ -108,3 +104,7 @@ def _use(stream: Any, step: str, argument: str) -> None:
         stream.write(base64.b64decode(argument))
     else:
         getattr(stream, step)()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], json.loads(sys.argv[2]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.hdfs_process import HdfsProcess
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.opening import check_url, is_same_place, open_store, path_inside
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,18 @@ def test_places_are_compared_over_their_spellings(path: str, base: str, inside: 
     """Case of the host and the default port make no difference; another file system does."""
     assert path_inside(path, base) == inside
     assert is_same_place(path, base) is (inside == ())
+
+
+def test_a_url_without_authority_is_where_the_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both spellings of one place are one place."""
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020/</value></property></configuration>"
+    )
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert path_inside("hdfs:///a/b", "hdfs://nn/a") == ("b",)
+    assert not is_same_place("hdfs:///a", "hdfs://other/a")
 
 
 def test_opening_asks_hdfs_nothing() -> None:
