@@ -40,7 +40,8 @@ class RestoreCost:
     operations: int
     """Asked of the NameNode, but for what is about leases."""
     lease_operations: int
-    bucket_listings: int
+    listings: int
+    """Of the directories of the checkpoints, and of others if there are any."""
     seconds: float
     """Until every part was published and the sink could be written to."""
 
@@ -66,8 +67,7 @@ def measure_restore(place: HdfsPlace, *, open_parts: int, finished_parts: int) -
         finished_parts=finished_parts,
         operations=asked.total() - of_leases,
         lease_operations=of_leases,
-        # One is of the directory of the checkpoints.
-        bucket_listings=asked["getListing"] - 1,
+        listings=asked["getListing"],
         seconds=seconds,
     )
 

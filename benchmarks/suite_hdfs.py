@@ -120,6 +120,7 @@ def _restore(one: RestoreCost, many: RestoreCost) -> list[Figure]:
     parts = many.open_parts - one.open_parts
     asked = (many.operations - one.operations) / parts
     leases = (many.lease_operations - one.lease_operations) / parts
+    listings = float(many.listings - one.listings)
     overlap = many.seconds / one.seconds
     what = f"{many.open_parts} open parts, {many.finished_parts} finished ones"
     took = f"{many.seconds:.1f} s for all of them, {one.seconds:.1f} s for one"
@@ -131,6 +132,6 @@ def _restore(one: RestoreCost, many: RestoreCost) -> list[Figure]:
             "at most",
             f"{what}; and {leases:.1f} to recover its lease and wait for that",
         ),
-        figure_of_rounds("HDFS restore: listings of buckets", [many.bucket_listings], 0.0, "at most", what),
+        figure_of_rounds("HDFS restore: listings more than of one part", [listings], 0.0, "at most", what),
         figure_of_rounds("HDFS restore: time of 100 parts / of one", [overlap], OVERLAP_GOAL, "at most", took),
     ]

@@ -1,11 +1,13 @@
-"""Truncate for the HDFS store: over WebHDFS where that can be reached, found out once and remembered."""
+"""Truncate for the HDFS store: over WebHDFS, whose absence is found out by trying and remembered for a while."""
 
 from __future__ import annotations
 
 import getpass
 import logging
+import math
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import ConfigError, LeaseUnavailable, NotApplied, NotFound, NotReady, PartfileError
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from partfile.filesystems.webhdfs_addresses import WebAddress
 
 logger = logging.getLogger("partfile")
+
+_FORGET_S = 60.0
+"""How long an attempt that was in vain keeps others from trying."""
 
 
 class HdfsTruncation:
@@ -34,6 +39,8 @@ class HdfsTruncation:
         self._lock = threading.Lock()
         self._client: WebHdfs | None = None
         self._why_not: PartfileError | None = None
+        self._again_at_s = 0.0
+        """When that is believed no longer, by the monotonic clock."""
 
     @property
     def is_possible(self) -> bool:
@@ -44,7 +51,7 @@ class HdfsTruncation:
         """Cut a closed file; True when it is done, False when it has begun.
 
         Raises:
-            NotApplied: It cannot be cut; where WebHDFS cannot be used at all, not even tried again.
+            NotApplied: It cannot be cut; where WebHDFS cannot be used, not tried again for a while.
             OutcomeUnknown: It may have been cut.
         """
         client = self._connected()
@@ -64,17 +71,21 @@ class HdfsTruncation:
 
     def _connected(self) -> WebHdfs | None:
         with self._lock:
+            if self._why_not is not None and time.monotonic() >= self._again_at_s:
+                self._why_not = None
             if self._client is None and self._why_not is None:
                 try:
                     self._client = _connect(self._url, self._options)
                 except ConfigError as error:
-                    self._why_not = error
+                    self._why_not, self._again_at_s = error, math.inf
             return self._client if self._why_not is None else None
 
     def _give_up(self, reason: PartfileError) -> None:
         logger.warning("parts of %s are not cut in place: %s", self._url, reason)
         with self._lock:
             self._why_not = reason
+            # Nobody listening may be a NameNode that restarts; a wrong address or a missing permission stays.
+            self._again_at_s = math.inf if isinstance(reason, ConfigError) else time.monotonic() + _FORGET_S
 
 
 def _connect(url: str, options: HdfsOptions) -> WebHdfs:

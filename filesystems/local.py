@@ -29,8 +29,8 @@ class LocalStore:
 
     Args:
         base: The base directory; symbolic links in its path are resolved once, here.
-        create_base: Make the base, and what is missing above it, and insist that it can be written to; False for
-            reading.
+        create_base: Make the base, and what is missing above it, with the first file, and insist at once that it can
+            be written to; False for reading.
         calls: The system calls; another object only to inject faults.
 
     Raises:

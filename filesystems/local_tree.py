@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import ConfigError, NotApplied, NotFound, OutcomeUnknown
-from partfile.filesystems.local_errors import store_error, translated, translated_as_unknown
+from partfile.filesystems.local_base import LocalBase
+from partfile.filesystems.local_errors import translated, translated_as_unknown
 from partfile.filesystems.port import check_relative_path
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class LocalTree:
     Args:
         base: Path of the base; symbolic links in it are resolved now, once.
         calls: The system calls.
-        create_base: Whether to make the base and what is missing above it, and to insist that it can be written to.
+        create_base: Whether to make the base with the first file, and to insist at once that it can be written to.
     """
 
     def __init__(self, base: str, calls: PosixCalls, *, create_base: bool) -> None:
@@ -39,17 +40,13 @@ class LocalTree:
             raise ConfigError(f"{base!r} is not a path", path=base)
         self.calls = calls
         self.base = os.path.realpath(base)
-        if create_base:
-            self._make_base()
-        self._base: int | None = self._open_base(create_base=create_base)
+        self._base = LocalBase(self.base, calls, creates=create_base)
         # Directories whose name is known to be durable, so that a part does not fsync all its ancestors again.
         self._durable: dict[str, Identity] = {}
 
     def close(self) -> None:
         """Release the base; may be called twice."""
-        base, self._base = self._base, None
-        if base is not None:
-            self.close_descriptor(base, self.base)
+        self._base.close()
 
     def shown(self, path: str) -> str:
         """A relative path as messages show it."""
@@ -187,9 +184,7 @@ class LocalTree:
     def _open_chain(self, path: str, *, create: bool) -> list[int]:
         """Open the base and each directory down to ``path``; the last one is ``path`` itself."""
         check_relative_path(path)
-        if self._base is None:
-            raise NotApplied(f"the store of {self.base!r} is closed", path=self.base)
-        chain = [self._base]
+        chain = [self._base.descriptor(create=create)]
         walked: list[str] = []
         try:
             for segment in path.split("/") if path else []:
@@ -215,54 +210,3 @@ class LocalTree:
     def _close_chain(self, chain: list[int]) -> None:
         for directory in chain[:0:-1]:
             self.calls.close(directory)
-
-    def _make_base(self) -> None:
-        """Make the base and what is missing above it, each directory durable in its parent."""
-        existing, missing = self.base, list[str]()
-        while not os.path.lexists(existing):
-            existing, name = os.path.split(existing)
-            missing.insert(0, name)
-        if not missing:
-            return
-        try:
-            directory = self.calls.open_base(existing)
-        except NotADirectoryError as error:
-            raise ConfigError(
-                f"the base {self.base!r} cannot be made: {existing!r} is not a directory", path=self.base
-            ) from error
-        except OSError as error:
-            raise store_error(error, "make the base", self.base) from error
-        for name in missing:
-            try:
-                with translated("make the base", self.base), suppress(FileExistsError):
-                    self.calls.make_directory(directory, name)
-                with translated_as_unknown("sync the directory of", self.base):
-                    self.calls.sync_directory(directory)
-                with translated("make the base", self.base):
-                    child = self.calls.open_directory(directory, name)
-            finally:
-                self.calls.close(directory)
-            directory = child
-        self.calls.close(directory)
-
-    def _open_base(self, *, create_base: bool) -> int:
-        try:
-            base = self.calls.open_base(self.base)
-        except NotADirectoryError as error:
-            raise ConfigError(f"the base {self.base!r} is a file, not a directory", path=self.base) from error
-        except FileNotFoundError as error:
-            raise NotFound(
-                f"the base {self.base!r} is not there",
-                hint="Check the path, and that its file system is mounted on this host.",
-                path=self.base,
-            ) from error
-        except OSError as error:
-            raise store_error(error, "open the base", self.base) from error
-        if create_base and not os.access(self.base, os.W_OK | os.X_OK):
-            self.calls.close(base)
-            raise NotApplied(
-                f"the base {self.base!r} cannot be written to",
-                hint="Give this user write permission, or mount the file system for writing.",
-                path=self.base,
-            )
-        return base

@@ -35,7 +35,8 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
         url: A plain path, taken literally and relative to the working directory; a ``file:`` URL, which is
             percent-decoded and must be absolute; or an ``hdfs:`` URL, which is literal as Hadoop takes it.
         storage_options: What the store's client needs; none for local files, for HDFS see ``HdfsOptions``.
-        create_base: Make the base directory and what is missing above it; False for reading.
+        create_base: Make the base directory and what is missing above it with the first file; False for reading, which
+            needs one that is there.
 
     Returns:
         A store that the caller closes.
@@ -54,6 +55,29 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
             hint="Leave storage_options out, or check the URL.",
         )
     return LocalStore(path, create_base=create_base)
+
+
+def options_for(url: str, base: str, storage_options: Mapping[str, object]) -> Mapping[str, object]:
+    """The storage options of a base for another place: all of them where one service serves both, else none.
+
+    So what opens the base opens what lies beside it, and credentials go to no other host, bucket or scheme.
+
+    Args:
+        url: The other place, as a path or a URL.
+        base: What the options were given for.
+        storage_options: What the client of the base needs.
+    """
+    return storage_options if _service(url) == _service(base) else {}
+
+
+def _service(url: str) -> tuple[str, str]:
+    """Scheme and authority; every way to write a local path is of one service."""
+    match = _SCHEME.match(url)
+    scheme = match.group(1).lower() if match else "file"
+    if match is None or scheme == "file":
+        return "file", ""
+    rest = url[match.end() :]
+    return scheme, rest[2:].partition("/")[0].lower() if rest.startswith("//") else ""
 
 
 def check_url(url: str) -> None:
@@ -96,6 +120,11 @@ def is_same_place(one: str, other: str) -> bool:
         ConfigError: One of them is of no store that there is.
     """
     return path_inside(one, other) == ()
+
+
+def absolute(url: str) -> str:
+    """A plain path as it is from the working directory of now; a URL as it is."""
+    return url if _SCHEME.match(url) else os.path.abspath(url)  # noqa: PTH100 - links stay as they are
 
 
 def path_inside(path: str, base: str) -> tuple[str, ...] | None:

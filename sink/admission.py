@@ -115,6 +115,7 @@ def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionR
         raise CheckpointMismatch(
             f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete only up to batch "
             f"{last.batch_id}: the batches between would be missing",
-            hint="Check the base path, uid and checkpoint_dir; if the gap is meant, set on_gap='accept'.",
+            hint="Check the base path, uid and checkpoint_dir. If the sink went back to an earlier state, "
+            "take Spark's checkpoint back as well: see docs/SNAPSHOTS.md. on_gap='accept' leaves these batches out.",
         )
     return Admission.WRITE

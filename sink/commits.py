@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from partfile.snapshot.machine_state import CoordinatorRules
+from partfile.snapshot.requests import RequestLimits
+
 if TYPE_CHECKING:
     from partfile.filesystems.port import Cut
     from partfile.sink.rolling import RollingPolicy
@@ -24,6 +27,16 @@ class CommitSettings:
     """Version of partfile, written into every checkpoint."""
     interval_ms: int | None = None
     """From the end of a checkpoint to the periodic one after it; None takes none."""
+
+    @property
+    def rules(self) -> CoordinatorRules:
+        """Of these only the interval means something: whoever asks for a checkpoint waits for it, and fails with it."""
+        # One checkpoint at a time: a start has one id to close.
+        if self.interval_ms is None:
+            return CoordinatorRules(spare_ids=0)
+        # A pause as long as the interval makes it count from the end of a checkpoint, also of one that was asked for.
+        limits = RequestLimits(min_pause_ms=self.interval_ms)
+        return CoordinatorRules(limits=limits, interval_ms=self.interval_ms, spare_ids=0)
 
 
 @dataclass(frozen=True, slots=True)

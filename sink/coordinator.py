@@ -6,19 +6,17 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import Fenced, PartfileError, StoreError
-from partfile.filesystems.tokens import new_chain_id
+from partfile.filesystems.errors import PartfileError, StoreError
 from partfile.sink import planning
+from partfile.sink.beginning import Beginning
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.commit_hooks import CommitHooks
 from partfile.sink.commits import CommitReport
-from partfile.sink.planning import SinkSnapshot
 from partfile.sink.publishing import Publisher
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.coordinator import CheckpointCoordinator
-from partfile.snapshot.machine_state import CoordinatorRules
 from partfile.snapshot.operator_snapshot import write_operator_state
-from partfile.snapshot.requests import RequestKind, RequestLimits
+from partfile.snapshot.requests import RequestKind
 from partfile.snapshot.settings import CoordinatorSettings
 
 if TYPE_CHECKING:
@@ -26,9 +24,10 @@ if TYPE_CHECKING:
 
     from partfile.filesystems.port import PartStore
     from partfile.sink.commits import CommitSettings
+    from partfile.sink.planning import SinkSnapshot
     from partfile.sink.restore_on_demand import RestoreOnDemand
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.model import CheckpointMetadata, LinkRef, OperatorState, SubtaskState
+    from partfile.snapshot.model import LinkRef, OperatorState, SubtaskState
     from partfile.snapshot.pending import PendingCheckpoint
     from partfile.snapshot.storage import CheckpointStorage
 
@@ -57,7 +56,7 @@ class SinkCoordinator:
             storage,
             self._hooks,
             lambda: self._now_ms,
-            CoordinatorSettings(settings.writer, settings.retained_checkpoints, _rules(settings.interval_ms)),
+            CoordinatorSettings(settings.writer, settings.retained_checkpoints, settings.rules),
         )
         self._publisher = Publisher(
             store, settings.cut, settings.publish_threads, accept_missing=settings.accept_missing
@@ -115,7 +114,12 @@ class SinkCoordinator:
         return planning.restored_state(link.operators, self._storage.read_state) if link else None
 
     def start(
-        self, admit: Callable[[StreamPosition], None], now_ms: int, *, succeeding: int | None = None
+        self,
+        admit: Callable[[StreamPosition], None],
+        now_ms: int,
+        *,
+        succeeding: int | None = None,
+        goes_back: bool = True,
     ) -> CommitReport:
         """Begin a generation: check, create the fence link, then settle and publish what the last one left.
 
@@ -123,24 +127,27 @@ class SinkCoordinator:
             admit: Raises if this run must not go on from that position; then nothing has been changed.
             now_ms: The coordinator's time, in milliseconds since the epoch.
             succeeding: Begin only right after this generation, if given.
+            goes_back: Whether what is chosen on demand is restored where there is a checkpoint already.
 
         Raises:
             Fenced: Another generation came after the one to succeed; nothing was changed.
-            SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed (S12).
+            SnapshotCorrupt: The newest checkpoint cannot be read, and its user has not chosen an older one; nothing was
+                changed (S12).
             PartMissing: A part that a checkpoint vouches for is gone.
         """
         self._now_ms, self._began_ms = now_ms, stopwatch_ms()
 
-        def restore(link: CheckpointMetadata | None, checkpoint_id: int) -> dict[str, OperatorState]:
-            if succeeding is not None and (link is None or link.generation != succeeding):
-                raise Fenced(
-                    f"generation {succeeding} of {self._storage.job!r} is not the newest any more",
-                    hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
-                )
-            self._next = self._begin(link, checkpoint_id, admit)
-            return self._operators(self._next, checkpoint_id)
+        may_keep = self._store.capabilities.append
+        begin = Beginning(self._storage, self._on_demand, admit, succeeding, goes_back=goes_back, may_keep=may_keep)
 
-        self._checkpoints.start(restore)
+        def states(snapshot: SinkSnapshot, checkpoint_id: int) -> dict[str, OperatorState]:
+            self._next = snapshot
+            return self._operators(snapshot, checkpoint_id)
+
+        self._checkpoints.start(
+            lambda link, checkpoint_id: states(begin.after(link, checkpoint_id), checkpoint_id),
+            lambda end, checkpoint_id: states(begin.over(end, checkpoint_id), checkpoint_id),
+        )
         if self._settings.interval_ms is not None:
             self._checkpoints.start_periodic()
         return self._outcome()
@@ -244,25 +251,6 @@ class SinkCoordinator:
             self._checkpoints.abort(pending.checkpoint_id)
         self._hooks.forget_failure()
 
-    def _begin(
-        self, link: CheckpointMetadata | None, checkpoint_id: int, admit: Callable[[StreamPosition], None]
-    ) -> SinkSnapshot:
-        current = None if link is None else planning.restored_state(link.operators, self._storage.read_state)
-        demanded = self._on_demand.begin(current)
-        if link is None or current is None:
-            fresh = demanded or SinkSnapshot.fresh(new_chain_id())
-            admit(fresh.position)
-            return fresh
-        restored = demanded or current
-        admit(restored.position)
-        return planning.begin_generation(
-            restored,
-            published=self._storage.is_published(link.checkpoint_id),
-            generation=link.generation + 1,
-            checkpoint_id=checkpoint_id,
-            may_keep=self._store.capabilities.append,
-        )
-
     def _checkpoint_of_its_own(self, after: SinkSnapshot, now_ms: int) -> CommitReport:
         self._began_ms = stopwatch_ms()
         self.trigger(now_ms)
@@ -322,12 +310,3 @@ class SinkCoordinator:
             self._storage.mark_published(checkpoint_id)
         except StoreError as error:
             logger.warning("checkpoint %d is complete and published, but not marked so: %s", checkpoint_id, error)
-
-
-def _rules(interval_ms: int | None) -> CoordinatorRules:
-    """Of these only the interval means something: whoever asks for a checkpoint waits for it, and fails with it."""
-    # One checkpoint at a time: a start has one id to close.
-    if interval_ms is None:
-        return CoordinatorRules(spare_ids=0)
-    # A pause as long as the interval makes it count from the end of a checkpoint, also of one that was asked for.
-    return CoordinatorRules(limits=RequestLimits(min_pause_ms=interval_ms), interval_ms=interval_ms, spare_ids=0)

@@ -62,7 +62,7 @@ class FileSink:
     def __repr__(self) -> str:
         return f"FileSink({self.settings.base!r}, uid={self.settings.uid!r})"
 
-    def local(self, subtask_index: int = 0, *, checkpoint_interval_s: float | None = None) -> LocalSink:
+    def local(self, *, subtask_index: int = 0, checkpoint_interval_s: float | None = None) -> LocalSink:
         """The sink without Spark, to be used in a ``with`` block.
 
         Args:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems.errors import CheckpointMismatch, ConfigError, PartfileError
-from partfile.sink.local_input import batches_of, check_position, milliseconds_of
+from partfile.sink.local_input import batches_of, kept_position, milliseconds_of
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.progress import BatchProgress, report
 from partfile.sink.runtime import Runtime
@@ -57,7 +58,7 @@ class LocalSink:
     @property
     def position(self) -> JsonValue:
         """What was passed to the newest completed checkpoint; None before the first."""
-        return self._runtime.coordinator.state.position.user_position
+        return deepcopy(self._runtime.coordinator.state.position.user_position)
 
     def open(self) -> Self:
         """Restore: settle and publish what the last run left, and take the sink over from it.
@@ -87,9 +88,11 @@ class LocalSink:
 
     def _check_writer(self, stands: StreamPosition) -> None:
         if stands.query is not None:
+            chosen = self._settings.restore_from
+            what = f"uid {self._settings.uid!r}" if chosen is None else f"what restore_from={chosen!r} or the uid names"
             raise CheckpointMismatch(
-                f"uid {self._settings.uid!r} has been written by Spark query {stands.query.query_id}",
-                hint="Spark keeps that stream's position, which means nothing here. Use another uid.",
+                f"{what} has been written by Spark query {stands.query.query_id}",
+                hint="Spark keeps that stream's position, which means nothing here. Use another uid or snapshot.",
             )
 
     def write(self, rows: pa.RecordBatch | pa.Table, position: JsonValue = None) -> None:
@@ -108,7 +111,7 @@ class LocalSink:
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
         self._check_open()
-        check_position(position)
+        position = kept_position(position)
         if position is None and self._interval_ms is not None:
             raise ConfigError(
                 "write needs a position where checkpoint_interval_s is set: any write may end with a checkpoint",
@@ -157,7 +160,7 @@ class LocalSink:
             OutcomeUnknown: The checkpoint may be complete; open a new sink and look at its ``position``.
         """
         self._check_open()
-        check_position(position)
+        position = kept_position(position)
         if position is not None:
             self._position = position
         try:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from partfile.filesystems.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
 _MIN_INTERVAL_S = 0.001
 _MAX_INTERVAL_S = 365 * 24 * 60 * 60
 
 
-def check_position(value: object) -> None:
+def kept_position(value: JsonValue) -> JsonValue:
+    """A copy of a position, so that who moves an offset on in place does not move the one of rows not written yet.
+
+    Raises:
+        ConfigError: It would not come back from a checkpoint as it is.
+    """
+    _check_position(value)
+    return deepcopy(value)
+
+
+def _check_position(value: object) -> None:
     """Refuse a position that would not come back from a checkpoint as it is: whatever JSON has no form for.
 
     Raises:
@@ -24,10 +39,10 @@ def check_position(value: object) -> None:
         for key in value:
             if type(key) is not str:
                 raise ConfigError(f"position has the key {key!r}; in JSON keys are text", hint="Use str(key).")
-            check_position(value[key])
+            _check_position(value[key])
     elif isinstance(value, list):
         for element in value:
-            check_position(element)
+            _check_position(element)
     elif value is not None and type(value) not in {bool, int, float, str}:
         raise ConfigError(
             f"position holds {value!r}, of type {type(value).__name__}; it must be a JSON value",

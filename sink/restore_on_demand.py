@@ -1,38 +1,47 @@
-"""What ``restore_from`` names: read it, and say what a start begins with (S12)."""
+"""What a start begins with that is told to restore a savepoint or an older checkpoint (S12)."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import NotFound, RecoveryRefused, SnapshotCorrupt
-from partfile.filesystems.opening import is_same_place, open_store
+from partfile.filesystems.errors import NotFound
+from partfile.filesystems.opening import is_same_place
 from partfile.filesystems.tokens import new_chain_id
-from partfile.sink import planning
 from partfile.sink.naming import number_in
-from partfile.sink.planning import SinkSnapshot
+from partfile.sink.restore_points import own_checkpoint_id, read_restore_point
 from partfile.sink.restoring import (
     Choice,
     FinishedPart,
-    RestorePoint,
     choose,
     later_parts,
     noted,
     onto_an_empty_chain,
     over_later_parts,
     refusal,
+    shown,
 )
-from partfile.sink.states import OPERATOR
+from partfile.sink.restoring_damage import (
+    applied_before,
+    over_unreadable,
+    paths_of,
+    refusal_of_missing,
+    refusal_over_damage,
+    unknown_since,
+    with_the_way_back,
+)
 from partfile.snapshot.pointers import pointer_to
-from partfile.snapshot.restoring import restored_operators
-from partfile.snapshot.savepoints import read_savepoint
-from partfile.snapshot.storage import CheckpointStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
+    from partfile.filesystems.errors import SnapshotCorrupt
     from partfile.filesystems.port import Store
+    from partfile.sink.planning import SinkSnapshot
     from partfile.sink.settings import SinkSettings
-    from partfile.snapshot.pointers import Pointer
+    from partfile.snapshot.storage import CheckpointStorage
+
+logger = logging.getLogger("partfile")
 
 
 class RestoreOnDemand:
@@ -66,94 +75,85 @@ class RestoreOnDemand:
         try:
             point = read_restore_point(self._settings, location, self._storage)
         except NotFound:
-            if current is not None and current.position.restored_location == location:
-                return None  # It was restored long ago, and its user has deleted it or retention has.
+            if current is not None and _is_same(current.position.restored_location, location):
+                # It was restored long ago, and its user has deleted it or retention has.
+                self._tell_applied(location)
+                return None
             raise
         choice = choose(current, point)
         if current is not None and choice is Choice.GO_ON:
+            if current.position.restored_from == point.token:
+                self._tell_applied(location)
             return noted(current, point)
-        chain = (current or point.state).position.chain
-        finished = finished_parts(self._store, chain) if choice is Choice.REFUSE or point.state.max_count >= 0 else ()
-        later = later_parts(finished, current, point.state)
+        chains = {one.position.chain for one in (current, point.state) if one is not None}
+        is_listed = choice is Choice.REFUSE or point.state.max_count >= 0
+        later = later_parts(finished_parts(self._store, chains) if is_listed else (), current, point.state)
         if not self._settings.accept_newer and (choice is Choice.REFUSE or later):
             raise refusal(self._settings.uid, point, later)
         if current is None:
             return onto_an_empty_chain(point, new_chain_id())
         return over_later_parts(current, point)
 
+    def begin_over(self, damage: SnapshotCorrupt) -> SinkSnapshot:
+        """The state of an older checkpoint of the own chain to begin with, although the newest state cannot be read.
 
-def read_restore_point(settings: SinkSettings, location: str, storage: CheckpointStorage) -> RestorePoint:
-    """Read what ``restore_from`` names. Changes nothing.
+        Args:
+            damage: Why it cannot be read.
 
-    Args:
-        settings: The sink's options.
-        location: What is named.
-        storage: The sink's own checkpoints.
+        Raises:
+            SnapshotCorrupt: The same, since no checkpoint of the own chain is named; or that one cannot be read either.
+            RecoveryRefused: One is named, but long ago; or later parts are not accepted, or missing ones.
+        """
+        location = self._settings.restore_from
+        chosen = None if location is None else own_checkpoint_id(self._settings, location, self._storage)
+        if location is None or chosen is None:
+            raise with_the_way_back(damage)
+        try:
+            point = read_restore_point(self._settings, location, self._storage)
+        except NotFound:
+            raise damage from None
+        if point.was_restored:
+            raise applied_before(self._settings.uid, point, damage)
+        later = later_parts(finished_parts(self._store, {point.state.position.chain}), None, point.state)
+        if not self._settings.accept_newer:
+            raise refusal_over_damage(self._settings.uid, point, damage, later)
+        wanted = paths_of(point.state)
+        there = {file.path for file in self._store.list() if file.path in wanted}
+        begun = over_unreadable(point, there, new_chain_id(), published=self._storage.is_published(chosen))
+        if begun.gone and not self._settings.accept_missing:
+            raise refusal_of_missing(self._settings.uid, point, begun.gone)
+        logger.warning(
+            "%s. Going back to it, because accept_newer is set: later rows of finished parts come twice, parts staged "
+            "since are left behind. Moved away or lost of what it vouches for: %s",
+            unknown_since(self._settings.uid, point, damage, later),
+            shown(begun.gone) or "nothing",
+        )
+        return begun.state
 
-    Raises:
-        NotFound: It is not there.
-        RecoveryRefused: It is of another sink or writer, or holds state that this job has no operator for.
-        SnapshotCorrupt: It cannot be read.
-    """
-    pointer = pointer_to(location)
-    own = f"{settings.checkpoint_url}/{storage.job}"
-    if pointer.checkpoint_id is not None and is_same_place(pointer.parent, own):
-        return _own_checkpoint(location, storage, pointer.checkpoint_id)
-    try:
-        return _savepoint(settings, location, pointer, storage.job)
-    except SnapshotCorrupt as error:
-        if pointer.checkpoint_id is None:
-            raise
-        raise RecoveryRefused(
-            f"{location!r} is not a checkpoint of this sink, whose checkpoints are in {own!r}",
-            hint="A checkpoint names staged parts of its own base path; take a savepoint to go elsewhere.",
-        ) from error
-
-
-def _savepoint(settings: SinkSettings, location: str, pointer: Pointer, job: str) -> RestorePoint:
-    with open_store(pointer.parent, settings.storage_options, create_base=False) as store:
-        savepoint = read_savepoint(store, pointer.directory)
-        if _writer(savepoint.job) != _writer(job):
-            raise RecoveryRefused(
-                f"{location!r} was taken of {savepoint.job!r}, not of the writer {job!r}",
-                hint="Each subtask_index has a position and savepoints of its own: name that of this writer.",
-            )
-        operators = restored_operators(savepoint.operators, {OPERATOR}, allow_non_restored=settings.allow_non_restored)
-        states = CheckpointStorage(store, pointer.directory)
-        return RestorePoint(
-            token=savepoint.savepoint_id,
-            location=location,
-            state=planning.restored_state(operators, states.read_state)
-            if OPERATOR in operators
-            else SinkSnapshot.fresh(new_chain_id()),
+    def _tell_applied(self, location: str) -> None:
+        """Say that the option does nothing any more: a warning if its user seems to expect that it does."""
+        level = logging.WARNING if self._settings.accept_newer else logging.INFO
+        logger.log(
+            level,
+            "sink %r: restore_from=%r has been applied already, so this start goes on from the newest checkpoint; "
+            "leave it and accept_newer out",
+            self._settings.uid,
+            location,
         )
 
 
-def _writer(job: str) -> str:
-    """Which of a uid's independent writers a chain is of; empty for the only one."""
-    return job.partition("~")[2]
-
-
-def _own_checkpoint(location: str, storage: CheckpointStorage, checkpoint_id: int) -> RestorePoint:
-    link = storage.read_link(checkpoint_id)
-    if link is None or not link.holds_state:
-        raise NotFound(
-            f"checkpoint {checkpoint_id} of sink {storage.job!r} is not there, or was aborted",
-            hint=f"Retained are {storage.list_links()}.",
-            checkpoint_id=checkpoint_id,
-        )
-    later = [storage.read_link(number) for number in storage.list_links() if number > checkpoint_id]
-    return RestorePoint(
-        token=link.nonce,
-        location=location,
-        state=planning.restored_state(link.operators, storage.read_state),
-        is_newest=all(one is not None and one.kind != "checkpoint" for one in later),
-    )
-
-
-def finished_parts(store: Store, chain: str) -> Iterator[FinishedPart]:
-    """Every finished file below the base that is a part of a chain, by its name. Lists the whole base."""
+def finished_parts(store: Store, chains: Collection[str]) -> Iterator[FinishedPart]:
+    """Every finished file below the base that is a part of one of the chains, by its name. Lists the whole base."""
     for file in store.list():
-        number = number_in(file.path.rpartition("/")[2], chain)
+        numbers = (number_in(file.path.rpartition("/")[2], chain) for chain in chains)
+        number = next((number for number in numbers if number is not None), None)
         if number is not None:
             yield FinishedPart(file.path, number)
+
+
+def _is_same(one: str | None, other: str) -> bool:
+    """Whether two locations mean the same snapshot, however they are written."""
+    if one is None:
+        return False
+    first, second = pointer_to(one), pointer_to(other)
+    return first.directory == second.directory and is_same_place(first.parent, second.parent)

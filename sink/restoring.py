@@ -11,6 +11,7 @@ from partfile.filesystems.errors import RecoveryRefused
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from partfile.filesystems.port import PartHandle
     from partfile.sink.naming import PartNumber
     from partfile.sink.planning import SinkSnapshot
 
@@ -27,7 +28,9 @@ class RestorePoint:
     """Where it was found, for messages."""
     state: SinkSnapshot
     is_newest: bool = False
-    """Whether no checkpoint of the sink's own chain came after it, fences left aside."""
+    """Whether all that came after it in the sink's own chain holds what it holds, perhaps published since."""
+    was_restored: bool = False
+    """Whether the sink's own chain has gone back to it before."""
 
 
 class Choice(Enum):
@@ -61,19 +64,40 @@ def choose(current: SinkSnapshot | None, point: RestorePoint) -> Choice:
         return Choice.RESTORE
     if current.position.restored_from == point.token:
         return Choice.GO_ON
-    is_newest = point.is_newest and current.position.restored_from == point.state.position.restored_from
-    return Choice.GO_ON if is_newest or _nothing_came_after(current, point.state) else Choice.REFUSE
+    return Choice.GO_ON if point.is_newest or _nothing_came_after(current, point.state) else Choice.REFUSE
 
 
 def _nothing_came_after(current: SinkSnapshot, point: SinkSnapshot) -> bool:
     """Whether a sink stands where a savepoint left it: every row since then would have made a new part."""
-    before, now = point.position, current.position
+    return not current.open and not point.open and current.max_count == point.max_count and _stand_alike(current, point)
+
+
+def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
+    """Whether a later link of the chain holds no row that an older one does not: a fence, or a clean end without rows.
+
+    Each of its parts is one of the older link's, at the same valid length. Parts that are missing in it have been
+    published; had rows been added to one of them before, a link between the two would show it.
+
+    Args:
+        later: What the later link holds.
+        point: What the older one holds.
+    """
+    known = {(part.path_of(part.name), part.valid_length) for part in _parts(point)}
     return (
-        not current.open
-        and not point.open
-        and current.max_count == point.max_count
-        and (now.chain, now.query, now.user_position) == (before.chain, before.query, before.user_position)
+        all((part.path_of(part.name), part.valid_length) in known for part in _parts(later))
+        and later.max_count == point.max_count
+        and _stand_alike(later, point)
     )
+
+
+def _stand_alike(one: SinkSnapshot, other: SinkSnapshot) -> bool:
+    first, second = one.position, other.position
+    return (first.chain, first.query, first.user_position) == (second.chain, second.query, second.user_position)
+
+
+def _parts(state: SinkSnapshot) -> list[PartHandle]:
+    """Every part of a state that is not known to be finished."""
+    return [part.part for parts in state.open.values() for part in parts] + [part.part for part in state.pending]
 
 
 def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
@@ -83,16 +107,17 @@ def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
         point: The savepoint.
         chain: The new chain's id, so that part names never meet those of the sink it was taken of.
     """
-    position = point.state.position.model_copy(update={"chain": chain, "kept": False, **_origin(point)})
+    position = point.state.position.model_copy(update={"chain": chain, "kept": False, **origin(point)})
     return replace(point.state, position=position, open={}, pending=(), max_count=-1)
 
 
 def noted(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
     """The state of a sink that stands at the point or came from there, and will know so at its next start."""
-    return replace(current, position=current.position.model_copy(update=_origin(point)))
+    return replace(current, position=current.position.model_copy(update=origin(point)))
 
 
-def _origin(point: RestorePoint) -> dict[str, str]:
+def origin(point: RestorePoint) -> dict[str, str]:
+    """The fields of a position that say where it came from."""
     return {"restored_from": point.token, "restored_location": point.location}
 
 
@@ -117,7 +142,7 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot
             "chain": current.position.chain,
             "kept": False,
             "retired_queries": current.position.retired_queries,
-            **_origin(point),
+            **origin(point),
         }
     )
     return replace(
@@ -133,32 +158,33 @@ def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, 
     """The files that hold, or will hold, rows that restoring the point would write again, by their final paths.
 
     Args:
-        finished: The finished files below the base of the chain that is looked at: the sink's own, or if it has none
-            the point's.
+        finished: The finished files below the base that are parts of the point's chain or of the sink's own.
         current: What the newest link holds; None in an empty chain.
         point: What was to be restored.
     """
     opened = {part.part.path_of(part.part.name) for parts in point.open.values() for part in parts}
-    is_same_chain = current is None or current.position.chain == point.position.chain
     paths = {
         part.path
         for part in finished
-        if not is_same_chain or part.number.count > point.max_count or part.path in opened
+        if part.number.chain != point.position.chain or part.number.count > point.max_count or part.path in opened
     }
     if current is not None:
         known = {part.part.name for part in point.pending}
-        staged = [part.part for part in current.pending]
-        staged += [part.part for parts in current.open.values() for part in parts]
-        paths |= {part.path_of(part.name) for part in staged if part.name not in known}
+        paths |= {part.path_of(part.name) for part in _parts(current) if part.name not in known}
     return sorted(paths)
 
 
 def refusal(uid: str, point: RestorePoint, later: Sequence[str]) -> RecoveryRefused:
     """The error that says which parts would be doubled."""
-    shown = ", ".join(map(repr, later[:_SHOWN])) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
     return RecoveryRefused(
         f"sink {uid!r} has gone on since {point.location!r}, or never came from it: {len(later)} later parts hold rows "
-        f"that restoring it may write again: {shown or 'none, but its position has moved'}",
+        f"that restoring it may write again: {shown(later) or 'none, but its position has moved'}",
         hint="Restore onto another base path; or leave restore_from out to go on. With accept_newer=True for one run "
         "these parts stay and their rows come twice. Do not delete them: they may hold rows of before as well.",
     )
+
+
+def shown(paths: Sequence[str]) -> str:
+    """The first of some paths and the number of the others, for a message."""
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(map(repr, paths[:_SHOWN])) + more

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import ConfigError, PartfileError, StoreError
+from partfile.filesystems.opening import absolute, options_for, path_inside
 from partfile.filesystems.tokens import new_token
 from partfile.sink import planning
 from partfile.sink.settings import check_hidden
@@ -15,7 +16,6 @@ from partfile.sink.states import OPERATOR
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.savepoint_model import SavepointMetadata
 from partfile.snapshot.savepoints import complete_savepoint, delete_savepoint, is_complete, reserve_savepoint
-from partfile.snapshot.strategy import SnapshotOptions
 from partfile.snapshot.stream_factory import FileStreamFactory
 from partfile.version import __version__
 
@@ -50,10 +50,10 @@ class ReservedSavepoint:
                 checkpoint_id=coordinator.newest_checkpoint_id,
             )
         streams = FileStreamFactory(self.store, self.directory, None)
-        options, taken_by = SnapshotOptions("savepoint"), coordinator.newest_link
+        taken_by = coordinator.newest_link
         operator = planning.operator_state(
             coordinator.state,
-            lambda states: write_operator_state(states, streams, taken_by.checkpoint_id, now_ms, options),
+            lambda states: write_operator_state(states, streams, taken_by.checkpoint_id, now_ms),
         )
         complete_savepoint(
             self.store,
@@ -91,8 +91,13 @@ def reserved_savepoint(
         raise ConfigError("there is no directory for the savepoint", hint="Pass one, or set savepoint_dir on the sink.")
     if not isinstance(chosen, str | os.PathLike) or not str(chosen).strip():
         raise ConfigError(f"{chosen!r} names no directory for a savepoint", hint="Pass a path or a URL.")
-    url = os.fspath(chosen)
+    url = absolute(os.fspath(chosen))
     check_hidden(url, settings.base, "the directory for savepoints")
+    if path_inside(url, f"{settings.checkpoint_url}/{job}") is not None:
+        raise ConfigError(
+            f"the directory for savepoints {url!r} lies inside the sink's own checkpoints, which it deletes",
+            hint="Choose a directory elsewhere.",
+        )
     with _opened(settings, url) as store:
         name = reserve_savepoint(store, job)
         try:
@@ -106,7 +111,7 @@ def reserved_savepoint(
 
 def _opened(settings: SinkSettings, url: str) -> Store:
     try:
-        return settings.open_store(url, settings.storage_options)
+        return settings.open_store(url, options_for(url, settings.base, settings.storage_options))
     except PartfileError as error:
         raise type(error)(
             f"savepoints cannot be made in {url!r}: {error.message}", hint=error.hint or "Choose another directory."

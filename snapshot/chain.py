@@ -7,7 +7,7 @@ the same link one gets ``AlreadyExists``, and one that slept until its predecess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import (
     AlreadyExists,
@@ -21,6 +21,9 @@ from partfile.filesystems.errors import (
 )
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
+from partfile.snapshot.codec import CORRUPT_HINT
+from partfile.snapshot.damage import DamagedEnd, damaged_end, stands
+from partfile.snapshot.subsumption import Link, subsumable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,13 +32,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.storage import CheckpointStorage
 
 MAX_START_ATTEMPTS = 100
-
-
-class Link(NamedTuple):
-    """What retention needs to know of a link."""
-
-    checkpoint_id: int
-    holds_state: bool
 
 
 class Chain:
@@ -53,6 +49,8 @@ class Chain:
         self._retained = retained
         self._newest: CheckpointMetadata | None = None
         self._links: list[Link] = []
+        self._strays: set[str] = set()
+        """The nonces of links of this start that do not count; they stay, for nothing is deleted on suspicion (S6)."""
 
     @property
     def newest(self) -> CheckpointMetadata:
@@ -67,13 +65,28 @@ class Chain:
         Raises:
             SnapshotCorrupt: The newest link cannot be read: never fall back to the one before it (S12).
         """
+        seen = self._look()
+        if isinstance(seen, DamagedEnd):
+            raise seen.error
+        return seen
+
+    def _look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None] | DamagedEnd:
         for _ in range(MAX_START_ATTEMPTS):
-            ids, others = self._storage.list_ids()
-            links = _read_from_newest(self._storage, ids)
+            ids, published = self._storage.list_ids()
+            lost = self._lost_after(ids[-1] if ids else 0, published)
+            try:
+                if lost is not None:
+                    raise self._deleted(lost)
+                links = _read_from_newest(self._storage, ids)
+            except SnapshotCorrupt as error:
+                end = damaged_end(self._storage, ids, error, lost or 0)
+                if end is None:
+                    continue
+                self._links = [Link(number, number in end.holders) for number in ids]
+                return end
             if links is None:
                 continue
             self._check_origin(ids, links)
-            self._check_newest(ids[-1] if ids else 0, others)
             self._links = [Link(number, holds_state=True) for number in ids[: len(ids) - len(links)]]
             self._links += [Link(link.checkpoint_id, link.holds_state) for link in reversed(links)]
             if not links or links[-1].holds_state:
@@ -84,7 +97,9 @@ class Chain:
             return links[0], None
         raise Fenced(f"the checkpoints of job {self._storage.job!r} change faster than they can be read")
 
-    def start(self, successor: Callable[[CheckpointMetadata | None, int], CheckpointMetadata]) -> CheckpointMetadata:
+    def start(
+        self, successor: Callable[[CheckpointMetadata | DamagedEnd | None, int], CheckpointMetadata]
+    ) -> CheckpointMetadata:
         """Take the chain over: create the link after the newest one, holding what that one held.
 
         The ids that the last coordinator may have triggered without a link get tombstones first, so that none is ever
@@ -92,8 +107,8 @@ class Chain:
 
         Args:
             successor: From the newest link that holds state (None in an empty chain) and the id to take, makes the
-                metadata of the fence link. It may raise to refuse, before anything is created. Its predecessor and
-                nonce are filled in here.
+                metadata of the fence link. It may raise to refuse, before anything is created, and does so for a
+                damaged end unless its user chose an older checkpoint. Its predecessor is filled in here.
 
         Returns:
             The link as created.
@@ -103,15 +118,18 @@ class Chain:
             OutcomeUnknown: The store did not say whether the link was created; start again.
         """
         for _ in range(MAX_START_ATTEMPTS):
-            newest, holder = self.look()
-            fence = successor(holder, newest.reserved_through + 1 if newest else 1)
+            seen = self._look()
+            newest, restored = (seen, seen) if isinstance(seen, DamagedEnd) else seen
+            fence = successor(restored, newest.reserved_through + 1 if newest else 1)
             last = self._close_reserved(newest, fence) if newest else None
             if newest and last is None:
                 continue
             link = _linked(fence, last)
-            if self._create(link) == link and self._predecessor_stands(link):
-                self._append(link)
-                return link
+            if self._create(link) == link:
+                if self._predecessor_stands(link) and self._is_last(link):
+                    self._append(link)
+                    return link
+                self._strays.add(link.nonce)
         raise Fenced(f"other coordinators of job {self._storage.job!r} took {MAX_START_ATTEMPTS} links before this one")
 
     def extend(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
@@ -159,7 +177,7 @@ class Chain:
             other = links[1] if len(links) > 1 else self._storage.read_link(ids[-2])
         except (SnapshotError, StoreError):
             return  # The newest link alone is what a restore needs (S12).
-        if other is not None and other.chain_id != links[0].chain_id:
+        if other is not None and other.nonce not in self._strays and other.chain_id != links[0].chain_id:
             newest = links[0].checkpoint_id
             raise SnapshotCorrupt(
                 f"checkpoint {newest} of job {self._storage.job!r} does not belong to the chain of checkpoint "
@@ -169,19 +187,23 @@ class Chain:
                 checkpoint_id=newest,
             )
 
-    def _check_newest(self, newest: int, others: Sequence[int]) -> None:
-        """Refuse a chain whose end has been deleted: its parts are published, and would be written again (S12)."""
-        lost = [number for number in others if number > newest and self._storage.is_published(number)]
+    def _lost_after(self, newest: int, published: Sequence[int]) -> int | None:
+        """The id of a link beyond the newest one that was deleted: its parts are there, and would come again (S12)."""
+        lost = [number for number in published if number > newest]
         # Subsumption deletes a link before its mark, but never the newest: whoever went on since has left one above.
-        if lost and lost[-1] > max(self._storage.list_links(), default=0):
-            raise SnapshotCorrupt(
-                f"checkpoint {lost[-1]} of job {self._storage.job!r} was complete, and its _metadata is gone",
-                hint="Nothing was changed. Put the file back from a backup or a copy.",
-                path=self._storage.path(layout.metadata_path(lost[-1])),
-                checkpoint_id=lost[-1],
-            )
+        return lost[-1] if lost and lost[-1] > self._storage.newest_linked_id() else None
 
-    def _close_reserved(self, newest: CheckpointMetadata, fence: CheckpointMetadata) -> CheckpointMetadata | None:
+    def _deleted(self, checkpoint_id: int) -> SnapshotCorrupt:
+        return SnapshotCorrupt(
+            f"checkpoint {checkpoint_id} of job {self._storage.job!r} was complete, and its _metadata is gone",
+            hint=CORRUPT_HINT,
+            path=self._storage.path(layout.metadata_path(checkpoint_id)),
+            checkpoint_id=checkpoint_id,
+        )
+
+    def _close_reserved(
+        self, newest: CheckpointMetadata | DamagedEnd, fence: CheckpointMetadata
+    ) -> CheckpointMetadata | DamagedEnd | None:
         """Close the ids between the newest link and the fence; None if another coordinator was faster."""
         last = newest
         for checkpoint_id in range(newest.checkpoint_id + 1, fence.checkpoint_id):
@@ -190,7 +212,7 @@ class Chain:
                 fence,
                 checkpoint_id=checkpoint_id,
                 generation=newest.generation,
-                reserved_through=newest.reserved_through,
+                ids_ahead=newest.reserved_through - checkpoint_id,
             )
             closed = self._create(_linked(tombstone, last))
             if closed is None or not self._predecessor_stands(closed):
@@ -240,25 +262,21 @@ class Chain:
         try:
             if link.predecessor is None:
                 return self._storage.list_links() == [link.checkpoint_id]
-            found = self._storage.read_link(link.predecessor.checkpoint_id)
+            return stands(self._storage, link.predecessor)
         except NotApplied as error:
             # What was not applied is this look, not the link.
             raise _undecided(link) from error
-        return found is not None and found.nonce == link.predecessor.nonce
 
+    def _is_last(self, link: CheckpointMetadata) -> bool:
+        """Whether no link is above a start's.
 
-def subsumable(links: Sequence[Link], retained: int) -> list[int]:
-    """The ids that retention no longer keeps, oldest first.
-
-    Args:
-        links: The links that are there, oldest first.
-        retained: Links holding state to keep, at least 1.
-    """
-    holders = [link.checkpoint_id for link in links if link.holds_state]
-    if len(holders) <= retained:
-        return []
-    oldest_kept = holders[-retained]
-    return [link.checkpoint_id for link in links if link.checkpoint_id < oldest_kept]
+        Its predecessor may be a stray link of a fenced coordinator, which a list that was made slowly took for the
+        newest: then the chain has gone on above both.
+        """
+        try:
+            return self._storage.newest_linked_id() == link.checkpoint_id
+        except NotApplied as error:
+            raise _undecided(link) from error
 
 
 def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[CheckpointMetadata] | None:
@@ -287,7 +305,7 @@ def _undecided(link: CheckpointMetadata) -> OutcomeUnknown:
     )
 
 
-def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | None) -> CheckpointMetadata:
+def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | DamagedEnd | None) -> CheckpointMetadata:
     if predecessor is None:
         return metadata
     return metadata.model_copy(update={"predecessor": predecessor.ref, "chain_id": predecessor.chain_id})

@@ -1,6 +1,6 @@
 """Persisted documents: one header line with schema, version, length and checksum, then one line of JSON.
 
-``partfile checkpoint 1 1234 89abcdef`` stands for: a checkpoint document of format version 1 whose body has 1234 bytes
+``partfile checkpoint 2 1234 89abcdef`` stands for: a checkpoint document of format version 2 whose body has 1234 bytes
 and the CRC-32 89abcdef. The body is JSON, so that a person can read it; the header makes a torn or damaged file known
 before anything in it is believed. A checksum finds corruption, not tampering.
 """
@@ -19,7 +19,8 @@ from partfile.filesystems.errors import FileTooLarge, SnapshotCorrupt, SnapshotV
 if TYPE_CHECKING:
     from partfile.filesystems.metadata_port import MetadataStore
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: links reserve ids."""
 MAX_DOCUMENT_BYTES = 1 << 28
 """Some 500 000 open parts; a reader takes no more, so a writer makes no more."""
 _MAX_HEADER_BYTES = 128
@@ -80,7 +81,9 @@ def read_document(store: MetadataStore, path: str) -> bytes:
     try:
         return store.read_file(path, MAX_DOCUMENT_BYTES)
     except FileTooLarge as error:
-        raise SnapshotCorrupt(f"{path} is no document: {error.message}", hint=CORRUPT_HINT, path=path) from error
+        raise SnapshotCorrupt(
+            f"{store.base}/{path} is no document: {error.message}", hint=CORRUPT_HINT, path=path
+        ) from error
 
 
 def decode_body(schema: str, data: bytes, path: str) -> memoryview:

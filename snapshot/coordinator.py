@@ -10,6 +10,7 @@ from partfile.filesystems.errors import PartfileError
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot import events as tells
 from partfile.snapshot.chain import Chain
+from partfile.snapshot.damage import DamagedEnd
 from partfile.snapshot.execution import Execution
 from partfile.snapshot.failures import FailureReason
 from partfile.snapshot.machine import begin, step
@@ -76,7 +77,9 @@ class CheckpointCoordinator:
         return self._chain.look()[1]
 
     def start(
-        self, restore: Callable[[CheckpointMetadata | None, int], Mapping[str, OperatorState]]
+        self,
+        restore: Callable[[CheckpointMetadata | None, int], Mapping[str, OperatorState]],
+        go_back: Callable[[DamagedEnd, int], Mapping[str, OperatorState]] | None = None,
     ) -> CheckpointMetadata:
         """Begin a generation: create the fence link, and only then own the job (S7).
 
@@ -86,11 +89,21 @@ class CheckpointCoordinator:
             restore: From the newest link that holds state (None for a fresh job) and the id of the link to come,
                 makes the operator states to begin with. It is called again if another coordinator was faster, and
                 may raise to refuse; then nothing has been created.
+            go_back: Makes them from an older checkpoint that a user chose, where the newest state cannot be read, or
+                raises; None refuses (S12).
+
+        Raises:
+            SnapshotCorrupt: The newest state cannot be read; nothing has been created.
         """
 
-        def successor(restored: CheckpointMetadata | None, checkpoint_id: int) -> CheckpointMetadata:
+        def successor(restored: CheckpointMetadata | DamagedEnd | None, checkpoint_id: int) -> CheckpointMetadata:
             generation = restored.generation + 1 if restored else 1
-            operators = restore(restored, checkpoint_id)
+            if not isinstance(restored, DamagedEnd):
+                operators = restore(restored, checkpoint_id)
+            elif go_back is not None:
+                operators = go_back(restored, checkpoint_id)
+            else:
+                raise restored.error
             return self._execution.link("fence", checkpoint_id, generation, self._clock(), operators)
 
         with self._lock:

@@ -73,7 +73,7 @@ class Execution:
             nonce=new_token(),
             chain_id=new_token(),
             predecessor=None,
-            reserved_through=checkpoint_id + self._settings.rules.ids_ahead,
+            ids_ahead=self._settings.rules.ids_ahead,
             time_ms=time_ms,
             writer=self._settings.writer,
             operators=dict(operators),

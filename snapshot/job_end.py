@@ -15,7 +15,10 @@ def end_job(storage: CheckpointStorage, end: JobEnd, retention: Retention) -> li
     """Delete the checkpoints of a job that has ended, unless its policy keeps them.
 
     Oldest first and each link before its files, so that whatever a crash leaves can be restored or deleted again; also
-    what unfinished checkpoints left. Files that tasks own stay. A coordinator that still runs is fenced by it.
+    what unfinished checkpoints left. Files that tasks own stay.
+
+    Shut the coordinator down before. One that still runs is fenced at its next checkpoint, but the link that it creates
+    to find that out stays, and a later start takes it for the newest: then end the job again.
 
     Args:
         storage: The job's checkpoints.

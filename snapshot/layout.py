@@ -6,8 +6,12 @@ import re
 
 SHARED = "shared"
 TASK_OWNED = "taskowned"
-_METADATA = "_metadata"
-_PUBLISHED = "_published"
+MAX_CHECKPOINT_ID = 10**15
+"""Beyond what any job reaches; a name may have more digits, so that a made-up one is seen and refused."""
+MAX_IDS_AHEAD = 1000
+"""Ids beyond the newest link that may be triggered, and that the next start may have to close."""
+METADATA = "_metadata"
+PUBLISHED = "_published"
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]{0,17})")
 
 
@@ -18,12 +22,12 @@ def checkpoint_directory(checkpoint_id: int) -> str:
 
 def metadata_path(checkpoint_id: int) -> str:
     """The file whose creation completes the checkpoint."""
-    return f"{checkpoint_directory(checkpoint_id)}/{_METADATA}"
+    return f"{checkpoint_directory(checkpoint_id)}/{METADATA}"
 
 
 def published_path(checkpoint_id: int) -> str:
     """The file that says that every part of the checkpoint has its final name."""
-    return f"{checkpoint_directory(checkpoint_id)}/{_PUBLISHED}"
+    return f"{checkpoint_directory(checkpoint_id)}/{PUBLISHED}"
 
 
 def state_path(directory: str, token: str) -> str:

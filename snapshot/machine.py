@@ -193,12 +193,23 @@ def _ticked(state: CoordinatorState, event: Tick, now_ms: int) -> Decision:
     decision = Decision(state)
     if state.timer_ms is not None and state.timer_ms <= now_ms:
         decision = decision.having(timer_ms=None)
-    decision = pendings.expired(decision, now_ms)
+    decision = _by_the_clock(pendings.expired(decision, now_ms), now_ms)
     due_ms = decision.state.next_periodic_ms
     if due_ms is None or now_ms < due_ms:
         return decision
     decision = decision.having(next_periodic_ms=now_ms + state.rules.period_ms)
     return _requested(decision, Requested(RequestKind.PERIODIC, event.submission), now_ms)
+
+
+def _by_the_clock(decision: Decision, now_ms: int) -> Decision:
+    """After the clock was set back, what it said before must not put anything off for longer than ever."""
+    state = decision.state
+    latest_ms = now_ms + state.rules.period_ms
+    if state.next_periodic_ms is not None and state.next_periodic_ms > latest_ms:
+        decision = decision.having(next_periodic_ms=latest_ms)
+    if state.last_completion_ms is not None and state.last_completion_ms > now_ms:
+        decision = decision.having(last_completion_ms=now_ms)
+    return decision
 
 
 def _no_longer_triggering(state: CoordinatorState, checkpoint_id: int) -> Decision:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from partfile.filesystems.errors import ConfigError
+from partfile.snapshot.layout import MAX_IDS_AHEAD
 from partfile.snapshot.requests import RequestLimits, RequestQueue, Situation
 
 if TYPE_CHECKING:
@@ -34,6 +36,13 @@ class CoordinatorRules:
     spare_ids: int = 1
     """Ids beyond ``max_concurrent`` that may be triggered before the next link: for forced requests, and while the
     tombstone of an aborted id cannot be created. Each start closes as many more ids."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ids_ahead <= MAX_IDS_AHEAD:
+            raise ConfigError(
+                f"max_concurrent {self.limits.max_concurrent} and spare_ids {self.spare_ids} make {self.ids_ahead} "
+                f"checkpoints ahead of the newest; it must be 1 to {MAX_IDS_AHEAD}"
+            )
 
     @property
     def ids_ahead(self) -> int:

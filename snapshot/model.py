@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LinkKind = Literal["checkpoint", "fence", "tombstone"]
 """checkpoint: holds state. fence: holds the restored state under a new generation. tombstone: closes an aborted id."""
 
-CheckpointId = Annotated[int, Field(ge=1)]
+CheckpointId = Annotated[int, Field(ge=1, le=layout.MAX_CHECKPOINT_ID)]
 
 
 class InlineHandle(Persisted):
@@ -110,8 +110,9 @@ class CheckpointMetadata(Persisted):
     nonce: str
     """Drawn by the coordinator for this link; how it recognises its own."""
     predecessor: LinkRef | None
-    reserved_through: CheckpointId
-    """Up to this id its coordinator may trigger checkpoints before its next link; who succeeds it closes those ids."""
+    ids_ahead: int = 0
+    """So many ids after its own its coordinator may trigger before its next link; who succeeds it closes them. 0 in
+    format version 1, which had no such promise."""
     time_ms: int
     """The coordinator's batch time, in milliseconds since the epoch; for people, never for decisions."""
     writer: str
@@ -119,9 +120,9 @@ class CheckpointMetadata(Persisted):
     operators: dict[str, OperatorState] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _reserves_no_earlier_id(self) -> Self:
-        if self.reserved_through < self.checkpoint_id:
-            raise ValueError(f"it reserves ids through {self.reserved_through}, before its own")
+    def _reserves_few_ids(self) -> Self:
+        if not 0 <= self.ids_ahead <= layout.MAX_IDS_AHEAD:
+            raise ValueError(f"it reserves {self.ids_ahead} ids")
         return self
 
     @model_validator(mode="after")
@@ -140,6 +141,11 @@ class CheckpointMetadata(Persisted):
     def handles(self) -> list[InlineHandle | FileHandle]:
         """Every handle of state in it."""
         return list(handles_of(self.operators))
+
+    @property
+    def reserved_through(self) -> int:
+        """The last id that its coordinator may have triggered."""
+        return self.checkpoint_id + self.ids_ahead
 
     @property
     def holds_state(self) -> bool:

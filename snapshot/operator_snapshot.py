@@ -107,7 +107,6 @@ def write_operator_state(
     streams: CheckpointStreamFactory,
     checkpoint_id: int,
     timestamp_ms: int,
-    options: SnapshotOptions | None = None,
 ) -> StateHandle | None:
     """Snapshot the states in the caller's thread and return what the checkpoint names; None if there is no state.
 
@@ -119,13 +118,12 @@ def write_operator_state(
         streams: Where it goes.
         checkpoint_id: The checkpoint.
         timestamp_ms: The coordinator's time, in milliseconds since the epoch.
-        options: What the snapshot is for; None is a checkpoint.
 
     Raises:
         StateTooLarge: The storage does not take that much; nothing was written.
     """
     runner = StrategyRunner(OperatorStateStrategy(states))
-    return runner.snapshot(checkpoint_id, timestamp_ms, streams, options or SnapshotOptions()).result().primary
+    return runner.snapshot(checkpoint_id, timestamp_ms, streams, SnapshotOptions()).result().primary
 
 
 def _list_copy(state: ListState[Any]) -> tuple[StateMetaInfo, Encoder]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from partfile.filesystems.errors import ConfigError
 from partfile.snapshot import layout
 
-_METADATA = "_metadata"
-
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
@@ -33,7 +31,7 @@ def pointer_to(location: str) -> Pointer:
     """
     path = location.rstrip("/")
     parent, slash, name = path.rpartition("/")
-    if name == _METADATA:
+    if name == layout.METADATA:
         parent, slash, name = parent.rstrip("/").rpartition("/")
     if not slash:
         parent = "."

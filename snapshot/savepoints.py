@@ -113,7 +113,7 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
             hint="Name the directory of a savepoint or its _metadata; list the directory above to find one.",
             path=path,
         ) from error
-    return decode_document(SCHEMA, SavepointMetadata, data, path)
+    return decode_document(SCHEMA, SavepointMetadata, data, f"{target.base}/{path}")
 
 
 def savepoints_in(target: MetadataStore) -> list[FoundSavepoint]:

@@ -10,7 +10,7 @@ from partfile.filesystems.memory import MemoryMetadataStore
 from partfile.filesystems.opening import open_store
 from partfile.snapshot import layout
 from partfile.snapshot.codec import decode_document, encode_document, read_document
-from partfile.snapshot.model import CheckpointMetadata, InlineHandle
+from partfile.snapshot.model import CheckpointMetadata, FileHandle, InlineHandle
 from partfile.snapshot.state_file import decode_states
 from partfile.snapshot.storage_settings import DriverMemoryStorageSettings, FileStreamSettings
 
@@ -27,12 +27,12 @@ _LINK_SCHEMA = "checkpoint"
 
 
 class ListedIds(NamedTuple):
-    """The ids of a job that have a directory, each list ascending."""
+    """The ids of a job, each list ascending."""
 
     linked: list[int]
     """Those with a link."""
-    without_link: list[int]
-    """Those that were never completed, or whose link is gone."""
+    published_without_link: list[int]
+    """Those whose parts have been published and whose link is gone."""
 
 
 class CheckpointStorage:
@@ -76,7 +76,7 @@ class CheckpointStorage:
         """
         if handle is None:
             return {}
-        path = "inline state" if isinstance(handle, InlineHandle) else self.path(handle.path)
+        path = "inline state" if isinstance(handle, InlineHandle) else self._shown(handle)
         return decode_states(self.read_bytes(handle), path)
 
     def read_bytes(self, handle: StateHandle) -> bytes:
@@ -87,16 +87,19 @@ class CheckpointStorage:
         """
         if isinstance(handle, InlineHandle):
             return handle.data
-        path = self.path(handle.path)
+        shown = self._shown(handle)
         try:
-            data = self.store.read_file(path, handle.size_bytes)
+            data = self.store.read_file(self.path(handle.path), handle.size_bytes)
         except NotFound as error:
-            raise SnapshotCorrupt(f"state file {path} is missing", path=path) from error
+            raise SnapshotCorrupt(f"state file {shown} is missing", path=shown) from error
         except FileTooLarge as error:
-            raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path) from error
+            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown) from error
         if len(data) != handle.size_bytes or zlib.crc32(data) != handle.crc32:
-            raise SnapshotCorrupt(f"state file {path} is not the one the checkpoint names", path=path)
+            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
         return data
+
+    def _shown(self, handle: FileHandle) -> str:
+        return f"{self.store.base}/{self.path(handle.path)}"
 
     def create_link(self, metadata: CheckpointMetadata) -> None:
         """Create ``chk-N/_metadata``: the commit point (S1).
@@ -122,6 +125,7 @@ class CheckpointStorage:
             data = read_document(self.store, path)
         except NotFound:
             return None
+        path = f"{self.store.base}/{path}"
         link = decode_document(_LINK_SCHEMA, CheckpointMetadata, data, path)
         if link.checkpoint_id != checkpoint_id or link.job != self.job:
             raise SnapshotCorrupt(
@@ -134,13 +138,28 @@ class CheckpointStorage:
         return self.list_ids().linked
 
     def list_ids(self) -> ListedIds:
-        """The ids that have a directory, by whether they have a link. Lists the job's directory once."""
-        ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
+        """The ids that have a link, and those that lost it. Lists the job's directory and those of its checkpoints."""
         found = ListedIds([], [])
-        for number in sorted(number for number in ids if number is not None):
-            is_linked = self.store.file_exists(self.path(layout.metadata_path(number)))
-            (found.linked if is_linked else found.without_link).append(number)
+        for number in self._ids():
+            names = self._names_of(number)
+            if layout.METADATA in names:
+                found.linked.append(number)
+            elif layout.PUBLISHED in names:
+                found.published_without_link.append(number)
         return found
+
+    def newest_linked_id(self) -> int:
+        """The highest id that has a link, 0 if none has. Lists the job's directory and, as a rule, one in it."""
+        ids = reversed(self._ids())
+        return next((number for number in ids if layout.METADATA in self._names_of(number)), 0)
+
+    def _ids(self) -> list[int]:
+        ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
+        return sorted(number for number in ids if number is not None)
+
+    def _names_of(self, checkpoint_id: int) -> list[str]:
+        # Not whether a file is there: a directory in its place takes the name as well, and must be told.
+        return self.store.list_names(self.path(layout.checkpoint_directory(checkpoint_id)))
 
     def mark_published(self, checkpoint_id: int) -> None:
         """Record that every part of the checkpoint has its final name. Idempotent and durable."""

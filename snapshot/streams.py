@@ -20,7 +20,7 @@ class Scope(Enum):
     EXCLUSIVE = "exclusive"
     """Of one checkpoint, and deleted with it: ``chk-N/``."""
     SHARED = "shared"
-    """Of several checkpoints; deleted when none refers to it: ``shared/``."""
+    """Of several checkpoints: ``shared/``. Deleted with the job; nothing writes any yet."""
     TASK_OWNED = "task-owned"
     """Of the task; no coordinator deletes it: ``taskowned/``."""
 

@@ -49,6 +49,8 @@ class Timer:
         self._retry_ms = retry_ms
         self._changed = threading.Condition()
         self._at_ms: int | None = None
+        self._is_due = False
+        """Whether to call without looking at the clock."""
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -71,17 +73,32 @@ class Timer:
             self._thread.join()
 
     def _run(self) -> None:
-        while self._wait():
+        while True:
             try:
-                next_ms = self._tick()
+                if not self._wait():
+                    return
+                self._set_earlier(self._tick())
             except Exception as error:  # noqa: BLE001 - whoever made the timer decides what it means
                 self._failed(error)
-                next_ms = self._clock() + self._retry_ms
-            self._set_earlier(next_ms)
+                self._try_again()
+
+    def _try_again(self) -> None:
+        """Call again after a while: by the clock, or, if that is what fails, without it."""
+        try:
+            self._set_earlier(self._clock() + self._retry_ms)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(error)
+            with self._changed:
+                if not self._is_stopped:
+                    self._changed.wait(self._retry_ms / 1000)
+                self._is_due = True
 
     def _wait(self) -> bool:
         """Wait until it is time; False if the timer is stopped."""
         with self._changed:
+            if self._is_due and not self._is_stopped:
+                self._is_due, self._at_ms = False, None
+                return True
             while not self._is_stopped:
                 left_ms = None if self._at_ms is None else self._at_ms - self._clock()
                 if left_ms is not None and left_ms <= 0:

@@ -196,7 +196,10 @@ class SparkStream:
                 runtime.close()
                 return None
             # Whoever began a generation since then goes on; only what this driver left is ended here.
-            runtime.coordinator.start(lambda _stands: None, self._settings.clock(), succeeding=self._last_generation)
+            # Nor is an older checkpoint gone back to: only a batch shows whether Spark has gone back as well.
+            runtime.coordinator.start(
+                lambda _stands: None, self._settings.clock(), succeeding=self._last_generation, goes_back=False
+            )
         except BaseException:
             runtime.close()
             raise

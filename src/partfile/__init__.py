@@ -1,7 +1,11 @@
 """partfile: a transactional file sink for PySpark and plain Python.
 
-Importing this package needs neither Spark nor a client of any remote store.
+Importing this package needs neither Spark nor a client of any remote store. The readers are imported when they are
+first asked for, since a task that writes does not need them.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from partfile.bucketers.base_path import BasePathBucketer
 from partfile.bucketers.composite import CompositeBucketer
@@ -36,6 +40,12 @@ from partfile.writers.parquet import ParquetFormat
 from partfile.writers.port import Format, RowFormat, RowWriter, Writer
 from partfile.writers.text import TextFormat
 
+if TYPE_CHECKING:
+    from partfile.recovery.layout import SidecarNaming
+    from partfile.recovery.valid_length_filesystem import valid_length_filesystem
+    from partfile.sink.reading import read
+    from partfile.sink.spark.reading import read_spark
+
 __all__ = [
     "BasePathBucketer",
     "BatchProgress",
@@ -64,6 +74,7 @@ __all__ = [
     "RollingPolicy",
     "RowFormat",
     "RowWriter",
+    "SidecarNaming",
     "SnapshotCorrupt",
     "SnapshotVersionError",
     "StoreError",
@@ -73,5 +84,22 @@ __all__ = [
     "__version__",
     "dispose_savepoint",
     "list_savepoints",
+    "read",
+    "read_spark",
     "show_savepoint",
+    "valid_length_filesystem",
 ]
+
+_READERS = {
+    "SidecarNaming": "partfile.recovery.layout",
+    "read": "partfile.sink.reading",
+    "read_spark": "partfile.sink.spark.reading",
+    "valid_length_filesystem": "partfile.recovery.valid_length_filesystem",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a reader when it is first asked for."""
+    if name not in _READERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_READERS[name]), name)

@@ -31,6 +31,7 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
     """A store beside which there is a directory that is none of its business."""
     outside = tmp_path / "outside"
     outside.mkdir()
+    (tmp_path / "base").mkdir()
     (outside / "victim").write_bytes(FOREIGN)
     with LocalStore(str(tmp_path / "base")) as store:
         yield store

@@ -32,10 +32,23 @@ def seed(root: Path, *, is_published: bool) -> None:
 
 
 @pytest.mark.item("SP-14", "DL-10")
-@pytest.mark.parametrize("case", ["savepoint", "rollback", "rollback over published parts"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "savepoint",
+        "rollback",
+        "rollback over published parts",
+        "rollback over a damaged link",
+        "rollback over a damaged link and published parts",
+    ],
+)
 def test_a_kill_at_any_call_of_a_restore(tmp_path: Path, case: str) -> None:
     """The options stay set: it begins where the user said, once; no row is lost, and only accepted ones come twice."""
     seed(tmp_path / "seed", is_published="published" in case)
+    if "damaged" in case:
+        links = (tmp_path / "seed" / "out" / "_partfile" / "life").glob("chk-*/_metadata")
+        newest = max(links, key=lambda path: int(path.parent.name[4:]))
+        newest.write_bytes(newest.read_bytes()[:-9])
     restored = "fresh" if case == "savepoint" else "out"
 
     def restore(root: Path, interceptor: object = None) -> int:

@@ -15,6 +15,7 @@ from life_cycle import (
     LONG,
     assert_exactly_once,
     assert_only_grew,
+    batch,
     in_child,
     make_sink,
     run_to_the_end,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 ROWS = 9
 MORE_ROWS = 18
-WHETHER_IT_COUNTS = 20
+WHETHER_IT_COUNTS = 30
 """At most so many calls after a link until it is known to count."""
 
 
@@ -87,6 +88,36 @@ def test_a_restore_stopped_at_any_call_is_fenced(cut: str, tmp_path: Path) -> No
         os.kill(pid, signal.SIGCONT)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         # Before it has its fence link it begins a generation of its own, after the other has ended; then never again.
+        assert code in {0, FENCED}, f"call {number}: {recorder.names[number - 1]}"
+        assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
+        shutil.rmtree(base)
+
+
+def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(tmp_path: Path) -> None:
+    """Two go back over the same damaged link, one asleep: one history, in which no row is lost or comes twice."""
+    seed = make_sink(tmp_path / "seed", rolling=LONG).local().open()
+    for first, count in ((0, 4), (4, 3)):
+        seed.write(batch(first, count), position=first + count)
+        seed.checkpoint()
+    seed.close()
+    link = tmp_path / "seed" / "_partfile" / "life" / "chk-3" / "_metadata"
+    link.write_bytes(link.read_bytes()[:-9])
+
+    def sink(base: Path, interceptor: Any = None) -> FileSink:
+        chosen = base / "_partfile" / "life" / "chk-2"
+        return make_sink(base, interceptor=interceptor, rolling=LONG, restore_from=chosen, accept_newer=True)
+
+    counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
+    recorder = Recorder(CHANGING_CALLS)
+    sink(counted, recorder).local().open().close()
+    for number in range(1, len(recorder.calls) + 1):
+        base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+        pid = start_child(partial(run_to_the_end, sink(base, StopAt(number, only=CHANGING_CALLS)), ROWS))
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        assert in_child(partial(run_to_the_end, sink(base), MORE_ROWS)) == 0
+        files = assert_exactly_once(base, MORE_ROWS)
+        os.kill(pid, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         assert code in {0, FENCED}, f"call {number}: {recorder.names[number - 1]}"
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
         shutil.rmtree(base)

@@ -45,8 +45,10 @@ ROLLED_PART = Counter(rename2=1, complete=1)
 PUBLISHED_PART = Counter(recoverLease=1, getFileInfo=1, rename2=1)
 # The first recoverLease is of a name that is not there, so it is counted by its exception.
 SETTLED_PART = Counter(fileNotFoundException=1, rename2=2, recoverLease=1, getFileInfo=1)
-# Lists; looks for the link and the mark of both retained checkpoints; reads both links.
-LOOK = Counter(getListing=1, getFileInfo=3, getBlockLocations=2)
+# Lists the directories of the chain and of both retained checkpoints; looks for the mark; reads both links.
+LOOK = Counter(getListing=3, getFileInfo=1, getBlockLocations=2)
+# That no link is above the fence (S7): the chain's directory and the one of the fence.
+IS_LAST = Counter(getListing=2)
 
 
 class Job:
@@ -177,7 +179,7 @@ def test_a_finished_part_is_asked_for_once_and_never_again(job: Job) -> None:
 
 @pytest.mark.parametrize("finished", [0, 150])
 def test_a_restore_lists_the_checkpoints_alone(job: Job, finished: int) -> None:
-    """Ten open parts: five each, whatever is finished; one listing, which is of the chain's directory."""
+    """Ten open parts: five each, whatever is finished; what is listed is the chain's, and retention bounds it."""
     done = 0
     while done < finished:
         done += job.finished(50)
@@ -188,5 +190,5 @@ def test_a_restore_lists_the_checkpoints_alone(job: Job, finished: int) -> None:
     job.crash()
     found = job.asked(job.start)
     # Two links: the fence, and a tombstone for the id that the crashed run may have triggered (CC-06).
-    promised = LOOK + LINK + LINK + MARK + SUBSUME + times(10, SETTLED_PART)
+    promised = LOOK + LINK + LINK + IS_LAST + MARK + SUBSUME + times(10, SETTLED_PART)
     assert is_as_promised(found, promised), (found - promised, promised - found)

@@ -9,8 +9,8 @@ from checkpoint_owner import Owner, held, storage
 
 from partfile.filesystems.errors import AlreadyExists, Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, StoreError
 from partfile.filesystems.faults import ActAt, CrashAt, FailAt, SimulatedCrash
-from partfile.snapshot.chain import Link, subsumable
 from partfile.snapshot.machine_state import CoordinatorRules
+from partfile.snapshot.subsumption import Link, subsumable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError
-from partfile.snapshot.codec import decode_document, encode_document
+from partfile.snapshot.codec import FORMAT_VERSION, decode_document, encode_document
 from partfile.snapshot.model import CheckpointMetadata, InlineHandle, OperatorState, SubtaskState
 
 
@@ -22,7 +22,7 @@ def sample() -> CheckpointMetadata:
         nonce="n" * 32,
         chain_id="c" * 32,
         predecessor=None,
-        reserved_through=8,
+        ids_ahead=1,
         time_ms=1,
         writer="0",
         operators={"o": OperatorState(parallelism=1, subtasks=(SubtaskState(subtask=0, handle=handle),))},
@@ -62,8 +62,8 @@ def test_a_flip_of_any_byte_is_noticed() -> None:
 
 def test_a_newer_version_is_refused_by_number() -> None:
     """A document of a later format says which version it has, and that partfile must be upgraded."""
-    with pytest.raises(SnapshotVersionError, match=r"version 2.*Upgrade"):
-        decode(document(b"{}", version=2))
+    with pytest.raises(SnapshotVersionError, match=rf"version {FORMAT_VERSION + 1}.*Upgrade"):
+        decode(document(b"{}", version=FORMAT_VERSION + 1))
 
 
 @pytest.mark.parametrize(

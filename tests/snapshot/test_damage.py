@@ -14,6 +14,7 @@ from life_cycle import LONG, batch, everything, make_sink, run_to_the_end
 
 from partfile.filesystems.errors import SnapshotCorrupt, SnapshotError, SnapshotVersionError
 from partfile.filesystems.local import LocalStore
+from partfile.snapshot.codec import FORMAT_VERSION
 from partfile.snapshot.codecs import JsonCodec
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
@@ -139,7 +140,7 @@ def rewritten(good: bytes, change: Callable[[Any], Any]) -> bytes:
     return with_header(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
 
 
-def with_header(body: bytes, version: int = 1) -> bytes:
+def with_header(body: bytes, version: int = FORMAT_VERSION) -> bytes:
     return f"partfile checkpoint {version} {len(body)} {zlib.crc32(body):08x}\n".encode() + body + b"\n"
 
 
@@ -164,6 +165,9 @@ def _nested(raw: Any) -> bytes:
         pytest.param(lambda raw: {**raw, "kind": "other"}, id="unknown tag"),
         pytest.param(lambda raw: {**raw, "job": "other"}, id="another job"),
         pytest.param(lambda raw: {**raw, "checkpoint_id": 9}, id="another id"),
+        pytest.param(lambda raw: {**raw, "ids_ahead": 10**15}, id="endless tombstones"),
+        pytest.param(lambda raw: {**raw, "ids_ahead": -1}, id="reserved before its own"),
+        pytest.param(lambda raw: {**raw, "ids_ahead": None}, id="reserved through nothing"),
         pytest.param(lambda _raw: b"\x80\x04N.", id="a pickle"),
         pytest.param(lambda _raw: b"\x81\xa1a\x01", id="msgpack"),
     ],
@@ -198,9 +202,9 @@ def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
 def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
     """M3: the error names the version and says to upgrade; nothing is touched."""
     link = seed(tmp_path)
-    link.write_bytes(with_header(link.read_bytes().split(b"\n", 1)[1].rstrip(b"\n"), version=2))
+    link.write_bytes(with_header(link.read_bytes().split(b"\n", 1)[1].rstrip(b"\n"), version=FORMAT_VERSION + 1))
     before = everything(tmp_path)
-    with pytest.raises(SnapshotVersionError, match=r"version 2.*Upgrade"):
+    with pytest.raises(SnapshotVersionError, match=rf"version {FORMAT_VERSION + 1}.*Upgrade"):
         make_sink(tmp_path).local().open()
     assert everything(tmp_path) == before
 
@@ -244,3 +248,18 @@ def test_a_newest_link_that_was_deleted_is_missed(tmp_path: Path, survivors: str
         path.write_bytes(data)
     with make_sink(tmp_path).local() as out:
         assert out.position == 6
+
+
+@pytest.mark.item("CC-06")
+def test_an_id_that_no_job_reaches_is_refused(tmp_path: Path) -> None:
+    """M5: a link that would leave no name for the next one."""
+    link = seed(tmp_path)
+    far = 10**18 - 1
+    directory = link.parent.parent / f"chk-{far}"
+    directory.mkdir()
+    change = {"checkpoint_id": far, "predecessor": None}
+    (directory / "_metadata").write_bytes(rewritten(link.read_bytes(), lambda raw: {**raw, **change}))
+    before = everything(tmp_path)
+    with pytest.raises(REFUSED, match="_metadata"):
+        make_sink(tmp_path).local().open()
+    assert everything(tmp_path) == before

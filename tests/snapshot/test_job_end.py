@@ -10,6 +10,7 @@ from checkpoint_owner import Owner, storage
 from partfile.filesystems.errors import Fenced, StoreError
 from partfile.filesystems.faults import FailAt
 from partfile.snapshot.job_end import end_job
+from partfile.snapshot.requests import RequestKind
 from partfile.snapshot.retention import JobEnd, Retention
 
 if TYPE_CHECKING:
@@ -68,11 +69,25 @@ def test_a_crash_on_the_way_can_be_gone_on_from(tmp_path: Path) -> None:
 
 @pytest.mark.item("DL-01")
 def test_a_coordinator_that_still_runs_is_fenced(tmp_path: Path) -> None:
-    """Its predecessor is gone: the link that it creates next does not count."""
+    """Its predecessor is gone: the link that it creates next does not count, and stays until the job is ended again."""
     one = run_a_job(tmp_path)
     end_job(storage(tmp_path), JobEnd.FINISHED, Retention.NEVER)
     with pytest.raises(Fenced):
         one.complete("a")
+    assert end_job(storage(tmp_path), JobEnd.FINISHED, Retention.NEVER) == [2]
+    assert files(tmp_path) == {"taskowned/a"}
+    assert Owner(tmp_path).checkpoints.look() is None
+
+
+@pytest.mark.item("DL-01")
+def test_a_coordinator_that_was_shut_down_leaves_nothing(tmp_path: Path) -> None:
+    """The right order: then the next start begins a fresh job."""
+    one = run_a_job(tmp_path)
+    one.checkpoints.shut_down()
+    end_job(storage(tmp_path), JobEnd.FINISHED, Retention.NEVER)
+    one.checkpoints.request(RequestKind.USER)
+    assert files(tmp_path) == {"taskowned/a"}
+    assert Owner(tmp_path).start().checkpoint_id == 1
 
 
 @pytest.mark.item("DL-01")

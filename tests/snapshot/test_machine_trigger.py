@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from coordinator_steps import FENCE_ID, PERIODIC, SAVEPOINT, USER, Machine, only, rules
 
+from partfile.filesystems.errors import ConfigError
 from partfile.snapshot.actions import NotifyAborted, NotifyComplete, RefuseRequest, SetTimer, Subsume, TriggerTasks
 from partfile.snapshot.events import (
     DeletionFinished,
@@ -22,6 +23,7 @@ from partfile.snapshot.events import (
     TriggerFailed,
 )
 from partfile.snapshot.failures import FailureReason
+from partfile.snapshot.layout import MAX_IDS_AHEAD
 from partfile.snapshot.machine import begin, step
 from partfile.snapshot.machine_state import MAX_PAUSE_MS, CoordinatorRules
 from partfile.snapshot.requests import Refusal, RequestLimits
@@ -248,3 +250,11 @@ def test_a_shutdown_fails_everything_that_is_queued_or_pending() -> None:
         assert machine.tell(late) == []
     assert machine.expect(2) == []
     assert machine.acknowledge(2) == []
+
+
+@pytest.mark.item("CC-06")
+@pytest.mark.parametrize(("max_concurrent", "spare_ids"), [(0, 0), (MAX_IDS_AHEAD, 1), (10**9, 1)])
+def test_rules_that_reserve_too_few_or_too_many_ids_are_refused(max_concurrent: int, spare_ids: int) -> None:
+    """The next start would have nothing to trigger, or tombstones without end to create."""
+    with pytest.raises(ConfigError, match=f"max_concurrent {max_concurrent}"):
+        rules(max_concurrent=max_concurrent, spare_ids=spare_ids)

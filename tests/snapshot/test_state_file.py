@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError, StateTooLarge
 from partfile.snapshot import state_file
+from partfile.snapshot.codec import FORMAT_VERSION
 from partfile.snapshot.state_file import StateFile, decode_states, encode_states
 from partfile.snapshot.state_info import CodecInfo, Mode, StateMetaInfo
 
@@ -41,7 +42,7 @@ def damaged(change: Callable[[list[dict[str, object]]], object], lines: bytes = 
 def test_the_layout() -> None:
     """After the header: one line of meta information and offsets, then each element on a line of its own."""
     header, index, *lines = encode_states(SAMPLE).split(b"\n")
-    assert header.startswith(b"partfile state 1 ")
+    assert header.startswith(f"partfile state {FORMAT_VERSION} ".encode())
     states = json.loads(index)["states"]
     assert [(state["info"]["name"], state["offsets"]) for state in states] == [
         ("a", [0, 8, 10]),
@@ -85,8 +86,9 @@ def test_truncation_and_flips_are_noticed() -> None:
 
 def test_a_newer_format_is_refused() -> None:
     """A state file of a later version says so."""
-    with pytest.raises(SnapshotVersionError, match="version 2"):
-        decode_states(encode_states(SAMPLE).replace(b"partfile state 1", b"partfile state 2"), "x.state")
+    versions = f"partfile state {FORMAT_VERSION}".encode(), f"partfile state {FORMAT_VERSION + 1}".encode()
+    with pytest.raises(SnapshotVersionError, match=f"version {FORMAT_VERSION + 1}"):
+        decode_states(encode_states(SAMPLE).replace(*versions), "x.state")
 
 
 def test_the_damage_starts_from_a_good_file() -> None:

@@ -25,6 +25,7 @@ from partfile.snapshot.streams import BufferedStream, CollectedBytes, Scope
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from partfile.snapshot.model import StateHandle
     from partfile.snapshot.stream_factory import CheckpointStreamFactory
     from partfile.snapshot.stream_providers import ResultStreamProvider
 
@@ -44,6 +45,17 @@ def opened(
     streams: CheckpointStreamFactory, local: LocalCopies | None, options: SnapshotOptions = CHECKPOINT
 ) -> ResultStreamProvider:
     return open_result_stream(streams, Scope.EXCLUSIVE, 5, options, local)
+
+
+def finalized_without_copy(provider: ResultStreamProvider, caplog: pytest.LogCaptureFixture, why: str) -> StateHandle:
+    """End a snapshot whose copy failed, which the log tells once it has ended; returns the primary handle."""
+    with caplog.at_level(logging.WARNING):
+        assert caplog.text == ""
+        result = provider.close_and_finalize()
+    assert result.primary is not None
+    assert result.local is None
+    assert why in caplog.text
+    return result.primary
 
 
 def files(base: Path) -> list[str]:
@@ -106,11 +118,7 @@ def test_a_local_directory_that_cannot_be_written_is_done_without(
     store.create_file("sub", b"")
     provider = opened(primary(tmp_path), LocalCopies(store, "sub"))
     provider.stream.write(b"x")
-    with caplog.at_level(logging.WARNING):
-        result = provider.close_and_finalize()
-    assert result.primary is not None
-    assert result.local is None
-    assert "no local copy" in caplog.text
+    finalized_without_copy(provider, caplog, "no local copy")
 
 
 @pytest.mark.item("LR-02", "LR-16")
@@ -119,11 +127,7 @@ def test_a_copy_that_cannot_be_created_is_done_without(tmp_path: Path, caplog: p
     store = intercept(LocalStore(str(tmp_path / "local")), FailAt(1, NotApplied("disk full"), only={"create_file"}))
     provider = opened(primary(tmp_path), LocalCopies(store, "sub"))
     provider.stream.write(b"x")
-    with caplog.at_level(logging.WARNING):
-        result = provider.close_and_finalize()
-    assert result.primary is not None
-    assert result.local is None
-    assert "disk full" in caplog.text
+    finalized_without_copy(provider, caplog, "disk full")
 
 
 @pytest.mark.item("LR-16")
@@ -134,12 +138,7 @@ def test_a_failed_write_of_the_copy_is_remembered(tmp_path: Path, caplog: pytest
     with caplog.at_level(logging.WARNING):
         for piece in (b"ab", b"cd", b"e"):
             provider.stream.write(piece)
-        assert caplog.text == ""
-        result = provider.close_and_finalize()
-    assert result.primary is not None
-    assert result.primary.size_bytes == 5
-    assert result.local is None
-    assert "max_state_bytes=3" in caplog.text
+    assert finalized_without_copy(provider, caplog, "max_state_bytes=3").size_bytes == 5
     with pytest.raises(SnapshotCancelled):
         secondary.write(b"x")
 
@@ -151,11 +150,7 @@ def test_a_copy_at_another_position_is_given_up(tmp_path: Path, caplog: pytest.L
     secondary.write(b"stray")
     provider = PrimaryAndSecondaryStreamProvider(primary(tmp_path).create(Scope.EXCLUSIVE), secondary)
     provider.stream.write(b"ab")
-    with caplog.at_level(logging.WARNING):
-        result = provider.close_and_finalize()
-    assert result.primary is not None
-    assert result.local is None
-    assert "at byte 7, the state at 2" in caplog.text
+    finalized_without_copy(provider, caplog, "at byte 7, the state at 2")
 
 
 @pytest.mark.item("LR-03")

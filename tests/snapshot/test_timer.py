@@ -125,6 +125,25 @@ def test_of_what_a_call_wants_and_what_was_set_meanwhile_the_earlier_counts(
     assert ticks.calls.get(timeout=WAIT_S) == 60
 
 
+@pytest.mark.parametrize("failing", range(6))
+def test_a_clock_that_fails_does_not_end_the_timer(ticks: Ticks, failing: int) -> None:
+    """Whichever reading fails, or two in a row: it is told, and calls come all the same."""
+    readings = iter(range(10**6))
+
+    def clock() -> int:
+        if next(readings) in {failing, failing + 1}:
+            raise OSError("deliberate")
+        return 0
+
+    ticks.act = lambda: 0
+    timer = Timer(ticks, clock, failed=ticks.failures.put, retry_ms=0)
+    timer.set(0)
+    for _ in range(9):
+        ticks.calls.get(timeout=WAIT_S)
+    timer.stop()
+    assert [str(ticks.failures.get(timeout=WAIT_S)) for _ in range(2)] == ["deliberate", "deliberate"]
+
+
 def test_an_error_is_told_and_the_next_call_comes(ticks: Ticks, timer: Timer) -> None:
     """One call that fails does not end the timer: it is told, and tried again after a pause."""
 

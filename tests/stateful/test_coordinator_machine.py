@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,15 @@ class NextLinkFails:
 
     def __init__(self) -> None:
         self.fault: tuple[type[PartfileError], bool] | None = None
+        self.passed = 0
+        """Links that are created before the one that fails."""
 
     def around(self, call: Call, proceed: Callable[[], object]) -> object:
         """Fail it, done or not."""
         if self.fault is None or call.name != "create_file" or not str(call.arguments[0]).endswith("_metadata"):
+            return proceed()
+        if self.passed:
+            self.passed -= 1
             return proceed()
         (kind, applied), self.fault = self.fault, None
         if applied:
@@ -115,11 +121,24 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.live: set[int] = set()
         self.restart(0)
 
-    @rule(who=WHO, happens=SELDOM)
-    def crash(self, who: int, happens: int) -> None:
-        """A coordinator crashes, without a word to anybody, and another takes over."""
+    @rule(who=WHO, happens=SELDOM, faults=st.lists(st.tuples(st.integers(1, 6), FAULTS), max_size=2))
+    def crash(self, who: int, happens: int, faults: list[tuple[int, tuple[type[PartfileError], bool]]]) -> None:
+        """A coordinator crashes, without a word to anybody, and another takes over; its first starts may die."""
         if happens == 0 or not self.live:
+            for links, fault in faults:
+                self.failed_start(who, links, fault)
             self.restart(who)
+
+    def failed_start(self, who: int, links: int, fault: tuple[type[PartfileError], bool]) -> None:
+        """A start that fails at one of its links, a tombstone or the fence; or it was not that far from its end."""
+        self.owners[who].storage.store.close()
+        new = self.owners[who] = RandomOwner(self.base, self.ids)
+        new.now_ms = self.now_ms
+        new.faults.fault, new.faults.passed = fault, links - 1
+        self.live.discard(who)
+        with suppress(NotApplied, OutcomeUnknown):
+            self.ids.add(new.start().checkpoint_id)
+            self.live.add(who)
 
     def restart(self, who: int) -> None:
         """A start; it fences the other one, who does not know."""

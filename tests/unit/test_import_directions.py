@@ -34,7 +34,7 @@ EXTERNAL = {
     "snapshot": {"pydantic"},
     "bucketers": {"pyarrow", "pydantic"},
     "writers": {"numpy", "pyarrow", "pydantic"},
-    "recovery": {"pyarrow", "pydantic"},
+    "recovery": {"fsspec", "pyarrow", "pydantic"},
     "sink": {"pyarrow", "pydantic"},
     "sink/spark": {"pyarrow", "pydantic", "pyspark"},
 }

@@ -10,7 +10,7 @@ import pytest
 from partfile.filesystems.errors import ConfigError, NotApplied, NotFound
 from partfile.filesystems.faults import FailAt, intercept
 from partfile.filesystems.local import LocalStore
-from partfile.filesystems.opening import local_path, open_store
+from partfile.filesystems.opening import local_path, open_store, options_for
 from partfile.filesystems.posix import PosixCalls
 
 if TYPE_CHECKING:
@@ -84,10 +84,19 @@ def test_a_base_that_is_a_file_says_so(tmp_path: Path) -> None:
 
 
 def test_missing_directories_above_the_base_are_made(tmp_path: Path) -> None:
-    """A base several levels below what exists is made, as any writer of files does it."""
-    with open_store(str(tmp_path / "a" / "b" / "base")) as store:
-        assert store.base == str(tmp_path / "a" / "b" / "base")
-    assert (tmp_path / "a" / "b" / "base").is_dir()
+    """A base several levels below what exists is made with the first file; whoever only looks makes nothing."""
+    base = tmp_path / "a" / "b" / "base"
+    with open_store(str(base)) as store, open_store(str(base)) as other:
+        assert store.base == str(base)
+        assert (store.list_names(""), list(store.list()), store.file_exists("x")) == ([], [], False)
+        with pytest.raises(NotFound):
+            store.read_file("x", 1)
+        store.delete_file("x")
+        store.delete_directory("d")
+        assert list(tmp_path.iterdir()) == []
+        store.create_file("x", b"1")
+        assert base.is_dir()
+        assert other.read_file("x", 1) == b"1"
 
 
 def test_a_base_below_a_file_says_so(tmp_path: Path) -> None:
@@ -112,8 +121,8 @@ def test_a_reader_makes_nothing(tmp_path: Path) -> None:
 def test_a_base_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     """A refusal of mkdir arrives with path and hint."""
     calls = intercept(PosixCalls(), FailAt(1, PermissionError(13, ""), only={"make_directory"}))
-    with pytest.raises(NotApplied) as raised:
-        LocalStore(str(tmp_path / "base"), calls=calls)
+    with LocalStore(str(tmp_path / "base"), calls=calls) as store, pytest.raises(NotApplied) as raised:
+        store.create_file("x", b"")
     assert str(tmp_path / "base") in str(raised.value)
     assert raised.value.hint
 
@@ -121,7 +130,32 @@ def test_a_base_that_cannot_be_made_says_why(tmp_path: Path) -> None:
 def test_a_base_without_write_permission_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Better now than at the first checkpoint; for reading it will do. Root may write anywhere, so it is lied to."""
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    with pytest.raises(NotApplied) as raised:
-        open_store(str(tmp_path))
-    assert str(tmp_path) in str(raised.value)
+    for base, what in ((tmp_path, "written to"), (tmp_path / "a" / "b", "made")):
+        with pytest.raises(NotApplied, match=what) as raised:
+            open_store(str(base))
+        assert str(base) in str(raised.value)
     LocalStore(str(tmp_path), create_base=False).close()
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "is_shared"),
+    [
+        ("/savepoints", "/data", True),
+        ("file:///savepoints", "data", True),
+        ("FILE://localhost/savepoints", "/data", True),
+        ("hdfs://nn:8020/savepoints", "HDFS://NN:8020/data", True),
+        ("hdfs://nn:8020", "hdfs://nn:8020/data", True),
+        ("hdfs://other:8020/savepoints", "hdfs://nn:8020/data", False),
+        ("hdfs://nn:8020/savepoints", "hdfs://nn/data", False),
+        ("s3://bucket/savepoints", "s3://bucket/data", True),
+        ("s3://backup/savepoints", "s3://bucket/data", False),
+        ("s3://nn/savepoints", "hdfs://nn/data", False),
+        ("/savepoints", "s3://bucket/data", False),
+        ("s3://bucket/savepoints", "/data", False),
+        ("memory:savepoints", "memory:data", True),
+    ],
+)
+def test_options_go_to_the_service_they_were_given_for(url: str, base: str, *, is_shared: bool) -> None:
+    """Another place of the same scheme and authority is opened with them; secrets are sent nowhere else."""
+    options = {"secret": "hunter2"}
+    assert options_for(url, base, options) == (options if is_shared else {})

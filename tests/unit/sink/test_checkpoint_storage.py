@@ -24,7 +24,7 @@ def test_a_sink_stores_its_checkpoints_on_a_file_system(tmp_path: Path) -> None:
     chosen = make_sink(base, checkpoint_dir=elsewhere, inline_threshold_bytes=7).settings.checkpoints
     assert chosen == FileSystemStorageSettings(url=str(elsewhere), inline_threshold_bytes=7)
     for subtask in range(2):
-        with make_sink(base, checkpoint_dir=elsewhere).local(subtask) as out:
+        with make_sink(base, checkpoint_dir=elsewhere).local(subtask_index=subtask) as out:
             out.write(batch(0, 1))
     assert sorted(path.name for path in elsewhere.iterdir()) == ["life", "life~1"]
 

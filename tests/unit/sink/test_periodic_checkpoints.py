@@ -137,3 +137,43 @@ def test_an_interval_that_is_none_is_refused(tmp_path: Path, interval: Any) -> N
     with pytest.raises(ConfigError, match="checkpoint_interval_s is"):
         make_sink(tmp_path / "out").local(checkpoint_interval_s=interval)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.item("SS-03")
+def test_an_offset_that_is_moved_on_in_place_is_not_the_position(tmp_path: Path) -> None:
+    """A position is kept as it was passed, and given out as it is kept: rows not written yet never count as written."""
+    clock = Clock()
+    out = long_sink(tmp_path, clock=clock).local(checkpoint_interval_s=60).open()
+    offset: Any = {"at": [4]}
+    out.write(batch(0, 4), position=offset)
+    offset["at"][0] = 8
+    clock.now_ms += 60_000
+    assert out.poll()
+    assert out.position == {"at": [4]}
+    given: Any = out.position
+    given["at"][0] = 9
+    assert out.position == {"at": [4]}
+    out.checkpoint(offset)
+    offset["at"][0] = 12
+    out.close()
+    with long_sink(tmp_path).local() as again:
+        assert again.position == {"at": [8]}
+
+
+@pytest.mark.item("CC-08")
+def test_a_clock_that_is_set_back_puts_nothing_off_for_long(tmp_path: Path) -> None:
+    """An hour back: the next checkpoint comes one interval later, by the new time, and so do those after it."""
+    clock, told = Clock(), Progress()
+    clock.now_ms = 10_000_000
+    out = long_sink(tmp_path, clock=clock, on_progress=told.append).local(checkpoint_interval_s=10).open()
+    out.write(batch(0, 1), position=1)
+    clock.now_ms += 10_000
+    assert out.poll()
+    clock.now_ms -= 3_600_000
+    out.write(batch(1, 1), position=2)
+    taken = len(told)
+    for _ in range(3):
+        clock.now_ms += 10_000
+        out.write(batch(2, 1), position=3)
+    assert len(told) >= taken + 2
+    out.close()

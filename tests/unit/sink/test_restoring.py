@@ -13,12 +13,14 @@ from partfile.sink.restoring import (
     Choice,
     FinishedPart,
     RestorePoint,
+    adds_nothing,
     choose,
     later_parts,
     onto_an_empty_chain,
     over_later_parts,
     refusal,
 )
+from partfile.sink.restoring_damage import over_unreadable, paths_of
 from partfile.sink.states import OpenPart, PendingPart, QueryPosition, StreamPosition
 
 CHAIN, OTHER = "a" * 8, "b" * 8
@@ -137,11 +139,60 @@ def test_accepting_later_parts_touches_none_of_them() -> None:
     assert rolled.position.retired_queries == ("r", "s")
 
 
-def test_a_fence_that_went_back_is_no_newest() -> None:
-    """No checkpoint came after this one, but a fence that holds an older one: going to it is a rollback."""
-    held = state(5, user_position=8)
-    went_back = state(5, user_position=4, restored_from="older")
-    assert choose(went_back, point(held, is_newest=True)) is Choice.REFUSE
+@pytest.mark.item("DL-10")
+@pytest.mark.parametrize(
+    "later",
+    [
+        state(open_parts=opened("x"), pending=("y",)),
+        state(pending=("x", "y"), kept=True, parallelism=5, restored_from="t"),
+        state(),
+    ],
+)
+def test_a_fence_or_a_clean_end_adds_nothing(later: SinkSnapshot) -> None:
+    """The same parts at the same lengths, open, promised or published since."""
+    assert adds_nothing(later, state(open_parts=opened("x"), pending=("y",)))
+
+
+@pytest.mark.item("DL-10")
+@pytest.mark.parametrize(
+    "later",
+    [
+        state(open_parts=opened("x", length=11)),
+        state(open_parts=opened("x", length=9)),
+        state(open_parts=opened("z")),
+        state(pending=("z",)),
+        state(4),
+        state(user_position=8),
+        state(query=QueryPosition(query_id="q", batch_id=5)),
+        state(chain=OTHER),
+    ],
+)
+def test_a_row_a_part_or_a_batch_adds_something(later: SinkSnapshot) -> None:
+    """Also a fence that went back to fewer rows than this checkpoint holds."""
+    assert not adds_nothing(later, state(open_parts=opened("x"), pending=("y",)))
+
+
+def test_parts_of_two_chains_are_told_apart() -> None:
+    """A counter means nothing in another chain: its parts are later ones, whatever their number."""
+    files = [FinishedPart(f"part-{chain}-0-1", PartNumber(chain, 0, 1)) for chain in (CHAIN, OTHER)]
+    assert later_parts(files, state(chain=OTHER), state(3)) == [f"part-{OTHER}-0-1"]
+
+
+@pytest.mark.item("DL-10")
+def test_over_an_unreadable_checkpoint_only_what_is_there_counts() -> None:
+    """Staged parts go back to what they held, finished ones are left, vanished ones are told; names begin anew."""
+    held = state(7, {**opened("staged", "closed", "finished", "gone", length=5)}, ("owed", "moved"), kept=True)
+    there = {"_staged.i", "_closed.p", "finished", "_finished.p", "owed"}
+    assert there <= paths_of(held)
+    went = over_unreadable(point(held), there, OTHER, published=False)
+    assert [(part.part.name, part.part.valid_length) for part in went.state.open[0]] == [("staged", 5), ("closed", 5)]
+    assert [part.part.name for part in went.state.pending] == ["owed"]
+    assert went.gone == ("gone", "moved")
+    assert (went.state.max_count, went.state.position.chain, went.state.position.kept) == (-1, OTHER, False)
+    assert went.state.position.restored_from == "t" * 32
+    published = over_unreadable(point(held), there, OTHER, published=True)
+    assert (published.state.pending, published.gone) == ((), ("gone",))
+    assert over_unreadable(point(held), set(), OTHER, published=True).state.open == {}
 
 
 @pytest.mark.parametrize(

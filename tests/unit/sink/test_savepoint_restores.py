@@ -93,13 +93,13 @@ def test_a_fresh_chain_on_a_base_that_has_moved_on_is_refused_too(tmp_path: Path
 @pytest.mark.item("SP-14")
 def test_each_writer_restores_its_own_savepoint(tmp_path: Path) -> None:
     """Another writer's position would skip rows, or write them twice."""
-    out = long_sink(tmp_path / "out").local(1).open()
+    out = long_sink(tmp_path / "out").local(subtask_index=1).open()
     out.write(batch(0, 2), position=2)
     where = out.stop_with_savepoint(tmp_path / "savepoints")
     sink = long_sink(tmp_path / "fresh", restore_from=where)
     with pytest.raises(RecoveryRefused, match="'life~1', not of the writer 'life'"):
         sink.local().open()
-    with sink.local(1) as again:
+    with sink.local(subtask_index=1) as again:
         assert again.position == 2
 
 
@@ -111,6 +111,8 @@ def test_a_sink_goes_on_when_its_savepoint_is_gone(tmp_path: Path) -> None:
     assert continue_to(sink, 6) == 4
     shutil.rmtree(where)
     assert continue_to(sink, 9) == 6
+    for same in (f"{where}/", f"{where}/_metadata", f"file://{where}", f"{where}/../{Path(where).name}"):
+        assert continue_to(long_sink(tmp_path / "fresh", restore_from=same), 9) == 9
     with pytest.raises(NotFound):
         continue_to(long_sink(tmp_path / "another", restore_from=where), 9)
 

@@ -229,3 +229,19 @@ def test_a_kill_at_any_call_leaves_a_whole_savepoint_or_none(tmp_path: Path) -> 
         assert_exactly_once(base / "out", 9)
         shutil.rmtree(base)
     assert whole > 0
+
+
+def test_a_savepoint_inside_the_own_checkpoints_is_refused(tmp_path: Path) -> None:
+    """They are deleted in their turn, and a directory among their files cannot be."""
+    with long_sink(tmp_path).local() as out:
+        for below in ("", "/chk-1", "/deeper/down"):
+            with pytest.raises(ConfigError, match="inside the sink's own checkpoints"):
+                out.savepoint(f"{tmp_path}/_partfile/life{below}")
+
+
+def test_the_location_of_a_savepoint_holds_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative directory is one of the moment; what is returned is absolute."""
+    monkeypatch.chdir(tmp_path)
+    with long_sink(tmp_path / "out").local() as out:
+        where = out.savepoint("savepoints")
+    assert Path(where).parent == tmp_path / "savepoints"

@@ -1,0 +1,123 @@
+"""What a start begins with that goes back to an older checkpoint while the newest state cannot be read. Pure (S12)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from partfile.filesystems.errors import RecoveryRefused, SnapshotCorrupt
+from partfile.sink.restoring import origin, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from partfile.filesystems.port import PartHandle
+    from partfile.sink.planning import SinkSnapshot
+    from partfile.sink.restoring import RestorePoint
+
+
+class WentBack(NamedTuple):
+    """A state to begin with, and what is not in it although the checkpoint vouches for it."""
+
+    state: SinkSnapshot
+    gone: tuple[str, ...]
+    """The final paths of parts that are under none of their names: published later and moved, or lost."""
+
+
+def paths_of(point: SinkSnapshot) -> set[str]:
+    """Every path that a part of the checkpoint may have by now."""
+    opened = (part.part for parts in point.open.values() for part in parts)
+    handles = (*opened, *(part.part for part in point.pending))
+    return {path for part in handles for path in (_final(part), *_staged(part))}
+
+
+def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, published: bool) -> WentBack:
+    """The state of a rollback that does not know what came later.
+
+    A part that was open at the point goes back to what it held then if it is still staged; a finished one is left as it
+    is, with the rows of before and after. What was opened since is named by nobody and left behind.
+
+    Args:
+        point: What to go back to.
+        there: Those of its parts' paths that are there now.
+        chain: A new chain id for part names: the counter that the unreadable link holds is not known, and a finished
+            part of a name that is used again would be taken for the new one.
+        published: Whether the pending parts of the point have their final names already.
+    """
+    kept = {
+        subtask: tuple(
+            part
+            for part in parts
+            if _final(part.part) not in there and any(path in there for path in _staged(part.part))
+        )
+        for subtask, parts in point.state.open.items()
+    }
+    owed = () if published else point.state.pending
+    pending = tuple(part for part in owed if {_final(part.part), *_staged(part.part)} & set(there))
+    vouched = [part.part for parts in point.state.open.values() for part in parts] + [part.part for part in owed]
+    gone = sorted(_final(part) for part in vouched if not {_final(part), *_staged(part)} & set(there))
+    position = point.state.position.model_copy(update={"chain": chain, "kept": False, **origin(point)})
+    opened = {subtask: parts for subtask, parts in kept.items() if parts}
+    return WentBack(
+        replace(point.state, position=position, open=opened, pending=pending, max_count=-1),
+        tuple(gone),
+    )
+
+
+def unknown_since(uid: str, point: RestorePoint, damage: SnapshotCorrupt, later: Sequence[str]) -> str:
+    """What a message says of the parts that came later."""
+    return (
+        f"the newest checkpoint of sink {uid!r} cannot be read, so what came after {point.location!r} cannot be known: "
+        f"{damage.message}. Finished parts that hold later rows: {shown(later) or 'none is there'}; others may have "
+        "been moved away"
+    )
+
+
+def refusal_over_damage(
+    uid: str, point: RestorePoint, damage: SnapshotCorrupt, later: Sequence[str]
+) -> RecoveryRefused:
+    """The error that says that nobody knows which parts would be doubled."""
+    return RecoveryRefused(
+        unknown_since(uid, point, damage, later),
+        hint="Put the file back from a backup or a copy. Or stop every run of the sink and set accept_newer=True for "
+        "one run: finished parts stay, and their later rows come twice.",
+        path=damage.path,
+    )
+
+
+def refusal_of_missing(uid: str, point: RestorePoint, gone: Sequence[str]) -> RecoveryRefused:
+    """The error that says which parts the checkpoint vouches for and nobody can find."""
+    return RecoveryRefused(
+        f"{len(gone)} parts that {point.location!r} of sink {uid!r} vouches for are under none of their names: "
+        f"{shown(gone)}",
+        hint="If a consumer moved them after they were published, set accept_missing=True; else their rows are lost.",
+    )
+
+
+def with_the_way_back(damage: SnapshotCorrupt) -> SnapshotCorrupt:
+    """The same error with what a user of a sink can do besides."""
+    return SnapshotCorrupt(
+        damage.message,
+        hint=f"{damage.hint or 'Put the file back from a backup or a copy.'} Without one, go back to an older "
+        "checkpoint by restore_from and accept_newer=True: see docs/SNAPSHOTS.md.",
+        path=damage.path,
+        checkpoint_id=damage.checkpoint_id,
+    )
+
+
+def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> RecoveryRefused:
+    """The error that says that the options are left over from a rollback before the damage."""
+    return RecoveryRefused(
+        f"the newest checkpoint of sink {uid!r} cannot be read: {damage.message}. restore_from={point.location!r} was "
+        "applied before that, and says nothing of what came since",
+        hint="Put the file back from a backup or a copy; or choose a later checkpoint that can be read.",
+        path=damage.path,
+    )
+
+
+def _final(part: PartHandle) -> str:
+    return part.path_of(part.name)
+
+
+def _staged(part: PartHandle) -> tuple[str, str]:
+    return part.path_of(part.in_progress), part.path_of(part.pending)

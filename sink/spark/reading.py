@@ -1,0 +1,119 @@
+"""Reading what a sink has written, in Spark: ``partfile.read_spark``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from partfile.filesystems.errors import ConfigError, NotFound
+from partfile.recovery.file_formats import check_format
+from partfile.recovery.layout import DEFAULT_SIDECARS, SidecarNaming
+from partfile.recovery.partitions import partition_shape
+from partfile.recovery.valid_length_filesystem import valid_length_filesystem
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
+
+_OPTIONS: dict[str, dict[str, str]] = {
+    "text": {"lineSep": "\n"},
+    "json": {"lineSep": "\n"},
+    "csv": {"header": "true", "escape": '"', "multiLine": "true", "nullValue": "\0"},
+    "parquet": {},
+    "orc": {},
+}
+"""What docs/FORMATS.md tells Spark's readers of a sink's files."""
+
+_FIXED = {"linesep", "multiline", "escape", "quote", "encoding", "charset", "comment", "path", "basepath"}
+_FIXED |= {"recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter", "wholetext"}
+_CUTTABLE = ("text", "json", "csv")
+_GLOB = re.compile(r"([{}\[\]*?\\])")
+
+
+def read_spark(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    *,
+    format: str,
+    schema: StructType | str | None = None,
+    options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    sidecars: SidecarNaming = DEFAULT_SIDECARS,
+) -> DataFrame:
+    """Read what sinks have finished below a base path, each row once, valid lengths honoured.
+
+    Files without a sidecar are read by Spark's own reader. Those with one are read on the executors through fsspec, up
+    to their valid length, and their rows are parsed by Spark. Where no file has a sidecar this is ``spark.read``. The
+    files are listed now; later ones are not in it.
+
+    Args:
+        spark: The session.
+        path: The base path of the sink, as for ``partfile.read``.
+        format: ``text``, ``json``, ``csv``, ``parquet`` or ``orc``.
+        schema: The columns. JSON and CSV need it; Parquet and ORC say it themselves.
+        options: Further options of Spark's reader for the format, for instance ``{"header": "false"}``.
+        storage_options: What fsspec's client needs, here and on the executors; Spark has its own configuration.
+        sidecars: How the sink names its sidecars, if not by default.
+
+    Returns:
+        A DataFrame; ``name=value`` directories are columns.
+
+    Raises:
+        NotFound: The path is not there.
+        ConfigError: The format or an option is not known or cannot be passed, the schema is missing, directories are of
+            several shapes, which Spark would refuse or pass over, or a Parquet or ORC file has a sidecar.
+        SnapshotCorrupt: A sidecar is damaged.
+        PartMissing: A file is shorter than its sidecar says.
+    """
+    given = _checked_options(format, schema, options)
+    shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)
+    if not shown.isdir(shown.base):
+        raise NotFound(f"{path!r} is no directory", hint="Check the path.", path=str(path))
+    columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
+    reader = spark.read.format(format).options(**given)
+    if not columns:
+        # Spark would not look into directories that are no partitions.
+        reader = reader.option("recursiveFileLookup", "true")
+    plain = (reader.schema(schema) if schema is not None else reader).load(_literal_url(shown, path))
+    # Spark has listed its files by now, and each sidecar was there before its file's name.
+    found = shown.find(shown.base, detail=True)
+    cut = {_relative(shown, name): entry["size"] for name, entry in found.items() if entry["sidecar"]}
+    if not cut:
+        return plain
+    if format not in _CUTTABLE:
+        name = next(iter(cut))
+        raise ConfigError(f"{name!r} has a sidecar, which no sink makes for a {format} file", path=name)
+    from partfile.sink.spark.cut_files import CutFiles, without  # noqa: PLC0415 - a module that needs pyspark
+
+    files = CutFiles(str(path), dict(storage_options or {}), format, columns, is_header=_is_header(format, given))
+    return without(plain, shown.base, cut).unionByName(files.rows(spark, cut, plain.schema, given))
+
+
+def _checked_options(format: str, schema: object, options: Mapping[str, str] | None) -> dict[str, str]:
+    check_format(format)
+    if schema is None and format in {"json", "csv"}:
+        raise ConfigError(f"{format} files do not say their schema", hint="Pass schema=.")
+    for name in options or {}:
+        if name.lower() in _FIXED:
+            raise ConfigError(f"the option {name!r} cannot be passed: it would not hold for files with a sidecar")
+    return {**_OPTIONS[format], **{name: str(value) for name, value in (options or {}).items()}}
+
+
+def _is_header(format: str, options: Mapping[str, str]) -> bool:
+    given = {name.lower(): value.lower() for name, value in options.items()}
+    return format == "csv" and given["header"] == "true"
+
+
+def _relative(shown: ValidLengthFileSystem, name: str) -> str:
+    return name[len(shown.base) + 1 :]
+
+
+def _literal_url(shown: ValidLengthFileSystem, path: Any) -> str:
+    """The base path for Spark, which takes braces and the like for a pattern otherwise."""
+    url = f"file://{shown.base}" if "file" in shown.fs.protocol else str(path)
+    return _GLOB.sub(r"\\\1", url)

@@ -1,0 +1,96 @@
+"""Trees as the real sink leaves them after a crash with ``cut="valid-length"``: sidecars, tails, staged files about."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from life_cycle import LONG, in_child
+
+import partfile as pf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUCKETS = ("plain", "a b", "100%", "ü ö", "x=y", "{1,2}*?", "it's #1")
+ROWS = 84
+HALF = ROWS // 2
+GARBAGE = b'garbage "beyond the valid length\n{"id": 1'
+KINDS = [(format, compression) for format in ("text", "json", "csv") for compression in (None, "gzip", "zstd")]
+"""Row formats with their compressions."""
+
+Row = tuple[int, str, str]
+
+
+def text_of(number: int) -> str:
+    """A text that is hard on quoting; no line feed, which the text format refuses."""
+    return ("plain", 'q"uote', "com,ma", "back\\slash", "é漢😀", " blanks ", "tab\tcr\rend")[
+        number % 7
+    ] + f" {number:03d}"
+
+
+def rows() -> list[Row]:
+    """Every row: id, text, bucket."""
+    return [(number, text_of(number), BUCKETS[number // 2 % len(BUCKETS)]) for number in range(ROWS)]
+
+
+def batch(some: list[Row], *, is_text: bool) -> pa.RecordBatch:
+    """Rows as the sink takes them; the text format has no column for the id, so the text alone tells rows apart."""
+    ids, texts, buckets = zip(*some, strict=True)
+    columns: dict[str, Any] = {} if is_text else {"id": pa.array(ids, pa.int64())}
+    return pa.RecordBatch.from_pydict({**columns, "text": list(texts), "bucket": list(buckets)})
+
+
+def tree_sink(base: Path, format: str, compression: str | None, **options: Any) -> pf.FileSink:
+    """A sink that asks for sidecars, with Hive buckets and parts that stay open until the clean end."""
+    fixed: dict[str, Any] = {"bucketer": pf.HiveBucketer("bucket"), "rolling": LONG, "cut": "valid-length"}
+    return pf.FileSink(base, uid="tree", format=format, compression=compression, **(fixed | options))
+
+
+def write_tree(base: Path, format: str, compression: str | None, **options: Any) -> None:
+    """Write every row, with a crash in the middle: half of the files end in a tail that does not count."""
+    is_text = format == "text"
+
+    def crash_halfway() -> None:
+        out = tree_sink(base, format, compression, **options).local().open()
+        # Two checkpoints, so that compressed files have several members or frames.
+        out.write(batch(rows()[: HALF // 2], is_text=is_text), position=HALF // 2)
+        out.checkpoint()
+        out.write(batch(rows()[HALF // 2 : HALF], is_text=is_text), position=HALF)
+        out.checkpoint()
+        out.write(batch(rows()[HALF:], is_text=is_text), position=ROWS)
+        os._exit(0)
+
+    assert in_child(crash_halfway) == 0
+    for part in base.rglob("*.in-progress"):
+        # What compressors hold back does not reach the file of a process that dies; a zombie's would.
+        with part.open("ab") as file:
+            file.write(GARBAGE)
+    with tree_sink(base, format, compression, **options).local() as out:
+        assert out.position == HALF
+        out.write(batch(rows()[HALF:], is_text=is_text), position=ROWS)
+    litter(base)
+
+
+def litter(base: Path) -> None:
+    """Leave what nobody may read: staged files of attempts that were given up, foreign hidden files and directories."""
+    token = "0123456789abcdef" * 2
+    for directory in [path for path in base.iterdir() if not path.name.startswith("_")]:
+        for suffix in (".in-progress", ".pending"):
+            (directory / f"_part-00000000-9-9.json.{token}{suffix}").write_bytes(GARBAGE)
+        (directory / ".part-00000000-9-8.json.crc").write_bytes(GARBAGE)
+        (directory / "_part-00000000-9-7.json.valid-length").write_bytes(b"5")
+        (directory / "_temporary").mkdir()
+        (directory / "_temporary" / "part-0.json").write_bytes(GARBAGE)
+
+
+def sidecars(base: Path) -> list[Path]:
+    """The sidecars of finished files below a base."""
+    found = base.rglob("_part-*.valid-length")
+    return sorted(path for path in found if finished_of(path).exists())
+
+
+def finished_of(sidecar: Path) -> Path:
+    """The file that a sidecar belongs to."""
+    return sidecar.with_name(sidecar.name.removeprefix("_").removesuffix(".valid-length"))

@@ -1,0 +1,79 @@
+"""The wrapper that shows finished files: what is not there, and that it cannot write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from reading_trees import sidecars, write_tree
+
+import partfile as pf
+from partfile.filesystems.errors import NotApplied
+from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class PassedBy(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types.
+    """A directory whose sidecars are created while it is listed, behind the place where the listing is."""
+
+    cachable = False
+    is_first = True
+
+    def ls(self, path: str, detail: bool = False, **options: Any) -> list[Any]:
+        """The first listing of all shows no sidecar."""
+        found: list[Any] = super().ls(path, detail=detail, **options)
+        if self.is_first and detail:
+            self.is_first = False
+            return [entry for entry in found if not entry["name"].endswith(".valid-length")]
+        return found
+
+
+@pytest.mark.item("BS-19")
+def test_a_sidecar_that_a_listing_passed_by_is_found(tmp_path: Path) -> None:
+    """A listing that shows the final name need not show the sidecar that was there before it; the next one does."""
+    (tmp_path / "part-0.txt").write_text("valid\ngarbage")
+    (tmp_path / "_part-0.txt.valid-length").write_text("6")
+    shown = ValidLengthFileSystem(PassedBy(), str(tmp_path))
+    assert [entry["size"] for entry in shown.ls(str(tmp_path))] == [6]
+
+
+def test_the_wrapper_shows_nothing_else(tmp_path: Path) -> None:
+    """Hidden files, links and what is outside the base are not there, by whichever way they are asked for."""
+    base = tmp_path / "base"
+    write_tree(base, "json", None)
+    (tmp_path / "secret").write_text("s")
+    (base / "part-link.json").symlink_to(tmp_path / "secret")
+    shown = pf.valid_length_filesystem(base)
+    staged = next(iter(base.rglob("*.pending")))
+    for path in (staged, sidecars(base)[0], base / "_partfile", tmp_path / "secret", base / "part-link.json"):
+        assert not shown.exists(str(path))
+        with pytest.raises(FileNotFoundError):
+            shown.open(str(path))
+    assert all(name.endswith(".json") for name in shown.glob(f"{shown.base}/**/*.*"))
+    assert str(base / "part-link.json") not in shown.find(shown.base)
+    assert not [name for _, directories, _ in shown.walk(shown.base) for name in directories if name[0] in "_."]
+
+
+def test_the_wrapper_refuses_to_write(tmp_path: Path) -> None:
+    """Every verb that would change something fails with a reason and changes nothing."""
+    (tmp_path / "part-0.txt").write_text("a\n")
+    shown = pf.valid_length_filesystem(tmp_path)
+    path = f"{shown.base}/part-0.txt"
+    writes: list[Callable[[], object]] = [
+        lambda: shown.open(path, "wb"),
+        lambda: shown.open(path, "a"),
+        lambda: shown.pipe_file(path, b"x"),
+        lambda: shown.rm(path),
+        lambda: shown.mv(path, f"{path}2"),
+        lambda: shown.copy(path, f"{path}2"),
+        lambda: shown.touch(path),
+        lambda: shown.makedirs(f"{shown.base}/d"),
+    ]
+    for write in writes:
+        with pytest.raises(NotApplied, match="cannot be written to"):
+            write()
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("part-0.txt", "a\n")]

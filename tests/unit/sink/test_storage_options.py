@@ -1,0 +1,66 @@
+"""A sink's credentials serve its savepoints beside the base, and are sent nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from life_cycle import long_sink
+
+from partfile.filesystems.local import LocalStore
+from partfile.sink import restore_points
+from partfile.sink.savepoints import reserved_savepoint
+from partfile.snapshot.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from partfile.filesystems.port import Store
+
+
+@pytest.mark.item("SP-14")
+@pytest.mark.parametrize(("base", "passed"), [("s3://bucket/out", {"key": "k"}), ("s3://other/out", {}), ("/out", {})])
+def test_a_savepoint_beside_the_base_is_opened_with_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, passed: dict[str, object]
+) -> None:
+    """The same scheme and authority: the sink's credentials serve; elsewhere they are not sent."""
+    savepoint = Path(long_sink(tmp_path / "old").local().open().stop_with_savepoint(tmp_path / "savepoints"))
+    seen: list[tuple[str, Mapping[str, object]]] = []
+
+    def opener(url: str, options: Mapping[str, object], *, create_base: bool = True) -> Store:
+        seen.append((url, options))
+        return LocalStore(str(savepoint.parent), create_base=create_base)
+
+    monkeypatch.setattr(restore_points, "open_store", opener)
+    monkeypatch.setattr(restore_points, "is_same_place", lambda _one, _other: False)
+    settings = long_sink(tmp_path / "fresh").settings.model_copy(
+        update={"base": base, "storage_options": {"key": "k"} if base != "/out" else {}}
+    )
+    location = f"s3://bucket/savepoints/{savepoint.name}"
+    storage = CheckpointStorage(LocalStore(str(tmp_path / "none")), "life")
+    point = restore_points.read_restore_point(settings, location, storage)
+    assert point.location == location
+    assert seen == [("s3://bucket/savepoints", passed)]
+
+
+@pytest.mark.item("SP-06")
+@pytest.mark.parametrize(("directory", "passed"), [("s3://bucket/saved", {"key": "k"}), ("s3://backup/saved", {})])
+def test_a_directory_beside_the_base_is_opened_with_its_options(
+    tmp_path: Path, directory: str, passed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is the place where savepoints are made."""
+    seen: list[tuple[str, Any]] = []
+
+    def opener(url: str, options: Any) -> Any:
+        seen.append((url, options))
+        return LocalStore(str(tmp_path))
+
+    monkeypatch.setattr("partfile.sink.savepoints.check_hidden", lambda *_: None)
+    monkeypatch.setattr("partfile.sink.savepoints.path_inside", lambda *_: None)
+    settings = long_sink(tmp_path / "out", open_store=opener).settings.model_copy(
+        update={"base": "s3://bucket/out", "storage_options": {"key": "k"}}
+    )
+    with reserved_savepoint(settings, "life", directory) as reserved:
+        assert reserved.location.startswith(f"{directory}/savepoint-life-")
+    assert seen == [(directory, passed)]
