@@ -120,6 +120,14 @@ class HdfsAccess:
         except NotFound:
             return []
 
+    def count_directories(self, path: str) -> int:
+        """How many directories are below one; 0 if it is not there."""
+        full = self._full(path)
+        try:
+            return self._look("count in", path, partial(self._calls.count_directories, full))
+        except NotFound:
+            return 0
+
     def open(self, path: str) -> FileReader:
         """Open a closed file for reading; raises NotFound."""
         full = self._full(path)

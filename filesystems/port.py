@@ -137,6 +137,10 @@ class Capabilities(Persisted):
     """Persisted bytes and names survive power loss."""
     shared: bool
     """Other hosts see the same files; a guess for local paths, proven by the marker (S13)."""
+    persist_threads: Annotated[int, Field(ge=1)] = 1
+    """Parts that a task does well to persist, resume and close at the same time: more than 1 where that is waiting."""
+    publish_threads: Annotated[int, Field(ge=1)] = 8
+    """Parts that a coordinator does well to publish at the same time, unless the user says otherwise."""
 
 
 class StoredFile(Persisted):

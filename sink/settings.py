@@ -80,8 +80,8 @@ class SinkSettings(Options):
     """Completed checkpoints that are kept."""
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled."""
-    publish_threads: int = Field(default=8, ge=1)
-    """Parts published at the same time."""
+    publish_threads: int | None = Field(default=None, ge=1)
+    """Parts published at the same time; None takes what suits the store: 8, and 64 on HDFS, where that is waiting."""
     accept_missing: bool = False
     """Give parts up that a checkpoint vouches for and that are gone: their rows are lost to this base path. For one
     run, once it is known why; for instance because a consumer moved finished files before all were published."""
