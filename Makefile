@@ -40,7 +40,7 @@ test: java setup ## Run every test; ARGS="-k name" selects
 	@$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: test-hdfs
-test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out)
+test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out; ARGS=--long: 20 kills)
 	@$(BIN)/python -m pytest tests/hdfs $(ARGS)
 
 .PHONY: items

@@ -1,4 +1,4 @@
-"""SIGKILL the driver and the NameNode at random instants inside batches, over one stream of 500 000 rows."""
+"""SIGKILL the driver and the NameNode at random instants inside batches, over one stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hdfs_native.fsspec
 import pyarrow.dataset
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
 
 pytestmark = pytest.mark.spark
-DRIVER_KILLS, NAMENODE_KILLS = 15, 5
-FILES, ROWS_A_FILE = 40, 12_500
+ROWS_A_FILE = 12_500
 MOST_BATCHES_A_LIFE = 2
 FIRST_GUESS_S = 0.5
 JVM = {
@@ -37,6 +36,18 @@ JVM = {
     "spark.hadoop.dfs.client.retry.policy.enabled": "true",
     "spark.hadoop.dfs.client.retry.policy.spec": "500,120",
 }
+
+
+class Scale(NamedTuple):
+    """How much of it."""
+
+    files: int
+    driver_kills: int
+    namenode_kills: int
+
+
+SHORT, LONG = Scale(files=20, driver_kills=4, namenode_kills=1), Scale(files=40, driver_kills=15, namenode_kills=5)
+"""In every run, and with ``--long``: 500 000 rows."""
 
 
 @dataclass
@@ -49,6 +60,7 @@ class Chaos:
     cluster: HdfsCluster
     job: dict[str, Any]
     rng: random.Random
+    scale: Scale
     standby: list[Driver] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     """How long the first batch of a life took, which restores as well."""
@@ -67,7 +79,7 @@ class Chaos:
             if line is None:
                 self.gave_up += 1
                 assert driver.has_given_up(), "the stream ended before all kills; make it longer"
-                assert self.gave_up <= NAMENODE_KILLS, driver.last_words
+                assert self.gave_up <= self.scale.namenode_kills, driver.last_words
                 return
             batch = line.split()[1]
             if number == 0 and with_namenode:
@@ -107,7 +119,8 @@ def test_a_stream_that_outlives_its_drivers_and_its_namenode_loses_and_doubles_n
     own_hdfs: HdfsCluster, own_hdfs_directory: str, tmp_path: Path, rng: random.Random, request: pytest.FixtureRequest
 ) -> None:
     """Read back by Spark, by pyarrow through hdfs-native's fsspec, and by DuckDB from a copy."""
-    rows = write_source(tmp_path / "source", FILES, rows_a_file=ROWS_A_FILE)
+    scale = LONG if request.config.getoption("--long") else SHORT
+    rows = write_source(tmp_path / "source", scale.files, rows_a_file=ROWS_A_FILE)
     base = f"{own_hdfs_directory}/out"
     options = {"storage_options": {"http_address": own_hdfs.http_address}}
     job = {
@@ -118,17 +131,17 @@ def test_a_stream_that_outlives_its_drivers_and_its_namenode_loses_and_doubles_n
         "spark": JVM,
         "standby": True,
     }
-    chaos = Chaos(own_hdfs, job, rng)
+    chaos = Chaos(own_hdfs, job, rng, scale)
     try:
-        while chaos.driver_kills < DRIVER_KILLS:
-            left = (NAMENODE_KILLS - chaos.namenode_kills, DRIVER_KILLS - chaos.driver_kills)
+        while chaos.driver_kills < scale.driver_kills:
+            left = (scale.namenode_kills - chaos.namenode_kills, scale.driver_kills - chaos.driver_kills)
             with_namenode = rng.random() < left[0] / left[1]
             chaos.life(rng.randint(1 + with_namenode, MOST_BATCHES_A_LIFE), with_namenode=with_namenode)
         chaos.to_the_end()
     finally:
         for driver in chaos.standby:
             driver.kill()
-    assert (chaos.driver_kills, chaos.namenode_kills) == (DRIVER_KILLS, NAMENODE_KILLS)
+    assert (chaos.driver_kills, chaos.namenode_kills) == (scale.driver_kills, scale.namenode_kills)
     own_hdfs.wait_until_ready()
 
     everything = expected(rows)
