@@ -1,4 +1,4 @@
-"""Closing a part on a NameNode that was restarted and has not heard of its last block yet."""
+"""Closing parts, and taking their leases, on a NameNode that is restarted meanwhile."""
 
 from __future__ import annotations
 
@@ -37,4 +37,21 @@ def test_a_close_waits_until_the_datanode_has_reported(own_hdfs: HdfsCluster, ow
     assert not closing.is_alive()
     store.resume(handle).close()
     store.publish(handle, "truncate")
+    assert finished_bytes(store, handle) == DATA
+
+
+def test_a_recovery_whose_answer_is_lost_is_asked_for_again(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """It was sent to a NameNode that died before it answered; the one that comes back knows nothing of it."""
+    store = HdfsStore(own_hdfs.url + own_hdfs_directory, HdfsOptions(http_address=own_hdfs.http_address))
+    stream = store.create(new_part())
+    stream.write(DATA)
+    handle = stream.persist()
+    own_hdfs.pause_namenode()
+    publishing = threading.Thread(target=store.publish, args=(handle, "truncate"))
+    publishing.start()
+    time.sleep(1)
+    own_hdfs.kill_namenode()
+    own_hdfs.start_namenode()
+    publishing.join(60)
+    assert not publishing.is_alive()
     assert finished_bytes(store, handle) == DATA
