@@ -94,6 +94,9 @@ _OWN_ERRORS = {
 }
 """Errors that hdfs-native makes itself."""
 
+_UNREPORTED_BLOCK = 'OperationFailed("Failed to complete file in time")'
+"""A close whose last block no DataNode has reported to the NameNode yet, as after a restart of the NameNode: all bytes
+are where they belong, and closing again asks for the rest."""
 _NOT_WHERE_ERASURE_CODED = "not supported for erasure-coded files"
 
 _JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')
@@ -134,13 +137,15 @@ def verdict_of(error: Exception) -> Verdict:
     text = str(error)
     java = _JAVA_ERROR.match(text)
     if java is None:
-        return _verdict_of_own(text)
+        return _own_verdict(text)
     if java.group(1) == "IOException":
         return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
     return _JAVA_CLASSES.get(java.group(1), Verdict.UNKNOWN)
 
 
-def _verdict_of_own(text: str) -> Verdict:
+def _own_verdict(text: str) -> Verdict:
+    if text == _UNREPORTED_BLOCK:
+        return Verdict.UNREADY
     if _NOT_WHERE_ERASURE_CODED in text:
         return Verdict.ERASURE_CODED
     own = _OWN_ERROR.match(text)

@@ -15,7 +15,7 @@ from partfile.bucketers.escaping import is_safe_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.opening import open_store, path_inside
+from partfile.filesystems.opening import open_store, options_for, path_inside
 from partfile.filesystems.port import STATE_DIRECTORY, Cut, Store
 from partfile.sink.admission import AdmissionRules
 from partfile.sink.clock import Clock, system_clock_ms
@@ -43,7 +43,7 @@ class SinkSettings(Options):
     """Options of a sink."""
 
     base: str
-    """Where finished files go: a local path, ``file://``, later ``hdfs://`` and ``s3://``."""
+    """Where finished files go: a local path, ``file://`` or ``hdfs://``."""
     uid: str
     """Stable name of the sink; its checkpoints are found by it. Changing it starts from nothing."""
     format: Format
@@ -150,6 +150,11 @@ class SinkSettings(Options):
     def checkpoint_url(self) -> str:
         """The directory that holds the directories of the uids."""
         return self.checkpoint_dir or f"{self.base.rstrip('/')}/{STATE_DIRECTORY}"
+
+    @property
+    def checkpoint_options(self) -> Mapping[str, object]:
+        """What the store of the checkpoints is opened with."""
+        return options_for(self.checkpoint_url, self.base, self.storage_options)
 
     @property
     def checkpoints(self) -> StorageSettings:

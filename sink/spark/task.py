@@ -66,7 +66,10 @@ class WriteTask:
     generation: int
     chain: str
     batch_time_ms: int
-    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the parts is opened with."""
+    checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the checkpoints is opened with."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write every row, make it durable, release everything, then acknowledge with one row."""
@@ -74,8 +77,8 @@ class WriteTask:
         if task is None:
             raise PartfileError("a write task runs inside a Spark task only")
         spare_modules_from_collection()
-        with self.open_store(self.base, self.storage_options) as store:
-            storage = open_storage(self.checkpoints, self.job, self.storage_options, opener=self.open_store)
+        with self.open_store(self.base, self.base_options) as store:
+            storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
             with closing(storage.store):
                 yield self._acknowledge(self._write(store, storage, task, batches))
 
