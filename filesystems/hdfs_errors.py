@@ -96,7 +96,7 @@ _OWN_ERRORS = {
 
 _UNREPORTED_BLOCK = 'OperationFailed("Failed to complete file in time")'
 """A close whose last block no DataNode has reported to the NameNode yet, as after a restart of the NameNode: all bytes
-are where they belong, and closing again asks for the rest."""
+are where they belong."""
 _NOT_WHERE_ERASURE_CODED = "not supported for erasure-coded files"
 
 _JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')

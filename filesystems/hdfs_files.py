@@ -13,6 +13,7 @@ from partfile.filesystems.errors import (
     OutcomeUnknown,
     StoreError,
 )
+from partfile.filesystems.hdfs_lease import close_durable
 from partfile.filesystems.part_names import split_path
 from partfile.filesystems.tokens import new_token
 
@@ -46,7 +47,7 @@ def _write_whole(access: HdfsAccess, path: str, data: bytes) -> None:
     if data:
         access.write(writer, memoryview(data), path)
         access.sync(writer, path)
-    access.close_file(writer, path)
+    close_durable(access, writer, path)
 
 
 def _drop(access: HdfsAccess, temporary: str) -> None:
