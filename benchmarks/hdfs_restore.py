@@ -62,10 +62,12 @@ def measure_restore(place: HdfsPlace, *, open_parts: int, finished_parts: int) -
     print(f"  restore of {open_parts} parts beside {finished_parts}: {seconds:.1f} s, {dict(asked)}", flush=True)
     # A wait ends with an append that works, and its close.
     of_leases = sum(count for name, count in asked.items() if name in _OF_LEASES) + asked["append"]
+    # What the client asks again because a DataNode has not reported a block yet is chance.
+    repeats = asked["complete"] - asked["create"] - asked["append"]
     return RestoreCost(
         open_parts=open_parts,
         finished_parts=finished_parts,
-        operations=asked.total() - of_leases,
+        operations=asked.total() - of_leases - repeats,
         lease_operations=of_leases,
         listings=asked["getListing"],
         seconds=seconds,
@@ -111,6 +113,8 @@ def _sink(base: str, http_address: str) -> pf.FileSink:
         bucketer=pf.HiveBucketer("bucket"),
         rolling=pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6),
         storage_options={"http_address": http_address},
+        # As docs/HDFS.md has it.
+        inline_threshold_bytes=1 << 20,
     )
 
 
