@@ -32,12 +32,16 @@ setup: $(VENV)/.installed-dev ## Build .venv with everything for development (fa
 demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three SIGKILLs and compare (under four minutes)
 	@$(BIN)/python examples/flights.py $(ARGS)
 
+.PHONY: demo-hdfs
+demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (under five minutes)
+	@PYTHONPATH=tests/support $(BIN)/python examples/flights_hdfs.py $(ARGS)
+
 .PHONY: test
 test: java setup ## Run every test; ARGS="-k name" selects
 	@$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: test-hdfs
-test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out)
+test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out; ARGS=--long: 20 kills)
 	@$(BIN)/python -m pytest tests/hdfs $(ARGS)
 
 .PHONY: test-s3

@@ -24,10 +24,12 @@ from machine import describe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SUITES = ("snapshot", "throughput", "latency", "long")
+SUITES = ("snapshot", "throughput", "latency", "long", "hdfs")
 ROUNDS = 3
 QUICK_ROUNDS = 2
 RESULTS = Path(__file__).parent / "results"
+TESTS_SUPPORT = Path(__file__).parents[1] / "tests" / "support"
+"""Holds the HDFS that benchmarks share with tests."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     started = time.strftime("%Y-%m-%dT%H%M%S")
     with sole_user_of(options.work):
-        reports = {suite: in_own_process(suite, options) for suite in options.only or SUITES}
+        suites = options.only or [suite for suite in SUITES if can_be_run(suite)]
+        reports = {suite: in_own_process(suite, options) for suite in suites}
     record = {"started": started, "quick": options.quick, "machine": describe(), "suites": reports}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{started}{'-quick' if options.quick else ''}.json"
@@ -68,11 +71,27 @@ def sole_user_of(work: Path) -> Iterator[None]:
         yield
 
 
+def can_be_run(suite: str) -> bool:
+    """Whether the machine has what a suite needs; says what it has not."""
+    if suite != "hdfs":
+        return True
+    sys.path.append(str(TESTS_SUPPORT))
+    from hdfs_jars import MissingProgram, hadoop_jars  # noqa: PLC0415 - from a directory that was added just now.
+
+    try:
+        hadoop_jars()
+    except MissingProgram as missing:
+        print(f"hdfs: left out. {missing}", flush=True)
+        return False
+    return True
+
+
 def run_suite(suite: str, work: Path, *, quick: bool) -> None:
     """Run one suite in this process and leave its report in the work directory."""
     own = work.absolute() / suite
     shutil.rmtree(own, ignore_errors=True)
     own.mkdir(parents=True)
+    sys.path.append(str(TESTS_SUPPORT))
     module = importlib.import_module(f"suite_{suite}")
     report = module.run(work.absolute() / "data", own, quick=quick, rounds=QUICK_ROUNDS if quick else ROUNDS)
     (work / f"{suite}.json").write_text(json.dumps(report.as_json()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import statistics
 import sys
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+
+    from places import Place
 
 Kind = Literal["json", "parquet"]
 HOUR = pf.DateTimeBucketer("event_time", "%Y-%m-%dT%H")
@@ -76,23 +77,30 @@ def read_files(spark: SparkSession, source: Path, files_per_batch: int, files: i
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_batch).parquet(pattern)
 
 
-def run_partfile(case: str, stream: DataFrame, work: Path) -> Run:
+def run_partfile(case: str, stream: DataFrame, place: Place) -> Run:
     """Write JSON lines into hourly buckets with partfile, with every default but the bucketer."""
-    output, checkpoint = _fresh(work, case)
+    output, checkpoint = place.fresh(case)
     progress: list[pf.BatchProgress] = []
-    sink = pf.FileSink(str(output), uid="bench", format="json", bucketer=HOUR, on_progress=progress.append)
+    sink = pf.FileSink(
+        output,
+        uid="bench",
+        format="json",
+        bucketer=HOUR,
+        on_progress=progress.append,
+        storage_options=place.storage_options,
+    )
     run, meter = Run(case), Meter()
     with meter, sink.start(stream, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query:
         query.awaitTermination()
     run.batch_ms = _batch_ms(query.recentProgress)
     batches = [one for one in progress if one.batch_id is not None]
     run.phases_ms = {name: round(statistics.median(getattr(one, name) for one in batches), 1) for name in _PHASES}
-    return _with_outcome(run, meter, output, ".json")
+    return _with_outcome(run, meter, place.sizes(output, ".json"))
 
 
-def run_native(case: str, stream: DataFrame, work: Path, kind: Kind) -> Run:
+def run_native(case: str, stream: DataFrame, place: Place, kind: Kind) -> Run:
     """Write into hourly partitions with Spark's own file sink, the hour computed in the cheapest way there is."""
-    output, checkpoint = _fresh(work, case)
+    output, checkpoint = place.fresh(case)
     run, meter = Run(case), Meter()
     with meter:
         query = (
@@ -101,28 +109,18 @@ def run_native(case: str, stream: DataFrame, work: Path, kind: Kind) -> Run:
             .partitionBy("hour")
             .option("checkpointLocation", checkpoint)
             .trigger(availableNow=True)
-            .start(str(output))
+            .start(output)
         )
         query.awaitTermination()
     run.batch_ms = _batch_ms(query.recentProgress)
-    return _with_outcome(run, meter, output, f".{kind}")
+    return _with_outcome(run, meter, place.sizes(output, f".{kind}"))
 
 
 def _batch_ms(progress: list[Any]) -> list[float]:
     return [float(one["durationMs"]["triggerExecution"]) for one in progress if one["numInputRows"] > 0]
 
 
-def _fresh(work: Path, case: str) -> tuple[Path, str]:
-    directory = work / case.replace(" ", "-")
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    # What the last case left in the page cache is not this one's to write back: Spark never syncs, partfile does.
-    os.sync()
-    return directory / "output", str(directory / "checkpoint")
-
-
-def _with_outcome(run: Run, meter: Meter, output: Path, suffix: str) -> Run:
-    sizes = [path.stat().st_size for path in output.glob(f"*/*{suffix}") if not path.name.startswith(("_", "."))]
+def _with_outcome(run: Run, meter: Meter, sizes: list[int]) -> Run:
     run.seconds, run.cpu_s, run.foreign_cores = meter.seconds, meter.cpu_s, meter.foreign_cores
     run.files, run.bytes = len(sizes), sum(sizes)
     return run

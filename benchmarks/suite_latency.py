@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from figures import Report, figure_of_rounds
 from generator import one_row_files
+from places import LocalPlace
 from streams import Run, read_files, run_native, run_partfile, spark_session
 
 if TYPE_CHECKING:
@@ -21,11 +22,11 @@ def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
     """Measure both sinks once a round; the first batches of each query are dropped, for they start it up."""
     del quick  # short as it is
     source = one_row_files(data, WARM_UP_BATCHES + BATCHES)
-    report, ratios = Report(), list[float]()
+    place, report, ratios = LocalPlace(work), Report(), list[float]()
     with spark_session(work) as spark:
         for number in range(rounds + 1):
-            spark_run = run_native("one row spark parquet", read_files(spark, source, 1), work, "parquet")
-            our_run = run_partfile("one row partfile", read_files(spark, source, 1), work)
+            spark_run = run_native("one row spark parquet", read_files(spark, source, 1), place, "parquet")
+            our_run = run_partfile("one row partfile", read_files(spark, source, 1), place)
             if number == 0:
                 continue  # the warm-up of the whole process
             report.runs += [spark_run, our_run]

@@ -8,12 +8,15 @@ import duckdb
 
 from figures import Figure, Report, figure_of_rounds
 from generator import FILES_PER_BATCH, ROWS_PER_FILE, Dataset, dataset
+from places import LocalPlace
 from streams import Run, read_files, run_native, run_partfile, spark_session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+
+    from places import Place
 
 Order = Literal["shuffled", "ordered"]
 BATCHES: dict[Order, int] = {"shuffled": 20, "ordered": 10}
@@ -32,15 +35,15 @@ def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
         order: dataset(data, order, count * FILES_PER_BATCH, BATCHES[order] * FILES_PER_BATCH)
         for order, count in batches.items()
     }
-    report, measured = Report(), dict[tuple[Order, str], list[Run]]()
+    place, report, measured = LocalPlace(work), Report(), dict[tuple[Order, str], list[Run]]()
     with spark_session(work) as spark:
         for sink in ("spark", "partfile") * WARM_UP_ROUNDS:
-            _measure(read_files(spark, sets["ordered"].path, FILES_PER_BATCH), _case("ordered", sink), sink, work)
+            _measure(read_files(spark, sets["ordered"].path, FILES_PER_BATCH), _case("ordered", sink), sink, place)
         for number in range(rounds):
             for order, source in sets.items():
                 for sink in ("spark", "partfile") if number % 2 == 0 else ("partfile", "spark"):
                     stream = read_files(spark, source.path, FILES_PER_BATCH)
-                    done = _measure(stream, _case(order, sink), sink, work)
+                    done = _measure(stream, _case(order, sink), sink, place)
                     measured.setdefault((order, sink), []).append(done)
                     report.runs.append(done)
                     print(f"  round {number + 1} {done.case}: {done.seconds:.1f} s, {done.files} files", flush=True)
@@ -52,8 +55,8 @@ def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
     return report
 
 
-def _measure(stream: DataFrame, case: str, sink: str, work: Path) -> Run:
-    return run_partfile(case, stream, work) if sink == "partfile" else run_native(case, stream, work, "json")
+def _measure(stream: DataFrame, case: str, sink: str, place: Place) -> Run:
+    return run_partfile(case, stream, place) if sink == "partfile" else run_native(case, stream, place, "json")
 
 
 def _case(order: Order, sink: str) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flights_reader import Comparison, Files, compare, files_below
-from flights_source import prepare
-from flights_supervisor import Job, Outcome, Supervisor
+from flights_source import FlightsSource, prepare
+from flights_supervisor import Job, Outcome, Supervisor, TheDriver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,30 +27,20 @@ _MARKER = ".flights-demo"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns 0 if nothing was lost or duplicated and every kill landed inside a batch."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("artifacts/demo"), help="directory to work in")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="chooses the instants of the kills")
-    options = parser.parse_args(arguments)
-
-    directory = fresh(options.output)
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be this Python, which has partfile.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    print(f"seed {options.seed}: the instants of the kills (--seed repeats them)")
-    print("preparing the source: 336 776 flights as a stream of 48 micro-batches", flush=True)
-    source = prepare(directory / "source")
-
-    rng = random.Random(options.seed)
+    directory, source, rng = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo"))
+    outputs = [directory / sink for sink in ("partfile", "spark")]
     jobs = [
-        Job(sink, source, directory / sink, directory / f"{sink}-checkpoint", directory / f"{sink}.log")
-        for sink in ("partfile", "spark")
+        Job(output.name, source, str(output), f"{output}-checkpoint", directory / f"{output.name}.log")
+        for output in outputs
     ]
-    outcomes = [Supervisor(job, kills=KILLS if job.sink == "partfile" else 0, rng=rng).run() for job in jobs]
+    victims = [[TheDriver()] * KILLS, []]
+    outcomes = [Supervisor(job, killed, rng).run() for job, killed in zip(jobs, victims, strict=True)]
     print(
         "\nDuckDB reads both directories by FROM '<directory>/**/*.json.gz' and compares them with the source",
         flush=True,
     )
-    compared = [compare(source.csv, job.output) for job in jobs]
-    files = [files_below(job.output) for job in jobs]
+    compared = [compare(source.csv, output) for output in outputs]
+    files = [files_below(output) for output in outputs]
 
     print_table(("partfile", "Spark's sink"), outcomes, compared, files)
     ours, kills = compared[0], len(outcomes[0].kills)
@@ -59,6 +49,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"native_files={files[1].count} kills={kills}"
     )
     return 0 if ours.lost == ours.duplicated == 0 and kills == KILLS else 1
+
+
+def begin(arguments: Sequence[str] | None, description: str, output: Path) -> tuple[Path, FlightsSource, random.Random]:
+    """Read the command line and prepare everything that is the same wherever the files go.
+
+    Returns:
+        The directory to work in, the source, and what chooses the instants of the kills.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--output", type=Path, default=output, help="directory to work in")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="chooses the instants of the kills")
+    options = parser.parse_args(arguments)
+    directory = fresh(options.output)
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be this Python, which has partfile.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    print(f"seed {options.seed}: the instants of the kills (--seed repeats them)")
+    print("preparing the source: 336 776 flights as a stream of 48 micro-batches", flush=True)
+    return directory, prepare(directory / "source"), random.Random(options.seed)
 
 
 def fresh(directory: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The supervisor of the flights demo: starts the Spark driver, kills it inside batches, starts it again."""
+"""The supervisor of the flights demos: starts the Spark driver, kills it and others inside batches, starts it again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tqdm import tqdm
+
+from partfile.filesystems.opening import open_store
 
 if TYPE_CHECKING:
     import random
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from flights_source import FlightsSource
 
-_POLL_S = 0.01
+_NAP_S = 0.01
 _FREEZE_S = 0.05
 _FIRST_GUESS_S = 0.5
 _LINES_OF_LOG = 30
@@ -34,8 +36,10 @@ class Job:
 
     sink: str
     source: FlightsSource
-    output: Path
-    checkpoint: Path
+    output: str
+    """Path or URL of the directory that the files go to."""
+    checkpoint: str
+    """Path or URL of Spark's checkpoint."""
     log: Path
 
     @property
@@ -45,17 +49,40 @@ class Job:
             sys.executable,
             str(Path(__file__).with_name("flights_driver.py")),
             f"--sink={self.sink}",
-            f"--source={self.source.files}",
+            f"--source={self.source.files.as_uri()}",
             f"--files-per-batch={self.source.files_per_batch}",
             f"--output={self.output}",
             f"--checkpoint={self.checkpoint}",
         )
 
 
+class Victim(Protocol):
+    """Somebody who is killed while a batch is under way."""
+
+    @property
+    def name(self) -> str:
+        """As it is told of."""
+
+    def kill(self, driver: subprocess.Popen[bytes]) -> None:
+        """Kill, with SIGKILL. The driver and all of its process group are frozen: kill it, or let it go on."""
+
+
+class TheDriver:
+    """The Spark driver itself, with its JVM and its workers."""
+
+    name = "driver"
+
+    def kill(self, driver: subprocess.Popen[bytes]) -> None:
+        """Kill the process group, and wait until the driver is gone."""
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
 @dataclass(frozen=True, slots=True)
 class Kill:
     """One SIGKILL that is known to have landed inside a batch."""
 
+    victim: str
     batch: int
     after_s: float
     """Seconds since the batch began."""
@@ -76,43 +103,53 @@ class BatchLog:
 
     Spark writes ``offsets/N`` before it runs batch N and ``commits/N`` after it, so batch N is under way while the
     first is there and the second is not.
+
+    Args:
+        checkpoint: Path or URL of the directory, on any store that partfile can open.
     """
 
-    def __init__(self, checkpoint: Path) -> None:
-        self._offsets = checkpoint / "offsets"
-        self._commits = checkpoint / "commits"
+    def __init__(self, checkpoint: str) -> None:
+        self._store = open_store(checkpoint)
 
     def committed(self) -> int:
         """Batches that are done."""
-        return _newest(self._commits) + 1
+        return max(self._written_ms("commits"), default=-1) + 1
 
     def running(self) -> int | None:
         """The batch under way, if there is one."""
         # In this order: a batch that ends between the two looks is not taken for a running one.
-        planned, done = _newest(self._offsets), _newest(self._commits)
+        planned, done = max(self._written_ms("offsets"), default=-1), self.committed() - 1
         return planned if planned > done else None
 
     def typical_seconds(self) -> float:
         """How long a batch takes, as far as is known."""
-        done = range(max(0, self.committed() - 10), self.committed())
-        lengths = [_written(self._commits / str(batch)) - _written(self._offsets / str(batch)) for batch in done]
-        return statistics.median(lengths) if lengths else _FIRST_GUESS_S
+        began, ended = self._written_ms("offsets"), self._written_ms("commits")
+        lengths = [ended[batch] - began[batch] for batch in sorted(ended)[-10:]]
+        return statistics.median(lengths) / 1000 if lengths else _FIRST_GUESS_S
+
+    def _written_ms(self, directory: str) -> dict[int, int]:
+        """When the numbered files of a directory were written, by their numbers; temporary files mean nothing."""
+        files = [(file.path.rpartition("/")[2], file.modified_at_ms) for file in self._store.list(directory)]
+        return {int(name): written_ms for name, written_ms in files if name.isdigit()}
 
 
 class Supervisor:
-    """Runs a job to its end, with a number of SIGKILLs at random instants inside batches spread over the stream.
+    """Runs a job to its end, with SIGKILLs at random instants inside batches spread over the stream.
 
     Args:
         job: What to run.
-        kills: How often to kill its driver.
+        victims: Whom to kill, in this order. After each one but the driver, the driver may end by itself once.
         rng: Chooses batches and instants.
+        poll_s: How often to look at Spark's checkpoint, in seconds.
     """
 
-    def __init__(self, job: Job, *, kills: int, rng: random.Random) -> None:
+    def __init__(self, job: Job, victims: Sequence[Victim], rng: random.Random, *, poll_s: float = 0.01) -> None:
         self._job = job
         self._rng = rng
+        self._poll_s = poll_s
         self._log = BatchLog(job.checkpoint)
-        self._targets = choose_batches(len(job.source.batch_rows), kills, rng)
+        self._targets = list(zip(victims, choose_batches(len(job.source.batch_rows), len(victims), rng), strict=True))
+        self._excuses = 0
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -127,7 +164,10 @@ class Supervisor:
                 if exit_code == 0:
                     break
                 if exit_code != -signal.SIGKILL:
-                    raise SystemExit(_last_words(self._job, exit_code))
+                    self._excuses -= 1
+                    if self._excuses < 0:
+                        raise SystemExit(_last_words(self._job, exit_code))
+                    bar.write(f"the driver has ended by itself with exit code {exit_code}, and is started again")
         self._outcome.seconds = time.monotonic() - began
         self._outcome.batches = self._log.committed()
         return self._outcome
@@ -137,15 +177,16 @@ class Supervisor:
         while driver.poll() is None:
             self._show(bar)
             batch = self._log.running()
-            if self._targets and batch is not None and batch >= self._targets[0]:
+            if self._targets and batch is not None and batch >= self._targets[0][1]:
+                victim = self._targets[0][0]
                 delay_s = self._rng.random() * self._log.typical_seconds()
-                kill = _kill_inside(driver, batch, self._log, delay_s)
+                kill = _kill_inside(victim, driver, batch, self._log, delay_s)
                 if kill is not None:
                     self._targets.pop(0)
                     self._outcome.kills.append(kill)
-                    number = len(self._outcome.kills)
-                    bar.write(f"SIGKILL {number} in batch {kill.batch}, {kill.after_s:.2f} s after it began")
-            time.sleep(_POLL_S)
+                    self._excuses += not isinstance(victim, TheDriver)
+                    bar.write(_told(kill, len(self._outcome.kills)))
+            time.sleep(self._poll_s)
         self._show(bar)
         return driver.wait()
 
@@ -159,11 +200,13 @@ def choose_batches(batches: int, kills: int, rng: random.Random) -> list[int]:
     return [rng.randrange(start, end) for start, end in pairwise(bounds)]
 
 
-def _kill_inside(driver: subprocess.Popen[bytes], batch: int, log: BatchLog, delay_s: float) -> Kill | None:
-    """Wait, freeze the driver, and kill it if it is still inside that batch; else let it go on."""
+def _kill_inside(
+    victim: Victim, driver: subprocess.Popen[bytes], batch: int, log: BatchLog, delay_s: float
+) -> Kill | None:
+    """Wait, freeze the driver, and kill the victim if the batch is still under way; let the driver go on if it can."""
     began = time.monotonic()
     while time.monotonic() - began < delay_s and driver.poll() is None:
-        time.sleep(min(_POLL_S, delay_s))
+        time.sleep(min(_NAP_S, delay_s))
     after_s = time.monotonic() - began
     if driver.poll() is not None:
         return None
@@ -173,9 +216,10 @@ def _kill_inside(driver: subprocess.Popen[bytes], batch: int, log: BatchLog, del
     if log.running() != batch:
         os.killpg(driver.pid, signal.SIGCONT)
         return None
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
-    return Kill(batch, after_s) if log.running() == batch else None
+    victim.kill(driver)
+    # A commit that a dead driver had sent may have come after the look; one that lives goes on with its batch.
+    is_inside = driver.poll() is None or log.running() == batch
+    return Kill(victim.name, batch, after_s) if is_inside else None
 
 
 @contextmanager
@@ -190,13 +234,8 @@ def _driver(job: Job) -> Iterator[subprocess.Popen[bytes]]:
                 driver.wait()
 
 
-def _newest(directory: Path) -> int:
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=-1)
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
+def _told(kill: Kill, number: int) -> str:
+    return f"SIGKILL {number} to the {kill.victim} in batch {kill.batch}, {kill.after_s:.2f} s after it began"
 
 
 def _last_words(job: Job, exit_code: int) -> str:

@@ -62,6 +62,17 @@ def files_in(store: Store) -> dict[str, int]:
     return {file.path: file.size for file in store.list()}
 
 
+def files_and_part(store: Store, handle: PartHandle) -> dict[str, int]:
+    """Every file below the base and its size, with the part under its pending name if it is staged.
+
+    A store may make a part pending before it finds that it cannot commit it (S5).
+    """
+    files = files_in(store)
+    if handle.path_of(handle.in_progress) in files:
+        files[handle.path_of(handle.pending)] = files.pop(handle.path_of(handle.in_progress))
+    return files
+
+
 def finished_bytes(store: Store, handle: PartHandle) -> bytes:
     """What a reader that honours sidecars gets of a published part."""
     data = store.read_file(handle.path_of(handle.name), MAX_BYTES)

@@ -13,6 +13,7 @@ from partfile.filesystems.contract_base import (
     STATES,
     ContractBase,
     State,
+    files_and_part,
     files_in,
     finished_bytes,
     needs,
@@ -123,12 +124,12 @@ class CommitContract(ContractBase):
         needs(store, "no_replace")
         handle = write_part(store, DATA, state=state)
         store.create_file(handle.path_of(handle.name), foreign)
-        before = files_in(store)
+        before = files_and_part(store, handle)
         for commit in (store.publish, store.settle):
             with pytest.raises(CommitConflict) as raised:
                 commit(handle, "auto")
             assert handle.name in str(raised.value)
-        assert files_in(store) == before
+        assert files_and_part(store, handle) == before
         assert store.read_file(handle.path_of(handle.name), 99) == foreign
 
     def test_a_finished_file_of_the_valid_length_counts_as_published(self, store: Store) -> None:
@@ -167,11 +168,11 @@ class CommitContract(ContractBase):
         needs(store, "staged_files")
         handle = write_part(store, DATA, tail=TAIL, state=state)
         store.create_file(handle.path_of(handle.sidecar), content)
-        before = files_in(store)
+        before = files_and_part(store, handle)
         for cut in CUTS:
             with pytest.raises(CommitConflict):
                 store.publish(handle, cut)
-        assert files_in(store) == before
+        assert files_and_part(store, handle) == before
 
     def test_a_finished_file_shorter_than_its_sidecar_is_a_conflict(self, store: Store) -> None:
         """A right sidecar does not make up for bytes that are gone."""

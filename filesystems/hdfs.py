@@ -70,6 +70,9 @@ class HdfsStore:
             no_replace=True,
             durable=True,
             shared=True,
+            # Every call is a round trip, and closing a part or recovering its lease waits for a DataNode's report.
+            persist_threads=16,
+            publish_threads=64,
         )
 
     def create(self, handle: PartHandle) -> hdfs_stream.HdfsPartStream:

@@ -71,15 +71,20 @@ class HdfsAccess:
         """Hand over all of ``data``, in pieces of which each has its deadline."""
         for start in range(0, len(data), WRITE_BYTES):
             piece = data[start : start + WRITE_BYTES]
-            self._use("write to", path, writer, partial(self._calls.write, writer, piece))
+            # Never repeated: hdfs-native may have sent a part of it before it asked for another block in vain.
+            self._use("write to", path, writer, partial(self._calls.write, writer, piece), repeats=False)
 
     def sync(self, writer: RawFileWriter, path: str) -> None:
         """Make what was written durable and its length known."""
-        self._use("sync", path, writer, partial(self._calls.sync, writer))
+        self._use("sync", path, writer, partial(self._calls.sync, writer), repeats=True)
 
     def close_file(self, writer: RawFileWriter, path: str) -> None:
-        """Close an open file and give its lease back."""
-        self._change("close", path, partial(self._calls.close, writer))
+        """Close an open file and give its lease back.
+
+        Never repeated: hdfs-native tells the NameNode of the last block with the first attempt alone, so no other can
+        succeed. See ``hdfs_lease.close_durable``.
+        """
+        self._change("close", path, partial(self._calls.close, writer), repeats=False)
 
     def rename(self, path: str, new_path: str) -> None:
         """Rename, replacing nothing; raises NotFound and AlreadyExists.
@@ -120,6 +125,14 @@ class HdfsAccess:
         except NotFound:
             return []
 
+    def count_directories(self, path: str) -> int:
+        """How many directories are below one; 0 if it is not there."""
+        full = self._full(path)
+        try:
+            return self._look("count in", path, partial(self._calls.count_directories, full))
+        except NotFound:
+            return 0
+
     def open(self, path: str) -> FileReader:
         """Open a closed file for reading; raises NotFound."""
         full = self._full(path)
@@ -135,17 +148,23 @@ class HdfsAccess:
             raise NotApplied(f"the store of {self.base!r} is closed", path=self.base)
         return f"{self._root}/{path}" if path else self._root or "/"
 
-    def _use(self, doing: str, path: str, writer: RawFileWriter, work: Callable[[], None]) -> None:
+    def _use(self, doing: str, path: str, writer: RawFileWriter, work: Callable[[], None], *, repeats: bool) -> None:
         # An open file that was given up would keep its lease for as long as this process lives.
-        self._change(doing, path, work, lambda _: self._calls.close(writer))
+        self._change(doing, path, work, lambda _: self._calls.close(writer), repeats=repeats)
 
     def _look(self, doing: str, path: str, work: Callable[[], Result]) -> Result:
-        return self._run(doing, path, work, None, reads=True)
+        return self._run(doing, path, work, None, reads=True, repeats=True)
 
     def _change(
-        self, doing: str, path: str, work: Callable[[], Result], on_late: Callable[[Result], object] | None = None
+        self,
+        doing: str,
+        path: str,
+        work: Callable[[], Result],
+        on_late: Callable[[Result], object] | None = None,
+        *,
+        repeats: bool = True,
     ) -> Result:
-        return self._run(doing, path, work, on_late, reads=False)
+        return self._run(doing, path, work, on_late, reads=False, repeats=repeats)
 
     def _run(
         self,
@@ -155,6 +174,7 @@ class HdfsAccess:
         on_late: Callable[[Result], object] | None,
         *,
         reads: bool,
+        repeats: bool,
     ) -> Result:
         backoff = Backoff(self.options.call_timeout_s)
         while True:
@@ -163,11 +183,11 @@ class HdfsAccess:
             except CallTimedOut:
                 raise timed_out(doing, self.shown(path), self.options.call_timeout_s, reads=reads) from None
             except NotReady:
-                if not backoff.pause():
+                if not repeats or not backoff.pause():
                     raise
             except PartfileError:
                 raise
             except Exception as error:
-                if verdict_of(error) is Verdict.UNREADY and backoff.pause():
+                if repeats and verdict_of(error) is Verdict.UNREADY and backoff.pause():
                     continue
                 raise error_of(error, doing, self.shown(path), reads=reads) from error

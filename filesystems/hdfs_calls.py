@@ -113,6 +113,11 @@ class HdfsCalls:
         """What is directly in a directory."""
         return [_status(status) for status in self._client.list_status(path)]
 
+    def count_directories(self, path: str) -> int:
+        """How many directories are below one, at any depth."""
+        # HDFS counts the one it is asked about as well, and none where that is a file.
+        return max(0, self._client.get_content_summary(path).directory_count - 1)
+
     def open(self, path: str) -> FileReader:
         """Open a closed file for reading."""
         this_process().wait_for_inherited_connections()

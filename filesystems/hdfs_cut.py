@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
 from partfile.filesystems.hdfs_files import create_whole, read_whole
+from partfile.filesystems.hdfs_lease import close_durable
 from partfile.filesystems.part_errors import part_conflict, part_too_short
 from partfile.filesystems.part_names import with_fresh_token
 
@@ -91,7 +92,7 @@ def _copy_prefix(access: HdfsAccess, handle: PartHandle) -> PartHandle:
             data = access.read(reader, offset, count, source)
             access.write(writer, memoryview(data), target)
         access.sync(writer, target)
-        access.close_file(writer, target)
+        close_durable(access, writer, target)
     except BaseException:
         # Nobody but this call knows the name of the copy.
         with suppress(StoreError):

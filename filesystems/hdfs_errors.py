@@ -37,6 +37,8 @@ class Verdict(Enum):
     """This user may not."""
     FULL = auto()
     """A quota or the DataNodes have no room."""
+    ERASURE_CODED = auto()
+    """The directory is erasure coded, where nothing can be synced or appended to."""
     REFUSED = auto()
     """It will never do this."""
     MISCONFIGURED = auto()
@@ -74,6 +76,8 @@ _JAVA_CLASSES = {
 
 _PLAIN_IO_EXCEPTIONS = (
     ("minReplication nodes", Verdict.FULL),
+    # It has fewer DataNodes than the policy needs.
+    ("required nodes for", Verdict.ERASURE_CODED),
     ("must both be directories", Verdict.TAKEN),
     ("sufficiently replicated yet", Verdict.UNREADY),
 )
@@ -89,6 +93,11 @@ _OWN_ERRORS = {
     "NoSASLMechanism": Verdict.DENIED,
 }
 """Errors that hdfs-native makes itself."""
+
+_UNREPORTED_BLOCK = 'OperationFailed("Failed to complete file in time")'
+"""A close whose last block no DataNode has reported to the NameNode yet, as after a restart of the NameNode: all bytes
+are where they belong."""
+_NOT_WHERE_ERASURE_CODED = "not supported for erasure-coded files"
 
 _JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')
 _OWN_ERROR = re.compile(r"^(\w+)")
@@ -107,6 +116,10 @@ _MEANINGS = {
     Verdict.UNREADY: _Meaning(NotReady, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
     Verdict.DENIED: _Meaning(NotApplied, "Give this user the permission, or log in: see kerberos_principal and user."),
     Verdict.FULL: _Meaning(NotApplied, "Free space, raise the quota or add a DataNode; the job can then be restarted."),
+    Verdict.ERASURE_CODED: _Meaning(
+        NotApplied,
+        "Erasure-coded files cannot be synced: hdfs ec -setPolicy -replicate -path BASE; the same for checkpoint_dir.",
+    ),
     Verdict.REFUSED: _Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
     Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),
@@ -124,11 +137,19 @@ def verdict_of(error: Exception) -> Verdict:
     text = str(error)
     java = _JAVA_ERROR.match(text)
     if java is None:
-        own = _OWN_ERROR.match(text)
-        return _OWN_ERRORS.get(own.group(1), Verdict.UNKNOWN) if own else Verdict.UNKNOWN
+        return _own_verdict(text)
     if java.group(1) == "IOException":
         return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
     return _JAVA_CLASSES.get(java.group(1), Verdict.UNKNOWN)
+
+
+def _own_verdict(text: str) -> Verdict:
+    if text == _UNREPORTED_BLOCK:
+        return Verdict.UNREADY
+    if _NOT_WHERE_ERASURE_CODED in text:
+        return Verdict.ERASURE_CODED
+    own = _OWN_ERROR.match(text)
+    return _OWN_ERRORS.get(own.group(1), Verdict.UNKNOWN) if own else Verdict.UNKNOWN
 
 
 def error_of(error: Exception, doing: str, path: str, *, reads: bool) -> PartfileError:

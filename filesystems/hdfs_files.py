@@ -13,6 +13,7 @@ from partfile.filesystems.errors import (
     OutcomeUnknown,
     StoreError,
 )
+from partfile.filesystems.hdfs_lease import close_durable
 from partfile.filesystems.part_names import split_path
 from partfile.filesystems.tokens import new_token
 
@@ -46,7 +47,7 @@ def _write_whole(access: HdfsAccess, path: str, data: bytes) -> None:
     if data:
         access.write(writer, memoryview(data), path)
         access.sync(writer, path)
-    access.close_file(writer, path)
+    close_durable(access, writer, path)
 
 
 def _drop(access: HdfsAccess, temporary: str) -> None:
@@ -103,8 +104,8 @@ def delete_one(access: HdfsAccess, path: str) -> None:
 def delete_flat(access: HdfsAccess, path: str) -> None:
     """Delete a directory and the files directly in it; absent counts as done."""
     split_path(path)
-    inside = access.list_status(path)
-    deeper = [status.name for status in inside if status.is_directory]
+    # Counted rather than listed: a checkpoint has a file for each of its subtasks.
+    deeper = access.count_directories(path)
     if deeper:
-        raise NotApplied(f"{access.shown(path)!r} holds the directory {deeper[0]!r}", path=path)
+        raise NotApplied(f"{access.shown(path)!r} holds {deeper} directories", path=path)
     access.delete(path, recursive=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.backoff import Backoff
-from partfile.filesystems.errors import LeaseUnavailable, NotApplied
+from partfile.filesystems.errors import LeaseUnavailable, NotApplied, NotFound, OutcomeUnknown, StoreError
 
 if TYPE_CHECKING:
+    from hdfs_native._internal import RawFileWriter
+
     from partfile.filesystems.hdfs_access import HdfsAccess
 
 
@@ -17,10 +19,42 @@ def recover_lease(access: HdfsAccess, path: str) -> None:
     Raises:
         NotFound: The file is gone.
         NotApplied: HDFS has not closed it within ``lease_timeout_s``.
+        OutcomeUnknown: HDFS has not answered within it.
     """
-    # Asked for once: asking again can begin a recovery anew that is about to end (FLINK-18592).
-    if not access.recover_lease(path):
+    if not _ask(access, path):
         _wait_until_closed(access, path, access.options.lease_timeout_s)
+
+
+def _ask(access: HdfsAccess, path: str) -> bool:
+    """Ask for the recovery; whether the file is closed already.
+
+    Once, since asking again can begin a recovery anew that is about to end (FLINK-18592); again only where the answer
+    was lost, and with it perhaps the NameNode that was asked.
+    """
+    backoff = Backoff(access.options.lease_timeout_s)
+    while True:
+        try:
+            return access.recover_lease(path)
+        except OutcomeUnknown:
+            if not backoff.pause():
+                raise
+
+
+def close_durable(access: HdfsAccess, writer: RawFileWriter, path: str) -> None:
+    """Close a file that nobody else writes and whose every byte that counts is durable.
+
+    Where the NameNode was away or not ready at that moment, HDFS itself closes it, by recovering its lease.
+
+    Raises:
+        NotFound, LeaseUnavailable: The file or its lease was taken away before.
+        NotApplied: HDFS has not closed it within ``lease_timeout_s``.
+    """
+    try:
+        access.close_file(writer, path)
+    except (NotFound, LeaseUnavailable):
+        raise
+    except StoreError:
+        recover_lease(access, path)
 
 
 def _wait_until_closed(access: HdfsAccess, path: str, timeout_s: float) -> None:

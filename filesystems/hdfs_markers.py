@@ -34,6 +34,7 @@ class HdfsMarkers:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._held: dict[str, RawFileWriter] = {}
+        self._refused: set[str] = set()
 
     def hold(self, path: str) -> bool:
         """Hold the marker, making it if need be; see ``MetadataStore.hold_marker``."""
@@ -82,7 +83,8 @@ class HdfsMarkers:
 
     def _take(self, path: str) -> RawFileWriter | None:
         """Open the marker; None if somebody else has it open, and not only to look whether it is held."""
-        backoff = Backoff(_LOOKERS_ARE_GONE_AFTER_S)
+        # Whoever stayed longer once is a holder; each batch of a minute asks for what a driver that died had.
+        backoff = Backoff(0 if path in self._refused else _LOOKERS_ARE_GONE_AFTER_S)
         while True:
             try:
                 return self._access.append(path)
@@ -91,4 +93,5 @@ class HdfsMarkers:
                     return self._access.create(path)
             except LeaseUnavailable:
                 if not backoff.pause():
+                    self._refused.add(path)
                     return None

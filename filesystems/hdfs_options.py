@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
 _RETRY_PAUSE_MAX_MS = 2000
 
+COORDINATOR_OPTIONS = frozenset({"http_address", "delegation_token", "ca_file", "truncate_timeout_s"})
+"""Options for cutting parts, which coordinators do and tasks never."""
+
 
 class HdfsOptions(BaseModel):
     """Options of the HDFS client. All have defaults: a cluster is found through ``HADOOP_CONF_DIR`` or the URL."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     config: dict[str, str] = Field(default_factory=dict, repr=False)
     """Hadoop properties for hdfs-native; they win over the files in ``HADOOP_CONF_DIR``."""

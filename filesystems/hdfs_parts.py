@@ -26,12 +26,11 @@ _MAX_ATTEMPTS = 10
 
 
 class _Job(NamedTuple):
-    """One settle or publish: what is asked for, and whether the part has its sidecar already."""
+    """One settle or publish: what is asked for."""
 
     handle: PartHandle
     cut: Cut
     is_publish: bool
-    is_noted: bool
 
 
 def settle_part(access: HdfsAccess, handle: PartHandle, cut: Cut) -> PartHandle:
@@ -62,19 +61,20 @@ def discard_part(access: HdfsAccess, handle: PartHandle) -> bool:
 
 
 def _commit(access: HdfsAccess, handle: PartHandle, cut: Cut, *, is_publish: bool) -> PartHandle:
-    job = _Job(handle, cut, is_publish, is_noted=check_sidecar(access, handle))
+    # Nothing is looked at before it is acted upon: each of these calls says itself whether there is anything to do.
+    job = _Job(handle, cut, is_publish)
     misses = 0
     for _ in range(_MAX_ATTEMPTS):
         # A name that vanishes meanwhile is looked for again.
         with suppress(NotFound):
             return _commit_pending(access, job)
-        finished = access.status(handle.path_of(handle.name))
-        if finished is not None:
-            _accept_finished(job, finished)
-            return handle
         try:
             rename_staged(access, handle.path_of(handle.in_progress), handle.path_of(handle.pending))
         except NotFound:
+            finished = access.status(handle.path_of(handle.name))
+            if finished is not None:
+                _accept_finished(access, job, finished)
+                return handle
             # It may have moved between two looks.
             misses += 1
             if misses > 1:
@@ -91,16 +91,20 @@ def _commit_pending(access: HdfsAccess, job: _Job) -> PartHandle:
     status = access.status(path)
     if status is None:
         raise NotFound(f"{path!r} has moved", path=path)
+    if status.length_bytes == handle.valid_length and job.is_publish:
+        # Without a look for a sidecar: whoever makes one leaves the tail that it is about (S4: no other has this name).
+        return _finish(access, job, handle)
+    finished = access.status(handle.path_of(handle.name))
+    if finished is not None:
+        _accept_finished(access, job, finished)
+        return handle
     if status.length_bytes < handle.valid_length:
         raise part_too_short(handle, status.length_bytes)
-    if not job.is_publish:
-        finished = access.status(handle.path_of(handle.name))
-        if finished is not None:
-            _accept_finished(job, finished)
-            return handle
     staged = handle
-    if status.length_bytes > handle.valid_length and not (job.is_noted and job.cut == "valid-length"):
-        staged = cut_pending(access, handle, job.cut)
+    if status.length_bytes > handle.valid_length:
+        is_noted = check_sidecar(access, handle)
+        if not (is_noted and job.cut == "valid-length"):
+            staged = cut_pending(access, handle, job.cut)
     return _finish(access, job, staged) if job.is_publish else staged
 
 
@@ -113,21 +117,21 @@ def _finish(access: HdfsAccess, job: _Job, staged: PartHandle) -> PartHandle:
         finished = access.status(final_path)
         if finished is None:
             raise
-        _accept_finished(job, finished)
+        _accept_finished(access, job, finished)
     except (NotFound, OutcomeUnknown):
         # Renamed by a call whose reply was lost, or by a rival; the final name tells.
         finished = access.status(final_path)
         if finished is None or access.status(path) is not None:
             raise
-        _accept_finished(job, finished)
+        _accept_finished(access, job, finished)
     return job.handle
 
 
-def _accept_finished(job: _Job, finished: HdfsStatus) -> None:
+def _accept_finished(access: HdfsAccess, job: _Job, finished: HdfsStatus) -> None:
     """Check that the finished file is ours. Staged files that are left are others, for the cleaner."""
     handle, path = job.handle, job.handle.path_of(job.handle.name)
     if finished.is_directory:
         raise part_conflict(handle, f"{path!r} is a directory")
-    length = finished.length_bytes
-    if length != handle.valid_length and not (job.is_noted and length > handle.valid_length):
+    length, is_noted = finished.length_bytes, check_sidecar(access, handle)
+    if length != handle.valid_length and not (is_noted and length > handle.valid_length):
         raise part_conflict(handle, f"{path!r} is there with {length} bytes, the checkpoint says {handle.valid_length}")

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import AlreadyExists, LeaseUnavailable, NotApplied, NotFound, StoreError
+from partfile.filesystems.hdfs_lease import close_durable
 from partfile.filesystems.hdfs_names import rename_staged
 from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
 
@@ -136,7 +137,7 @@ class HdfsPartStream:
         except NotFound as error:
             raise part_refused(handle, _GONE) from error
         self._is_closed = True
-        self._access.close_file(self._writer, self._path)
+        close_durable(self._access, self._writer, handle.path_of(handle.pending))
         return handle
 
     def close(self) -> None:
@@ -144,15 +145,14 @@ class HdfsPartStream:
         if self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
-        try:
-            self._access.close_file(self._writer, self._path)
-        except (NotFound, LeaseUnavailable):
-            # Whoever has the file or its lease by now, it is not this process.
-            return
-        except StoreError:
-            # After a failure that was reported there is nothing to add: the coordinator takes the lease by itself.
+        # Whoever has the file or its lease by now, if somebody has, it is not this process.
+        with suppress(NotFound, LeaseUnavailable):
             if not self._failure:
-                raise
+                close_durable(self._access, self._writer, self._path)
+                return
+            # After a failure that was reported there is nothing to add: the coordinator takes the lease by itself.
+            with suppress(StoreError):
+                self._access.close_file(self._writer, self._path)
 
     @contextmanager
     def _leased(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hadoop_configuration import read_configuration
+from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.s3_url import SCHEMES, S3Url
@@ -80,6 +81,8 @@ def _service(url: str) -> tuple[str, str]:
     scheme = match.group(1).lower() if match else "file"
     if match is None or scheme == "file":
         return "file", ""
+    if _is_hdfs(url):
+        return scheme, _hdfs_of(url)
     rest = url[match.end() :]
     return scheme, rest[2:].partition("/")[0].lower() if rest.startswith("//") else ""
 
@@ -91,6 +94,15 @@ def check_url(url: str) -> None:
         ConfigError: The scheme is not supported, or the URL names another host or is relative.
     """
     _Place.of(url)
+
+
+def options_of_tasks(url: str, storage_options: Mapping[str, object]) -> dict[str, object]:
+    """What of ``storage_options`` a process needs that writes parts below ``url`` and never cuts one.
+
+    The rest stays with the coordinator: of HDFS the way to the NameNode's web server, and the secret it asks for.
+    """
+    mine = COORDINATOR_OPTIONS if _is_hdfs(url) else frozenset[str]()
+    return {name: value for name, value in storage_options.items() if name not in mine}
 
 
 def local_path(url: str) -> str:
@@ -149,8 +161,7 @@ class _Place(NamedTuple):
     @classmethod
     def of(cls, url: str) -> _Place:
         if _is_hdfs(url):
-            parsed = HdfsUrl.of(url)
-            return cls(f"hdfs://{parsed.file_system or _default_file_system()}", PurePosixPath(parsed.path))
+            return cls(f"hdfs://{_hdfs_of(url)}", PurePosixPath(HdfsUrl.of(url).path))
         if _is_s3(url):
             place = S3Url.of(url)
             return cls(f"s3://{place.bucket}", PurePosixPath("/", place.prefix))
@@ -170,8 +181,11 @@ def _scheme_of(url: str) -> str:
     return match.group(1).lower() if match else ""
 
 
-def _default_file_system() -> str:
-    """Where ``hdfs:///path`` leads: the authority of ``fs.defaultFS``, empty if that is no HDFS."""
+def _hdfs_of(url: str) -> str:
+    """The authority of an HDFS URL in one spelling; without one that of ``fs.defaultFS``, empty if that is no HDFS."""
+    named = HdfsUrl.of(url).file_system
+    if named:
+        return named
     default = read_configuration(os.environ).value("fs.defaultFS")
     return HdfsUrl.of(default).file_system if _is_hdfs(default) else ""
 

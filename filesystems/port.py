@@ -142,6 +142,10 @@ class Capabilities(Persisted):
     nowhere, one handle can be resumed once, and a finished file tells whose it is."""
     exclusive_create: bool = True
     """Of several who create one metadata file, one succeeds. Else two coordinators are detected, not prevented."""
+    persist_threads: Annotated[int, Field(ge=1)] = 1
+    """Parts that a task does well to persist, resume and close at the same time: more than 1 where that is waiting."""
+    publish_threads: Annotated[int, Field(ge=1)] = 8
+    """Parts that a coordinator does well to publish at the same time, unless the user says otherwise."""
 
 
 class StoredFile(Persisted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -10,6 +11,8 @@ from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.opening import local_path
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ def open_for_reading(
 
     Args:
         url: A plain path or ``file:`` URL, as a sink takes it, or a URL of any file system that fsspec knows.
-        storage_options: What its client in fsspec needs; none for local files.
+        storage_options: What its client in fsspec needs; none for local files; for HDFS what a sink takes.
 
     Returns:
         The file system and the path in it.
@@ -44,6 +47,8 @@ def open_for_reading(
                 hint="Leave storage_options out, or check the URL.",
             )
         return LocalFileSystem(), os.path.realpath(local_path(url))
+    if scheme == "hdfs":
+        return _open_hdfs(url, storage_options)
     try:
         file_system, path = fsspec.core.url_to_fs(url, **(storage_options or {}))
     except (ImportError, ValueError, TypeError) as error:
@@ -52,3 +57,13 @@ def open_for_reading(
             hint="Install its client (partfile[hdfs], partfile[s3], ...), and check the scheme and storage_options.",
         ) from error
     return file_system, path
+
+
+def _open_hdfs(url: str, storage_options: Mapping[str, object] | None) -> tuple[AbstractFileSystem, str]:
+    # Only who opens such a URL needs the package.
+    if find_spec("hdfs_native") is None:
+        raise ConfigError(f"{url!r} needs the package hdfs-native", hint="pip install 'partfile[hdfs]'")
+    from partfile.filesystems.hdfs_reading import HdfsReading  # noqa: PLC0415
+
+    place = HdfsUrl.of(url)
+    return HdfsReading(place, HdfsOptions.of(storage_options)), place.path

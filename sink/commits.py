@@ -19,7 +19,8 @@ class CommitSettings:
 
     rolling: RollingPolicy
     cut: Cut
-    publish_threads: int
+    publish_threads: int | None
+    """None takes what suits the store."""
     accept_missing: bool
     retained_checkpoints: int
     writer: str

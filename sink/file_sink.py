@@ -24,7 +24,7 @@ class FileSink:
     """A transactional sink: every row of the stream ends up in exactly one finished part file, whatever crashes.
 
     Args:
-        base: Where finished files go: a local path or ``file://`` URL.
+        base: Where finished files go: a local path, a ``file://`` or an ``hdfs://`` URL.
         uid: Stable name of the sink. Its checkpoints live in ``{base}/_partfile/{uid}`` unless ``checkpoint_dir`` says
             otherwise; two queries must not share one.
         format: ``text``, ``json``, ``csv`` or ``parquet``, or a Format of your own.

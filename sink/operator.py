@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from partfile.bucketers.split import split
 from partfile.filesystems.errors import LeaseUnavailable, PartfileError
 from partfile.filesystems.tokens import new_token
 from partfile.sink import lifecycle
 from partfile.sink.active_part import ActivePart
+from partfile.sink.concurrently import for_each
 from partfile.sink.lifecycle import Action
 from partfile.sink.naming import PartNumber
 from partfile.sink.row_layout import RowLayouts
@@ -18,7 +19,7 @@ from partfile.sink.states import OpenPart, PendingPart, SubtaskSnapshot
 from partfile.writers.port import RowFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from partfile.writers.port import EncodedRows, Format
 
 Key = tuple[str, str]
+Result = TypeVar("Result")
 ROWS_A_RUN = 16
 
 
@@ -142,12 +144,10 @@ class SinkOperator:
             LeaseUnavailable: A part was taken away from under its name (S2).
             StoreError: A part could not be made durable; close the operator.
         """
-        for key in list(self._active):
-            part = self._active[key]
-            if self._description.format.appendable:
+        if self._description.format.appendable:
+            for part in self._active.values():
                 part.flush()
-            if self._at_checkpoint(part) is Action.ROLL:
-                self._roll(key)
+        self._roll(key for key, part in list(self._active.items()) if self._at_checkpoint(part) is Action.ROLL)
         stay, over = lifecycle.due(self._assigned.values(), self._description.rolling, self._now_ms)
         self._rolled += [(part, False) for part in over]
         self._assigned = {part.key: part for part in stay}
@@ -156,7 +156,7 @@ class SinkOperator:
             for part, abandoned in self._rolled
         ]
         self._rolled = []
-        persisted = [part.persist() for part in self._active.values()]
+        persisted = self._each(ActivePart.persist, self._active.values())
         return SubtaskSnapshot(
             subtask=self.context.subtask,
             open=(*persisted, *self._assigned.values()),
@@ -170,15 +170,15 @@ class SinkOperator:
 
     def roll_all(self) -> None:
         """Close every open part: the end of the input."""
-        for key in list(self._active):
-            self._roll(key)
+        self._roll(list(self._active))
         self._rolled += [(part, False) for part in self._assigned.values()]
         self._assigned = {}
 
     def close(self) -> None:
         """Release every part. Deletes nothing and persists nothing; may be called twice."""
-        while self._active:
-            self._active.popitem()[1].close()
+        parts = list(self._active.values())
+        self._active.clear()
+        self._each(ActivePart.close, parts)
 
     @property
     def bytes_written(self) -> int:
@@ -197,11 +197,10 @@ class SinkOperator:
         key = (bucket, layout.fingerprint)
         part = self._active.get(key)
         if part is not None and lifecycle.before_rows(part.progress, self._description.rolling) is Action.ROLL:
-            self._roll(key)
+            self._roll([key])
             part = None
         if part is None:
-            for victim in lifecycle.beyond_cap(list(self._active), self._description.max_open_parts - 1):
-                self._roll(victim)
+            self._roll(lifecycle.beyond_cap(list(self._active), self._description.max_open_parts - 1))
             part = self._active[key] = self._resume(key, layout) or self._create(bucket, layout)
         self._active.move_to_end(key)
         return part
@@ -243,13 +242,16 @@ class SinkOperator:
         )
         return ActivePart(self._store.create(handle), self._description.format, layout.schema, fresh)
 
-    def _roll(self, key: Key) -> None:
-        part = self._active.pop(key)
+    def _roll(self, keys: Iterable[Key]) -> None:
+        parts = [self._active.pop(key) for key in keys]
         try:
-            self._rolled.append((part.close_for_commit(), False))
-            self._closed_bytes += part.added_bytes
+            self._rolled += [(closed, False) for closed in self._each(ActivePart.close_for_commit, parts)]
+            self._closed_bytes += sum(part.added_bytes for part in parts)
         finally:
-            part.close()
+            self._each(ActivePart.close, parts)
+
+    def _each(self, work: Callable[[ActivePart], Result], parts: Iterable[ActivePart]) -> list[Result]:
+        return for_each(work, list(parts), self._store.capabilities.persist_threads, "partfile-persist")
 
 
 def encoded_by_bucket(encoded: EncodedRows, slices: Sequence[Slice]) -> Iterator[tuple[str, int, bytes | memoryview]]:

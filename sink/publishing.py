@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import PartMissing, StoreError
+from partfile.sink.concurrently import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,14 +23,14 @@ class Publisher:
     Args:
         store: Where the parts are.
         cut: How a part that is longer than its valid length is cut.
-        threads: Parts published at the same time, at least 1.
+        threads: Parts published at the same time, at least 1; None takes what suits the store.
         accept_missing: Give a part up that is gone, with a line in the log, instead of stopping.
     """
 
-    def __init__(self, store: PartStore, cut: Cut, threads: int, *, accept_missing: bool = False) -> None:
+    def __init__(self, store: PartStore, cut: Cut, threads: int | None, *, accept_missing: bool = False) -> None:
         self._store = store
         self._cut = cut
-        self._threads = threads
+        self._threads = threads or store.capabilities.publish_threads
         self._accept_missing = accept_missing
 
     def publish(self, parts: Sequence[PendingPart]) -> tuple[PendingPart, ...]:
@@ -43,11 +43,7 @@ class Publisher:
             PartMissing: A part that the checkpoint vouches for is gone; the others have been published.
             CommitConflict: Foreign bytes stand in the place of one; the others have been published.
         """
-        if self._threads == 1 or len(parts) <= 1:
-            failures = [self._attempt(part) for part in parts]
-        else:
-            with ThreadPoolExecutor(min(self._threads, len(parts)), "partfile-publish") as pool:
-                failures = list(pool.map(self._attempt, parts))
+        failures = for_each(self._attempt, parts, self._threads, "partfile-publish")
         for failure in failures:
             if failure is not None and not isinstance(failure, StoreError):
                 raise failure

@@ -32,7 +32,9 @@ class Runtime:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
         try:
-            self.storage = open_storage(settings.checkpoints, job, settings.storage_options, opener=settings.open_store)
+            self.storage = open_storage(
+                settings.checkpoints, job, settings.checkpoint_options, opener=settings.open_store
+            )
         except BaseException:
             self.store.close()
             raise

@@ -15,7 +15,7 @@ from partfile.bucketers.escaping import is_safe_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.opening import open_store, path_inside
+from partfile.filesystems.opening import open_store, options_for, path_inside
 from partfile.filesystems.port import STATE_DIRECTORY, Cut, Store
 from partfile.sink.admission import AdmissionRules
 from partfile.sink.clock import Clock, system_clock_ms
@@ -43,7 +43,7 @@ class SinkSettings(Options):
     """Options of a sink."""
 
     base: str
-    """Where finished files go: a local path, ``file://``, later ``hdfs://``, or ``s3://``."""
+    """Where finished files go: a local path, ``file://``, ``hdfs://`` or ``s3://``."""
     uid: str
     """Stable name of the sink; its checkpoints are found by it. Changing it starts from nothing."""
     format: Format
@@ -80,8 +80,8 @@ class SinkSettings(Options):
     """Completed checkpoints that are kept."""
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled."""
-    publish_threads: int = Field(default=8, ge=1)
-    """Parts published at the same time."""
+    publish_threads: int | None = Field(default=None, ge=1)
+    """Parts published at the same time; None takes what suits the store: 8, and 64 on HDFS, where that is waiting."""
     accept_missing: bool = False
     """Give parts up that a checkpoint vouches for and that are gone: their rows are lost to this base path. For one
     run, once it is known why; for instance because a consumer moved finished files before all were published."""
@@ -150,6 +150,11 @@ class SinkSettings(Options):
     def checkpoint_url(self) -> str:
         """The directory that holds the directories of the uids."""
         return self.checkpoint_dir or f"{self.base.rstrip('/')}/{STATE_DIRECTORY}"
+
+    @property
+    def checkpoint_options(self) -> Mapping[str, object]:
+        """What the store of the checkpoints is opened with."""
+        return options_for(self.checkpoint_url, self.base, self.storage_options)
 
     @property
     def checkpoints(self) -> StorageSettings:

@@ -72,8 +72,8 @@ class Chain:
 
     def _look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None] | DamagedEnd:
         for _ in range(MAX_START_ATTEMPTS):
-            ids = self._storage.list_links()
-            lost = self._lost_after(ids[-1] if ids else 0)
+            ids, published = self._storage.list_ids()
+            lost = self._lost_after(ids[-1] if ids else 0, published)
             try:
                 if lost is not None:
                     raise self._deleted(lost)
@@ -187,11 +187,11 @@ class Chain:
                 checkpoint_id=newest,
             )
 
-    def _lost_after(self, newest: int) -> int | None:
+    def _lost_after(self, newest: int, published: Sequence[int]) -> int | None:
         """The id of a link beyond the newest one that was deleted: its parts are there, and would come again (S12)."""
-        lost = [number for number in self._storage.list_published_without_link() if number > newest]
+        lost = [number for number in published if number > newest]
         # Subsumption deletes a link before its mark, but never the newest: whoever went on since has left one above.
-        return lost[-1] if lost and lost[-1] > max(self._storage.list_links(), default=0) else None
+        return lost[-1] if lost and lost[-1] > self._storage.newest_linked_id() else None
 
     def _deleted(self, checkpoint_id: int) -> SnapshotCorrupt:
         return SnapshotCorrupt(
@@ -274,7 +274,7 @@ class Chain:
         newest: then the chain has gone on above both.
         """
         try:
-            return self._storage.list_links()[-1:] == [link.checkpoint_id]
+            return self._storage.newest_linked_id() == link.checkpoint_id
         except NotApplied as error:
             raise _undecided(link) from error
 

@@ -11,7 +11,7 @@ MAX_CHECKPOINT_ID = 10**15
 MAX_IDS_AHEAD = 1000
 """Ids beyond the newest link that may be triggered, and that the next start may have to close."""
 METADATA = "_metadata"
-_PUBLISHED = "_published"
+PUBLISHED = "_published"
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]{0,17})")
 
 
@@ -27,7 +27,7 @@ def metadata_path(checkpoint_id: int) -> str:
 
 def published_path(checkpoint_id: int) -> str:
     """The file that says that every part of the checkpoint has its final name."""
-    return f"{checkpoint_directory(checkpoint_id)}/{_PUBLISHED}"
+    return f"{checkpoint_directory(checkpoint_id)}/{PUBLISHED}"
 
 
 def state_path(directory: str, token: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotFound, SnapshotCorrupt
 from partfile.filesystems.memory import MemoryMetadataStore
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from partfile.snapshot.stream_factory import CheckpointStreamFactory
 
 _LINK_SCHEMA = "checkpoint"
+
+
+class ListedIds(NamedTuple):
+    """The ids of a job, each list ascending."""
+
+    linked: list[int]
+    """Those with a link."""
+    published_without_link: list[int]
+    """Those whose parts have been published and whose link is gone."""
 
 
 class CheckpointStorage:
@@ -126,25 +135,31 @@ class CheckpointStorage:
 
     def list_links(self) -> list[int]:
         """The ids that have a link, ascending. Lists the job's directory, which retention bounds."""
-        ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
-        # Not whether a file is there: a directory in its place takes the name as well, and must be told.
-        return sorted(
-            number
-            for number in ids
-            if number is not None
-            and layout.METADATA in self.store.list_names(self.path(layout.checkpoint_directory(number)))
-        )
+        return self.list_ids().linked
 
-    def list_published_without_link(self) -> list[int]:
-        """The ids whose parts have been published and whose link is gone, ascending."""
+    def list_ids(self) -> ListedIds:
+        """The ids that have a link, and those that lost it. Lists the job's directory and those of its checkpoints."""
+        found = ListedIds([], [])
+        for number in self._ids():
+            names = self._names_of(number)
+            if layout.METADATA in names:
+                found.linked.append(number)
+            elif layout.PUBLISHED in names:
+                found.published_without_link.append(number)
+        return found
+
+    def newest_linked_id(self) -> int:
+        """The highest id that has a link, 0 if none has. Lists the job's directory and, as a rule, one in it."""
+        ids = reversed(self._ids())
+        return next((number for number in ids if layout.METADATA in self._names_of(number)), 0)
+
+    def _ids(self) -> list[int]:
         ids = [layout.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
-        return sorted(
-            number
-            for number in ids
-            if number is not None
-            and self.is_published(number)
-            and not self.store.file_exists(self.path(layout.metadata_path(number)))
-        )
+        return sorted(number for number in ids if number is not None)
+
+    def _names_of(self, checkpoint_id: int) -> list[str]:
+        # Not whether a file is there: a directory in its place takes the name as well, and must be told.
+        return self.store.list_names(self.path(layout.checkpoint_directory(checkpoint_id)))
 
     def mark_published(self, checkpoint_id: int) -> None:
         """Record that every part of the checkpoint has its final name. Idempotent and durable."""

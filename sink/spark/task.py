@@ -68,7 +68,10 @@ class WriteTask:
     batch_time_ms: int
     may_keep: bool
     """Whether parts may stay open as far as the driver knows, which has asked the stores what they can do."""
-    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the parts is opened with."""
+    checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the checkpoints is opened with."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write every row, make it durable, release everything, then acknowledge with one row."""
@@ -76,8 +79,8 @@ class WriteTask:
         if task is None:
             raise PartfileError("a write task runs inside a Spark task only")
         spare_modules_from_collection()
-        with self.open_store(self.base, self.storage_options) as store:
-            storage = open_storage(self.checkpoints, self.job, self.storage_options, opener=self.open_store)
+        with self.open_store(self.base, self.base_options) as store:
+            storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
             with closing(storage.store):
                 yield self._acknowledge(self._write(store, storage, task, batches))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from partfile.bucketers.port import BucketContext
 from partfile.filesystems.errors import PartfileError
+from partfile.filesystems.opening import options_of_tasks
 from partfile.sink.spark.distribution import by_bucket
 from partfile.sink.spark.task import ACKNOWLEDGEMENT, WriteTask, read_acknowledgement
 from partfile.sink.states import SubtaskSnapshot
@@ -53,7 +54,8 @@ def run_write_job(
         chain=coordinator.state.position.chain,
         batch_time_ms=pending.time_ms,
         may_keep=runtime.tasks_may_keep,
-        storage_options=settings.storage_options,
+        base_options=options_of_tasks(settings.base, settings.storage_options),
+        checkpoint_options=options_of_tasks(settings.checkpoint_url, settings.checkpoint_options),
     )
     if hashed is not None:
         context = BucketContext(batch_time_ms=pending.time_ms, on_bad_bucket=settings.on_bad_bucket)

@@ -10,10 +10,13 @@ import hdfs_native
 import pytest
 from hdfs_cluster import HdfsCluster
 from server_process import MissingProgram
+from spark_support import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +49,14 @@ def hdfs_directory(request: pytest.FixtureRequest, hdfs: HdfsCluster) -> str:
 def own_hdfs_directory(request: pytest.FixtureRequest, own_hdfs: HdfsCluster) -> str:
     """The absolute path of an empty directory of this test's own on the HDFS whose servers may be killed."""
     return _new_directory(own_hdfs, request.node.name)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local Spark for all tests of this folder; without any configuration of Hadoop's, URLs say it all."""
+    session = build_session()
+    yield session
+    session.stop()
 
 
 def _new_directory(cluster: HdfsCluster, test: str) -> str:

@@ -132,7 +132,8 @@ def test_plain_exceptions_are_told_apart_by_their_words(text: str, verdict: Verd
     ("text", "verdict"),
     [
         ('DataTransferError("All nodes failed for write")', Verdict.UNKNOWN),
-        ('OperationFailed("Failed to complete file in time")', Verdict.UNKNOWN),
+        ('OperationFailed("Failed to complete file in time")', Verdict.UNREADY),
+        ('OperationFailed("anything else")', Verdict.UNKNOWN),
         ('UnsupportedFeature("hsync of erasure coded files")', Verdict.REFUSED),
         ('InvalidArgument("No NameNode hosts found")', Verdict.MISCONFIGURED),
         ("GSSAPIError(NoCred, 0, no ticket)", Verdict.DENIED),

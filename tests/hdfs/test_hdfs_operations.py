@@ -27,9 +27,10 @@ UNEVEN = {"complete"}
 # A call that fails is counted under its exception: here recoverLease where nothing has the pending name.
 A_BATCH = {"append": 1, "getFileInfo": 2, "fsync": 1, "complete": 1}
 CREATE_AND_COMMIT = {"create": 1, "addBlock": 1, "fsync": 1, "rename2": 1, "complete": 1}
-PUBLISH_PENDING = {"getFileInfo": 2, "recoverLease": 1, "rename2": 1}
-PUBLISH_IN_PROGRESS = {"getFileInfo": 3, "fileNotFoundException": 1, "recoverLease": 1, "rename2": 2}
-PUBLISH_AGAIN = {"getFileInfo": 2, "fileNotFoundException": 1}
+PUBLISH_PENDING = {"getFileInfo": 1, "recoverLease": 1, "rename2": 1}
+PUBLISH_IN_PROGRESS = {"getFileInfo": 1, "fileNotFoundException": 1, "recoverLease": 1, "rename2": 2}
+PUBLISH_AGAIN = {"getFileInfo": 3, "fileNotFoundException": 2}
+DELETE_CHECKPOINT = {"getContentSummary": 1, "delete": 2}
 CREATE_FILE = {"create": 1, "addBlock": 1, "fsync": 1, "complete": 1, "rename2": 1}
 
 
@@ -84,10 +85,10 @@ def test_a_part_over_its_life(store: HdfsStore, asked: Callable[[Callable[[], ob
     assert is_as_promised(found, PUBLISH_AGAIN), found
 
 
-def test_a_pending_part_is_published_by_four(
+def test_a_pending_part_is_published_by_three(
     store: HdfsStore, asked: Callable[[Callable[[], object]], dict[str, int]]
 ) -> None:
-    """The usual case: sidecar, lease, length, name."""
+    """The usual case: lease, length, name."""
     handle = write_part(store, DATA, state="pending")
     found = asked(lambda: store.publish(handle, "auto"))
     assert is_as_promised(found, PUBLISH_PENDING), found
@@ -100,6 +101,21 @@ def test_a_small_file_is_made_by_five_and_read_by_one(
     found = asked(lambda: store.create_file("job/chk-1/_metadata", DATA))
     assert is_as_promised(found, CREATE_FILE), found
     assert asked(lambda: store.read_file("job/chk-1/_metadata", 99)) == {"getBlockLocations": 1}
+
+
+def test_an_old_checkpoint_goes_without_being_listed(
+    store: HdfsStore, asked: Callable[[Callable[[], object]], dict[str, int]]
+) -> None:
+    """Its link first; then its directory, which holds a file for each subtask and no directory."""
+
+    def delete() -> None:
+        store.delete_file("job/chk-1/_metadata")
+        store.delete_directory("job/chk-1")
+
+    for name in ("_metadata", "_published", "state"):
+        store.create_file(f"job/chk-1/{name}", DATA)
+    assert asked(delete) == DELETE_CHECKPOINT
+    assert store.list_names("job") == []
 
 
 def _persisted(stream: PartStream) -> PartHandle:

@@ -224,7 +224,9 @@ def test_a_kill_at_any_call_of_a_publish_is_survived(
         store.delete_directory("day=1")
         handle = write_part(store, DATA, tail=TAIL)
         code = forks.run("publish", handle=handle.model_dump_json(), number=number, **fixed)
-        assert code == -signal.SIGKILL, recorder.names[number - 1]
+        # A truncate is asked about until it is done, which may be sooner than it was the first time.
+        fewest_calls = recorder.count - max(0, recorder.names.count("truncate") - 1)
+        assert code == -signal.SIGKILL or (code == 0 and number > fewest_calls), recorder.names[number - 1]
         store.publish(handle, cut)
         assert finished_bytes(store, handle) == DATA
 

@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from driver_process import Driver
 from spark_support import expected, ids_by_duckdb, write_source
 from watcher import Watcher
 
 pytestmark = pytest.mark.spark
-DRIVER = Path(__file__).parent.parent / "support" / "kill_driver.py"
 KILLS = 25
 
 
-class Driver:
-    """A driver process in a group of its own, so that its JVM and workers die with it."""
-
-    def __init__(self, root: Path, checkpoint: str = "spark", **job: Any) -> None:
-        fixed = {"base": str(root / "out"), "source": str(root / "source"), "checkpoint": str(root / checkpoint)}
-        environment = {**os.environ, "PYTHONPATH": str(DRIVER.parent)}
-        self.process = subprocess.Popen(
-            [sys.executable, str(DRIVER), json.dumps(fixed | job)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-
-    def wait_for(self, word: str) -> str | None:
-        """Read lines until one begins with ``word``; None if the process ended first."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(word):
-                return line.strip()
-        return None
-
-    def kill(self) -> None:
-        """SIGKILL to the driver, its JVM and its workers."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
-
-    def finish(self) -> str:
-        """Wait for the end; returns the last line it said."""
-        out, err = self.process.communicate(timeout=300)
-        assert self.process.returncode == 0, err[-4000:]
-        return out.strip().splitlines()[-1] if out.strip() else ""
+def start_driver(root: Path, checkpoint: str = "spark", **job: Any) -> Driver:
+    """A driver whose stream, checkpoint and output are below one directory."""
+    fixed = {"base": str(root / "out"), "source": str(root / "source"), "checkpoint": str(root / checkpoint)}
+    return Driver(fixed | job)
 
 
 def test_a_driver_killed_25_times_loses_and_doubles_nothing(tmp_path: Path) -> None:
@@ -65,12 +33,12 @@ def test_a_driver_killed_25_times_loses_and_doubles_nothing(tmp_path: Path) -> N
     rows = write_source(tmp_path / "source", 120, rows_a_file=20)
     with Watcher(tmp_path / "out"):
         for _ in range(KILLS):
-            driver = Driver(tmp_path)
+            driver = start_driver(tmp_path)
             for _ in range(chance.randint(1, 3)):
                 assert driver.wait_for("begin") is not None, "the stream ended before all kills; make it longer"
             time.sleep(chance.uniform(0, 0.4))
             driver.kill()
-        assert Driver(tmp_path).finish() == "done"
+        assert start_driver(tmp_path).finish() == "done"
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
 
 
@@ -78,11 +46,11 @@ def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
     """A second driver takes over in the middle: the first one is fenced, and every row is there once."""
     rows = write_source(tmp_path / "source", 30, rows_a_file=20)
     with Watcher(tmp_path / "out"):
-        first = Driver(tmp_path)
+        first = start_driver(tmp_path)
         assert first.wait_for("end 2") is not None
         os.kill(first.process.pid, signal.SIGSTOP)
         shutil.copytree(tmp_path / "spark", tmp_path / "copy")
-        second = Driver(tmp_path, checkpoint="copy")
+        second = start_driver(tmp_path, checkpoint="copy")
         assert second.wait_for("end") is not None
         os.kill(first.process.pid, signal.SIGCONT)
         assert second.finish() == "done"
@@ -98,10 +66,10 @@ def test_a_driver_stopped_at_a_storage_call_is_fenced_later(tmp_path: Path, stop
     """
     rows = write_source(tmp_path / "source", 12, rows_a_file=20)
     with Watcher(tmp_path / "out"):
-        first = Driver(tmp_path, stop_at=stop_at)
+        first = start_driver(tmp_path, stop_at=stop_at)
         wait_until_stopped(first.process.pid)
         shutil.copytree(tmp_path / "spark", tmp_path / "copy")
-        second = Driver(tmp_path, checkpoint="copy")
+        second = start_driver(tmp_path, checkpoint="copy")
         for _ in range(3):
             assert second.wait_for("end") is not None
         os.kill(first.process.pid, signal.SIGCONT)

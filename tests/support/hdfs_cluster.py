@@ -30,6 +30,8 @@ _HEARTBEAT_IS_FRESH_S = 3
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATANODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 _ADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
+_ERASURE_CODING = "org.apache.hadoop.hdfs.tools.ECAdmin"
+_POLICY = "XOR-2-1-1024k"
 _SHELL = "org.apache.hadoop.fs.FsShell"
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LOG_OPTIONS = (
@@ -186,6 +188,11 @@ class HdfsCluster:
             RuntimeError: It failed; the message says how.
         """
         return self._run(_ADMIN, *arguments)
+
+    def erasure_code(self, directory: str) -> None:
+        """Make what is created below a directory from now on erasure coded, over more DataNodes than there are."""
+        self._run(_ERASURE_CODING, "-enablePolicy", "-policy", _POLICY)
+        self._run(_ERASURE_CODING, "-setPolicy", "-path", directory, "-policy", _POLICY)
 
     def create_snapshot(self, directory: str, name: str) -> None:
         """Take a snapshot of a directory, which becomes one that allows snapshots."""

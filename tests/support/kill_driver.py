@@ -2,7 +2,8 @@
 
     python kill_driver.py '{"base": ..., "source": ..., "checkpoint": ..., "master": ..., ...}'
 
-Prints ``begin N`` and ``end N`` for each batch, ``done`` at the end, ``fenced`` if another driver has taken over.
+Prints ``begin N`` and ``end N`` for each batch, ``done`` at the end, ``fenced`` if another driver has taken over. A job
+with ``standby`` gets everything ready that needs no sink, and begins when it reads a line.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hdfs_streams import NotingOpener
 from spark_support import Once, build_session, make_sink, stream
 
 from partfile.filesystems.faults import StopAt, intercept
@@ -19,7 +21,10 @@ from partfile.filesystems.local import LocalStore
 from partfile.filesystems.posix import PosixCalls
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def say(text: str) -> None:
@@ -31,6 +36,8 @@ def say(text: str) -> None:
 def sink_options(job: dict[str, Any]) -> dict[str, Any]:
     """Options of the sink, with the faults the job asks for."""
     options = dict(job.get("options", {}))
+    if "opener_log" in job:
+        options["open_store_in_tasks"] = NotingOpener(Path(job["opener_log"]))
     if "once" in job:
         options["bucketer"] = Once(Path(job["flag"]), job["once"], job["row"])
     if "stop_at" in job:
@@ -39,11 +46,25 @@ def sink_options(job: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def warm_up(spark: SparkSession) -> None:
+    """Start Python workers, and load what every batch needs."""
+
+    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import partfile.sink.spark.task  # noqa: F401, PLC0415 - in the worker
+
+        yield from batches
+
+    spark.range(2, numPartitions=2).mapInArrow(load, "id long").collect()
+
+
 def main() -> None:
     """Run one job to its end."""
     job = json.loads(sys.argv[1])
     spark = build_session(job.get("master", "local[2]"), **job.get("spark", {}))
-    sink = make_sink(Path(job["base"]), **sink_options(job))
+    if job.get("standby"):
+        warm_up(spark)
+        sys.stdin.readline()
+    sink = make_sink(job["base"], **sink_options(job))
 
     def batch(df: DataFrame, batch_id: int) -> None:
         say(f"begin {batch_id}")

@@ -70,7 +70,7 @@ def stream(spark: SparkSession, source: Path, files: int = 1) -> DataFrame:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).json(str(source))
 
 
-def make_sink(base: Path, **options: Any) -> pf.FileSink:
+def make_sink(base: Path | str, **options: Any) -> pf.FileSink:
     """A JSON sink with Hive buckets whose parts roll only at the end."""
     fixed: dict[str, Any] = {"uid": "numbers", "format": "json", "bucketer": pf.HiveBucketer("bucket"), "rolling": LONG}
     return pf.FileSink(base, **(fixed | options))

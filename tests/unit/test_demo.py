@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import random
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +16,15 @@ from hypothesis import strategies as st
 
 from flights import fresh
 from flights_reader import Comparison, compare, files_below
-from flights_supervisor import BatchLog, choose_batches
+from flights_source import FlightsSource
+from flights_supervisor import BatchLog, Job, Supervisor, TheDriver, choose_batches
 
 if TYPE_CHECKING:
-    import random
+    import subprocess
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from flights_supervisor import Victim
 
 ROWS: list[dict[str, object]] = [
     {"flight": 1, "tailnum": "N1"},
@@ -70,7 +78,7 @@ def test_only_finished_files_are_counted(tmp_path: Path) -> None:
 
 def test_a_batch_runs_between_its_offsets_and_its_commit(tmp_path: Path) -> None:
     """Spark's own log says when a driver is inside a batch; its temporary files mean nothing."""
-    log = BatchLog(tmp_path)
+    log = BatchLog(str(tmp_path))
     assert (log.running(), log.committed()) == (None, 0)
     for directory in ("offsets", "commits"):
         (tmp_path / directory).mkdir()
@@ -101,3 +109,63 @@ def test_only_a_demo_of_ours_is_removed(tmp_path: Path) -> None:
     first = fresh(tmp_path / "demo")
     (first / "partfile").mkdir()
     assert not (fresh(tmp_path / "demo") / "partfile").exists()
+
+
+SCRIPT = """
+import pathlib, sys, time
+checkpoint, away = map(pathlib.Path, sys.argv[1:])
+for batch in range(12):
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "commits").mkdir(exist_ok=True)
+    if (checkpoint / "commits" / str(batch)).exists():
+        continue
+    (checkpoint / "offsets" / str(batch)).touch()
+    time.sleep(0.3)
+    if away.exists():
+        away.unlink()
+        sys.exit(1)
+    (checkpoint / "commits" / str(batch)).touch()
+"""
+
+
+class ScriptedJob(Job):
+    """A driver without Spark, which keeps the same books, and gives up when a server is away."""
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The script and where its books are."""
+        return (sys.executable, "-c", SCRIPT, self.checkpoint, str(self.log.with_name("away")))
+
+
+class AServer:
+    """Somebody else than the driver, who is away until that was noticed."""
+
+    name = "server"
+
+    def __init__(self, away: Path) -> None:
+        self._away = away
+
+    def kill(self, driver: subprocess.Popen[bytes]) -> None:
+        """Go away, and let the driver find out."""
+        self._away.touch()
+        os.killpg(driver.pid, signal.SIGCONT)
+
+
+def scripted(tmp_path: Path) -> ScriptedJob:
+    source = FlightsSource(tmp_path / "csv", tmp_path, (1,) * 12, 1)
+    return ScriptedJob("script", source, "nowhere", str(tmp_path / "checkpoint"), tmp_path / "log")
+
+
+def test_a_driver_that_ends_after_a_server_was_killed_is_started_again(tmp_path: Path) -> None:
+    """So is one that was killed itself; both kills are known to have been inside batches, and the stream ends."""
+    victims: list[Victim] = [AServer(tmp_path / "away"), TheDriver()]
+    outcome = Supervisor(scripted(tmp_path), victims, random.Random(0)).run()
+    assert [kill.victim for kill in outcome.kills] == ["server", "driver"]
+    assert (outcome.starts, outcome.batches) == (3, 12)
+
+
+def test_a_driver_that_ends_for_no_reason_ends_the_demo(tmp_path: Path) -> None:
+    """Only a kill excuses it."""
+    (tmp_path / "away").touch()
+    with pytest.raises(SystemExit, match="ended with exit code 1"):
+        Supervisor(scripted(tmp_path), [], random.Random(0)).run()

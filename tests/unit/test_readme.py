@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.sink.admission import AdmissionRules
 from partfile.sink.settings import SinkSettings
 
@@ -75,6 +76,17 @@ def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
     """Each relative link names a file or directory that is there."""
     links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_option_of_hdfs_is_documented_with_its_default() -> None:
+    """docs/HDFS.md has a row for each field of HdfsOptions, and the defaults that are numbers."""
+    text = (ROOT / "docs" / "HDFS.md").read_text()
+    table = text[text.index("| `storage_options` |") : text.index("## Permissions")]
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \|", table, flags=re.MULTILINE))
+    del rows["storage_options"]
+    assert rows.keys() == HdfsOptions.model_fields.keys()
+    numbers = {name: field.default for name, field in HdfsOptions.model_fields.items() if name.endswith("_timeout_s")}
+    assert {name: float(rows[name]) for name in numbers} == numbers
 
 
 def test_every_option_is_documented() -> None:

@@ -32,7 +32,6 @@ class PassedBy(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types.
         return found
 
 
-@pytest.mark.item("BS-19")
 def test_a_sidecar_that_a_listing_passed_by_is_found(tmp_path: Path) -> None:
     """A listing that shows the final name need not show the sidecar that was there before it; the next one does."""
     (tmp_path / "part-0.txt").write_text("valid\ngarbage")

@@ -12,8 +12,6 @@ from partfile.recovery.partitions import partition_names, partition_shape, parti
 from partfile.recovery.text_lines import quoted_lines, records
 from partfile.sink.naming import PartNaming, PartNumber
 
-pytestmark = pytest.mark.item("BS-19")
-
 HANDLE = PartNaming().handle("day=1", PartNumber("0" * 8, 0, 0), suffix=".json", token="0" * 32)
 
 

@@ -34,7 +34,6 @@ def numbered(numbers: Iterable[int]) -> list[str]:
     return [f"row-{number:04d}" for number in numbers]
 
 
-@pytest.mark.item("BS-19")
 def test_an_empty_base_needs_a_schema(tmp_path: Path) -> None:
     """Without a file nobody knows the columns; with a schema there are no rows."""
     long_sink(tmp_path).local().open().close()
@@ -140,7 +139,6 @@ def test_a_format_of_pyarrows_is_taken_with_its_options(tmp_path: Path) -> None:
     assert sorted(pf.read(tmp_path, format=format).to_table()["id"].to_pylist()) == list(range(84))
 
 
-@pytest.mark.item("BS-19")
 def test_other_affixes_of_sidecars_have_to_be_told(tmp_path: Path) -> None:
     """With the sink's affixes the tail is cut; with the default ones nobody can know of the sidecar."""
     seed_with_a_tail(tmp_path, cut="valid-length", naming=pf.PartNaming(valid_length_suffix=".len"))
@@ -150,7 +148,6 @@ def test_other_affixes_of_sidecars_have_to_be_told(tmp_path: Path) -> None:
     assert values(pf.read(tmp_path)) != numbered(range(12))
 
 
-@pytest.mark.item("BS-19")
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [(b"1x", SnapshotCorrupt, "says b'1x', which is no length"), (b"99999", PartMissing, "99999 were committed")],
@@ -185,7 +182,6 @@ def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypat
         pf.read(tmp_path, schema=TEXT)
 
 
-@pytest.mark.item("BS-19")
 def test_a_file_that_was_cut_meanwhile_is_named(tmp_path: Path) -> None:
     """Fewer bytes than the sidecar says are an error, also when they go after the file was listed."""
     write_tree(tmp_path, "csv", None)

@@ -18,7 +18,6 @@ from partfile.recovery.file_formats import arrow_format, codec_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.item("BS-19")
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string(), "bucket": pa.string()})
 TEXT_SCHEMA = pa.schema({"value": pa.string(), "bucket": pa.string()})

@@ -1,14 +1,18 @@
-"""A sink's credentials serve its savepoints beside the base, and are sent nowhere else."""
+"""A sink's credentials serve what lies beside the base, are sent nowhere else, and to tasks only as far as needed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from life_cycle import long_sink
 
+import partfile as pf
+from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.local import LocalStore
+from partfile.filesystems.opening import options_of_tasks
 from partfile.sink import restore_points
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.snapshot.storage import CheckpointStorage
@@ -64,3 +68,36 @@ def test_a_directory_beside_the_base_is_opened_with_its_options(
     with reserved_savepoint(settings, "life", directory) as reserved:
         assert reserved.location.startswith(f"{directory}/savepoint-life-")
     assert seen == [(directory, passed)]
+
+
+OPTIONS = {"user": "u", "http_address": "nn:9870", "delegation_token": "t", "ca_file": "c", "replication": 2}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_dir", "opened_with"),
+    [(None, OPTIONS), ("hdfs://NN:8020/checkpoints", OPTIONS), ("hdfs://other/checkpoints", {}), ("disk", {})],
+)
+def test_checkpoints_beside_the_base_are_opened_with_its_options(
+    tmp_path: Path, checkpoint_dir: str | None, opened_with: dict[str, object]
+) -> None:
+    """Another name of the same HDFS gets them; another HDFS and the local disk do not."""
+    seen: dict[str, Any] = {}
+
+    def opener(url: str, options: Any) -> Any:
+        seen[url] = dict(options)
+        return LocalStore(str(tmp_path / url.replace("://", "-")))
+
+    sink = pf.FileSink(
+        "hdfs://nn/out", uid="u", checkpoint_dir=checkpoint_dir, storage_options=OPTIONS, open_store=opener
+    )
+    with sink.local() as out:
+        out.write(pa.RecordBatch.from_pydict({"id": [1]}))
+    assert seen == {"hdfs://nn/out": OPTIONS, checkpoint_dir or "hdfs://nn/out/_partfile": opened_with}
+
+
+def test_tasks_get_what_writing_needs_alone() -> None:
+    """What only cutting needs stays with the driver; the rest is still a set of options that HDFS takes."""
+    for_tasks = options_of_tasks("hdfs://nn/out", OPTIONS)
+    assert for_tasks == {"user": "u", "replication": 2}
+    assert HdfsOptions.of(for_tasks).http_address is None
+    assert options_of_tasks("s3://bucket/out", OPTIONS) == OPTIONS

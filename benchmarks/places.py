@@ -1,0 +1,94 @@
+"""Where a case writes: a directory on this machine's disk or on HDFS; empty before each run, counted after it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hdfs_cluster import HdfsCluster
+    from hdfs_native import Client
+
+_OF_DATANODES = frozenset(
+    {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "commitBlockSynchronization", "registerDatanode"}
+)
+
+
+class Place(Protocol):
+    """What a run needs of its output's file system."""
+
+    @property
+    def storage_options(self) -> Mapping[str, object]:
+        """What partfile's store needs."""
+
+    def fresh(self, case: str) -> tuple[str, str]:
+        """Empty directories for the output and for Spark's checkpoint of a case."""
+
+    def sizes(self, output: str, suffix: str) -> list[int]:
+        """The sizes of the finished files in the buckets of an output."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlace:
+    """This machine's disk."""
+
+    work: Path
+
+    @property
+    def storage_options(self) -> Mapping[str, object]:
+        """None."""
+        return {}
+
+    def fresh(self, case: str) -> tuple[str, str]:
+        """Empty directories for the output and for Spark's checkpoint of a case."""
+        directory = self.work / case.replace(" ", "-")
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        # What the last case left in the page cache is not this one's to write back: Spark never syncs, partfile does.
+        os.sync()
+        return str(directory / "output"), str(directory / "checkpoint")
+
+    def sizes(self, output: str, suffix: str) -> list[int]:
+        """The sizes of the finished files in the buckets of an output."""
+        files = (self.work / output).glob(f"*/*{suffix}")
+        return [path.stat().st_size for path in files if not path.name.startswith(("_", "."))]
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsPlace:
+    """The HDFS of the tests: one NameNode, one DataNode, two processes on this machine."""
+
+    cluster: HdfsCluster
+    client: Client
+
+    @property
+    def storage_options(self) -> Mapping[str, object]:
+        """Where WebHDFS is."""
+        return {"http_address": self.cluster.http_address}
+
+    def fresh(self, case: str) -> tuple[str, str]:
+        """Empty directories for the output and for Spark's checkpoint of a case."""
+        directory = f"/{case.replace(' ', '-')}"
+        self.client.delete(directory, recursive=True)
+        os.sync()
+        return f"{self.cluster.url}{directory}/output", f"{self.cluster.url}{directory}/checkpoint"
+
+    def sizes(self, output: str, suffix: str) -> list[int]:
+        """The sizes of the finished files in the buckets of an output."""
+        files = self.client.list_status(output.removeprefix(self.cluster.url), recursive=True)
+        named = [(file.path.rpartition("/")[2], file) for file in files if "/_" not in file.path]
+        return [file.length for name, file in named if name.endswith(suffix) and not name.startswith(".")]
+
+    def operations(self) -> Counter[str]:
+        """How often clients have asked the NameNode for what, over its RPC port."""
+        counts = self.cluster.operations()
+        for name in list(counts):
+            if name in _OF_DATANODES or not name[0].islower():
+                del counts[name]
+        return counts

@@ -1,0 +1,57 @@
+"""Closing parts, and taking their leases, on a NameNode that is restarted meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.contract_base import finished_bytes, new_part
+from partfile.filesystems.hdfs import HdfsStore
+from partfile.filesystems.hdfs_options import HdfsOptions
+
+if TYPE_CHECKING:
+    from hdfs_cluster import HdfsCluster
+
+DATA = b"durable" * 1000
+CLIENT_GIVES_UP_AFTER_S = 13
+
+
+def test_a_close_waits_until_the_datanode_has_reported(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """hdfs-native gives up after 12 s; the part is closed all the same, and its lease is free."""
+    options = HdfsOptions(http_address=own_hdfs.http_address, call_timeout_s=120)
+    store = HdfsStore(own_hdfs.url + own_hdfs_directory, options)
+    stream = store.create(new_part())
+    stream.write(DATA)
+    handle = stream.persist()
+    own_hdfs.kill_namenode()
+    closing = threading.Thread(target=stream.close)
+    closing.start()
+    # By now the DataNode has the end of the block; it sleeps before it can tell the new NameNode.
+    time.sleep(1)
+    own_hdfs.pause_datanode()
+    own_hdfs.start_namenode()
+    time.sleep(CLIENT_GIVES_UP_AFTER_S + 5)
+    own_hdfs.resume_datanode()
+    closing.join(60)
+    assert not closing.is_alive()
+    store.resume(handle).close()
+    store.publish(handle, "truncate")
+    assert finished_bytes(store, handle) == DATA
+
+
+def test_a_recovery_whose_answer_is_lost_is_asked_for_again(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """It was sent to a NameNode that died before it answered; the one that comes back knows nothing of it."""
+    store = HdfsStore(own_hdfs.url + own_hdfs_directory, HdfsOptions(http_address=own_hdfs.http_address))
+    stream = store.create(new_part())
+    stream.write(DATA)
+    handle = stream.persist()
+    own_hdfs.pause_namenode()
+    publishing = threading.Thread(target=store.publish, args=(handle, "truncate"))
+    publishing.start()
+    time.sleep(1)
+    own_hdfs.kill_namenode()
+    own_hdfs.start_namenode()
+    publishing.join(60)
+    assert not publishing.is_alive()
+    assert finished_bytes(store, handle) == DATA

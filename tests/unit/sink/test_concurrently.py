@@ -1,0 +1,94 @@
+"""Doing one thing to several parts at a time: order, failures, and how many at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.filesystems.faults import Call, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.sink.concurrently import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from partfile.filesystems.port import Capabilities, Store
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_results_come_in_order_and_every_item_is_tried(threads: int) -> None:
+    """A failure is raised once the others are through, so that none of them stays open because of it."""
+    done: list[int] = []
+
+    def work(item: int) -> int:
+        done.append(item)
+        if item in {2, 4}:
+            raise ValueError(str(item))
+        return item * item
+
+    assert for_each(work, [1, 3, 5], threads, "test") == [1, 9, 25]
+    with pytest.raises(ValueError, match="2"):
+        for_each(work, [1, 2, 3, 4, 5], threads, "test")
+    assert sorted(done) == [1, 1, 2, 3, 3, 4, 5, 5]
+
+
+def test_one_thread_is_the_callers() -> None:
+    """Where nothing is gained by it, nothing runs elsewhere."""
+    assert for_each(lambda _: threading.current_thread(), [1, 2], 1, "test") == [threading.current_thread()] * 2
+
+
+def test_as_many_as_told_run_at_the_same_time() -> None:
+    """Four that wait for each other all come through, and no thread is left afterwards."""
+    barrier, before = threading.Barrier(4), threading.active_count()
+    assert for_each(lambda item: barrier.wait(10) >= 0 and item, [1, 2, 3, 4], 4, "test") == [1, 2, 3, 4]
+    assert threading.active_count() == before
+
+
+class SlowStore(LocalStore):
+    """A local store that says what HDFS says: that a task does well to persist several parts at a time."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As of a local store otherwise."""
+        return super().capabilities.model_copy(update={"persist_threads": 4, "publish_threads": 4})
+
+
+class Together:
+    """Lets calls of these names through when four are under way."""
+
+    def __init__(self, *names: str) -> None:
+        self._barriers = {name: threading.Barrier(4, timeout=20) for name in names}
+        self.seen: Counter[str] = Counter()
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:
+        """Wait for three others."""
+        if call.name in self._barriers:
+            self._barriers[call.name].wait()
+            self.seen[call.name] += 1
+        return proceed()
+
+
+def test_a_store_that_waits_is_asked_for_several_parts_at_a_time(tmp_path: Path) -> None:
+    """Persisting, rolling and publishing four parts overlap, and what they hold is right."""
+    together = Together("persist", "close_for_commit", "publish")
+
+    def opener(url: str, _options: object) -> Store:
+        return intercept(SlowStore(url), together)
+
+    sink = pf.FileSink(
+        tmp_path, uid="job", format="text", bucketer=lambda batch: batch.column("line"), open_store=opener
+    )
+    rows = pa.RecordBatch.from_pydict({"line": ["a", "b", "c", "d"]})
+    with sink.local() as out:
+        for _ in range(2):
+            out.write(rows)
+            out.checkpoint()
+    assert together.seen == {"persist": 8, "close_for_commit": 4, "publish": 4}
+    found = {path.parent.name: path.read_text() for path in tmp_path.glob("[a-d]/part-*")}
+    assert found == {name: f"{name}\n" * 2 for name in "abcd"}
