@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from partfile.filesystems.port import Cut, PartHandle
 
+_THREADS = 16
+"""Parts at a time, of which each does little but wait for the server."""
+
 
 class S3Store:
     """Part files and metadata below one prefix of an S3 bucket.
@@ -77,6 +80,8 @@ class S3Store:
             shared=True,
             staged_files=False,
             exclusive_create=bool(traits.puts),
+            persist_threads=min(self._access.options.max_parallel_requests, _THREADS),
+            publish_threads=min(self._access.options.max_parallel_requests, _THREADS),
         )
 
     def create(self, handle: PartHandle) -> s3_stream.S3PartStream:

@@ -18,7 +18,7 @@ from partfile.filesystems.tokens import new_token
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from partfile.filesystems.s3_calls import S3Calls, S3Object, S3Page
+    from partfile.filesystems.s3_calls import ReceivedPiece, S3Calls, S3Object, S3Page
     from partfile.filesystems.s3_options import S3Options
     from partfile.filesystems.s3_staging import Piece
     from partfile.filesystems.s3_url import S3Url
@@ -165,10 +165,15 @@ class S3Access:
         """Begin an upload; one whose reply is lost stays behind for the lifecycle rule or the cleaner."""
         return self._change("begin an upload of", path, partial(self.calls.create_upload, self._key(path), metadata))
 
-    def upload_part(self, path: str, upload: str, number: int, data: bytes) -> str:
+    def upload_part(self, path: str, upload: str, number: int, data: bytes | bytearray, crc32: int | None) -> str:
         """Send one upload part; raises NotFound where the upload is not open any more."""
-        send = partial(self.calls.upload_part, self._key(path), upload, number, data)
+        send = partial(self.calls.upload_part, self._key(path), upload, number, data, crc32)
         return self._change("upload a part of", path, send)
+
+    def received_pieces(self, path: str, upload: str) -> list[ReceivedPiece]:
+        """The upload parts that the server holds; raises NotFound where the upload is not open any more."""
+        ask = partial(self.calls.received_pieces, self._key(path), upload)
+        return self._look("look at the upload of", path, ask)
 
     def upload_is_open(self, path: str, upload: str) -> bool:
         """Whether an upload is neither completed nor aborted."""
@@ -199,9 +204,10 @@ class S3Access:
             partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition), self._timeout_s
         )
 
-    def upload_part_once(self, path: str, upload: str, number: int, data: bytes) -> str:
+    def upload_part_once(self, path: str, upload: str, number: int, data: bytes, crc32: int | None) -> str:
         """Send one upload part by a single attempt; raises S3Failure."""
-        return self._attempt(partial(self.calls.upload_part, self._key(path), upload, number, data), self._timeout_s)
+        send = partial(self.calls.upload_part, self._key(path), upload, number, data, crc32)
+        return self._attempt(send, self._timeout_s)
 
     def ask(self, work: Callable[[], Result]) -> Result:
         """Ask the server something about the S3 bucket as a whole."""

@@ -6,6 +6,8 @@ which the crash tests kill the process. Never used, for what they do: ``open``, 
 
 from __future__ import annotations
 
+import binascii
+import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from partfile.filesystems.errors import FileTooLarge
@@ -46,6 +48,16 @@ class S3Object(NamedTuple):
     """What its writer noted; empty in a listing."""
 
 
+class ReceivedPiece(NamedTuple):
+    """An upload part as the server holds it."""
+
+    number: int
+    etag: str
+    size_bytes: int
+    crc32: int | None
+    """None where the server does not say."""
+
+
 class S3Page(NamedTuple):
     """One page of a listing."""
 
@@ -68,14 +80,11 @@ class S3Calls:
 
     def put(self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool) -> None:
         """Write an object of partfile's own, whole or not at all."""
-        self._call(
-            "put_object", Key=key, Body=data, Metadata=metadata, **_condition(if_absent), **self._options.encryption
-        )
+        self._put(key, data, metadata, if_absent=if_absent, more=self._options.encryption)
 
     def put_finished(self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool) -> None:
         """Write a finished file, whole or not at all."""
-        written = {**self._options.encryption, **self._options.finished}
-        self._call("put_object", Key=key, Body=data, Metadata=metadata, **_condition(if_absent), **written)
+        self._put(key, data, metadata, if_absent=if_absent, more={**self._options.encryption, **self._options.finished})
 
     def get(self, key: str, max_bytes: int) -> bytes:
         """Read a whole object; raises FileTooLarge before it reads one that is longer than allowed."""
@@ -118,15 +127,20 @@ class S3Calls:
     def create_upload(self, key: str, metadata: Mapping[str, str]) -> str:
         """Begin the upload of a finished file, which nobody sees; return its id."""
         written = {**self._options.encryption, **self._options.finished}
+        if self._options.sends_checksums:
+            # Else S3 refuses upload parts with a checksum, or their completion.
+            written["ChecksumAlgorithm"] = "CRC32"
         return str(self._call("create_multipart_upload", Key=key, Metadata=metadata, **written)["UploadId"])
 
-    def upload_part(self, key: str, upload: str, number: int, data: bytes) -> str:
+    def upload_part(self, key: str, upload: str, number: int, data: bytes | bytearray, crc32: int | None) -> str:
         """Send one upload part, instead of any that has this number; return its ETag."""
-        return str(self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=data)["ETag"])
+        sent: dict[str, Any] = {"PartNumber": number, "Body": data, **_checksum(crc32)}
+        return str(self._call("upload_part", Key=key, UploadId=upload, **sent)["ETag"])
 
     def complete_upload(self, key: str, upload: str, pieces: Sequence[Piece], *, if_absent: bool) -> None:
         """Make a finished file of exactly these upload parts."""
-        listed = [{"PartNumber": piece.number, "ETag": piece.etag} for piece in pieces]
+        # S3 wants to hear every checksum again that it was sent.
+        listed = [{"PartNumber": piece.number, "ETag": piece.etag, **_checksum(piece.crc32)} for piece in pieces]
         self._call(
             "complete_multipart_upload",
             Key=key,
@@ -143,6 +157,20 @@ class S3Calls:
         """Ask whether an upload is still open; raises if it is not."""
         self._call("list_parts", Key=key, UploadId=upload, MaxParts=1)
 
+    def received_pieces(self, key: str, upload: str) -> list[ReceivedPiece]:
+        """Every upload part that the server holds, by number; raises if the upload is not open."""
+        found: list[ReceivedPiece] = []
+        more: dict[str, Any] = {}
+        while True:
+            answer = self._call("list_parts", Key=key, UploadId=upload, **more)
+            found += [
+                ReceivedPiece(part["PartNumber"], part["ETag"], part["Size"], _crc32_of(part.get("ChecksumCRC32")))
+                for part in answer.get("Parts", [])
+            ]
+            if not answer.get("IsTruncated") or not found:
+                return found
+            more = {"PartNumberMarker": found[-1].number}
+
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         """The rules by which the S3 bucket deletes and aborts by itself."""
         return list(self._call("get_bucket_lifecycle_configuration").get("Rules", []))
@@ -156,6 +184,13 @@ class S3Calls:
         """``Enabled``, ``Suspended``, or nothing."""
         return str(self._call("get_bucket_versioning").get("Status", ""))
 
+    def _put(
+        self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool, more: Mapping[str, str]
+    ) -> None:
+        crc32 = zlib.crc32(data) if self._options.sends_checksums else None
+        sent: dict[str, Any] = {"Body": data, "Metadata": metadata, **_checksum(crc32)}
+        self._call("put_object", Key=key, **sent, **_condition(if_absent), **more)
+
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         answer: dict[str, Any] = (
             this_process().client(self._options).files.call_s3(method, Bucket=self._bucket, **parameters)
@@ -165,6 +200,16 @@ class S3Calls:
 
 def _condition(if_absent: bool) -> Conditions:
     return {"IfNoneMatch": "*"} if if_absent else {}
+
+
+def _checksum(crc32: int | None) -> dict[str, str]:
+    if crc32 is None:
+        return {}
+    return {"ChecksumCRC32": binascii.b2a_base64(crc32.to_bytes(4, "big"), newline=False).decode()}
+
+
+def _crc32_of(checksum: str | None) -> int | None:
+    return None if checksum is None else int.from_bytes(binascii.a2b_base64(checksum), "big")
 
 
 def _ms(found: Mapping[str, Any]) -> int:

@@ -99,6 +99,11 @@ class S3Options(BaseModel):
             ) from None
 
     @property
+    def sends_checksums(self) -> bool:
+        """Whether everything that is written goes with its CRC-32."""
+        return self.checksum == "when_supported"
+
+    @property
     def encryption(self) -> dict[str, str]:
         """Parameters of every request that writes an object or begins an upload."""
         return _given(ServerSideEncryption=self.server_side_encryption, SSEKMSKeyId=self.sse_kms_key_id)

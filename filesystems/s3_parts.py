@@ -30,6 +30,7 @@ from partfile.filesystems.s3_staging import (
 if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
     from partfile.filesystems.s3_access import S3Access
+    from partfile.filesystems.s3_calls import ReceivedPiece
     from partfile.filesystems.s3_garbage import Garbage
 
 _GONE = "its upload is gone, and no finished file is there"
@@ -139,9 +140,40 @@ def _complete(access: S3Access, handle: PartHandle, staging: S3Staging, upload: 
     if staging.sides:
         data = _tail(access, handle, staging)
         # A number that no writer uses, and behind all of theirs.
-        etag = access.upload_part_once(_path(handle), upload, TAIL_NUMBER, data)
-        pieces.append(Piece(number=TAIL_NUMBER, etag=etag, size_bytes=len(data)))
-    access.complete_upload_once(_path(handle), upload, pieces)
+        crc32 = staging.checksum_of(data, sends_checksums=access.options.sends_checksums)
+        etag = access.upload_part_once(_path(handle), upload, TAIL_NUMBER, data, crc32)
+        pieces.append(Piece(number=TAIL_NUMBER, etag=etag, size_bytes=len(data), crc32=crc32))
+    try:
+        access.complete_upload_once(_path(handle), upload, pieces)
+    except S3Failure as failure:
+        as_received = _as_received(access, handle, upload, pieces) if failure.verdict is Verdict.REFUSED else pieces
+        if as_received == pieces:
+            raise
+        access.complete_upload_once(_path(handle), upload, as_received)
+
+
+def _as_received(access: S3Access, handle: PartHandle, upload: str, pieces: list[Piece]) -> list[Piece]:
+    """The same upload parts under the ETags that the server has for them; unchanged if any is another one.
+
+    Where ETags are not made of the bytes alone (SSE-KMS), a request that arrives after its repetition was acknowledged
+    changes the ETag and nothing else: the number is one writer's, and he has sent the same bytes under it.
+    """
+    received = {piece.number: piece for piece in access.received_pieces(_path(handle), upload)}
+    found = []
+    for piece in pieces:
+        there = received.get(piece.number)
+        if there is None or not _is_same(piece, there):
+            return pieces
+        found.append(piece.model_copy(update={"etag": there.etag}))
+    return found
+
+
+def _is_same(piece: Piece, there: ReceivedPiece) -> bool:
+    is_told = piece.crc32 is not None and there.crc32 is not None
+    if piece.number == TAIL_NUMBER and not is_told:
+        # A number that every coordinator uses.
+        return piece.etag == there.etag
+    return piece.size_bytes == there.size_bytes and (not is_told or piece.crc32 == there.crc32)
 
 
 def _tail(access: S3Access, handle: PartHandle, staging: S3Staging) -> bytes:

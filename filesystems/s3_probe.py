@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import NotFound, PartfileError
+from partfile.filesystems.errors import ConfigError, NotFound, PartfileError
+from partfile.filesystems.hadoop_configuration import read_configuration
 from partfile.filesystems.port import STATE_DIRECTORY
+from partfile.filesystems.s3_lifecycle import hadoop_hazards, rule_hazards
 from partfile.filesystems.s3_process import Traits
-from partfile.filesystems.s3_staging import Piece
+from partfile.filesystems.s3_staging import Piece, S3Staging
 from partfile.filesystems.tokens import new_token
 
 if TYPE_CHECKING:
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from partfile.filesystems.s3_access import S3Access
 
 _SKEW_MS = 60_000
-_DAY_S = 86_400
 
 
 def learn_puts(access: S3Access) -> bool:
@@ -57,8 +59,10 @@ def _probe_object(access: S3Access) -> Iterator[str]:
 
 
 def _refuses_completion(access: S3Access, path: str) -> bool:
-    upload = access.create_upload(path, {})
-    piece = Piece(number=1, etag=access.upload_part(path, upload, 1, b"probe"), size_bytes=5)
+    upload, data = access.create_upload(path, {}), b"probe"
+    crc32 = S3Staging().checksum_of(data, sends_checksums=access.options.sends_checksums)
+    etag = access.upload_part(path, upload, 1, data, crc32)
+    piece = Piece(number=1, etag=etag, size_bytes=len(data), crc32=crc32)
     is_refused = not access.try_complete(path, upload, [piece])
     if is_refused:
         access.abort_upload(path, upload)
@@ -91,31 +95,16 @@ def hazards(access: S3Access, *, now_ms: int, longest_open_s: float) -> Iterator
             yield "the S3 bucket keeps old versions: staged objects stay, and cost, until a lifecycle rule expires them"
     except PartfileError:
         pass
-    yield from _rules(access, longest_open_s)
+    yield from _lifecycle(access, longest_open_s)
+    with suppress(ConfigError):
+        yield from hadoop_hazards(read_configuration(os.environ), access.url.bucket)
 
 
-def _rules(access: S3Access, longest_open_s: float) -> Iterator[str]:
+def _lifecycle(access: S3Access, longest_open_s: float) -> Iterator[str]:
     try:
         rules = access.ask(access.calls.lifecycle_rules)
     except NotFound:
         rules = []
     except PartfileError:
         return
-    own = [rule for rule in rules if rule.get("Status") == "Enabled" and _applies(rule, access.url.prefix)]
-    days = [rule["AbortIncompleteMultipartUpload"]["DaysAfterInitiation"] for rule in own if _aborts(rule)]
-    if not days:
-        yield "no lifecycle rule aborts incomplete uploads: what crashed tasks leave costs until it is cleaned"
-    elif min(days) * _DAY_S <= longest_open_s:
-        yield (
-            f"a lifecycle rule aborts uploads after {min(days)} days, and parts stay open for up to "
-            f"{longest_open_s:.0f} s: rows will be lost; allow for the longest outage as well"
-        )
-
-
-def _aborts(rule: dict[str, Any]) -> bool:
-    return "DaysAfterInitiation" in rule.get("AbortIncompleteMultipartUpload", {})
-
-
-def _applies(rule: dict[str, Any], prefix: str) -> bool:
-    start = str(rule.get("Filter", {}).get("Prefix", rule.get("Prefix", "")))
-    return prefix.startswith(start) or start.startswith(prefix)
+    yield from rule_hazards(rules, access.url.prefix, longest_open_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, JsonValue, ValidationError
@@ -37,6 +38,8 @@ class Piece(Persisted):
     number: Annotated[int, Field(ge=1, le=TAIL_NUMBER)]
     etag: str
     size_bytes: Annotated[int, Field(ge=0)]
+    crc32: Annotated[int | None, Field(ge=0)] = None
+    """None where checksums are not sent."""
 
 
 class SideObject(Persisted):
@@ -94,6 +97,16 @@ class S3Staging(Persisted):
     def tail_bytes(self) -> int:
         """Bytes in side objects."""
         return sum(side.size_bytes for side in self.sides)
+
+    def checksum_of(self, data: bytes | bytearray, *, sends_checksums: bool) -> int | None:
+        """The checksum that goes with one more upload part; S3 wants all of an upload alike.
+
+        Args:
+            data: Its bytes.
+            sends_checksums: Whether those of a fresh upload have one.
+        """
+        has_checksum = self.pieces[0].crc32 is not None if self.pieces else sends_checksums
+        return zlib.crc32(data) if has_checksum else None
 
     @property
     def next_number(self) -> int:

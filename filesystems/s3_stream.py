@@ -102,9 +102,13 @@ class S3PartStream:
         if not rest:
             return
         self._failure = "a write failed"
-        self._take(rest)
-        while self._waiting_bytes >= piece_bytes(self._number, self._access.options.upload_part_bytes):
-            self._send(piece_bytes(self._number, self._access.options.upload_part_bytes))
+        while rest:
+            whole = piece_bytes(self._number, self._access.options.upload_part_bytes)
+            taken = rest[: max(whole - self._waiting_bytes, 0)]
+            self._take(taken)
+            rest = rest[len(taken) :]
+            if self._waiting_bytes >= whole:
+                self._send(whole)
         if self._budget.must_let_go(len(self._buffer)):
             self._store_rest()
         self._failure = ""
@@ -160,9 +164,16 @@ class S3PartStream:
         self._buffer += data
         self._budget.change(len(data))
 
-    def _drop(self, count: int) -> None:
-        del self._buffer[:count]
+    def _drop(self, count: int, *, after: bytes = b"") -> bytes | bytearray:
+        """Let go of the first bytes, and return them behind others; copies none where all go."""
         self._budget.change(-count)
+        if not after and count == len(self._buffer):
+            gone, self._buffer = self._buffer, bytearray()
+            return gone
+        with memoryview(self._buffer) as view:
+            data = b"".join((after, view[:count]))
+        del self._buffer[:count]
+        return data
 
     def _store_rest(self) -> None:
         """Put what is in memory where it is durable: into the upload if it is enough for that, else beside it."""
@@ -186,15 +197,11 @@ class S3PartStream:
             tail = read_sides(self._access, self._handle, self._staging.sides)
         except NotFound as error:
             raise part_refused(self._handle, "a side object is gone") from error
-        from_buffer = size_bytes - len(tail)
-        with memoryview(self._buffer) as view:
-            data = b"".join((tail, view[:from_buffer]))
-        sender.send(self._number, data)
+        sender.send(self._number, self._drop(size_bytes - len(tail), after=tail), self._staging)
         self._number += 1
         self._has_sent = True
         self._uploaded += size_bytes
         self._staging = self._staging.with_sides_spent(sender.upload)
-        self._drop(from_buffer)
 
     def _begun_sender(self) -> PieceSender:
         if self._sender is None:

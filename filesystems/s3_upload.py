@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.s3_process import this_process
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from partfile.filesystems.s3_access import S3Access
+    from partfile.filesystems.s3_staging import S3Staging
 
 _AT_ONCE = 4
 
@@ -32,11 +34,17 @@ class PieceSender:
         self._under_way: deque[Future[Piece]] = deque()
         self._sent: list[Piece] = []
 
-    def send(self, number: int, data: bytes) -> None:
-        """Begin to send; waits for the first while four are under way, and raises what sending that one raised."""
+    def send(self, number: int, data: bytes | bytearray, staging: S3Staging) -> None:
+        """Begin to send; waits for the first while four are under way, and raises what sending that one raised.
+
+        Args:
+            number: Of the upload part.
+            data: Its bytes, which nobody changes any more.
+            staging: What the part is made of so far.
+        """
         if len(self._under_way) >= _AT_ONCE:
             self._sent.append(self._under_way.popleft().result())
-        self._under_way.append(this_process().pool.submit(self._send, number, data))
+        self._under_way.append(this_process().pool.submit(partial(self._send, number, data, staging)))
 
     def wait(self) -> list[Piece]:
         """Wait until all have been acknowledged, and hand them over."""
@@ -50,6 +58,7 @@ class PieceSender:
         for future in self._under_way:
             future.cancel()
 
-    def _send(self, number: int, data: bytes) -> Piece:
-        etag = self._access.upload_part(self._path, self.upload, number, data)
-        return Piece(number=number, etag=etag, size_bytes=len(data))
+    def _send(self, number: int, data: bytes | bytearray, staging: S3Staging) -> Piece:
+        crc32 = staging.checksum_of(data, sends_checksums=self._access.options.sends_checksums)
+        etag = self._access.upload_part(self._path, self.upload, number, data, crc32)
+        return Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
