@@ -9,7 +9,7 @@ from hdfs_cluster import HdfsCluster
 from hdfs_native import Client
 
 from figures import Figure, Report, figure_of_rounds
-from generator import FILES_PER_BATCH, ROWS_PER_FILE, dataset
+from generator import ROWS_PER_FILE, dataset
 from hdfs_restore import RestoreCost, measure_restore
 from places import HdfsPlace
 from streams import Run, read_files, run_native, run_partfile, spark_session
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from generator import Dataset
 
-BATCHES, QUICK_BATCHES = 20, 6
-WARM_UP_BATCHES = 2
+BATCHES, QUICK_BATCHES = 6, 3
+WARM_UP_BATCHES = 1
+FILES_PER_BATCH = 8
+"""One for each task: a small stream for a cluster, and what either sink asks of the NameNode depends on tasks."""
 OPEN_PARTS = 100
 FINISHED_PARTS, QUICK_FINISHED_PARTS = 10_000, 1_000
 SPEED_GOAL = 1.4
@@ -59,7 +61,7 @@ class Streams:
         stream = read_files(self.spark, self.source.path, FILES_PER_BATCH, batches * FILES_PER_BATCH)
         before = self.place.operations()
         run = (
-            run_partfile(_CASE[sink], stream, self.place)
+            run_partfile(_CASE[sink], stream, self.place, distribution="hash", inline_threshold_bytes=1 << 20)
             if sink == "partfile"
             else run_native(_CASE[sink], stream, self.place, "json")
         )
@@ -83,7 +85,8 @@ def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
     report, measured = Report(), dict[str, list[Measured]]()
     with HdfsCluster(work / "cluster") as cluster:
         place = HdfsPlace(cluster, Client(cluster.url))
-        with spark_session(work) as spark:
+        # A task for each file: Spark packs as many into one as fit under what this divides by.
+        with spark_session(work, {"spark.sql.files.minPartitionNum": FILES_PER_BATCH}) as spark:
             streams = Streams(spark, place, source)
             for sink in ("spark", "partfile"):
                 streams.measure(sink, WARM_UP_BATCHES)

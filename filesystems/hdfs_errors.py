@@ -43,6 +43,8 @@ class Verdict(Enum):
     """It will never do this."""
     MISCONFIGURED = auto()
     """The client cannot even try."""
+    LOST = auto()
+    """The connection to the NameNode broke while it was at it."""
     UNKNOWN = auto()
     """Anything else: the network, a DataNode, an error that nobody sorted."""
 
@@ -97,6 +99,8 @@ _OWN_ERRORS = {
 _UNREPORTED_BLOCK = 'OperationFailed("Failed to complete file in time")'
 """A close whose last block no DataNode has reported to the NameNode yet, as after a restart of the NameNode: all bytes
 are where they belong."""
+_BROKEN_CONNECTION = "RPC listener disconnected"
+"""What hdfs-native says, and does not repeat, where it repeats calls that fail in other ways once."""
 _NOT_WHERE_ERASURE_CODED = "not supported for erasure-coded files"
 
 _JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')
@@ -122,6 +126,7 @@ _MEANINGS = {
     ),
     Verdict.REFUSED: _Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
+    Verdict.LOST: _Meaning(OutcomeUnknown, "Look at NameNode and network; then do it again."),
     Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),
 }
 
@@ -133,7 +138,7 @@ def verdict_of(error: Exception) -> Verdict:
     if isinstance(error, FileExistsError):
         return Verdict.LEASED if "Failed to APPEND_FILE" in str(error) else Verdict.TAKEN
     if isinstance(error, OSError):
-        return Verdict.UNKNOWN
+        return Verdict.LOST if str(error) == _BROKEN_CONNECTION else Verdict.UNKNOWN
     text = str(error)
     java = _JAVA_ERROR.match(text)
     if java is None:

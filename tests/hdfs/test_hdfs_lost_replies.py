@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hdfs_life import opener as opener_at
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.errors import StoreError
+from partfile.filesystems.errors import LeaseUnavailable, StoreError
 from partfile.filesystems.faults import FailAt
 
 if TYPE_CHECKING:
@@ -65,6 +66,35 @@ def test_a_lost_reply_of_close_for_commit_is_decided_by_looking(opener: Opener, 
     stream.write(DATA)
     handle = stream.close_for_commit()
     assert files_in(opener()) == {handle.path_of(handle.pending): len(DATA)}
+
+
+BROKEN = OSError("RPC listener disconnected")
+"""What hdfs-native says of a call that was under way when the NameNode died."""
+REPEATED = {"append", "status", "sync", "rename", "recover_lease"}
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_part_goes_through_its_life_over_a_connection_that_breaks_at_any_call(opener: Opener, applied: bool) -> None:
+    """What is harmless to do twice is repeated; only a part that was opened in vain is refused, and ends as it is."""
+    for number in itertools.count(1):
+        handle = write_part(opener(), DATA)
+        fault = FailAt(number, BROKEN, applied=applied, only=REPEATED)
+        store = opener(fault)
+        try:
+            stream = store.resume(handle)
+        except LeaseUnavailable:
+            assert (number, applied) == (1, True)
+        else:
+            stream.write(TAIL)
+            stream.persist()
+            stream.verify()
+            handle = stream.close_for_commit()
+        store.publish(handle, "rewrite")
+        assert finished_bytes(opener(), handle) == (DATA + TAIL)[: handle.valid_length]
+        opener().delete_file(handle.path_of(handle.name))
+        if fault.count < number:
+            assert number > len(REPEATED)
+            return
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
