@@ -8,7 +8,7 @@ import pytest
 from harness import Harness
 
 from partfile.filesystems.errors import NotApplied, OutcomeUnknown
-from partfile.filesystems.faults import FailAt, intercept
+from partfile.filesystems.faults import FailAt, Recorder, intercept
 from partfile.filesystems.local import LocalStore
 
 if TYPE_CHECKING:
@@ -47,6 +47,21 @@ def test_a_failed_publication_is_tried_again_by_the_timer(tmp_path: Path, error:
     assert is_marked(job)
     assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
     assert job.coordinator.close_due(0) is None
+
+
+def test_where_storage_does_not_answer_parts_are_owed_untried(tmp_path: Path) -> None:
+    """As many wait for an answer as are published together; the others are tried with the next checkpoint."""
+    calls = Recorder(only=["publish"])
+    silent = FailAt(1, OutcomeUnknown("no answer"), persistent=True, only=["publish"])
+
+    def opener(url: str, _options: Any) -> Any:
+        return intercept(intercept(LocalStore(url), silent), calls)
+
+    job = Harness(tmp_path, max_part_bytes=1, open_store=opener, publish_threads=2)
+    job.write(*(f"{bucket}@{number}" for number, bucket in enumerate("abcdefgh")))
+    done = job.checkpoint()
+    assert (done.published, done.owed) == (0, 8)
+    assert calls.count == 2
 
 
 def test_a_failed_publication_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
