@@ -29,9 +29,7 @@ pytestmark = pytest.mark.spark
 ROWS_A_FILE = 12_500
 MOST_BATCHES_A_LIFE = 2
 FIRST_GUESS_S = 0.5
-JVM = {
-    # A driver lives for some seconds here: what compiles thoroughly compiles in vain.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+PATIENT_CLIENT = {
     # Spark's own checkpoint is on HDFS as well: its client is to wait for the NameNode as ours does.
     "spark.hadoop.dfs.client.retry.policy.enabled": "true",
     "spark.hadoop.dfs.client.retry.policy.spec": "500,120",
@@ -116,7 +114,7 @@ def test_a_stream_that_outlives_its_drivers_and_its_namenode_loses_and_doubles_n
         "source": str(tmp_path / "source"),
         "checkpoint": f"{own_hdfs.url}{own_hdfs_directory}/spark",
         "options": options,
-        "spark": JVM,
+        "spark": PATIENT_CLIENT,
     }
     with Relay(job) as drivers:
         chaos = Chaos(own_hdfs, drivers, rng, scale)
@@ -151,7 +149,7 @@ def test_two_drivers_on_one_uid_make_one_history(
         "source": str(tmp_path / "source"),
         "checkpoint": str(tmp_path / "spark"),
         "options": {"storage_options": {"http_address": hdfs.http_address}},
-        "spark": JVM,
+        "spark": PATIENT_CLIENT,
     }
     first = Driver(job)
     assert first.wait_for("begin 2") is not None
