@@ -46,7 +46,7 @@ class Run:
 
 
 @contextmanager
-def spark_session(work: Path, config: Mapping[str, object] | None = None) -> Iterator[SparkSession]:
+def spark_session(work: Path, config: Mapping[str, str | int] | None = None) -> Iterator[SparkSession]:
     """Spark on two local cores, quiet, with enough memory that it never spills."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
@@ -62,7 +62,7 @@ def spark_session(work: Path, config: Mapping[str, object] | None = None) -> Ite
         .config("spark.ui.enabled", value=False)
         .config("spark.ui.showConsoleProgress", value=False)
     )
-    session = builder.config(map={} if config is None else dict(config)).getOrCreate()
+    session = builder.config(map=dict(config or {})).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
