@@ -1,0 +1,81 @@
+"""What readers of HDFS do where a client alone would hang: after a fork, and before a NameNode that does not answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hdfs_streams import hdfs_sink
+
+import partfile as pf
+from partfile.filesystems.errors import NotApplied
+
+if TYPE_CHECKING:
+    from hdfs_cluster import HdfsCluster
+
+SCHEMA = pa.schema([("id", pa.int64()), ("bucket", pa.int64())])
+DEADLINE_S = 2.0
+SLACK_S = 4.0
+
+FORKING = """
+import os, sys
+import partfile as pf
+base = sys.argv[1]
+shown, dataset = pf.valid_length_filesystem(base), pf.read(base)
+(name, *_) = shown.find(shown.base)
+file = shown.open(name)
+half = file.read(1)
+known = shown.info(name), dataset.to_table().num_rows, half + file.read()
+file.seek(1)
+if os.fork() == 0:
+    rest = shown.open(name).read(1) + file.read()
+    assert (shown.info(name), dataset.to_table().num_rows, rest) == known
+    assert pf.read(base).count_rows() == known[1] == 6
+    os._exit(17)
+code = os.waitstatus_to_exitcode(os.wait()[1])
+assert code == 17, code
+assert dataset.to_table().num_rows == 6
+"""
+
+
+def write_rows(cluster: HdfsCluster, base: str) -> str:
+    """Six rows in finished files; returns the URL of their base path."""
+    with hdfs_sink(cluster, base).local() as out:
+        out.write(pa.RecordBatch.from_pydict({"id": list(range(6)), "bucket": [number % 2 for number in range(6)]}))
+    return cluster.url + base
+
+
+def test_a_forked_child_reads_through_what_it_inherited(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """A file system, a dataset and an open file made before the fork; nothing waits for threads of the parent's."""
+    url = write_rows(hdfs, f"{hdfs_directory}/out")
+    subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=60)
+
+
+def test_a_namenode_that_does_not_answer_ends_a_read_in_time(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """Looking, listing, opening and scanning say so within the deadline; a file is never taken for absent."""
+    url = write_rows(own_hdfs, f"{own_hdfs_directory}/out")
+    options = {"call_timeout_s": DEADLINE_S}
+    dataset = pf.read(url, schema=SCHEMA, storage_options=options)
+    shown = pf.valid_length_filesystem(url, options)
+    name = shown.find(shown.base)[0]
+    own_hdfs.pause_namenode()
+    for work in (
+        lambda: shown.exists(name),
+        lambda: shown.fs.exists(name),
+        lambda: shown.find(shown.base),
+        lambda: shown.fs.open(name),
+        lambda: pf.read(url, storage_options=options),
+        lambda: pf.read(url, include="pending", storage_options=options),
+        dataset.to_table,
+        lambda: list(dataset.to_batches()),
+    ):
+        began = time.monotonic()
+        with pytest.raises(NotApplied, match=f"has not answered within {DEADLINE_S:g} s"):
+            work()
+        assert time.monotonic() - began < DEADLINE_S + SLACK_S
+    own_hdfs.mend()
+    assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(6))
