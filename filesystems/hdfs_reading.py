@@ -161,7 +161,7 @@ class _OpenFile(io.RawIOBase):
         now = "it has moved since" if status is None else f"it has {status.length_bytes}"
         raise NotReady(
             f"{self._access.shown(self._path[1:])!r} was open when a reader came, who saw {shown} bytes, and {now}",
-            hint="Read again: a restart of the sink closes what a writer has left open.",
+            hint="Read again later: the sink closes what a writer holds open before it publishes it.",
             path=self._path,
         )
 

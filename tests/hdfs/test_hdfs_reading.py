@@ -1,4 +1,4 @@
-"""What readers of HDFS do where a client alone would hang: after a fork, and before a NameNode that does not answer."""
+"""What readers of HDFS do after a fork, with a file that is open, and before a NameNode that does not answer."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import hdfs_native
 import pyarrow as pa
 import pytest
 from hdfs_streams import hdfs_sink
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied
+from partfile.filesystems.errors import NotApplied, NotReady
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
 
 SCHEMA = pa.schema([("id", pa.int64()), ("bucket", pa.int64())])
+BLOCK_BYTES = 1 << 20
 DEADLINE_S = 2.0
 SLACK_S = 4.0
 
@@ -53,6 +55,34 @@ def test_a_forked_child_reads_through_what_it_inherited(hdfs: HdfsCluster, hdfs_
     """A file system, a dataset and an open file made before the fork; nothing waits for threads of the parent's."""
     url = write_rows(hdfs, f"{hdfs_directory}/out")
     subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=60)
+
+
+def test_an_open_file_ends_in_an_error_where_its_closed_blocks_end(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Whether its first writer holds it, one who appends, or it was renamed meanwhile; once closed it is read whole."""
+    client, path = hdfs_native.Client(hdfs.url), f"{hdfs_directory}/part-0.txt"
+    content = b"x" * BLOCK_BYTES + b"end"
+    behind = pf.valid_length_filesystem(hdfs.url + hdfs_directory).fs
+    options = hdfs_native.WriteOptions(block_size=BLOCK_BYTES)
+    with client.create(path, options) as writer:
+        writer.write(content)
+        writer.hsync()
+        opened = behind.open(path)
+        assert opened.read(BLOCK_BYTES) == content[:BLOCK_BYTES]
+        for position in (BLOCK_BYTES, BLOCK_BYTES + 2):
+            opened.seek(position)
+            with pytest.raises(
+                NotReady, match=rf"{path}' was open .* saw {BLOCK_BYTES} bytes, and it has {len(content)}"
+            ):
+                opened.read(1)
+    assert behind.cat_file(path) == content
+    with client.append(path) as writer:
+        with pytest.raises(NotReady, match=path):
+            behind.cat_file(path)
+        client.rename(path, f"{path}.moved")
+        with pytest.raises(NotReady, match="moved since"):
+            opened.read(1)
+        client.rename(f"{path}.moved", path)
+    assert behind.cat_file(path) == content
 
 
 def test_a_namenode_that_does_not_answer_ends_a_read_in_time(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
