@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -109,3 +110,19 @@ def test_a_namenode_that_does_not_answer_ends_a_read_in_time(own_hdfs: HdfsClust
         assert time.monotonic() - began < DEADLINE_S + SLACK_S
     own_hdfs.mend()
     assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(6))
+
+
+def test_a_scan_waits_for_a_namenode_that_restarts(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """Whether the dataset was made before it was killed, or is made meanwhile by a client that was never connected."""
+    url = write_rows(own_hdfs, f"{own_hdfs_directory}/out")
+    dataset = pf.read(url, schema=SCHEMA)
+    own_hdfs.kill_namenode()
+    timer = threading.Timer(2, own_hdfs.start_namenode)
+    timer.start()
+    assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(6))
+    assert timer.finished.is_set()
+    own_hdfs.kill_namenode()
+    timer = threading.Timer(2, own_hdfs.start_namenode)
+    timer.start()
+    assert pf.read(url, storage_options={"call_timeout_s": 50.0}).count_rows() == 6
+    assert timer.finished.is_set()
