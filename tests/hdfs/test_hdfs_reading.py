@@ -17,6 +17,8 @@ import partfile as pf
 from partfile.filesystems.errors import NotApplied, NotReady
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hdfs_cluster import HdfsCluster
 
 SCHEMA = pa.schema([("id", pa.int64()), ("bucket", pa.int64())])
@@ -50,6 +52,14 @@ def write_rows(cluster: HdfsCluster, base: str) -> str:
     with hdfs_sink(cluster, base).local() as out:
         out.write(pa.RecordBatch.from_pydict({"id": list(range(6)), "bucket": [number % 2 for number in range(6)]}))
     return cluster.url + base
+
+
+def assert_ends_in_time(work: Callable[[], object]) -> None:
+    """The call raises at its deadline."""
+    began = time.monotonic()
+    with pytest.raises(NotApplied, match=f"has not answered within {DEADLINE_S:g} s"):
+        work()
+    assert time.monotonic() - began < DEADLINE_S + SLACK_S
 
 
 def test_a_forked_child_reads_through_what_it_inherited(hdfs: HdfsCluster, hdfs_directory: str) -> None:
@@ -104,10 +114,18 @@ def test_a_namenode_that_does_not_answer_ends_a_read_in_time(own_hdfs: HdfsClust
         dataset.to_table,
         lambda: list(dataset.to_batches()),
     ):
-        began = time.monotonic()
-        with pytest.raises(NotApplied, match=f"has not answered within {DEADLINE_S:g} s"):
-            work()
-        assert time.monotonic() - began < DEADLINE_S + SLACK_S
+        assert_ends_in_time(work)
+    own_hdfs.mend()
+    assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(6))
+
+
+def test_a_datanode_that_does_not_answer_ends_a_scan_in_time(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """The bytes have a deadline too; when it goes on, the same dataset is read."""
+    dataset = pf.read(
+        write_rows(own_hdfs, f"{own_hdfs_directory}/out"), schema=SCHEMA, storage_options={"call_timeout_s": DEADLINE_S}
+    )
+    own_hdfs.pause_datanode()
+    assert_ends_in_time(dataset.to_table)
     own_hdfs.mend()
     assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(6))
 
