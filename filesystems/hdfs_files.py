@@ -83,14 +83,16 @@ def _decide(access: HdfsAccess, temporary: str, path: str, data: bytes, error: S
 
     Deleting the temporary file decides: if that works, no rename that is still under way can find it.
     """
-    if access.delete(temporary):
-        return error
     try:
+        if access.delete(temporary):
+            return error
         content = read_whole(access, path, len(data))
     except FileTooLarge:
         content = None
-    except NotFound:
-        raise OutcomeUnknown(f"{path!r} may have been created and deleted since", path=path) from error
+    except StoreError as unseen:
+        # Whatever keeps us from looking, the rename may have been done: not even NotFound says that it was not.
+        reason = f"{path!r} may have been created: {unseen.message}"
+        raise OutcomeUnknown(reason, hint=unseen.hint, path=path) from error
     if content != data:
         raise AlreadyExists(f"{path!r} is there already", path=path) from error
     return None

@@ -96,7 +96,7 @@ def check_url(url: str) -> None:
 
 
 def options_of_tasks(url: str, storage_options: Mapping[str, object]) -> dict[str, object]:
-    """What of ``storage_options`` a process needs that writes parts below ``url`` and never cuts one.
+    """What of ``storage_options`` a process needs that writes or reads parts below ``url`` and never cuts one.
 
     The rest stays with the coordinator: of HDFS the way to the NameNode's web server, and the secret it asks for.
     """

@@ -115,3 +115,21 @@ def test_a_link_that_nobody_can_find_out_about_is_unknown(opener: Opener) -> Non
     with pytest.raises(StoreError) as raised:
         store.create_file(LINK, DATA)
     assert isinstance(raised.value, OutcomeUnknown)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("open", OSError("Connection refused")),
+        ("open", FileNotFoundError("deleted since")),
+        ("read", OSError("Connection refused")),
+        ("delete", RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "denied")')),
+    ],
+)
+def test_a_link_that_is_there_is_never_said_not_to_be(opener: Opener, call: str, error: Exception) -> None:
+    """The rename was done and its reply lost; whatever then keeps us from looking, its caller must decide."""
+    calls = intercept(HdfsCalls(opener().base.rpartition("/")[0], HdfsOptions()), FailAt(1, error, only={call}))
+    lost = intercept(calls, FailAt(1, RESET, applied=True, only={"rename"}))
+    with pytest.raises(OutcomeUnknown):
+        HdfsStore(opener().base, calls=lost).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == DATA
