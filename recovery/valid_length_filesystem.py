@@ -101,9 +101,23 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
             return False
         return True
 
+    def isdir(self, path: str) -> bool:
+        """Whether there is a visible directory; a store that cannot be asked is an error, not an absence."""
+        return self._type_of(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        """Whether there is a finished file; a store that cannot be asked is an error, not an absence."""
+        return self._type_of(path) == "file"
+
     def walk(self, path: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As fsspec's, but a directory that cannot be listed is an error: its rows would be missing in silence."""
         yield from super().walk(path, *args, **{"on_error": _raise_unless_absent, **kwargs})
+
+    def _type_of(self, path: str) -> object:
+        try:
+            return self.info(path)["type"]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         if mode != "rb":

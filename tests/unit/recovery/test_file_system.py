@@ -67,6 +67,24 @@ def test_a_sidecar_that_cannot_be_looked_at_is_not_taken_for_absent(tmp_path: Pa
         shown.cat_file(f"{tmp_path}/part-0.txt")
 
 
+class Unreachable(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types.
+    """A store whose server is away."""
+
+    cachable = False
+
+    def info(self, path: str, **_options: Any) -> dict[str, Any]:
+        """Fail as a socket does."""
+        raise ConnectionRefusedError(111, "Connection refused", path)
+
+
+def test_a_store_that_cannot_be_asked_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """fsspec's own answer is that nothing is there, and whoever waits for data would wait on."""
+    shown = ValidLengthFileSystem(Unreachable(), str(tmp_path))
+    for ask in (shown.isdir, shown.isfile, shown.exists):
+        with pytest.raises(ConnectionRefusedError):
+            ask(str(tmp_path))
+
+
 def test_the_wrapper_shows_nothing_else(tmp_path: Path) -> None:
     """Hidden files, links and what is outside the base are not there, by whichever way they are asked for."""
     base = tmp_path / "base"
