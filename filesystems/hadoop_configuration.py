@@ -24,6 +24,7 @@ _RENAMED = {
     "dfs.http.address": "dfs.namenode.http-address",
     "dfs.https.address": "dfs.namenode.https-address",
     "dfs.federation.nameservices": "dfs.nameservices",
+    "dfs.block.size": "dfs.blocksize",
 }
 """Old names that Hadoop takes for the present ones."""
 
@@ -108,7 +109,9 @@ def read_configuration(
                 properties[name] = item.value
             if item.is_final:
                 final.add(name)
-    return HadoopConfiguration({**properties, **(overrides or {})}, dict(environment))
+    for name, value in (overrides or {}).items():
+        properties[_RENAMED.get(name, name)] = value
+    return HadoopConfiguration(properties, dict(environment))
 
 
 def _directory(environment: Mapping[str, str], directory: str | None) -> Path | None:

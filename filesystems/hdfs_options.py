@@ -23,7 +23,8 @@ class HdfsOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     config: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Hadoop properties for hdfs-native; they win over the files in ``HADOOP_CONF_DIR``."""
+    """Hadoop properties; they win over the files in ``HADOOP_CONF_DIR``. Obeyed are those that hdfs-native knows, those
+    that say where web servers are, ``dfs.blocksize`` and ``dfs.replication``."""
     config_dir: str | None = None
     """Directory of ``core-site.xml`` and ``hdfs-site.xml``; None takes ``HADOOP_CONF_DIR``, else ``HADOOP_HOME``."""
     user: str | None = None
@@ -50,9 +51,9 @@ class HdfsOptions(BaseModel):
     truncate_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
     """Longest wait for a truncate that has begun, in seconds; beyond it the part stays owed and is tried again."""
     replication: Annotated[int, Field(ge=1, le=512)] | None = None
-    """Copies of each block; None takes the cluster's default."""
+    """Copies of each block; None takes ``dfs.replication``, else the cluster's default."""
     block_size_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
-    """Size of the blocks, in bytes; None takes the cluster's default."""
+    """Size of the blocks, in bytes; None takes ``dfs.blocksize``, else the cluster's default."""
 
     @classmethod
     def of(cls, storage_options: Mapping[str, object] | None) -> HdfsOptions:
