@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.webhdfs_addresses import web_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +56,13 @@ class HdfsOptions(BaseModel):
     block_size_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
     """Size of the blocks, in bytes; None takes ``dfs.blocksize``, else the cluster's default."""
 
+    @field_validator("http_address")
+    @classmethod
+    def _web_server_has_an_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            web_address(value)
+        return value
+
     @classmethod
     def of(cls, storage_options: Mapping[str, object] | None) -> HdfsOptions:
         """Check what the user passed.
@@ -66,7 +74,7 @@ class HdfsOptions(BaseModel):
             return cls.model_validate(dict(storage_options or {}))
         except ValidationError as error:
             problems = [
-                f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+                f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"
                 for problem in error.errors(include_url=False, include_input=False)
             ]
             raise ConfigError(

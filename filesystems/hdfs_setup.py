@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hadoop_configuration import HadoopConfiguration, read_configuration
+from partfile.filesystems.webhdfs import tls_context
+from partfile.filesystems.webhdfs_addresses import web_addresses
 
 if TYPE_CHECKING:
     from partfile.filesystems.hdfs_options import HdfsOptions
+    from partfile.filesystems.port import Cut
 
 _BLOCK_SIZE = "dfs.blocksize"
 _REPLICATION = "dfs.replication"
@@ -50,6 +53,25 @@ def block_layout(options: HdfsOptions, configuration: HadoopConfiguration) -> Bl
         _block_size_bytes(configuration) if size_bytes is None else size_bytes,
         _replication(configuration) if replication is None else replication,
     )
+
+
+def check_setup(root: str | None, options: HdfsOptions, cut: Cut) -> None:
+    """Refuse what would fail when the first part is written or cut, without asking HDFS.
+
+    Args:
+        root: The file system; None for ``fs.defaultFS``.
+        options: How to connect.
+        cut: How parts are to be cut.
+
+    Raises:
+        ConfigError: A file, a property or the way to the web server cannot be used.
+    """
+    configuration = configuration_of(options)
+    block_layout(options, configuration)
+    if options.ca_file is not None:
+        tls_context(options.ca_file)
+    if cut in {"auto", "truncate"} and options.http_address is None:
+        web_addresses(root or "hdfs:///", configuration)
 
 
 def _block_size_bytes(configuration: HadoopConfiguration) -> int | None:

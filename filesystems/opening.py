@@ -11,14 +11,15 @@ from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hadoop_configuration import read_configuration
-from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS
+from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS, HdfsOptions
+from partfile.filesystems.hdfs_setup import check_setup
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from partfile.filesystems.port import Store
+    from partfile.filesystems.port import Cut, Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _SUPPORTED = "a plain path, file:// or hdfs://"
@@ -50,11 +51,7 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
     if _is_hdfs(url):
         return _open_hdfs(url, storage_options, create_base=create_base)
     path = local_path(url)
-    if storage_options:
-        raise ConfigError(
-            f"local files take no storage_options, got {sorted(storage_options)}",
-            hint="Leave storage_options out, or check the URL.",
-        )
+    _check_local(storage_options)
     return LocalStore(path, create_base=create_base)
 
 
@@ -93,6 +90,19 @@ def check_url(url: str) -> None:
         HdfsUrl.of(url)
     else:
         local_path(url)
+
+
+def check_options(url: str, storage_options: Mapping[str, object], cut: Cut) -> None:
+    """Refuse options that the coordinator's store at ``url`` could not use, without opening one or asking it anything.
+
+    Raises:
+        ConfigError: As ``open_store``; or Hadoop's files, the way to its web server or ``ca_file`` cannot be used.
+    """
+    if _is_hdfs(url):
+        check_setup(HdfsUrl.of(url).root, HdfsOptions.of(storage_options), cut)
+    else:
+        local_path(url)
+        _check_local(storage_options)
 
 
 def options_of_tasks(url: str, storage_options: Mapping[str, object]) -> dict[str, object]:
@@ -185,9 +195,16 @@ def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create
             f"{url!r} needs the package hdfs-native, which is not installed", hint="pip install 'partfile[hdfs]'"
         )
     from partfile.filesystems.hdfs import HdfsStore  # noqa: PLC0415
-    from partfile.filesystems.hdfs_options import HdfsOptions  # noqa: PLC0415
 
     return HdfsStore(url, HdfsOptions.of(storage_options), create_base=create_base)
+
+
+def _check_local(storage_options: Mapping[str, object] | None) -> None:
+    if storage_options:
+        raise ConfigError(
+            f"local files take no storage_options, got {sorted(storage_options)}",
+            hint="Leave storage_options out, or check the URL.",
+        )
 
 
 def _path_of_file_url(url: str, rest: str) -> str:

@@ -15,7 +15,7 @@ from partfile.bucketers.escaping import is_safe_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.opening import open_store, options_for, path_inside
+from partfile.filesystems.opening import check_options, open_store, options_for, path_inside
 from partfile.filesystems.port import STATE_DIRECTORY, Cut, Store
 from partfile.sink.admission import AdmissionRules
 from partfile.sink.clock import Clock, system_clock_ms
@@ -138,6 +138,7 @@ class SinkSettings(Options):
     def _fits_together(self) -> Self:
         if self.hash_partitions is not None and self.distribution != "hash":
             raise ValueError("hash_partitions has no effect without distribution='hash'")
+        check_options(self.base, self.storage_options, self.cut)
         for name in ("checkpoint_dir", "savepoint_dir"):
             if getattr(self, name) is not None:
                 check_hidden(getattr(self, name), self.base, name)

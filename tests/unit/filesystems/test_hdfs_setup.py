@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import partfile as pf
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hdfs import HdfsStore
 from partfile.filesystems.hdfs_options import HdfsOptions
@@ -55,3 +56,39 @@ def test_a_property_that_is_nonsense_is_refused_by_name(name: str, value: str) -
     """When the store is opened, whose tasks would otherwise write with other settings than those asked for."""
     with pytest.raises(ConfigError, match=f"{name}='{value}'"):
         HdfsStore("hdfs://nn/base", HdfsOptions(config={name: value}))
+
+
+@pytest.mark.parametrize(
+    "address", ["not an address", "127.0.0.1:notaport", "ftp://h:1", "http://", "h", "h h:1", "h:0", "h:99999", ""]
+)
+@pytest.mark.parametrize("cut", ["auto", "truncate", "rewrite"])
+def test_an_address_that_cannot_be_one_is_refused_when_the_sink_is_made(address: str, cut: str) -> None:
+    """Found out by the first cut only, it would leave committed rows hidden, or copy for ever."""
+    with pytest.raises(ConfigError, match=r"http_address: .*no address of a web server"):
+        pf.FileSink("hdfs://nn/base", uid="u", cut=cut, storage_options={"http_address": address})
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    """Whoever writes one hears what an address is."""
+    with pytest.raises(ConfigError) as raised:
+        HdfsOptions.of({"http_address": "http://alice:hunter2@nn:9870"})
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_wrong_way_to_the_web_server_is_refused_when_the_sink_is_made() -> None:
+    """A file that is not there, or an address in a property, whoever it was that wrote it."""
+    with pytest.raises(ConfigError, match=r"ca_file '/nonexistent\.pem'"):
+        pf.FileSink("hdfs://nn/base", uid="u", storage_options={"ca_file": "/nonexistent.pem"})
+    options = {"config": {"dfs.namenode.rpc-address": "nn:8020", "dfs.namenode.http-address": "nn:web"}}
+    with pytest.raises(ConfigError, match=r"dfs\.namenode\.http-address"):
+        pf.FileSink("hdfs://nn/base", uid="u", storage_options=options)
+    pf.FileSink("hdfs://nn/base", uid="u", storage_options=options, cut="rewrite")
+
+
+def test_nonsense_for_the_client_is_refused_when_the_sink_is_made(tmp_path: Path) -> None:
+    """Under Spark it would show inside of the first batch only."""
+    for options in ({"config": {"dfs.replication": "two"}}, {"replication": "two"}, {"no_such_option": "two"}):
+        with pytest.raises(ConfigError, match=r"replication|no_such_option"):
+            pf.FileSink("hdfs://nn/base", uid="u", storage_options=options)
+    with pytest.raises(ConfigError, match="local files take no storage_options"):
+        pf.FileSink(tmp_path, uid="u", storage_options={"replication": 2})

@@ -70,7 +70,7 @@ def test_a_directory_beside_the_base_is_opened_with_its_options(
     assert seen == [(directory, passed)]
 
 
-OPTIONS = {"user": "u", "http_address": "nn:9870", "delegation_token": "t", "ca_file": "c", "replication": 2}
+OPTIONS = {"user": "u", "http_address": "nn:9870", "delegation_token": "t", "replication": 2}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_checkpoints_beside_the_base_are_opened_with_its_options(
 
 def test_tasks_get_what_writing_needs_alone() -> None:
     """What only cutting needs stays with the driver; the rest is still a set of options that HDFS takes."""
-    for_tasks = options_of_tasks("hdfs://nn/out", OPTIONS)
+    for_tasks = options_of_tasks("hdfs://nn/out", {**OPTIONS, "ca_file": "c"})
     assert for_tasks == {"user": "u", "replication": 2}
     assert HdfsOptions.of(for_tasks).http_address is None
     assert options_of_tasks("s3://bucket/out", OPTIONS) == OPTIONS
