@@ -144,6 +144,13 @@ def is_same_place(one: str, other: str) -> bool:
     return path_inside(one, other) == ()
 
 
+def is_adrift(url: str, base: str) -> bool:
+    """Whether a path depends on the working directory although its base is where no working directory is."""
+    match = _SCHEME.match(base)
+    is_remote = match is not None and match.group(1).lower() != "file"
+    return is_remote and not _SCHEME.match(url) and not Path(url).is_absolute()
+
+
 def absolute(url: str) -> str:
     """A plain path as it is from the working directory of now; a URL as it is."""
     return url if _SCHEME.match(url) else os.path.abspath(url)  # noqa: PTH100 - links stay as they are

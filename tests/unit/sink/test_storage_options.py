@@ -10,6 +10,7 @@ import pytest
 from life_cycle import long_sink
 
 import partfile as pf
+from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.opening import options_of_tasks
@@ -60,7 +61,7 @@ def test_a_directory_beside_the_base_is_opened_with_its_options(
         seen.append((url, options))
         return LocalStore(str(tmp_path))
 
-    monkeypatch.setattr("partfile.sink.savepoints.check_hidden", lambda *_: None)
+    monkeypatch.setattr("partfile.sink.savepoints.check_directory", lambda *_: None)
     monkeypatch.setattr("partfile.sink.savepoints.path_inside", lambda *_: None)
     settings = long_sink(tmp_path / "out", open_store=opener).settings.model_copy(
         update={"base": "s3://bucket/out", "storage_options": {"key": "k"}}
@@ -75,7 +76,7 @@ OPTIONS = {"user": "u", "http_address": "nn:9870", "delegation_token": "t", "rep
 
 @pytest.mark.parametrize(
     ("checkpoint_dir", "opened_with"),
-    [(None, OPTIONS), ("hdfs://NN:8020/checkpoints", OPTIONS), ("hdfs://other/checkpoints", {}), ("disk", {})],
+    [(None, OPTIONS), ("hdfs://NN:8020/checkpoints", OPTIONS), ("hdfs://other/checkpoints", {}), ("/disk", {})],
 )
 def test_checkpoints_beside_the_base_are_opened_with_its_options(
     tmp_path: Path, checkpoint_dir: str | None, opened_with: dict[str, object]
@@ -85,7 +86,7 @@ def test_checkpoints_beside_the_base_are_opened_with_its_options(
 
     def opener(url: str, options: Any) -> Any:
         seen[url] = dict(options)
-        return LocalStore(str(tmp_path / url.replace("://", "-")))
+        return LocalStore(str(tmp_path / url.replace("/", "-")))
 
     sink = pf.FileSink(
         "hdfs://nn/out", uid="u", checkpoint_dir=checkpoint_dir, storage_options=OPTIONS, open_store=opener
@@ -101,3 +102,16 @@ def test_tasks_get_what_writing_needs_alone() -> None:
     assert for_tasks == {"user": "u", "replication": 2}
     assert HdfsOptions.of(for_tasks).http_address is None
     assert options_of_tasks("s3://bucket/out", OPTIONS) == OPTIONS
+
+
+def test_a_relative_directory_beside_a_remote_base_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started from elsewhere the sink would not find its checkpoints, and begin anew; a local base may."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("checkpoint_dir", "savepoint_dir"):
+        with pytest.raises(ConfigError, match=f"{name}='ck' is relative"):
+            pf.FileSink("hdfs://nn/out", uid="u", **{name: "ck"})
+        pf.FileSink("out", uid="u", **{name: "ck"})
+        pf.FileSink(f"file://{tmp_path}/out", uid="u", **{name: "ck"})
+    settings = pf.FileSink("hdfs://nn/out", uid="u").settings
+    with pytest.raises(ConfigError, match="is relative"), reserved_savepoint(settings, "life", "ck"):
+        pass
