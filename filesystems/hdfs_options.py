@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.webhdfs_addresses import web_address
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _RETRY_PAUSE_MAX_MS = 2000
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("it is empty; leave it out, or say what")
+    return value
+
+
+Named = Annotated[str, AfterValidator(_not_blank)]
+"""What cannot be empty: hdfs-native would wait for long, or take something else instead."""
 
 COORDINATOR_OPTIONS = frozenset({"http_address", "delegation_token", "ca_file", "truncate_timeout_s"})
 """Options for cutting parts, which coordinators do and tasks never."""
@@ -26,23 +36,23 @@ class HdfsOptions(BaseModel):
     config: dict[str, str] = Field(default_factory=dict, repr=False)
     """Hadoop properties; they win over the files in ``HADOOP_CONF_DIR``. Obeyed are those that hdfs-native knows, those
     that say where web servers are, ``dfs.blocksize`` and ``dfs.replication``."""
-    config_dir: str | None = None
+    config_dir: Named | None = None
     """Directory of ``core-site.xml`` and ``hdfs-site.xml``; None takes ``HADOOP_CONF_DIR``, else ``HADOOP_HOME``."""
-    user: str | None = None
+    user: Named | None = None
     """Who to be where HDFS asks for no proof; None takes ``HADOOP_USER_NAME``, else the system's user. hdfs-native
     knows one such name a process, so two sinks of a process cannot have two."""
-    kerberos_principal: str | None = None
+    kerberos_principal: Named | None = None
     """Principal to log in with; None takes the ticket cache as it is."""
-    kerberos_keytab: str | None = None
+    kerberos_keytab: Named | None = None
     """File with the key of the principal."""
-    kerberos_cache: str | None = None
+    kerberos_cache: Named | None = None
     """Ticket cache other than the default one."""
-    http_address: str | None = None
+    http_address: Named | None = None
     """``host:port`` of the NameNode's web server, or a URL of it, for TRUNCATE, which hdfs-native lacks; None takes
     ``dfs.namenode.http-address`` or its https sister. Without any, ``cut="auto"`` rewrites."""
     delegation_token: SecretStr | None = None
     """Proof of identity for the web server where it asks for one; None sends the user's name."""
-    ca_file: str | None = None
+    ca_file: Named | None = None
     """Certificates to trust when the web server speaks TLS; None takes the system's."""
     call_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
     """Longest wait for one call, in seconds, its retries included. A shorter one gives up on a NameNode that only

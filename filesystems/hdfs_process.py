@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.deadline import CallThreads
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.hdfs_setup import USER_VARIABLE
 
 if TYPE_CHECKING:
     from hdfs_native import Client
 
     from partfile.filesystems.hdfs_options import HdfsOptions
 
-_USER_VARIABLE = "HADOOP_USER_NAME"
 _CONNECTION_EXPIRY_S = 3.1
 
 
@@ -110,8 +110,8 @@ def _new_client(url: str | None, options: HdfsOptions) -> Client:
 def _be(user: str | None) -> None:
     if user is None:
         return
-    if os.environ.setdefault(_USER_VARIABLE, user) != user:
+    if os.environ.setdefault(USER_VARIABLE, user) != user:
         raise ConfigError(
-            f"user={user!r} for HDFS, but {_USER_VARIABLE} says {os.environ[_USER_VARIABLE]!r}",
+            f"user={user!r} for HDFS, but {USER_VARIABLE} says {os.environ[USER_VARIABLE]!r}",
             hint="A process is one user for all its HDFS clients; leave one of the two out.",
         )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from partfile.filesystems.hdfs_options import HdfsOptions
     from partfile.filesystems.port import Cut
 
+USER_VARIABLE = "HADOOP_USER_NAME"
+"""Where hdfs-native looks up who to be."""
 _BLOCK_SIZE = "dfs.blocksize"
 _REPLICATION = "dfs.replication"
 _MAX_REPLICATION = 512
@@ -35,8 +37,11 @@ def configuration_of(options: HdfsOptions) -> HadoopConfiguration:
     """The properties that hold for a client with these options.
 
     Raises:
-        ConfigError: The directory is missing, or a file is damaged, longer than 4 MiB, or cannot be read.
+        ConfigError: The directory is missing, or a file is damaged, longer than 4 MiB, or cannot be read; or the user
+            whom the environment names has no name.
     """
+    if not os.environ.get(USER_VARIABLE, "unset").strip():
+        raise ConfigError(f"{USER_VARIABLE} is set, but empty", hint="Unset it, or let it name a user.")
     return read_configuration(os.environ, directory=options.config_dir, overrides=options.config)
 
 

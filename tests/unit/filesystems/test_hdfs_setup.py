@@ -59,7 +59,7 @@ def test_a_property_that_is_nonsense_is_refused_by_name(name: str, value: str) -
 
 
 @pytest.mark.parametrize(
-    "address", ["not an address", "127.0.0.1:notaport", "ftp://h:1", "http://", "h", "h h:1", "h:0", "h:99999", ""]
+    "address", ["not an address", "127.0.0.1:notaport", "ftp://h:1", "http://", "h", "h h:1", "h:0", "h:99999"]
 )
 @pytest.mark.parametrize("cut", ["auto", "truncate", "rewrite"])
 def test_an_address_that_cannot_be_one_is_refused_when_the_sink_is_made(address: str, cut: str) -> None:
@@ -92,3 +92,20 @@ def test_nonsense_for_the_client_is_refused_when_the_sink_is_made(tmp_path: Path
             pf.FileSink("hdfs://nn/base", uid="u", storage_options=options)
     with pytest.raises(ConfigError, match="local files take no storage_options"):
         pf.FileSink(tmp_path, uid="u", storage_options={"replication": 2})
+
+
+@pytest.mark.parametrize("name", ["user", "config_dir", "kerberos_principal", "http_address", "ca_file"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_option_without_content_is_refused(name: str, value: str) -> None:
+    """An empty user keeps hdfs-native waiting for 40 s, and then every other client of the process."""
+    with pytest.raises(ConfigError, match=f"{name}: it is empty"):
+        pf.FileSink("hdfs://nn/base", uid="u", storage_options={name: value})
+
+
+def test_an_empty_user_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """hdfs-native takes it as it is."""
+    monkeypatch.setenv("HADOOP_USER_NAME", "")
+    with pytest.raises(ConfigError, match="HADOOP_USER_NAME is set, but empty"):
+        HdfsStore("hdfs://nn/base")
+    monkeypatch.setenv("HADOOP_USER_NAME", "alice")
+    HdfsStore("hdfs://nn/base").close()
