@@ -35,6 +35,8 @@ class HadoopConfiguration:
 
     properties: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    directory: str | None = None
+    """Where the files are, if anything says so."""
 
     def value(self, name: str, default: str = "") -> str:
         """The value of a property without the blanks around it, its variables replaced.
@@ -111,7 +113,7 @@ def read_configuration(
                 final.add(name)
     for name, value in (overrides or {}).items():
         properties[_RENAMED.get(name, name)] = value
-    return HadoopConfiguration(properties, dict(environment))
+    return HadoopConfiguration(properties, dict(environment), None if found is None else str(found))
 
 
 def _directory(environment: Mapping[str, str], directory: str | None) -> Path | None:

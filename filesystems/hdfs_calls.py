@@ -57,7 +57,7 @@ class HdfsCalls:
     def __init__(self, url: str | None, options: HdfsOptions) -> None:
         self._url = url
         self._options = options
-        self._layout = block_layout(options, configuration_of(options))
+        self._layout = block_layout(options, configuration_of(url, options))
         self._truncation = HdfsTruncation(url, options)
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.deadline import CallThreads
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.hdfs_setup import USER_VARIABLE
+from partfile.filesystems.hdfs_setup import USER_VARIABLE, configuration_of
 
 if TYPE_CHECKING:
     from hdfs_native import Client
@@ -93,6 +93,8 @@ def this_process() -> HdfsProcess:
 def _new_client(url: str | None, options: HdfsOptions) -> Client:
     from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
 
+    # What hdfs-native says of a damaged file names neither it nor where to look.
+    configuration_of(url, options)
     _be(options.user)
     client = Client(
         url,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hadoop_configuration import HadoopConfiguration, read_configuration
+from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.webhdfs import tls_context
 from partfile.filesystems.webhdfs_addresses import web_addresses
 
@@ -33,16 +34,32 @@ class BlockLayout(NamedTuple):
     replication: int | None
 
 
-def configuration_of(options: HdfsOptions) -> HadoopConfiguration:
-    """The properties that hold for a client with these options.
+def default_file_system(options: HdfsOptions) -> str:
+    """The authority that URLs without one mean, in one spelling; empty if that is no HDFS.
 
     Raises:
-        ConfigError: The directory is missing, or a file is damaged, longer than 4 MiB, or cannot be read; or the user
-            whom the environment names has no name.
+        ConfigError: Hadoop's files cannot be used.
+    """
+    return _default_in(read_configuration(os.environ, directory=options.config_dir, overrides=options.config))
+
+
+def configuration_of(root: str | None, options: HdfsOptions) -> HadoopConfiguration:
+    """The properties that hold for a client of a file system; None is ``fs.defaultFS``.
+
+    Raises:
+        ConfigError: The directory is missing, or a file is damaged, longer than 4 MiB, or cannot be read; nothing names
+            the file system; or the user whom the environment names has no name.
     """
     if not os.environ.get(USER_VARIABLE, "unset").strip():
         raise ConfigError(f"{USER_VARIABLE} is set, but empty", hint="Unset it, or let it name a user.")
-    return read_configuration(os.environ, directory=options.config_dir, overrides=options.config)
+    configuration = read_configuration(os.environ, directory=options.config_dir, overrides=options.config)
+    if root is None and not _default_in(configuration):
+        where = f" in {configuration.directory!r}" if configuration.directory else "; HADOOP_CONF_DIR is not set"
+        raise ConfigError(
+            f"a URL without a host is on fs.defaultFS, which is {configuration.value('fs.defaultFS')!r}{where}",
+            hint="Write hdfs://host:port/path, or let config_dir or HADOOP_CONF_DIR name the files of an HDFS.",
+        )
+    return configuration
 
 
 def block_layout(options: HdfsOptions, configuration: HadoopConfiguration) -> BlockLayout:
@@ -71,12 +88,17 @@ def check_setup(root: str | None, options: HdfsOptions, cut: Cut) -> None:
     Raises:
         ConfigError: A file, a property or the way to the web server cannot be used.
     """
-    configuration = configuration_of(options)
+    configuration = configuration_of(root, options)
     block_layout(options, configuration)
     if options.ca_file is not None:
         tls_context(options.ca_file)
     if cut in {"auto", "truncate"} and options.http_address is None:
         web_addresses(root or "hdfs:///", configuration)
+
+
+def _default_in(configuration: HadoopConfiguration) -> str:
+    default = configuration.value("fs.defaultFS")
+    return HdfsUrl.of(default).file_system if default.lower().startswith("hdfs:") else ""
 
 
 def _block_size_bytes(configuration: HadoopConfiguration) -> int | None:

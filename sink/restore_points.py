@@ -42,7 +42,8 @@ _MUST_BE = (
 def own_checkpoint_id(settings: SinkSettings, location: str, storage: CheckpointStorage) -> int | None:
     """The id of the checkpoint of the sink's own chain that is named; None if something else is."""
     pointer = pointer_to(location)
-    is_own = pointer.checkpoint_id is not None and is_same_place(pointer.parent, _own_directory(settings, storage))
+    own = _own_directory(settings, storage)
+    is_own = pointer.checkpoint_id is not None and is_same_place(pointer.parent, own, settings.checkpoint_options)
     return pointer.checkpoint_id if is_own else None
 
 

@@ -91,9 +91,9 @@ def reserved_savepoint(
         raise ConfigError("there is no directory for the savepoint", hint="Pass one, or set savepoint_dir on the sink.")
     if not isinstance(chosen, str | os.PathLike) or not str(chosen).strip():
         raise ConfigError(f"{chosen!r} names no directory for a savepoint", hint="Pass a path or a URL.")
-    check_directory(os.fspath(chosen), settings.base, "the directory for savepoints")
+    check_directory(os.fspath(chosen), settings.base, "the directory for savepoints", settings.storage_options)
     url = absolute(os.fspath(chosen))
-    if path_inside(url, f"{settings.checkpoint_url}/{job}") is not None:
+    if path_inside(url, f"{settings.checkpoint_url}/{job}", settings.checkpoint_options) is not None:
         raise ConfigError(
             f"the directory for savepoints {url!r} lies inside the sink's own checkpoints, which it deletes",
             hint="Choose a directory elsewhere.",

@@ -141,7 +141,7 @@ class SinkSettings(Options):
         check_options(self.base, self.storage_options, self.cut)
         for name in ("checkpoint_dir", "savepoint_dir"):
             if getattr(self, name) is not None:
-                check_directory(getattr(self, name), self.base, name)
+                check_directory(getattr(self, name), self.base, name, self.storage_options)
         for name in ("accept_newer", "allow_non_restored"):
             if getattr(self, name) and self.restore_from is None:
                 raise ValueError(f"{name} has no effect without restore_from")
@@ -180,13 +180,14 @@ class SinkSettings(Options):
         )
 
 
-def check_directory(path: str, base: str, name: str) -> None:
+def check_directory(path: str, base: str, name: str, storage_options: Mapping[str, object]) -> None:
     """Refuse a directory for partfile's own files that the next run may not find, or that readers of the base would.
 
     Args:
         path: The directory.
         base: The base path.
         name: What it was given as, for the message.
+        storage_options: Of the sink.
 
     Raises:
         ConfigError: It is relative although the base is remote, or lies visibly below the base.
@@ -196,7 +197,7 @@ def check_directory(path: str, base: str, name: str) -> None:
             f"{name}={path!r} is relative to the working directory, but the base is not on this host",
             hint="Write a URL beside the base, or an absolute path that every start of this sink finds.",
         )
-    inside = path_inside(path, base)
+    inside = path_inside(path, base, storage_options)
     if inside is not None and not any(step.startswith(("_", ".")) for step in inside):
         raise ConfigError(
             f"{name}={path!r} lies visibly below the base, where readers would take its files for data",

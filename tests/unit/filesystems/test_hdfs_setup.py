@@ -10,7 +10,10 @@ import partfile as pf
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hdfs import HdfsStore
 from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.filesystems.hdfs_process import HdfsProcess
 from partfile.filesystems.hdfs_setup import BlockLayout, block_layout, configuration_of
+from partfile.filesystems.hdfs_url import HdfsUrl
+from partfile.filesystems.opening import is_same_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 def layout_of(**options: object) -> BlockLayout:
     """How files are stored with these options."""
     checked = HdfsOptions.of(options)
-    return block_layout(checked, configuration_of(checked))
+    return block_layout(checked, configuration_of("hdfs://nn", checked))
 
 
 @pytest.mark.parametrize(
@@ -109,3 +112,56 @@ def test_an_empty_user_in_the_environment_is_refused(monkeypatch: pytest.MonkeyP
         HdfsStore("hdfs://nn/base")
     monkeypatch.setenv("HADOOP_USER_NAME", "alice")
     HdfsStore("hdfs://nn/base").close()
+
+
+def directory_of(path: Path, core_site: str) -> str:
+    """A directory with Hadoop's files."""
+    path.mkdir()
+    (path / "core-site.xml").write_text(core_site)
+    return str(path)
+
+
+DEFAULT_IS_NN = "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn</value></property></configuration>"
+
+
+def test_the_option_wins_over_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the environment's directory is looked at, whatever is in it, and ``config`` wins over both."""
+    options: dict[str, object] = {"config_dir": directory_of(tmp_path / "good", DEFAULT_IS_NN)}
+    for rubbish in (directory_of(tmp_path / "bad", "not xml <<<"), "/nonexistent"):
+        monkeypatch.setenv("HADOOP_CONF_DIR", rubbish)
+        sink = pf.FileSink("hdfs:///base", uid="u", checkpoint_dir="hdfs://nn/ck", storage_options=options)
+        assert sink.settings.checkpoint_options == options
+        assert is_same_place("hdfs:///a", "hdfs://nn/a", options)
+        assert not is_same_place("hdfs:///a", "/a", {})
+        HdfsStore("hdfs:///base", HdfsOptions.of(options)).close()
+        with pytest.raises(ConfigError):
+            pf.FileSink("hdfs:///base", uid="u")
+    assert is_same_place("hdfs:///a", "hdfs://other/a", {**options, "config": {"fs.defaultFS": "hdfs://other:8020"}})
+
+
+@pytest.mark.parametrize("base", ["hdfs://127.0.0.1:9/base", "hdfs:///base"])
+@pytest.mark.parametrize("by_option", [True, False])
+def test_damaged_files_are_named_before_hdfs_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, by_option: bool
+) -> None:
+    """By writers, by readers and when the sink is made; a directory that is missing, too."""
+    for directory, named in ((directory_of(tmp_path / "bad", "not xml <<<"), "core-site.xml"), ("/gone", "'/gone'")):
+        options: dict[str, object] = {"config_dir": directory} if by_option else {}
+        monkeypatch.setenv("HADOOP_CONF_DIR", "/other" if by_option else directory)
+        with pytest.raises(ConfigError, match=named):
+            pf.FileSink(base, uid="u", storage_options=options)
+        with pytest.raises(ConfigError, match=named):
+            HdfsStore(base, HdfsOptions.of(options))
+        with pytest.raises(ConfigError, match=named):
+            HdfsProcess().client(HdfsUrl.of(base).root, HdfsOptions.of(options))
+
+
+def test_a_url_that_names_no_hdfs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says which directory was read."""
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    empty = directory_of(tmp_path / "empty", "")
+    for options, named in ((HdfsOptions(config_dir=empty), empty), (HdfsOptions(), "HADOOP_CONF_DIR is not set")):
+        with pytest.raises(ConfigError, match=named):
+            HdfsStore("hdfs:///base", options)
+    with pytest.raises(ConfigError, match="which is 'file:///'"):
+        HdfsStore("hdfs:///base", HdfsOptions(config={"fs.defaultFS": "file:///"}))

@@ -67,8 +67,8 @@ def test_other_schemes_of_hadoop_are_refused_with_what_to_write(url: str, word: 
 )
 def test_places_are_compared_over_their_spellings(path: str, base: str, inside: tuple[str, ...] | None) -> None:
     """Case of the host and the default port make no difference; another file system does."""
-    assert path_inside(path, base) == inside
-    assert is_same_place(path, base) is (inside == ())
+    assert path_inside(path, base, {}) == inside
+    assert is_same_place(path, base, {}) is (inside == ())
 
 
 def test_a_url_without_authority_is_where_the_configuration_says(
@@ -79,8 +79,8 @@ def test_a_url_without_authority_is_where_the_configuration_says(
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020/</value></property></configuration>"
     )
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert path_inside("hdfs:///a/b", "hdfs://nn/a") == ("b",)
-    assert not is_same_place("hdfs:///a", "hdfs://other/a")
+    assert path_inside("hdfs:///a/b", "hdfs://nn/a", {}) == ("b",)
+    assert not is_same_place("hdfs:///a", "hdfs://other/a", {})
 
 
 def test_opening_asks_hdfs_nothing() -> None:

@@ -38,7 +38,7 @@ def test_a_savepoint_beside_the_base_is_opened_with_its_options(
         return LocalStore(str(savepoint.parent), create_base=create_base)
 
     monkeypatch.setattr(restore_points, "open_store", opener)
-    monkeypatch.setattr(restore_points, "is_same_place", lambda _one, _other: False)
+    monkeypatch.setattr(restore_points, "is_same_place", lambda *_: False)
     settings = long_sink(tmp_path / "fresh").settings.model_copy(
         update={"base": base, "storage_options": {"key": "k"} if base != "/out" else {}}
     )
