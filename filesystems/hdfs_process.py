@@ -93,17 +93,24 @@ def this_process() -> HdfsProcess:
 def _new_client(url: str | None, options: HdfsOptions) -> Client:
     from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
 
-    # What hdfs-native says of a damaged file names neither it nor where to look.
-    configuration_of(url, options)
+    configuration = configuration_of(url, options)
     _be(options.user)
-    client = Client(
-        url,
-        options.client_config,
-        options.config_dir,
-        kerberos_principal=options.kerberos_principal,
-        kerberos_keytab=options.kerberos_keytab,
-        kerberos_cache=options.kerberos_cache,
-    )
+    try:
+        client = Client(
+            url,
+            options.client_config,
+            options.config_dir,
+            kerberos_principal=options.kerberos_principal,
+            kerberos_keytab=options.kerberos_keytab,
+            kerberos_cache=options.kerberos_cache,
+        )
+    except Exception as error:
+        # It has asked nobody yet.
+        where = f" with the files in {configuration.directory!r}" if configuration.directory else ""
+        raise ConfigError(
+            f"hdfs-native makes no client of {url or 'fs.defaultFS'}{where}: {error}",
+            hint="Check the URL, storage_options and the files, which must be UTF-8 and not empty.",
+        ) from error
     # Never destroyed: in a forked child its destructor would wait for threads that are not there.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.inner))
     return client

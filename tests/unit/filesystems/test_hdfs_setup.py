@@ -156,6 +156,14 @@ def test_damaged_files_are_named_before_hdfs_is_asked(
             HdfsProcess().client(HdfsUrl.of(base).root, HdfsOptions.of(options))
 
 
+def test_files_that_hdfs_native_alone_refuses_are_named(tmp_path: Path) -> None:
+    """It takes no empty one; and a name service needs its NameNodes."""
+    for root, core_site in (("hdfs://127.0.0.1:9", " "), ("hdfs://no-such-service", "<configuration/>")):
+        options = HdfsOptions(config_dir=directory_of(tmp_path / root[-4:], core_site))
+        with pytest.raises(ConfigError, match=f"{root} with the files in {options.config_dir!r}"):
+            HdfsProcess().client(root, options)
+
+
 def test_a_url_that_names_no_hdfs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says which directory was read."""
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
