@@ -54,12 +54,12 @@ class HdfsOptions(BaseModel):
     """Proof of identity for the web server where it asks for one; None sends the user's name."""
     ca_file: Named | None = None
     """Certificates to trust when the web server speaks TLS; None takes the system's."""
-    call_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
+    call_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 60
     """Longest wait for one call, in seconds, its retries included. A shorter one gives up on a NameNode that only
     restarts; a longer one lets a batch hang."""
-    lease_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
+    lease_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 60
     """Longest wait for the recovery of one lease, in seconds; beyond it the part stays owed and is tried again."""
-    truncate_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
+    truncate_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 60
     """Longest wait for a truncate that has begun, in seconds; beyond it the part stays owed and is tried again."""
     replication: Annotated[int, Field(ge=1, le=512)] | None = None
     """Copies of each block; None takes ``dfs.replication``, else the cluster's default."""
@@ -83,14 +83,7 @@ class HdfsOptions(BaseModel):
         try:
             return cls.model_validate(dict(storage_options or {}))
         except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"
-                for problem in error.errors(include_url=False, include_input=False)
-            ]
-            raise ConfigError(
-                f"storage_options for HDFS cannot be used: {'; '.join(problems)}",
-                hint=f"There are {', '.join(cls.model_fields)}.",
-            ) from None
+            raise _refusal(error) from None
 
     @property
     def client_config(self) -> dict[str, str]:
@@ -102,3 +95,18 @@ class HdfsOptions(BaseModel):
             "dfs.client.failover.sleep.max.millis": str(_RETRY_PAUSE_MAX_MS),
             **self.config,
         }
+
+
+def _refusal(error: ValidationError) -> ConfigError:
+    """What is wrong with which option; the names of all only where one is unknown."""
+    problems: list[str] = []
+    is_unknown = False
+    for problem in error.errors(include_url=False, include_input=False):
+        name = ".".join(map(str, problem["loc"]))
+        is_unknown |= problem["type"] == "extra_forbidden"
+        text = "no such option" if problem["type"] == "extra_forbidden" else problem["msg"]
+        problems.append(f"{name}: {text.removeprefix('Value error, ')}")
+    return ConfigError(
+        f"storage_options for HDFS cannot be used: {'; '.join(problems)}",
+        hint=f"There are {', '.join(HdfsOptions.model_fields)}." if is_unknown else "See the table in docs/HDFS.md.",
+    )

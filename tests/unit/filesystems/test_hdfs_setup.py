@@ -173,3 +173,19 @@ def test_a_url_that_names_no_hdfs_is_refused(tmp_path: Path, monkeypatch: pytest
             HdfsStore("hdfs:///base", options)
     with pytest.raises(ConfigError, match="which is 'file:///'"):
         HdfsStore("hdfs:///base", HdfsOptions(config={"fs.defaultFS": "file:///"}))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"replication": "two"}, "replication: Input should be a valid integer"),
+        ({"call_timeout_s": float("nan")}, "call_timeout_s: Input should be a finite number"),
+        ({"config": {"dfs.replication": 2}}, r"config\.dfs\.replication: Input should be a valid string"),
+        ({"replicas": 2}, r"replicas: no such option Hint: There are .*replication"),
+    ],
+)
+def test_a_refusal_says_what_is_wanted(options: dict[str, object], says: str) -> None:
+    """The names of all options help only against one that there is not."""
+    with pytest.raises(ConfigError, match=says) as raised:
+        HdfsOptions.of(options)
+    assert ("There are" in raised.value.hint) is ("replicas" in options)
