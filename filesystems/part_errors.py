@@ -37,7 +37,7 @@ def part_refused(handle: PartHandle, reason: str) -> LeaseUnavailable:
     """A part that this process may not append to."""
     return LeaseUnavailable(
         f"part {handle.path_of(handle.name)!r} cannot be appended to: {reason}",
-        hint="Leave it alone and start a new part; the coordinator will cut and publish it.",
+        hint="Another process has it, or it was moved by hand: then put it back. A new start settles it.",
         path=handle.path_of(handle.in_progress),
     )
 

@@ -115,9 +115,9 @@ def _opened(settings: SinkSettings, location: str, parent: str) -> Store:
             f"restore_from={location!r} is not there: there is no directory {parent!r}", hint=_MUST_BE, path=error.path
         ) from error
     except ConfigError as error:
-        # Of what lies at the path, or else of the URL and its options.
-        what = error.message if error.path is None else f"{parent!r} is a file, not a directory"
-        raise ConfigError(f"restore_from={location!r} cannot be read: {what}", hint=error.hint or _MUST_BE) from error
+        raise ConfigError(
+            f"restore_from={location!r} cannot be read: {error.message}", hint=error.hint or _MUST_BE
+        ) from error
 
 
 def _savepoint(settings: SinkSettings, location: str, pointer: Pointer, job: str) -> RestorePoint:

@@ -37,7 +37,17 @@ def test_a_url_is_read_as_hadoop_reads_it(url: str, authority: str, path: str) -
 
 
 @pytest.mark.parametrize(
-    "url", ["hdfs:", "hdfs:a/b", "hdfs://nn/a/../b", "hdfs://nn/./b", "hdfs://bob@nn/a", "hdfs://n n/a", "hdfs://:1/a"]
+    "url",
+    [
+        "hdfs:",
+        "hdfs:a/b",
+        "hdfs://nn/a/../b",
+        "hdfs://nn/./b",
+        "hdfs://bob@nn/a",
+        "hdfs://n n/a",
+        "hdfs://:1/a",
+        "hdfs://nn/a:b",
+    ],
 )
 def test_a_url_that_leads_nowhere_is_refused(url: str) -> None:
     """Relative paths, users and damaged hosts are not guessed at."""

@@ -115,3 +115,20 @@ def test_a_relative_directory_beside_a_remote_base_is_refused(tmp_path: Path, mo
     settings = pf.FileSink("hdfs://nn/out", uid="u").settings
     with pytest.raises(ConfigError, match="is relative"), reserved_savepoint(settings, "life", "ck"):
         pass
+
+
+def test_a_savepoint_that_no_hdfs_serves_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is about the configuration, whatever lies at the path; a file at a local path is called one."""
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    sink = long_sink(tmp_path / "out", restore_from="hdfs:///sv/sps/savepoint-x")
+    with pytest.raises(ConfigError, match=r"restore_from=.*fs\.defaultFS, which is ''"), sink.local():
+        pass
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "core-site.xml").write_text("<<<")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "conf"))
+    with pytest.raises(ConfigError, match=r"restore_from=.*core-site\.xml' cannot be read"), sink.local():
+        pass
+    (tmp_path / "file").write_text("")
+    sink = long_sink(tmp_path / "out", restore_from=str(tmp_path / "file" / "savepoint-x"))
+    with pytest.raises(ConfigError, match=r"file' is a file"), sink.local():
+        pass
