@@ -138,7 +138,8 @@ class SinkSettings(Options):
     def _fits_together(self) -> Self:
         if self.hash_partitions is not None and self.distribution != "hash":
             raise ValueError("hash_partitions has no effect without distribution='hash'")
-        check_options(self.base, self.storage_options, self.cut)
+        if self.open_store is open_store:
+            check_options(self.base, self.storage_options, self.cut)
         for name in ("checkpoint_dir", "savepoint_dir"):
             if getattr(self, name) is not None:
                 check_directory(getattr(self, name), self.base, name, self.storage_options)
