@@ -40,7 +40,8 @@ class HdfsOptions(BaseModel):
     """Directory of ``core-site.xml`` and ``hdfs-site.xml``; None takes ``HADOOP_CONF_DIR``, else ``HADOOP_HOME``."""
     user: Named | None = None
     """Who to be where HDFS asks for no proof; None takes ``HADOOP_USER_NAME``, else the system's user. hdfs-native
-    knows one such name a process, so two sinks of a process cannot have two."""
+    knows one such name a process, from that variable: one that says otherwise is refused, and the first name given here
+    is set there, for all later clients of the process, those without an own one included."""
     kerberos_principal: Named | None = None
     """Principal to log in with; None takes the ticket cache as it is."""
     kerberos_keytab: Named | None = None

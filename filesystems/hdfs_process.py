@@ -33,7 +33,13 @@ class HdfsProcess:
         self._alone_at_s = time.monotonic() + _CONNECTION_EXPIRY_S if has_inherited else 0.0
         self.threads = CallThreads()
         self._lock = threading.Lock()
+        self._user = parent.user if parent is not None else None
         self._clients: dict[tuple[object, ...], Client] = {}
+
+    @property
+    def user(self) -> str | None:
+        """Whom an option named, for all clients of this process and of those forked from it."""
+        return self._user
 
     @property
     def has_clients(self) -> bool:
@@ -57,8 +63,24 @@ class HdfsProcess:
         )
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = _new_client(url, options)
+                configuration = configuration_of(url, options)
+                self._be(options.user)
+                self._clients[key] = _new_client(url, options, configuration.directory)
             return self._clients[key]
+
+    def _be(self, user: str | None) -> None:
+        """Let the environment name the user, which is where hdfs-native looks."""
+        if user is None:
+            return
+        named = os.environ.setdefault(USER_VARIABLE, user)
+        if named == user:
+            self._user = user
+            return
+        who = f"another client of this process is {named!r}" if self._user == named else f"{USER_VARIABLE} is {named!r}"
+        raise ConfigError(
+            f"user={user!r} for HDFS, but {who}",
+            hint="A process is one user for all its HDFS clients: name the same one, or take another process.",
+        )
 
     def wait_for_inherited_connections(self) -> None:
         """Wait until no connection to a DataNode that the parent left in memory is used again.
@@ -90,11 +112,9 @@ def this_process() -> HdfsProcess:
     return _CURRENT.get()
 
 
-def _new_client(url: str | None, options: HdfsOptions) -> Client:
+def _new_client(url: str | None, options: HdfsOptions, directory: str | None) -> Client:
     from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
 
-    configuration = configuration_of(url, options)
-    _be(options.user)
     try:
         client = Client(
             url,
@@ -106,7 +126,7 @@ def _new_client(url: str | None, options: HdfsOptions) -> Client:
         )
     except Exception as error:
         # It has asked nobody yet.
-        where = f" with the files in {configuration.directory!r}" if configuration.directory else ""
+        where = f" with the files in {directory!r}" if directory else ""
         raise ConfigError(
             f"hdfs-native makes no client of {url or 'fs.defaultFS'}{where}: {error}",
             hint="Check the URL, storage_options and the files, which must be UTF-8 and not empty.",
@@ -114,13 +134,3 @@ def _new_client(url: str | None, options: HdfsOptions) -> Client:
     # Never destroyed: in a forked child its destructor would wait for threads that are not there.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.inner))
     return client
-
-
-def _be(user: str | None) -> None:
-    if user is None:
-        return
-    if os.environ.setdefault(USER_VARIABLE, user) != user:
-        raise ConfigError(
-            f"user={user!r} for HDFS, but {USER_VARIABLE} says {os.environ[USER_VARIABLE]!r}",
-            hint="A process is one user for all its HDFS clients; leave one of the two out.",
-        )

@@ -136,7 +136,10 @@ def test_a_process_has_one_client_a_cluster_and_one_user(monkeypatch: pytest.Mon
         client = process.client("hdfs://127.0.0.1:9", options)
         assert process.client("hdfs://127.0.0.1:9", HdfsOptions(user="alice")) is client
         assert os.environ["HADOOP_USER_NAME"] == "alice"
-        with pytest.raises(ConfigError, match="alice"):
-            process.client("hdfs://127.0.0.1:9", HdfsOptions(user="bob"))
+        for later in (process, HdfsProcess(process)):
+            with pytest.raises(ConfigError, match="user='bob' for HDFS, but another client of this process is 'alice'"):
+                later.client("hdfs://127.0.0.1:9", HdfsOptions(user="bob"))
+        with pytest.raises(ConfigError, match="user='bob' for HDFS, but HADOOP_USER_NAME is 'alice'"):
+            HdfsProcess().client("hdfs://127.0.0.1:9", HdfsOptions(user="bob"))
     finally:
         os.environ.pop("HADOOP_USER_NAME", None)
