@@ -24,6 +24,7 @@ _RENAMED = {
     "dfs.http.address": "dfs.namenode.http-address",
     "dfs.https.address": "dfs.namenode.https-address",
     "dfs.federation.nameservices": "dfs.nameservices",
+    "dfs.block.size": "dfs.blocksize",
 }
 """Old names that Hadoop takes for the present ones."""
 
@@ -34,6 +35,8 @@ class HadoopConfiguration:
 
     properties: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    directory: str | None = None
+    """Where the files are, if anything says so."""
 
     def value(self, name: str, default: str = "") -> str:
         """The value of a property without the blanks around it, its variables replaced.
@@ -108,7 +111,9 @@ def read_configuration(
                 properties[name] = item.value
             if item.is_final:
                 final.add(name)
-    return HadoopConfiguration({**properties, **(overrides or {})}, dict(environment))
+    for name, value in (overrides or {}).items():
+        properties[_RENAMED.get(name, name)] = value
+    return HadoopConfiguration(properties, dict(environment), None if found is None else str(found))
 
 
 def _directory(environment: Mapping[str, str], directory: str | None) -> Path | None:

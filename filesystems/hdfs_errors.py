@@ -39,6 +39,8 @@ class Verdict(Enum):
     """A quota or the DataNodes have no room."""
     ERASURE_CODED = auto()
     """The directory is erasure coded, where nothing can be synced or appended to."""
+    BELOW_A_FILE = auto()
+    """What should be a directory is a file."""
     REFUSED = auto()
     """It will never do this."""
     MISCONFIGURED = auto()
@@ -67,7 +69,7 @@ _JAVA_CLASSES = {
     "DSQuotaExceededException": Verdict.FULL,
     "QuotaByStorageTypeExceededException": Verdict.FULL,
     "InvalidPathException": Verdict.REFUSED,
-    "ParentNotDirectoryException": Verdict.REFUSED,
+    "ParentNotDirectoryException": Verdict.BELOW_A_FILE,
     "PathComponentTooLongException": Verdict.REFUSED,
     "MaxDirectoryItemsExceededException": Verdict.REFUSED,
     "PathIsNotEmptyDirectoryException": Verdict.REFUSED,
@@ -101,10 +103,14 @@ _UNREPORTED_BLOCK = 'OperationFailed("Failed to complete file in time")'
 are where they belong."""
 _BROKEN_CONNECTION = "RPC listener disconnected"
 """What hdfs-native says, and does not repeat, where it repeats calls that fail in other ways once."""
+_NO_DIRECTORY = "(is not a directory)"
+"""What the NameNode says of a file that a path goes through, before it looks at permissions; a superuser hears another
+exception."""
 _NOT_WHERE_ERASURE_CODED = "not supported for erasure-coded files"
 
 _JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')
 _OWN_ERROR = re.compile(r"^(\w+)")
+_ESCAPED = re.compile(r"""\\([nrt"'\\])""")
 _STACK_TRACE = re.compile(r"(\\n|\n)(\\t|\t)at ")
 
 
@@ -124,6 +130,9 @@ _MEANINGS = {
         NotApplied,
         "Erasure-coded files cannot be synced: hdfs ec -setPolicy -replicate -path BASE; the same for checkpoint_dir.",
     ),
+    Verdict.BELOW_A_FILE: _Meaning(
+        NotApplied, "A file stands where a directory must be: move it, or choose another path."
+    ),
     Verdict.REFUSED: _Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
     Verdict.LOST: _Meaning(OutcomeUnknown, "Look at NameNode and network; then do it again."),
@@ -141,11 +150,15 @@ def verdict_of(error: Exception) -> Verdict:
         return Verdict.LOST if str(error) == _BROKEN_CONNECTION else Verdict.UNKNOWN
     text = str(error)
     java = _JAVA_ERROR.match(text)
-    if java is None:
-        return _own_verdict(text)
-    if java.group(1) == "IOException":
+    return _own_verdict(text) if java is None else _java_verdict(java.group(1), text)
+
+
+def _java_verdict(name: str, text: str) -> Verdict:
+    if name == "IOException":
         return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
-    return _JAVA_CLASSES.get(java.group(1), Verdict.UNKNOWN)
+    if name == "AccessControlException" and _NO_DIRECTORY in text:
+        return Verdict.BELOW_A_FILE
+    return _JAVA_CLASSES.get(name, Verdict.UNKNOWN)
 
 
 def _own_verdict(text: str) -> Verdict:
@@ -187,4 +200,14 @@ def timed_out(doing: str, path: str, timeout_s: float, *, reads: bool) -> Partfi
 
 
 def _first_line(error: Exception) -> str:
-    return _STACK_TRACE.split(str(error), maxsplit=1)[0].strip() or type(error).__name__
+    text = str(error)
+    java = _JAVA_ERROR.match(text)
+    if java is None:
+        return _STACK_TRACE.split(text, maxsplit=1)[0].strip() or type(error).__name__
+    # The rest is a quoted string, whose end goes with the stack trace.
+    said = _STACK_TRACE.split(text[java.end() :], maxsplit=1)[0].removesuffix('")')
+    return f"{java.group(1)}: {_ESCAPED.sub(_unescaped, said).strip()}"
+
+
+def _unescaped(escaped: re.Match[str]) -> str:
+    return " " if escaped.group(1) in "nrt" else escaped.group(1)

@@ -57,7 +57,7 @@ class HdfsTruncation:
         client = self._connected()
         if client is None:
             raise NotApplied(
-                f"{path!r} cannot be cut to {length_bytes} bytes: {self._why_not}",
+                f"{path!r} cannot be cut to {length_bytes} bytes: WebHDFS failed before: {_reason(self._why_not)}",
                 hint="Set dfs.namenode.http-address or the option http_address, or take cut='rewrite'.",
                 path=path,
             ) from self._why_not
@@ -96,6 +96,10 @@ def _connect(url: str, options: HdfsOptions) -> WebHdfs:
         delegation_token=None if token is None else token.get_secret_value(),
         ca_file=options.ca_file,
     )
+
+
+def _reason(error: PartfileError | None) -> str:
+    return "" if error is None else error.message
 
 
 def _addresses(url: str, options: HdfsOptions) -> tuple[WebAddress, ...]:

@@ -79,7 +79,7 @@ class WebHdfs:
         self._addresses = tuple(addresses)
         self._token = delegation_token
         self._identity = {"delegation": delegation_token} if delegation_token else {"user.name": user} if user else {}
-        self._tls = _tls_context(ca_file) if any(address.is_tls for address in addresses) else None
+        self._tls = tls_context(ca_file) if any(address.is_tls for address in addresses) else None
         self._active = 0
 
     def __repr__(self) -> str:
@@ -238,7 +238,12 @@ def _lost(query: Mapping[str, str], path: str, problems: Sequence[str]) -> Outco
     )
 
 
-def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """What to speak TLS with; None trusts what the system does.
+
+    Raises:
+        ConfigError: ``ca_file`` cannot be used.
+    """
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:

@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import NotReady, PartMissing, StoreError
+from partfile.filesystems.errors import CommitError, NotReady, PartMissing, StoreError
 from partfile.sink.concurrently import Patience, for_each
 
 if TYPE_CHECKING:
@@ -25,11 +25,15 @@ class Publisher:
         store: Where the parts are.
         cut: How a part that is longer than its valid length is cut.
         threads: Parts published at the same time, at least 1; None takes what suits the store.
+        job: Whose parts they are, for messages.
         accept_missing: Give a part up that is gone, with a line in the log, instead of stopping.
     """
 
-    def __init__(self, store: PartStore, cut: Cut, threads: int | None, *, accept_missing: bool = False) -> None:
+    def __init__(
+        self, store: PartStore, cut: Cut, threads: int | None, *, job: str, accept_missing: bool = False
+    ) -> None:
         self._store = store
+        self._job = job
         self._cut = cut
         self._threads = threads or store.capabilities.publish_threads
         self._accept_missing = accept_missing
@@ -47,6 +51,9 @@ class Publisher:
         patience = Patience(self._threads)
         failures = for_each(partial(self._attempt, patience), parts, self._threads, "partfile-publish")
         for failure in failures:
+            if isinstance(failure, CommitError):
+                where = f"sink {self._job!r} at {self._store.base!r}"
+                raise type(failure)(f"{where}: {failure.message}", hint=failure.hint, path=failure.path) from failure
             if failure is not None and not isinstance(failure, StoreError):
                 raise failure
         return tuple(part for part, failure in zip(parts, failures, strict=True) if failure is not None)

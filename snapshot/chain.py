@@ -7,6 +7,7 @@ the same link one gets ``AlreadyExists``, and one that slept until its predecess
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import (
@@ -144,11 +145,7 @@ class Chain:
         link = _linked(metadata, self.newest)
         created = self._create(link)
         if created is None or not self._predecessor_stands(created):
-            raise Fenced(
-                f"another coordinator has taken over job {self._storage.job!r}",
-                hint="Only one query or process may write with a uid at a time; stop this one.",
-                checkpoint_id=link.checkpoint_id,
-            )
+            raise self._fenced(link)
         self._append(created)
         if created.kind != link.kind:
             raise NotApplied(
@@ -220,6 +217,29 @@ class Chain:
             self._links.append(Link(checkpoint_id, closed.holds_state))
             last = closed
         return last
+
+    def _fenced(self, link: CheckpointMetadata) -> Fenced:
+        """Say whether another coordinator has the chain, or whether nobody has and its end was deleted."""
+        with suppress(StoreError, SnapshotError):
+            if link.predecessor is not None and not self._is_succeeded(link) and not self._predecessor_stands(link):
+                lost = link.predecessor.checkpoint_id
+                return Fenced(
+                    f"checkpoint {lost} of job {self._storage.job!r} was deleted, and no other coordinator has gone on",
+                    hint="Nothing counts that follows it. Put it back, or restore a savepoint, before the next start.",
+                    path=self._storage.path(layout.metadata_path(lost)),
+                    checkpoint_id=link.checkpoint_id,
+                )
+        return Fenced(
+            f"another coordinator has taken over job {self._storage.job!r}",
+            hint="Only one query or process may write with a uid at a time; stop this one.",
+            checkpoint_id=link.checkpoint_id,
+        )
+
+    def _is_succeeded(self, link: CheckpointMetadata) -> bool:
+        """Whether another coordinator has the id of a link, or a higher one."""
+        found = self._storage.read_link(link.checkpoint_id)
+        is_taken = found is not None and found.nonce != link.nonce
+        return is_taken or self._storage.newest_linked_id() > link.checkpoint_id
 
     def _append(self, link: CheckpointMetadata) -> None:
         self._newest = link

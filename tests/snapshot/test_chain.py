@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +43,17 @@ def test_the_old_coordinator_is_fenced_at_its_next_link(tmp_path: Path) -> None:
         first.complete("zombie")
     assert held(second.complete("b")) == "b"
     assert held(Owner(tmp_path).checkpoints.look()) == "b"
+
+
+@pytest.mark.parametrize("what", ["link", "job"])
+def test_a_coordinator_whose_own_end_was_deleted_says_so(what: str, tmp_path: Path) -> None:
+    """There is no other coordinator to look for; it stops all the same, since what it adds would follow nothing."""
+    owner = Owner(tmp_path)
+    last = owner.start()
+    store = storage(tmp_path)
+    shutil.rmtree(tmp_path / store.directory / (f"chk-{last.checkpoint_id}" if what == "link" else ""))
+    with pytest.raises(Fenced, match=f"checkpoint {last.checkpoint_id} of job .* was deleted, and no other"):
+        owner.complete("a")
 
 
 @pytest.mark.parametrize("batches", range(5))

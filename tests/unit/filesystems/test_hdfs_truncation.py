@@ -34,3 +34,13 @@ def test_a_wrong_address_is_never_asked_again(monkeypatch: pytest.MonkeyPatch) -
     assert not truncation.is_possible
     with pytest.raises(NotApplied, match="cannot be cut"):
         truncation.truncate("/a", 1)
+
+
+def test_what_failed_for_another_file_is_told_as_that() -> None:
+    """The second file was not tried; the message says so, and gives one hint."""
+    truncation = unreachable()
+    with pytest.raises(NotApplied):
+        truncation.truncate("/first", 1)
+    with pytest.raises(NotApplied, match=r"'/second' cannot be cut to 2 bytes: .* failed before: .*'/first'") as told:
+        truncation.truncate("/second", 2)
+    assert str(told.value).count("Hint:") == 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness import Harness
 
-from partfile.filesystems.errors import NotApplied, OutcomeUnknown
+from partfile.filesystems.errors import CommitConflict, CommitError, NotApplied, OutcomeUnknown, PartMissing
 from partfile.filesystems.faults import FailAt, Recorder, intercept
 from partfile.filesystems.local import LocalStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 def failing_job(base: Path, failures: int, error: Exception) -> Harness:
@@ -80,3 +82,25 @@ def test_a_failed_publication_is_done_by_the_next_start(tmp_path: Path) -> None:
     job.restore()
     job.restore()
     assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+
+
+def take_the_name_of(pending: Path) -> None:
+    """Put foreign bytes where a pending part is to be published."""
+    pending.with_name(re.sub(r"^_(.*\.txt).*", r"\1", pending.name)).write_text("not ours")
+
+
+@pytest.mark.parametrize(
+    ("meddle", "kind", "hint"),
+    [(Path.unlink, PartMissing, "accept_missing=True"), (take_the_name_of, CommitConflict, "Move that file")],
+)
+def test_an_error_about_a_part_names_the_sink_and_its_base(
+    tmp_path: Path, meddle: Callable[[Path], None], kind: type[CommitError], hint: str
+) -> None:
+    """A part's name alone is one of many in a place that nobody knows."""
+    job = failing_job(tmp_path, 1, NotApplied("no room"))
+    job.checkpoint()
+    meddle(next(job.base.glob("a/_*.pending")))
+    with pytest.raises(kind) as raised:
+        job.coordinator.close_due(0)
+    assert raised.value.message.startswith(f"sink 'job' at '{job.base}': part 'a/part-")
+    assert hint in raised.value.hint
