@@ -108,10 +108,11 @@ def test_a_relative_directory_beside_a_remote_base_is_refused(tmp_path: Path, mo
     """Started from elsewhere the sink would not find its checkpoints, and begin anew; a local base may."""
     monkeypatch.chdir(tmp_path)
     for name in ("checkpoint_dir", "savepoint_dir"):
+        relative: dict[str, Any] = {name: "ck"}
         with pytest.raises(ConfigError, match=f"{name}='ck' is relative"):
-            pf.FileSink("hdfs://nn/out", uid="u", **{name: "ck"})
-        pf.FileSink("out", uid="u", **{name: "ck"})
-        pf.FileSink(f"file://{tmp_path}/out", uid="u", **{name: "ck"})
+            pf.FileSink("hdfs://nn/out", uid="u", **relative)
+        pf.FileSink("out", uid="u", **relative)
+        pf.FileSink(f"file://{tmp_path}/out", uid="u", **relative)
     settings = pf.FileSink("hdfs://nn/out", uid="u").settings
     with pytest.raises(ConfigError, match="is relative"), reserved_savepoint(settings, "life", "ck"):
         pass
