@@ -52,8 +52,9 @@ def test_a_coordinator_whose_own_end_was_deleted_says_so(what: str, tmp_path: Pa
     last = owner.start()
     store = storage(tmp_path)
     shutil.rmtree(tmp_path / store.directory / (f"chk-{last.checkpoint_id}" if what == "link" else ""))
-    with pytest.raises(Fenced, match=f"checkpoint {last.checkpoint_id} of job .* was deleted, and no other"):
+    with pytest.raises(Fenced, match=f"checkpoint {last.checkpoint_id} of job .* was deleted, and no other") as raised:
         owner.complete("a")
+    assert str(store.path(f"chk-{last.checkpoint_id}/_metadata")) in (raised.value.path or "")
 
 
 @pytest.mark.parametrize("batches", range(5))
@@ -181,7 +182,7 @@ def test_a_look_that_fails_does_not_decide(n: int, tmp_path: Path) -> None:
     base = tmp_path / str(n)
     one = Owner(base, unread) if n == 1 else Owner(base, Both(FailAt(2, OutcomeUnknown("lost"), only=CREATE), untried))
     one.start()
-    with pytest.raises(OutcomeUnknown, match="does not say"):
+    with pytest.raises(OutcomeUnknown, match=r"does not say whether the checkpoint at '.*/_metadata' counts"):
         one.complete("a")
     assert one.told == [("complete", 1)]
     assert [held(Owner(base).start())] == (["a"] if n == 1 else ["fresh"])
