@@ -57,6 +57,17 @@ def test_a_coordinator_whose_own_end_was_deleted_says_so(what: str, tmp_path: Pa
     assert str(store.path(f"chk-{last.checkpoint_id}/_metadata")) in (raised.value.path or "")
 
 
+def test_an_id_that_another_took_is_told_as_that_whatever_was_deleted(tmp_path: Path) -> None:
+    """Its predecessor may be gone because the other one has subsumed it."""
+    owner = Owner(tmp_path)
+    last = owner.start()
+    store = storage(tmp_path)
+    store.create_link(last.model_copy(update={"checkpoint_id": last.checkpoint_id + 1, "nonce": "0" * 32}))
+    shutil.rmtree(tmp_path / store.directory / f"chk-{last.checkpoint_id}")
+    with pytest.raises(Fenced, match="another coordinator has taken over"):
+        owner.complete("a")
+
+
 @pytest.mark.parametrize("batches", range(5))
 def test_a_freed_name_is_no_way_back(batches: int, tmp_path: Path) -> None:
     """A coordinator that slept while its next name was used and deleted again creates it, and is fenced all the same.
@@ -71,7 +82,7 @@ def test_a_freed_name_is_no_way_back(batches: int, tmp_path: Path) -> None:
         other.complete(f"b{number}")
     was_freed = storage(tmp_path).read_link(name) is None
     assert was_freed == (batches >= 1)
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced, match="another coordinator has taken over"):
         sleeper.complete("zombie")
     assert held(Owner(tmp_path).checkpoints.look()) == (f"b{batches - 1}" if batches else "fresh")
 
