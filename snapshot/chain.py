@@ -226,7 +226,7 @@ class Chain:
                 return Fenced(
                     f"checkpoint {lost} of job {self._storage.job!r} was deleted, and no other coordinator has gone on",
                     hint="Nothing counts that follows it. Put it back, or restore a savepoint, before the next start.",
-                    path=self._storage.path(layout.metadata_path(lost)),
+                    path=self._path_of(lost),
                     checkpoint_id=link.checkpoint_id,
                 )
         return Fenced(
@@ -268,14 +268,14 @@ class Chain:
         except AlreadyExists:
             return self._read_back(link)
         except NotApplied as error:
-            raise _undecided(link) from error
+            raise self._undecided(link) from error
         return tombstone
 
     def _read_back(self, link: CheckpointMetadata) -> CheckpointMetadata | None:
         try:
             found = self._storage.read_link(link.checkpoint_id)
         except NotApplied as error:
-            raise _undecided(link) from error
+            raise self._undecided(link) from error
         return link if found is not None and found.nonce == link.nonce else None
 
     def _predecessor_stands(self, link: CheckpointMetadata) -> bool:
@@ -285,7 +285,20 @@ class Chain:
             return stands(self._storage, link.predecessor)
         except NotApplied as error:
             # What was not applied is this look, not the link.
-            raise _undecided(link) from error
+            raise self._undecided(link) from error
+
+    def _undecided(self, link: CheckpointMetadata) -> OutcomeUnknown:
+        path = self._path_of(link.checkpoint_id)
+        return OutcomeUnknown(
+            f"the store does not say whether the checkpoint at {path!r} counts",
+            hint="A new start finds out, when the store answers again.",
+            path=path,
+            checkpoint_id=link.checkpoint_id,
+        )
+
+    def _path_of(self, checkpoint_id: int) -> str:
+        """Where a link is, for messages."""
+        return f"{self._storage.store.base}/{self._storage.path(layout.metadata_path(checkpoint_id))}"
 
     def _is_last(self, link: CheckpointMetadata) -> bool:
         """Whether no link is above a start's.
@@ -296,7 +309,7 @@ class Chain:
         try:
             return self._storage.newest_linked_id() == link.checkpoint_id
         except NotApplied as error:
-            raise _undecided(link) from error
+            raise self._undecided(link) from error
 
 
 def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[CheckpointMetadata] | None:
@@ -315,14 +328,6 @@ def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[Ch
 def _tombstone(link: CheckpointMetadata, **changes: int) -> CheckpointMetadata:
     """A link that closes an id, otherwise as another one."""
     return link.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}, **changes})
-
-
-def _undecided(link: CheckpointMetadata) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        "the store does not say whether the checkpoint counts",
-        hint="A new start finds out.",
-        checkpoint_id=link.checkpoint_id,
-    )
 
 
 def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | DamagedEnd | None) -> CheckpointMetadata:
