@@ -70,11 +70,6 @@ class HadoopConfiguration:
         items = (item.strip() for item in self.value(name).split(","))
         return tuple(item for item in items if item)
 
-    @property
-    def needs_kerberos(self) -> bool:
-        """Whether servers ask for a proof of identity, so that a user's name alone is not enough."""
-        return self.value("hadoop.security.authentication", "simple").lower() != "simple"
-
     def _stands_for(self, variable: str) -> str | None:
         named = _ENVIRONMENT_VARIABLE.fullmatch(variable)
         if named is None:

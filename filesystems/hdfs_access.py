@@ -75,13 +75,14 @@ class HdfsAccess:
             "create", path, partial(self._calls.create, full), self._calls.close, again=_Again.IF_REFUSED
         )
 
-    def append(self, path: str) -> RawFileWriter:
+    def append(self, path: str, *, is_repeated: bool = True) -> RawFileWriter:
         """Open a closed file for appending; raises LeaseUnavailable where somebody has it open.
 
-        That may be this process by a call whose reply was lost.
+        That may be this process by a call whose reply was lost, unless ``is_repeated`` is false.
         """
         full = self._full(path)
-        return self._change("append to", path, partial(self._calls.append, full), self._calls.close)
+        again = _Again.IF_LOST if is_repeated else _Again.IF_REFUSED
+        return self._change("append to", path, partial(self._calls.append, full), self._calls.close, again=again)
 
     def write(self, writer: RawFileWriter, data: memoryview, path: str) -> None:
         """Hand over all of ``data``, in pieces of which each has its deadline."""

@@ -1,4 +1,4 @@
-"""From what hdfs-native raises to the tree of errors: the one table of the HDFS store.
+"""From what hdfs-native raises to the tree of errors, and the one table of the NameNode's Java classes.
 
 hdfs-native tells apart by class only whether a file is missing, whether it is there already and whether the network
 failed. The rest is a RuntimeError whose text names a Java class of the NameNode's or an error of its own.
@@ -63,6 +63,8 @@ _JAVA_CLASSES = {
     "ObserverRetryOnActiveException": Verdict.UNREADY,
     "AccessControlException": Verdict.DENIED,
     "AuthorizationException": Verdict.DENIED,
+    "AuthenticationException": Verdict.DENIED,
+    "SecurityException": Verdict.DENIED,
     "InvalidToken": Verdict.DENIED,
     "SaslException": Verdict.DENIED,
     "NSQuotaExceededException": Verdict.FULL,
@@ -76,7 +78,11 @@ _JAVA_CLASSES = {
     "UnresolvedPathException": Verdict.REFUSED,
     "SnapshotAccessControlException": Verdict.REFUSED,
     "UnsupportedOperationException": Verdict.REFUSED,
+    "IllegalArgumentException": Verdict.REFUSED,
+    "HadoopIllegalArgumentException": Verdict.REFUSED,
 }
+"""What the simple name of each class says of a call that it ended, over RPC and WebHDFS alike; of all others nobody
+knows whether the call happened."""
 
 _PLAIN_IO_EXCEPTIONS = (
     ("minReplication nodes", Verdict.FULL),
@@ -114,29 +120,31 @@ _ESCAPED = re.compile(r"""\\([nrt"'\\])""")
 _STACK_TRACE = re.compile(r"(\\n|\n)(\\t|\t)at ")
 
 
-class _Meaning(NamedTuple):
+class Meaning(NamedTuple):
+    """What a verdict becomes."""
+
     kind: type[PartfileError]
     hint: str
 
 
-_MEANINGS = {
-    Verdict.MISSING: _Meaning(NotFound, ""),
-    Verdict.TAKEN: _Meaning(AlreadyExists, ""),
-    Verdict.LEASED: _Meaning(LeaseUnavailable, ""),
-    Verdict.UNREADY: _Meaning(NotReady, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
-    Verdict.DENIED: _Meaning(NotApplied, "Give this user the permission, or log in: see kerberos_principal and user."),
-    Verdict.FULL: _Meaning(NotApplied, "Free space, raise the quota or add a DataNode; the job can then be restarted."),
-    Verdict.ERASURE_CODED: _Meaning(
+MEANINGS = {
+    Verdict.MISSING: Meaning(NotFound, ""),
+    Verdict.TAKEN: Meaning(AlreadyExists, ""),
+    Verdict.LEASED: Meaning(LeaseUnavailable, ""),
+    Verdict.UNREADY: Meaning(NotReady, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
+    Verdict.DENIED: Meaning(
+        NotApplied, "Give this user the permission, or log in: see kerberos_principal, user and delegation_token."
+    ),
+    Verdict.FULL: Meaning(NotApplied, "Free space, raise the quota or add a DataNode; the job can then be restarted."),
+    Verdict.ERASURE_CODED: Meaning(
         NotApplied,
         "Erasure-coded files cannot be synced: hdfs ec -setPolicy -replicate -path BASE; the same for checkpoint_dir.",
     ),
-    Verdict.BELOW_A_FILE: _Meaning(
-        NotApplied, "A file stands where a directory must be: move it, or choose another path."
-    ),
-    Verdict.REFUSED: _Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
-    Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
-    Verdict.LOST: _Meaning(OutcomeUnknown, "Look at NameNode and network; then do it again."),
-    Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),
+    Verdict.BELOW_A_FILE: Meaning(NotApplied, "A file is where a directory must be: move it, or take another path."),
+    Verdict.REFUSED: Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
+    Verdict.MISCONFIGURED: Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
+    Verdict.LOST: Meaning(OutcomeUnknown, "Look at NameNode and network; then do it again."),
+    Verdict.UNKNOWN: Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),
 }
 
 
@@ -150,15 +158,18 @@ def verdict_of(error: Exception) -> Verdict:
         return Verdict.LOST if str(error) == _BROKEN_CONNECTION else Verdict.UNKNOWN
     text = str(error)
     java = _JAVA_ERROR.match(text)
-    return _own_verdict(text) if java is None else _java_verdict(java.group(1), text)
+    if java is None:
+        return _own_verdict(text)
+    return verdict_of_java(java.group(1), text)
 
 
-def _java_verdict(name: str, text: str) -> Verdict:
-    if name == "IOException":
+def verdict_of_java(simple_class_name: str, text: str) -> Verdict:
+    """What an exception of a NameNode says of the call that it ended, by its class and, if need be, its words."""
+    if simple_class_name == "IOException":
         return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
-    if name == "AccessControlException" and _NO_DIRECTORY in text:
+    if simple_class_name == "AccessControlException" and _NO_DIRECTORY in text:
         return Verdict.BELOW_A_FILE
-    return _JAVA_CLASSES.get(name, Verdict.UNKNOWN)
+    return _JAVA_CLASSES.get(simple_class_name, Verdict.UNKNOWN)
 
 
 def _own_verdict(text: str) -> Verdict:
@@ -183,7 +194,7 @@ def error_of(error: Exception, doing: str, path: str, *, reads: bool) -> Partfil
         NotApplied or one of its kinds where HDFS said that nothing happened, else OutcomeUnknown.
     """
     verdict = verdict_of(error)
-    kind, hint = _MEANINGS[verdict]
+    kind, hint = MEANINGS[verdict]
     if kind is OutcomeUnknown and reads:
         kind = NotApplied
     return kind(f"cannot {doing} {path!r}: {_first_line(error)}", hint=hint, path=path)

@@ -90,7 +90,8 @@ class HdfsOptions(BaseModel):
     def client_config(self) -> dict[str, str]:
         """Properties for the client, whose own retries end within ``call_timeout_s``; by default it takes 180 s."""
         # A pause is up to half as long again as it says.
-        attempts = int(self.call_timeout_s * 1000 / (1.5 * _RETRY_PAUSE_MAX_MS))
+        # One at least, or a standby that is asked first would be the only one; the call's own deadline holds anyway.
+        attempts = max(1, int(self.call_timeout_s * 1000 / (1.5 * _RETRY_PAUSE_MAX_MS)))
         return {
             "dfs.client.failover.max.attempts": str(attempts),
             "dfs.client.failover.sleep.max.millis": str(_RETRY_PAUSE_MAX_MS),

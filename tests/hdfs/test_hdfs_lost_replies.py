@@ -35,28 +35,21 @@ def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
     return opened
 
 
-LOST: list[tuple[str, Exception]] = [
-    ("rename", OSError("connection reset")),
-    ("rename", FileNotFoundError("rename source is not found, said the second attempt")),
-    ("recover_lease", OSError("connection reset")),
-]
+RESET = OSError("connection reset")
+BROKEN = OSError("RPC listener disconnected")
+"""What hdfs-native says of a call that was under way when the NameNode died."""
 
 
-@pytest.mark.parametrize(("call", "error"), LOST)
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_lost_reply_of_a_publish_is_decided_by_looking(
-    opener: Opener, call: str, error: Exception, number: int
-) -> None:
-    """A call was done, its reply lost, and maybe hdfs-native repeated it: publishing succeeds, at once or repeated."""
-    store = opener()
-    handle = write_part(store, DATA)
-    faulty = opener(FailAt(number, error, applied=True, only={call}))
-    try:
-        faulty.publish(handle, "rewrite")
-    except StoreError:
-        assert call == "recover_lease"
-        faulty.publish(handle, "rewrite")
-    assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
+def test_a_part_whose_creation_was_not_answered_is_created_anew(opener: Opener) -> None:
+    """Its name carries a token that no other attempt has, so what is there can go; no batch fails for it."""
+    for error in (RESET, BROKEN):
+        store = opener(FailAt(1, error, applied=True, only={"create"}))
+        stream = store.create(new_part())
+        stream.write(DATA)
+        handle = stream.close_for_commit()
+        store.publish(handle, "rewrite")
+        assert files_in(opener()) == {handle.path_of(handle.name): len(DATA)}
+        opener().delete_file(handle.path_of(handle.name))
 
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), FileNotFoundError("the second attempt")])
@@ -68,8 +61,6 @@ def test_a_lost_reply_of_close_for_commit_is_decided_by_looking(opener: Opener, 
     assert files_in(opener()) == {handle.path_of(handle.pending): len(DATA)}
 
 
-BROKEN = OSError("RPC listener disconnected")
-"""What hdfs-native says of a call that was under way when the NameNode died."""
 REPEATED = {"append", "status", "sync", "rename", "recover_lease"}
 
 

@@ -119,7 +119,7 @@ def test_options_are_checked_and_never_shown() -> None:
     assert "hunter2" not in repr(known)
 
 
-@pytest.mark.parametrize(("timeout_s", "attempts"), [(60, "20"), (3, "1"), (1, "0")])
+@pytest.mark.parametrize(("timeout_s", "attempts"), [(60, "20"), (3, "1"), (1, "1")])
 def test_the_client_gives_up_before_our_deadline(timeout_s: float, attempts: str) -> None:
     """Its own retries would go on for 180 s; what the user sets wins."""
     config = HdfsOptions(call_timeout_s=timeout_s).client_config
