@@ -98,8 +98,11 @@ def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
         report.runs += [one.run for runs in measured.values() for one in runs]
         report.figures += _against_native(measured["spark"], measured["partfile"])
         finished = QUICK_FINISHED_PARTS if quick else FINISHED_PARTS
-        one = measure_restore(place, open_parts=1, finished_parts=0)
-        report.figures += _restore(one, measure_restore(place, open_parts=OPEN_PARTS, finished_parts=finished))
+        one, cut_one = (measure_restore(place, open_parts=1, finished_parts=0, tails=tails) for tails in (False, True))
+        many = measure_restore(place, open_parts=OPEN_PARTS, finished_parts=finished)
+        report.figures += _restore(one, many)
+        cut = measure_restore(place, open_parts=OPEN_PARTS, finished_parts=0, tails=True)
+        report.extra["operations_a_part_with_a_tail"] = (cut.operations - cut_one.operations) / (OPEN_PARTS - 1)
     return report
 
 
@@ -127,7 +130,7 @@ def _restore(one: RestoreCost, many: RestoreCost) -> list[Figure]:
     leases = (many.lease_operations - one.lease_operations) / parts
     listings = float(many.listings - one.listings)
     overlap = many.seconds / one.seconds
-    what = f"{many.open_parts} open parts with a tail to be cut, {many.finished_parts} finished ones"
+    what = f"{many.open_parts} open parts, {many.finished_parts} finished ones"
     took = f"{many.seconds:.1f} s for all of them, {one.seconds:.1f} s for one"
     return [
         figure_of_rounds(

@@ -39,4 +39,4 @@ def test_a_file_where_a_directory_must_be_is_no_missing_permission() -> None:
     assert verdict_of(error) is Verdict.BELOW_A_FILE
     told = error_of(error, "create", "hdfs://nn/sv/bad2/x", reads=False)
     assert isinstance(told, NotApplied)
-    assert "A file stands where a directory must be" in told.hint
+    assert "A file is where a directory must be" in told.hint
