@@ -150,15 +150,18 @@ def verdict_of(error: Exception) -> Verdict:
         return Verdict.LOST if str(error) == _BROKEN_CONNECTION else Verdict.UNKNOWN
     text = str(error)
     java = _JAVA_ERROR.match(text)
-    return _own_verdict(text) if java is None else _java_verdict(java.group(1), text)
+    if java is None:
+        return _own_verdict(text)
+    return verdict_of_java(java.group(1), text)
 
 
-def _java_verdict(name: str, text: str) -> Verdict:
-    if name == "IOException":
+def verdict_of_java(simple_class_name: str, text: str) -> Verdict:
+    """What an exception of a NameNode says of the call that it ended, by its class and, if need be, its words."""
+    if simple_class_name == "IOException":
         return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
-    if name == "AccessControlException" and _NO_DIRECTORY in text:
+    if simple_class_name == "AccessControlException" and _NO_DIRECTORY in text:
         return Verdict.BELOW_A_FILE
-    return _JAVA_CLASSES.get(name, Verdict.UNKNOWN)
+    return _JAVA_CLASSES.get(simple_class_name, Verdict.UNKNOWN)
 
 
 def _own_verdict(text: str) -> Verdict:
