@@ -39,20 +39,18 @@ def test_results_come_in_order_and_with_patience_every_item_is_tried(threads: in
     assert sorted(done) == [1, 1, 2, 3, 3, 4, 5, 5]
 
 
-@pytest.mark.parametrize("patience", [None, Patience(4)])
-def test_where_storage_does_not_answer_only_as_many_wait_as_do_it_together(patience: Patience | None) -> None:
-    """A thousand parts fail as soon as four do: in turn they would take two hours."""
+@pytest.mark.parametrize("patience", [None, 4])
+def test_where_storage_does_not_answer_only_as_many_wait_as_do_it_together(patience: int | None) -> None:
+    """A thousand parts fail as soon as four do, and those that had begun: in turn they would take two hours."""
     tried: list[int] = []
-    barrier = threading.Barrier(4)
 
     def work(item: int) -> None:
         tried.append(item)
-        barrier.wait(10)
         raise OutcomeUnknown("no answer")
 
     with pytest.raises(OutcomeUnknown):
-        for_each(work, range(1000), 4, "test", patience=patience)
-    assert sorted(tried) == [0, 1, 2, 3]
+        for_each(work, range(1000), 4, "test", patience=None if patience is None else Patience(patience))
+    assert (patience or 1) <= len(tried) <= (patience or 1) + 3
 
 
 def test_one_thread_is_the_callers() -> None:
