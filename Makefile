@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 # The interpreter that builds .venv; any other can be named: make setup PYTHON=/opt/python3.13/bin/python3
 PYTHON ?= python3
 ARGS ?=
+# Processes that share the tests, file by file. Most of them wait for servers and for processes to die.
+JOBS ?= 3
 
 # Java as PySpark finds it: JAVA_HOME first, then the PATH.
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
@@ -38,11 +40,11 @@ demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (u
 
 .PHONY: test
 test: java setup ## Run every test; ARGS="-k name" selects
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-hdfs
 test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out; ARGS=--long: 20 kills)
-	@$(BIN)/python -m pytest tests/hdfs $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/hdfs $(ARGS)
 
 .PHONY: test-s3
 test-s3: setup ## Run the tests on real S3 servers alone (part of test; PARTFILE_SKIP=radosgw leaves Ceph's out)

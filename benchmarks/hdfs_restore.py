@@ -46,11 +46,18 @@ class RestoreCost:
     """Until every part was published and the sink could be written to."""
 
 
-def measure_restore(place: HdfsPlace, *, open_parts: int, finished_parts: int) -> RestoreCost:
-    """Let a process open parts, write, checkpoint and be killed with all leases in its hands; then restore."""
+def measure_restore(place: HdfsPlace, *, open_parts: int, finished_parts: int, tails: bool = False) -> RestoreCost:
+    """Let a process open parts, write, checkpoint and be killed with all leases in its hands; then restore.
+
+    Args:
+        place: Where.
+        open_parts: How many parts it has open.
+        finished_parts: How many finished files lie beside them.
+        tails: Whether it has gone on writing after the checkpoint, so that each part has to be cut.
+    """
     base = f"{place.cluster.url}/restore-{open_parts}-{secrets.token_hex(4)}"
     _make_finished(place, base, open_parts, finished_parts)
-    _write_and_die(place, base, open_parts)
+    _write_and_die(place, base, open_parts, tails=tails)
     sink = _sink(base, place.cluster.http_address).local()
     before, began_s = place.operations(), time.monotonic()
     with sink:
@@ -86,21 +93,24 @@ def _make_finished(place: HdfsPlace, base: str, buckets: int, files: int) -> Non
         list(pool.map(make, range(files)))
 
 
-def _write_and_die(place: HdfsPlace, base: str, parts: int) -> None:
+def _write_and_die(place: HdfsPlace, base: str, parts: int, *, tails: bool) -> None:
     """Have a process write and be killed while it holds the leases of its parts."""
-    command = [sys.executable, __file__, base, place.cluster.http_address, str(parts)]
+    command = [sys.executable, __file__, base, place.cluster.http_address, str(parts), "tails" if tails else ""]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         if writer.stdout is None or writer.stdout.readline() != b"ready\n":
             raise SystemExit("the writer of the restore has failed")
         writer.send_signal(signal.SIGKILL)
 
 
-def _write(base: str, http_address: str, parts: int) -> None:
+def _write(base: str, http_address: str, parts: int, *, tails: bool) -> None:
     buckets = list(range(parts))
     rows = pa.RecordBatch.from_pydict({"bucket": buckets, "value": ["x" * 1000] * parts})
     with _sink(base, http_address).local() as out:
         out.write(rows)
         out.checkpoint()
+        if tails:
+            # With so many rows HDFS has got some of them.
+            out.write(pa.RecordBatch.from_pydict({"bucket": buckets * 100, "value": ["y" * 1000] * parts * 100}))
         print("ready", flush=True)
         signal.pause()
 
@@ -119,4 +129,4 @@ def _sink(base: str, http_address: str) -> pf.FileSink:
 
 
 if __name__ == "__main__":
-    _write(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    _write(sys.argv[1], sys.argv[2], int(sys.argv[3]), tails=sys.argv[4] == "tails")

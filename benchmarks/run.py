@@ -76,7 +76,8 @@ def can_be_run(suite: str) -> bool:
     if suite != "hdfs":
         return True
     sys.path.append(str(TESTS_SUPPORT))
-    from hdfs_jars import MissingProgram, hadoop_jars  # noqa: PLC0415 - from a directory that was added just now.
+    from hdfs_jars import hadoop_jars  # noqa: PLC0415 - from a directory that was added just now.
+    from server_process import MissingProgram  # noqa: PLC0415
 
     try:
         hadoop_jars()

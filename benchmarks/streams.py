@@ -16,7 +16,7 @@ import partfile as pf
 from machine import Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -46,10 +46,10 @@ class Run:
 
 
 @contextmanager
-def spark_session(work: Path) -> Iterator[SparkSession]:
+def spark_session(work: Path, config: Mapping[str, str | int] | None = None) -> Iterator[SparkSession]:
     """Spark on two local cores, quiet, with enough memory that it never spills."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("partfile benchmarks")
         .config("spark.driver.memory", "2g")
@@ -61,8 +61,8 @@ def spark_session(work: Path) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.numRecentProgressUpdates", 5000)
         .config("spark.ui.enabled", value=False)
         .config("spark.ui.showConsoleProgress", value=False)
-        .getOrCreate()
     )
+    session = builder.config(map=dict(config or {})).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
@@ -77,8 +77,8 @@ def read_files(spark: SparkSession, source: Path, files_per_batch: int, files: i
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_batch).parquet(pattern)
 
 
-def run_partfile(case: str, stream: DataFrame, place: Place) -> Run:
-    """Write JSON lines into hourly buckets with partfile, with every default but the bucketer."""
+def run_partfile(case: str, stream: DataFrame, place: Place, **options: Any) -> Run:
+    """Write JSON lines into hourly buckets with partfile, with every default but the bucketer and ``options``."""
     output, checkpoint = place.fresh(case)
     progress: list[pf.BatchProgress] = []
     sink = pf.FileSink(
@@ -88,6 +88,7 @@ def run_partfile(case: str, stream: DataFrame, place: Place) -> Run:
         bucketer=HOUR,
         on_progress=progress.append,
         storage_options=place.storage_options,
+        **options,
     )
     run, meter = Run(case), Meter()
     with meter, sink.start(stream, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query:

@@ -24,6 +24,7 @@ _RENAMED = {
     "dfs.http.address": "dfs.namenode.http-address",
     "dfs.https.address": "dfs.namenode.https-address",
     "dfs.federation.nameservices": "dfs.nameservices",
+    "dfs.block.size": "dfs.blocksize",
 }
 """Old names that Hadoop takes for the present ones."""
 
@@ -34,6 +35,8 @@ class HadoopConfiguration:
 
     properties: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    directory: str | None = None
+    """Where the files are, if anything says so."""
 
     def value(self, name: str, default: str = "") -> str:
         """The value of a property without the blanks around it, its variables replaced.
@@ -66,11 +69,6 @@ class HadoopConfiguration:
         """
         items = (item.strip() for item in self.value(name).split(","))
         return tuple(item for item in items if item)
-
-    @property
-    def needs_kerberos(self) -> bool:
-        """Whether servers ask for a proof of identity, so that a user's name alone is not enough."""
-        return self.value("hadoop.security.authentication", "simple").lower() != "simple"
 
     def _stands_for(self, variable: str) -> str | None:
         named = _ENVIRONMENT_VARIABLE.fullmatch(variable)
@@ -108,7 +106,9 @@ def read_configuration(
                 properties[name] = item.value
             if item.is_final:
                 final.add(name)
-    return HadoopConfiguration({**properties, **(overrides or {})}, dict(environment))
+    for name, value in (overrides or {}).items():
+        properties[_RENAMED.get(name, name)] = value
+    return HadoopConfiguration(properties, dict(environment), None if found is None else str(found))
 
 
 def _directory(environment: Mapping[str, str], directory: str | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 WRITE_BYTES = 4 << 20
+
+
+class _Again(Enum):
+    """When a call is repeated, within its deadline."""
+
+    NEVER = frozenset[Verdict]()
+    IF_REFUSED = frozenset({Verdict.UNREADY})
+    """Where HDFS said that it did nothing."""
+    IF_LOST = frozenset({Verdict.UNREADY, Verdict.LOST})
+    """Also where the connection broke while HDFS was at it: to do it twice is harmless, or its callers know."""
 
 
 class HdfsAccess:
@@ -60,23 +71,30 @@ class HdfsAccess:
     def create(self, path: str) -> RawFileWriter:
         """Create a file exclusively, with its directories; raises AlreadyExists."""
         full = self._full(path)
-        return self._change("create", path, partial(self._calls.create, full), self._calls.close)
+        return self._change(
+            "create", path, partial(self._calls.create, full), self._calls.close, again=_Again.IF_REFUSED
+        )
 
-    def append(self, path: str) -> RawFileWriter:
-        """Open a closed file for appending; raises LeaseUnavailable where somebody else has it open."""
+    def append(self, path: str, *, is_repeated: bool = True) -> RawFileWriter:
+        """Open a closed file for appending; raises LeaseUnavailable where somebody has it open.
+
+        That may be this process by a call whose reply was lost, unless ``is_repeated`` is false.
+        """
         full = self._full(path)
-        return self._change("append to", path, partial(self._calls.append, full), self._calls.close)
+        again = _Again.IF_LOST if is_repeated else _Again.IF_REFUSED
+        return self._change("append to", path, partial(self._calls.append, full), self._calls.close, again=again)
 
     def write(self, writer: RawFileWriter, data: memoryview, path: str) -> None:
         """Hand over all of ``data``, in pieces of which each has its deadline."""
         for start in range(0, len(data), WRITE_BYTES):
             piece = data[start : start + WRITE_BYTES]
             # Never repeated: hdfs-native may have sent a part of it before it asked for another block in vain.
-            self._use("write to", path, writer, partial(self._calls.write, writer, piece), repeats=False)
+            self._use("write to", path, writer, partial(self._calls.write, writer, piece), _Again.NEVER)
 
     def sync(self, writer: RawFileWriter, path: str) -> None:
         """Make what was written durable and its length known."""
-        self._use("sync", path, writer, partial(self._calls.sync, writer), repeats=True)
+        # The DataNodes come first: where the NameNode's answer is lost, all of it can be done again.
+        self._use("sync", path, writer, partial(self._calls.sync, writer), _Again.IF_LOST)
 
     def close_file(self, writer: RawFileWriter, path: str) -> None:
         """Close an open file and give its lease back.
@@ -84,12 +102,12 @@ class HdfsAccess:
         Never repeated: hdfs-native tells the NameNode of the last block with the first attempt alone, so no other can
         succeed. See ``hdfs_lease.close_durable``.
         """
-        self._change("close", path, partial(self._calls.close, writer), repeats=False)
+        self._change("close", path, partial(self._calls.close, writer), again=_Again.NEVER)
 
     def rename(self, path: str, new_path: str) -> None:
         """Rename, replacing nothing; raises NotFound and AlreadyExists.
 
-        NotFound may mean that it was done: hdfs-native repeats a call whose reply was lost.
+        NotFound may mean that it was done, since a call whose reply was lost is repeated.
         """
         full, new_full = self._full(path), self._full(new_path)
         self._change("rename", path, partial(self._calls.rename, full, new_full))
@@ -97,7 +115,8 @@ class HdfsAccess:
     def recover_lease(self, path: str) -> bool:
         """Take the lease from whoever holds it; whether the file is closed by now."""
         full = self._full(path)
-        return self._change("recover the lease of", path, partial(self._calls.recover_lease, full))
+        ask = partial(self._calls.recover_lease, full)
+        return self._change("recover the lease of", path, ask, again=_Again.IF_REFUSED)
 
     def truncate(self, path: str, length_bytes: int) -> bool:
         """Cut a closed file; whether that is done by now."""
@@ -148,12 +167,12 @@ class HdfsAccess:
             raise NotApplied(f"the store of {self.base!r} is closed", path=self.base)
         return f"{self._root}/{path}" if path else self._root or "/"
 
-    def _use(self, doing: str, path: str, writer: RawFileWriter, work: Callable[[], None], *, repeats: bool) -> None:
+    def _use(self, doing: str, path: str, writer: RawFileWriter, work: Callable[[], None], again: _Again) -> None:
         # An open file that was given up would keep its lease for as long as this process lives.
-        self._change(doing, path, work, lambda _: self._calls.close(writer), repeats=repeats)
+        self._change(doing, path, work, lambda _: self._calls.close(writer), again=again)
 
     def _look(self, doing: str, path: str, work: Callable[[], Result]) -> Result:
-        return self._run(doing, path, work, None, reads=True, repeats=True)
+        return self._run(doing, path, work, None, reads=True, again=_Again.IF_LOST)
 
     def _change(
         self,
@@ -162,9 +181,9 @@ class HdfsAccess:
         work: Callable[[], Result],
         on_late: Callable[[Result], object] | None = None,
         *,
-        repeats: bool = True,
+        again: _Again = _Again.IF_LOST,
     ) -> Result:
-        return self._run(doing, path, work, on_late, reads=False, repeats=repeats)
+        return self._run(doing, path, work, on_late, reads=False, again=again)
 
     def _run(
         self,
@@ -174,7 +193,7 @@ class HdfsAccess:
         on_late: Callable[[Result], object] | None,
         *,
         reads: bool,
-        repeats: bool,
+        again: _Again,
     ) -> Result:
         backoff = Backoff(self.options.call_timeout_s)
         while True:
@@ -183,11 +202,11 @@ class HdfsAccess:
             except CallTimedOut:
                 raise timed_out(doing, self.shown(path), self.options.call_timeout_s, reads=reads) from None
             except NotReady:
-                if not repeats or not backoff.pause():
+                if again is _Again.NEVER or not backoff.pause():
                     raise
             except PartfileError:
                 raise
             except Exception as error:
-                if repeats and verdict_of(error) is Verdict.UNREADY and backoff.pause():
+                if verdict_of(error) in again.value and backoff.pause():
                     continue
                 raise error_of(error, doing, self.shown(path), reads=reads) from error

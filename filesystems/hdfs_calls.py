@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.hdfs_process import this_process
+from partfile.filesystems.hdfs_setup import block_layout, configuration_of
 from partfile.filesystems.hdfs_truncation import HdfsTruncation
 
 if TYPE_CHECKING:
@@ -48,11 +49,15 @@ class HdfsCalls:
     Args:
         url: ``hdfs://host:port`` or ``hdfs://name-service``; None takes ``fs.defaultFS``.
         options: How to connect.
+
+    Raises:
+        ConfigError: Hadoop's files or its properties cannot be used.
     """
 
     def __init__(self, url: str | None, options: HdfsOptions) -> None:
         self._url = url
         self._options = options
+        self._layout = block_layout(options, configuration_of(url, options))
         self._truncation = HdfsTruncation(url, options)
 
     @property
@@ -65,8 +70,8 @@ class HdfsCalls:
         from hdfs_native import WriteOptions  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
 
         options = WriteOptions(
-            block_size=self._options.block_size_bytes,
-            replication=self._options.replication,
+            block_size=self._layout.size_bytes,
+            replication=self._layout.replication,
             overwrite=False,
             create_parent=True,
         )

@@ -1,4 +1,4 @@
-"""From what hdfs-native raises to the tree of errors: the one table of the HDFS store.
+"""From what hdfs-native raises to the tree of errors, and the one table of the NameNode's Java classes.
 
 hdfs-native tells apart by class only whether a file is missing, whether it is there already and whether the network
 failed. The rest is a RuntimeError whose text names a Java class of the NameNode's or an error of its own.
@@ -39,10 +39,14 @@ class Verdict(Enum):
     """A quota or the DataNodes have no room."""
     ERASURE_CODED = auto()
     """The directory is erasure coded, where nothing can be synced or appended to."""
+    BELOW_A_FILE = auto()
+    """What should be a directory is a file."""
     REFUSED = auto()
     """It will never do this."""
     MISCONFIGURED = auto()
     """The client cannot even try."""
+    LOST = auto()
+    """The connection to the NameNode broke while it was at it."""
     UNKNOWN = auto()
     """Anything else: the network, a DataNode, an error that nobody sorted."""
 
@@ -59,20 +63,26 @@ _JAVA_CLASSES = {
     "ObserverRetryOnActiveException": Verdict.UNREADY,
     "AccessControlException": Verdict.DENIED,
     "AuthorizationException": Verdict.DENIED,
+    "AuthenticationException": Verdict.DENIED,
+    "SecurityException": Verdict.DENIED,
     "InvalidToken": Verdict.DENIED,
     "SaslException": Verdict.DENIED,
     "NSQuotaExceededException": Verdict.FULL,
     "DSQuotaExceededException": Verdict.FULL,
     "QuotaByStorageTypeExceededException": Verdict.FULL,
     "InvalidPathException": Verdict.REFUSED,
-    "ParentNotDirectoryException": Verdict.REFUSED,
+    "ParentNotDirectoryException": Verdict.BELOW_A_FILE,
     "PathComponentTooLongException": Verdict.REFUSED,
     "MaxDirectoryItemsExceededException": Verdict.REFUSED,
     "PathIsNotEmptyDirectoryException": Verdict.REFUSED,
     "UnresolvedPathException": Verdict.REFUSED,
     "SnapshotAccessControlException": Verdict.REFUSED,
     "UnsupportedOperationException": Verdict.REFUSED,
+    "IllegalArgumentException": Verdict.REFUSED,
+    "HadoopIllegalArgumentException": Verdict.REFUSED,
 }
+"""What the simple name of each class says of a call that it ended, over RPC and WebHDFS alike; of all others nobody
+knows whether the call happened."""
 
 _PLAIN_IO_EXCEPTIONS = (
     ("minReplication nodes", Verdict.FULL),
@@ -97,32 +107,44 @@ _OWN_ERRORS = {
 _UNREPORTED_BLOCK = 'OperationFailed("Failed to complete file in time")'
 """A close whose last block no DataNode has reported to the NameNode yet, as after a restart of the NameNode: all bytes
 are where they belong."""
+_BROKEN_CONNECTION = "RPC listener disconnected"
+"""What hdfs-native says, and does not repeat, where it repeats calls that fail in other ways once."""
+_NO_DIRECTORY = "(is not a directory)"
+"""What the NameNode says of a file that a path goes through, before it looks at permissions; a superuser hears another
+exception."""
 _NOT_WHERE_ERASURE_CODED = "not supported for erasure-coded files"
 
 _JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')
 _OWN_ERROR = re.compile(r"^(\w+)")
+_ESCAPED = re.compile(r"""\\([nrt"'\\])""")
 _STACK_TRACE = re.compile(r"(\\n|\n)(\\t|\t)at ")
 
 
-class _Meaning(NamedTuple):
+class Meaning(NamedTuple):
+    """What a verdict becomes."""
+
     kind: type[PartfileError]
     hint: str
 
 
-_MEANINGS = {
-    Verdict.MISSING: _Meaning(NotFound, ""),
-    Verdict.TAKEN: _Meaning(AlreadyExists, ""),
-    Verdict.LEASED: _Meaning(LeaseUnavailable, ""),
-    Verdict.UNREADY: _Meaning(NotReady, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
-    Verdict.DENIED: _Meaning(NotApplied, "Give this user the permission, or log in: see kerberos_principal and user."),
-    Verdict.FULL: _Meaning(NotApplied, "Free space, raise the quota or add a DataNode; the job can then be restarted."),
-    Verdict.ERASURE_CODED: _Meaning(
+MEANINGS = {
+    Verdict.MISSING: Meaning(NotFound, ""),
+    Verdict.TAKEN: Meaning(AlreadyExists, ""),
+    Verdict.LEASED: Meaning(LeaseUnavailable, ""),
+    Verdict.UNREADY: Meaning(NotReady, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
+    Verdict.DENIED: Meaning(
+        NotApplied, "Give this user the permission, or log in: see kerberos_principal, user and delegation_token."
+    ),
+    Verdict.FULL: Meaning(NotApplied, "Free space, raise the quota or add a DataNode; the job can then be restarted."),
+    Verdict.ERASURE_CODED: Meaning(
         NotApplied,
         "Erasure-coded files cannot be synced: hdfs ec -setPolicy -replicate -path BASE; the same for checkpoint_dir.",
     ),
-    Verdict.REFUSED: _Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
-    Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
-    Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),
+    Verdict.BELOW_A_FILE: Meaning(NotApplied, "A file is where a directory must be: move it, or take another path."),
+    Verdict.REFUSED: Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
+    Verdict.MISCONFIGURED: Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
+    Verdict.LOST: Meaning(OutcomeUnknown, "Look at NameNode and network; then do it again."),
+    Verdict.UNKNOWN: Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),
 }
 
 
@@ -133,14 +155,21 @@ def verdict_of(error: Exception) -> Verdict:
     if isinstance(error, FileExistsError):
         return Verdict.LEASED if "Failed to APPEND_FILE" in str(error) else Verdict.TAKEN
     if isinstance(error, OSError):
-        return Verdict.UNKNOWN
+        return Verdict.LOST if str(error) == _BROKEN_CONNECTION else Verdict.UNKNOWN
     text = str(error)
     java = _JAVA_ERROR.match(text)
     if java is None:
         return _own_verdict(text)
-    if java.group(1) == "IOException":
+    return verdict_of_java(java.group(1), text)
+
+
+def verdict_of_java(simple_class_name: str, text: str) -> Verdict:
+    """What an exception of a NameNode says of the call that it ended, by its class and, if need be, its words."""
+    if simple_class_name == "IOException":
         return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
-    return _JAVA_CLASSES.get(java.group(1), Verdict.UNKNOWN)
+    if simple_class_name == "AccessControlException" and _NO_DIRECTORY in text:
+        return Verdict.BELOW_A_FILE
+    return _JAVA_CLASSES.get(simple_class_name, Verdict.UNKNOWN)
 
 
 def _own_verdict(text: str) -> Verdict:
@@ -165,7 +194,7 @@ def error_of(error: Exception, doing: str, path: str, *, reads: bool) -> Partfil
         NotApplied or one of its kinds where HDFS said that nothing happened, else OutcomeUnknown.
     """
     verdict = verdict_of(error)
-    kind, hint = _MEANINGS[verdict]
+    kind, hint = MEANINGS[verdict]
     if kind is OutcomeUnknown and reads:
         kind = NotApplied
     return kind(f"cannot {doing} {path!r}: {_first_line(error)}", hint=hint, path=path)
@@ -182,4 +211,14 @@ def timed_out(doing: str, path: str, timeout_s: float, *, reads: bool) -> Partfi
 
 
 def _first_line(error: Exception) -> str:
-    return _STACK_TRACE.split(str(error), maxsplit=1)[0].strip() or type(error).__name__
+    text = str(error)
+    java = _JAVA_ERROR.match(text)
+    if java is None:
+        return _STACK_TRACE.split(text, maxsplit=1)[0].strip() or type(error).__name__
+    # The rest is a quoted string, whose end goes with the stack trace.
+    said = _STACK_TRACE.split(text[java.end() :], maxsplit=1)[0].removesuffix('")')
+    return f"{java.group(1)}: {_ESCAPED.sub(_unescaped, said).strip()}"
+
+
+def _unescaped(escaped: re.Match[str]) -> str:
+    return " " if escaped.group(1) in "nrt" else escaped.group(1)

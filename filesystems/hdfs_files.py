@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import (
     AlreadyExists,
     FileTooLarge,
@@ -21,8 +23,27 @@ if TYPE_CHECKING:
     from partfile.filesystems.hdfs_access import HdfsAccess
 
 
+_MAX_ATTEMPTS = 3
+
+
 def create_whole(access: HdfsAccess, path: str, data: bytes) -> None:
-    """Create a file exclusively and whole or not at all; see ``MetadataStore.create_file``."""
+    """Create a file exclusively and whole or not at all; see ``MetadataStore.create_file``.
+
+    What certainly was not created is tried again under another temporary name, so that a NameNode that restarts
+    meanwhile is no reason to fail.
+    """
+    backoff = Backoff(access.options.call_timeout_s)
+    for attempt in count(1):
+        obstacle = _create_once(access, path, data)
+        if obstacle is None:
+            return
+        if attempt == _MAX_ATTEMPTS or not backoff.pause():
+            reason = f"{path!r} was not created: {obstacle.message}"
+            raise NotApplied(reason, hint=obstacle.hint, path=path) from obstacle
+
+
+def _create_once(access: HdfsAccess, path: str, data: bytes) -> StoreError | None:
+    """Try to create a file; returns why it was not created, if another attempt may do better."""
     parent, _ = split_path(path)
     temporary = f"{parent}/_tmp.{new_token()}" if parent else f"_tmp.{new_token()}"
     try:
@@ -31,15 +52,16 @@ def create_whole(access: HdfsAccess, path: str, data: bytes) -> None:
         _drop(access, temporary)
         if isinstance(error, AlreadyExists | OutcomeUnknown):
             # Whatever became of the temporary file, nobody will ever rename it.
-            raise NotApplied(f"{path!r} was not created: {error.message}", hint=error.hint, path=path) from error
+            return error
         raise
     try:
         access.rename(temporary, path)
     except (NotFound, OutcomeUnknown) as error:
-        _decide(access, temporary, path, data, error)
+        return _decide(access, temporary, path, data, error)
     except BaseException:
         _drop(access, temporary)
         raise
+    return None
 
 
 def _write_whole(access: HdfsAccess, path: str, data: bytes) -> None:
@@ -56,21 +78,24 @@ def _drop(access: HdfsAccess, temporary: str) -> None:
         access.delete(temporary)
 
 
-def _decide(access: HdfsAccess, temporary: str, path: str, data: bytes, error: StoreError) -> None:
-    """Find out what became of a creation whose reply was lost.
+def _decide(access: HdfsAccess, temporary: str, path: str, data: bytes, error: StoreError) -> StoreError | None:
+    """Find out what became of a creation whose reply was lost; returns the error if it was not created.
 
     Deleting the temporary file decides: if that works, no rename that is still under way can find it.
     """
-    if access.delete(temporary):
-        raise NotApplied(f"{path!r} was not created: {error.message}", hint=error.hint, path=path) from error
     try:
+        if access.delete(temporary):
+            return error
         content = read_whole(access, path, len(data))
     except FileTooLarge:
         content = None
-    except NotFound:
-        raise OutcomeUnknown(f"{path!r} may have been created and deleted since", path=path) from error
+    except StoreError as unseen:
+        # Whatever keeps us from looking, the rename may have been done: not even NotFound says that it was not.
+        reason = f"{path!r} may have been created: {unseen.message}"
+        raise OutcomeUnknown(reason, hint=unseen.hint, path=path) from error
     if content != data:
         raise AlreadyExists(f"{path!r} is there already", path=path) from error
+    return None
 
 
 def read_whole(access: HdfsAccess, path: str, max_bytes: int) -> bytes:

@@ -68,7 +68,13 @@ def _wait_until_closed(access: HdfsAccess, path: str, timeout_s: float) -> None:
     while True:
         try:
             # HDFS has no other question whose answer is yes or no and which disturbs no recovery (FLINK-18592).
-            writer = access.append(path)
+            writer = access.append(path, is_repeated=False)
+        except OutcomeUnknown:
+            # It may be open by now for nobody but us.
+            if _ask(access, path):
+                return
+            if not backoff.pause():
+                raise
         except LeaseUnavailable as error:
             if not backoff.pause():
                 raise NotApplied(

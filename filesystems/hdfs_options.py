@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.webhdfs_addresses import web_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _RETRY_PAUSE_MAX_MS = 2000
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("it is empty; leave it out, or say what")
+    return value
+
+
+Named = Annotated[str, AfterValidator(_not_blank)]
+"""What cannot be empty: hdfs-native would wait for long, or take something else instead."""
 
 COORDINATOR_OPTIONS = frozenset({"http_address", "delegation_token", "ca_file", "truncate_timeout_s"})
 """Options for cutting parts, which coordinators do and tasks never."""
@@ -23,36 +34,45 @@ class HdfsOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     config: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Hadoop properties for hdfs-native; they win over the files in ``HADOOP_CONF_DIR``."""
-    config_dir: str | None = None
+    """Hadoop properties; they win over the files in ``HADOOP_CONF_DIR``. Obeyed are those that hdfs-native knows, those
+    that say where web servers are, ``dfs.blocksize`` and ``dfs.replication``."""
+    config_dir: Named | None = None
     """Directory of ``core-site.xml`` and ``hdfs-site.xml``; None takes ``HADOOP_CONF_DIR``, else ``HADOOP_HOME``."""
-    user: str | None = None
+    user: Named | None = None
     """Who to be where HDFS asks for no proof; None takes ``HADOOP_USER_NAME``, else the system's user. hdfs-native
-    knows one such name a process, so two sinks of a process cannot have two."""
-    kerberos_principal: str | None = None
+    knows one such name a process, from that variable: one that says otherwise is refused, and the first name given here
+    is set there, for all later clients of the process, those without an own one included."""
+    kerberos_principal: Named | None = None
     """Principal to log in with; None takes the ticket cache as it is."""
-    kerberos_keytab: str | None = None
+    kerberos_keytab: Named | None = None
     """File with the key of the principal."""
-    kerberos_cache: str | None = None
+    kerberos_cache: Named | None = None
     """Ticket cache other than the default one."""
-    http_address: str | None = None
+    http_address: Named | None = None
     """``host:port`` of the NameNode's web server, or a URL of it, for TRUNCATE, which hdfs-native lacks; None takes
     ``dfs.namenode.http-address`` or its https sister. Without any, ``cut="auto"`` rewrites."""
     delegation_token: SecretStr | None = None
     """Proof of identity for the web server where it asks for one; None sends the user's name."""
-    ca_file: str | None = None
+    ca_file: Named | None = None
     """Certificates to trust when the web server speaks TLS; None takes the system's."""
-    call_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
+    call_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 60
     """Longest wait for one call, in seconds, its retries included. A shorter one gives up on a NameNode that only
     restarts; a longer one lets a batch hang."""
-    lease_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
+    lease_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 60
     """Longest wait for the recovery of one lease, in seconds; beyond it the part stays owed and is tried again."""
-    truncate_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
+    truncate_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 60
     """Longest wait for a truncate that has begun, in seconds; beyond it the part stays owed and is tried again."""
     replication: Annotated[int, Field(ge=1, le=512)] | None = None
-    """Copies of each block; None takes the cluster's default."""
+    """Copies of each block; None takes ``dfs.replication``, else the cluster's default."""
     block_size_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
-    """Size of the blocks, in bytes; None takes the cluster's default."""
+    """Size of the blocks, in bytes; None takes ``dfs.blocksize``, else the cluster's default."""
+
+    @field_validator("http_address")
+    @classmethod
+    def _web_server_has_an_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            web_address(value)
+        return value
 
     @classmethod
     def of(cls, storage_options: Mapping[str, object] | None) -> HdfsOptions:
@@ -64,22 +84,31 @@ class HdfsOptions(BaseModel):
         try:
             return cls.model_validate(dict(storage_options or {}))
         except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-                for problem in error.errors(include_url=False, include_input=False)
-            ]
-            raise ConfigError(
-                f"storage_options for HDFS cannot be used: {'; '.join(problems)}",
-                hint=f"There are {', '.join(cls.model_fields)}.",
-            ) from None
+            raise _refusal(error) from None
 
     @property
     def client_config(self) -> dict[str, str]:
         """Properties for the client, whose own retries end within ``call_timeout_s``; by default it takes 180 s."""
         # A pause is up to half as long again as it says.
-        attempts = int(self.call_timeout_s * 1000 / (1.5 * _RETRY_PAUSE_MAX_MS))
+        # One at least, or a standby that is asked first would be the only one; the call's own deadline holds anyway.
+        attempts = max(1, int(self.call_timeout_s * 1000 / (1.5 * _RETRY_PAUSE_MAX_MS)))
         return {
             "dfs.client.failover.max.attempts": str(attempts),
             "dfs.client.failover.sleep.max.millis": str(_RETRY_PAUSE_MAX_MS),
             **self.config,
         }
+
+
+def _refusal(error: ValidationError) -> ConfigError:
+    """What is wrong with which option; the names of all only where one is unknown."""
+    problems: list[str] = []
+    is_unknown = False
+    for problem in error.errors(include_url=False, include_input=False):
+        name = ".".join(map(str, problem["loc"]))
+        is_unknown |= problem["type"] == "extra_forbidden"
+        text = "no such option" if problem["type"] == "extra_forbidden" else problem["msg"]
+        problems.append(f"{name}: {text.removeprefix('Value error, ')}")
+    return ConfigError(
+        f"storage_options for HDFS cannot be used: {'; '.join(problems)}",
+        hint=f"There are {', '.join(HdfsOptions.model_fields)}." if is_unknown else "See the table in docs/HDFS.md.",
+    )

@@ -3,7 +3,7 @@
 A part moves in one direction: in-progress, pending, finished. It is renamed to its pending name first, so that nobody
 can open it for appending any more; then its lease is recovered, which fences whoever had it open before; only then its
 length means something. Other than on the local file system a part never has two names, and none is ever copied because
-its lease cannot be had.
+its lease cannot be had. One that is cut by copying it has a fourth name, that of the copy: see ``hdfs_cut``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from partfile.filesystems.hdfs_cut import check_sidecar, cut_pending
 from partfile.filesystems.hdfs_lease import recover_lease
 from partfile.filesystems.hdfs_names import rename_staged
 from partfile.filesystems.part_errors import part_conflict, part_missing, part_too_short
+from partfile.filesystems.part_names import rewritten
 
 if TYPE_CHECKING:
     from partfile.filesystems.hdfs_access import HdfsAccess
@@ -47,7 +48,7 @@ def discard_part(access: HdfsAccess, handle: PartHandle) -> bool:
     """Delete the staged names of a part after taking its lease; see ``PartStore.discard``."""
     deleted = False
     # In the order in which a part moves, so that none is missed.
-    for name in (handle.in_progress, handle.pending):
+    for name in (handle.in_progress, handle.pending, rewritten(handle).pending):
         with suppress(NotFound):
             path = handle.path_of(name)
             # Not by recovery: a part that is being written is no orphan.
@@ -75,6 +76,9 @@ def _commit(access: HdfsAccess, handle: PartHandle, cut: Cut, *, is_publish: boo
             if finished is not None:
                 _accept_finished(access, job, finished)
                 return handle
+            copy = rewritten(handle)
+            if access.status(copy.path_of(copy.pending)) is not None:
+                return _commit(access, copy, cut, is_publish=is_publish)
             # It may have moved between two looks.
             misses += 1
             if misses > 1:
@@ -102,9 +106,7 @@ def _commit_pending(access: HdfsAccess, job: _Job) -> PartHandle:
         raise part_too_short(handle, status.length_bytes)
     staged = handle
     if status.length_bytes > handle.valid_length:
-        is_noted = check_sidecar(access, handle)
-        if not (is_noted and job.cut == "valid-length"):
-            staged = cut_pending(access, handle, job.cut)
+        staged = cut_pending(access, handle, job.cut)
     return _finish(access, job, staged) if job.is_publish else staged
 
 

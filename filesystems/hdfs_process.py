@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.deadline import CallThreads
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.hdfs_setup import USER_VARIABLE, configuration_of
 
 if TYPE_CHECKING:
     from hdfs_native import Client
 
     from partfile.filesystems.hdfs_options import HdfsOptions
 
-_USER_VARIABLE = "HADOOP_USER_NAME"
 _CONNECTION_EXPIRY_S = 3.1
 
 
@@ -33,7 +33,13 @@ class HdfsProcess:
         self._alone_at_s = time.monotonic() + _CONNECTION_EXPIRY_S if has_inherited else 0.0
         self.threads = CallThreads()
         self._lock = threading.Lock()
+        self._user = parent.user if parent is not None else None
         self._clients: dict[tuple[object, ...], Client] = {}
+
+    @property
+    def user(self) -> str | None:
+        """Whom an option named, for all clients of this process and of those forked from it."""
+        return self._user
 
     @property
     def has_clients(self) -> bool:
@@ -57,8 +63,24 @@ class HdfsProcess:
         )
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = _new_client(url, options)
+                configuration = configuration_of(url, options)
+                self._be(options.user)
+                self._clients[key] = _new_client(url, options, configuration.directory)
             return self._clients[key]
+
+    def _be(self, user: str | None) -> None:
+        """Let the environment name the user, which is where hdfs-native looks."""
+        if user is None:
+            return
+        named = os.environ.setdefault(USER_VARIABLE, user)
+        if named == user:
+            self._user = user
+            return
+        who = f"another client of this process is {named!r}" if self._user == named else f"{USER_VARIABLE} is {named!r}"
+        raise ConfigError(
+            f"user={user!r} for HDFS, but {who}",
+            hint="A process is one user for all its HDFS clients: name the same one, or take another process.",
+        )
 
     def wait_for_inherited_connections(self) -> None:
         """Wait until no connection to a DataNode that the parent left in memory is used again.
@@ -90,28 +112,25 @@ def this_process() -> HdfsProcess:
     return _CURRENT.get()
 
 
-def _new_client(url: str | None, options: HdfsOptions) -> Client:
+def _new_client(url: str | None, options: HdfsOptions, directory: str | None) -> Client:
     from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
 
-    _be(options.user)
-    client = Client(
-        url,
-        options.client_config,
-        options.config_dir,
-        kerberos_principal=options.kerberos_principal,
-        kerberos_keytab=options.kerberos_keytab,
-        kerberos_cache=options.kerberos_cache,
-    )
+    try:
+        client = Client(
+            url,
+            options.client_config,
+            options.config_dir,
+            kerberos_principal=options.kerberos_principal,
+            kerberos_keytab=options.kerberos_keytab,
+            kerberos_cache=options.kerberos_cache,
+        )
+    except Exception as error:
+        # It has asked nobody yet.
+        where = f" with the files in {directory!r}" if directory else ""
+        raise ConfigError(
+            f"hdfs-native makes no client of {url or 'fs.defaultFS'}{where}: {error}",
+            hint="Check the URL, storage_options and the files, which must be UTF-8 and not empty.",
+        ) from error
     # Never destroyed: in a forked child its destructor would wait for threads that are not there.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.inner))
     return client
-
-
-def _be(user: str | None) -> None:
-    if user is None:
-        return
-    if os.environ.setdefault(_USER_VARIABLE, user) != user:
-        raise ConfigError(
-            f"user={user!r} for HDFS, but {_USER_VARIABLE} says {os.environ[_USER_VARIABLE]!r}",
-            hint="A process is one user for all its HDFS clients; leave one of the two out.",
-        )

@@ -1,38 +1,179 @@
-"""HDFS for readers: hdfs-native's fsspec file system on the client that the stores of this process share."""
+"""HDFS for readers: an fsspec file system whose every call has the deadline, the patience and the errors of a store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+import io
+import os
+from typing import TYPE_CHECKING, Any
 
 from fsspec import AbstractFileSystem
-from hdfs_native.fsspec import HdfsFileSystem
 
+from partfile.filesystems.errors import NotApplied, NotFound, NotReady
+from partfile.filesystems.hdfs_access import HdfsAccess
+from partfile.filesystems.hdfs_calls import HdfsCalls
 from partfile.filesystems.hdfs_process import this_process
 from partfile.filesystems.hdfs_url import HdfsUrl
 
 if TYPE_CHECKING:
+    from hdfs_native import FileReader
+
+    from partfile.filesystems.hdfs_calls import HdfsStatus
     from partfile.filesystems.hdfs_options import HdfsOptions
 
+_BUFFER_BYTES = 1 << 20
 
-class HdfsReading(HdfsFileSystem):
-    """One HDFS, with the options of a sink. Paths are literal, as the store takes them.
+
+class HdfsReading(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types.
+    """One HDFS, with the options of a sink. Paths are literal, as the store takes them. Read-only.
+
+    Asks for nothing when it is made, and may be used on in a forked child.
 
     Args:
         url: Where.
-        options: How to connect; what only writing needs is not looked at.
+        options: How to connect and how long to wait for a call; what only writing needs is not looked at.
+
+    Raises:
+        FileNotFoundError: On looking, listing and opening, where nothing is under the path.
+        NotApplied: On any call that HDFS refuses or has not answered within ``call_timeout_s``.
     """
 
+    protocol = "hdfs"
+    root_marker = "/"
     cachable = False
 
     def __init__(self, url: HdfsUrl, options: HdfsOptions) -> None:
-        # Not by the class above, which would make a client of its own without these options.
-        AbstractFileSystem.__init__(self)
-        host, _, port = url.authority.rpartition(":") if url.authority.rpartition(":")[2].isdigit() else ("", "", "")
-        self.host = host or url.authority or None
-        self.port = int(port) if port else None
-        self.client = this_process().client(url.root, options)
+        super().__init__()
+        self._url = url
+        self._access = HdfsAccess(url.root or "hdfs://", "", options, HdfsCalls(url.root, options))
+
+    @property
+    def fsid(self) -> str:
+        """What tells it from another file system."""
+        return f"hdfs+{self._url.file_system}"
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        # The class above reads it as a URL of the web, and ends names at ? and #.
         return HdfsUrl.of(path).path if path.lower().startswith("hdfs:") else f"/{path.strip('/')}"
+
+    def unstrip_protocol(self, name: str) -> str:
+        """The URL of a path."""
+        return f"hdfs://{self._url.authority}{self._strip_protocol(name)}"
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002 - fsspec's signature
+        """What is under a path."""
+        path = self._strip_protocol(path)
+        status = self._access.status(path[1:])
+        if status is None:
+            raise _not_found(path)
+        return _entry(path, status)
+
+    def exists(self, path: str, **kwargs: Any) -> bool:  # noqa: ARG002 - fsspec's signature
+        """Whether anything is under a path; HDFS that does not answer is an error, not an absence."""
+        return self._access.status(self._strip_protocol(path)[1:]) is not None
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # noqa: ARG002 - fsspec's signature
+        """What is directly in a directory; a file lists itself."""
+        path = self._strip_protocol(path)
+        found = self._access.list_status(path[1:])
+        if not found:
+            self.info(path)  # An empty directory is one that is there.
+        entries = [_entry(f"{path.rstrip('/')}/{status.name}".rstrip("/"), status) for status in found]
+        return entries if detail else [entry["name"] for entry in entries]
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> io.BufferedReader:  # noqa: ARG002 - fsspec's
+        if mode != "rb":
+            raise NotApplied(f"{path!r} can be opened for reading only", hint="Write through a FileSink.", path=path)
+        return io.BufferedReader(_OpenFile(self._access, self._strip_protocol(path)), _BUFFER_BYTES)
+
+
+class _OpenFile(io.RawIOBase):
+    """A file of HDFS, each read with its deadline.
+
+    Args:
+        access: The file system.
+        path: Absolute.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        NotReady: On reading to the end that HDFS shows, where somebody still has the file open and its end is unknown.
+    """
+
+    def __init__(self, access: HdfsAccess, path: str) -> None:
+        super().__init__()
+        self._access = access
+        self._path = path
+        self._position = 0
+        self._process = this_process()
+        self._reader = self._opened()
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Bytes from the start."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move; beyond the end nothing is read."""
+        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._reader)}
+        position = starts[whence] + offset
+        if position < 0:
+            raise ValueError(f"position {position} is before the start of {self._path!r}")
+        self._position = position
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what HDFS shows of the file."""
+        if self._process is not this_process():
+            # A connection of the parent's would never answer.
+            self._reader, self._process = self._opened(), this_process()
+        view = memoryview(buffer).cast("B")
+        # hdfs-native panics where a range ends beyond the file.
+        count = min(len(view), len(self._reader) - self._position)
+        if count <= 0:
+            if view:
+                self._check_closed()
+            return 0
+        view[:count] = self._access.read(self._reader, self._position, count, self._path[1:])
+        self._position += count
+        return count
+
+    def _opened(self) -> FileReader:
+        try:
+            return self._access.open(self._path[1:])
+        except NotFound as error:
+            raise _not_found(self._path) from error
+
+    def _check_closed(self) -> None:
+        """Raise where there is more than was read: of an open file HDFS shows its closed blocks alone.
+
+        A file that is gone may have been open before it was renamed, so nothing is known of its end either.
+        """
+        status, shown = self._access.status(self._path[1:]), len(self._reader)
+        if status is not None and status.length_bytes <= shown:
+            return
+        now = "it has moved since" if status is None else f"it has {status.length_bytes}"
+        raise NotReady(
+            f"{self._access.shown(self._path[1:])!r} was open when a reader came, who saw {shown} bytes, and {now}",
+            hint="Read again later: the sink closes what a writer holds open before it publishes it.",
+            path=self._path,
+        )
+
+
+def _entry(path: str, status: HdfsStatus) -> dict[str, Any]:
+    return {
+        "name": path,
+        "size": status.length_bytes,
+        "type": "directory" if status.is_directory else "file",
+        "modification_time": status.modified_at_ms,
+    }
+
+
+def _not_found(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -6,7 +6,15 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import AlreadyExists, LeaseUnavailable, NotApplied, NotFound, StoreError
+from partfile.filesystems.backoff import Backoff
+from partfile.filesystems.errors import (
+    AlreadyExists,
+    LeaseUnavailable,
+    NotApplied,
+    NotFound,
+    OutcomeUnknown,
+    StoreError,
+)
 from partfile.filesystems.hdfs_lease import close_durable
 from partfile.filesystems.hdfs_names import rename_staged
 from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
 
 _GONE = "it is no longer under its in-progress name"
+_TAKEN = "its lease was taken, or it was deleted"
 
 
 def create_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
@@ -27,7 +36,19 @@ def create_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
     path = handle.path_of(handle.in_progress)
     if handle.valid_length:
         raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=path)
-    return HdfsPartStream(access, handle, access.create(path))
+    return HdfsPartStream(access, handle, _create(access, path))
+
+
+def _create(access: HdfsAccess, path: str) -> RawFileWriter:
+    backoff = Backoff(access.options.call_timeout_s)
+    try:
+        return access.create(path)
+    except OutcomeUnknown:
+        if not backoff.pause():
+            raise
+        # The token is this attempt's alone: whatever has the name is what was made by the call whose answer was lost.
+        access.delete(path)
+        return access.create(path)
 
 
 def resume_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
@@ -118,7 +139,9 @@ class HdfsPartStream:
     def verify(self) -> None:
         """Check that the part is still under its in-progress name.
 
-        Whoever takes the lease renames first, so as long as the name is there nobody has written or cut but us.
+        Whoever cuts or publishes a part renames it first, so as long as the name is there, every byte that counts is
+        there too. The lease may be gone all the same, to a late ``close`` of another attempt; then the next write
+        fails.
         """
         self._check_usable()
         if self._access.status(self._path) is None:
@@ -141,7 +164,12 @@ class HdfsPartStream:
         return handle
 
     def close(self) -> None:
-        """Close the file, which releases the lease; a forked child does nothing, for the lease is its parent's."""
+        """Close the file, which releases the lease; a forked child does nothing, for the lease is its parent's.
+
+        A close that HDFS did not answer is finished by lease recovery, so that the next batch can resume the part. If
+        it was done and another attempt has opened the part since, that one loses its lease: its next write fails, the
+        part is abandoned, and nothing that was acknowledged is lost.
+        """
         if self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
@@ -157,10 +185,21 @@ class HdfsPartStream:
     @contextmanager
     def _leased(self) -> Iterator[None]:
         """Say of a file that HDFS no longer finds open for us that it was taken away."""
+        backoff = Backoff(self._access.options.call_timeout_s)
         try:
             yield
         except (NotFound, LeaseUnavailable) as error:
-            raise part_refused(self._handle, "its lease was taken, or it was deleted") from error
+            raise part_refused(self._handle, _TAKEN) from error
+        except OutcomeUnknown as error:
+            # A DataNode refuses whoever was fenced in words of its own; who fences has renamed the file before.
+            if backoff.left_s and self._has_lost_its_name():
+                raise part_refused(self._handle, _TAKEN) from error
+            raise
+
+    def _has_lost_its_name(self) -> bool:
+        with suppress(StoreError):
+            return self._access.status(self._path) is None
+        return False
 
     def _check_usable(self) -> None:
         if os.getpid() != self._process:

@@ -25,7 +25,7 @@ class HdfsUrl(NamedTuple):
         """Take a URL apart. Its path is literal: Hadoop decodes no percent signs, and knows no query.
 
         Raises:
-            ConfigError: It is not an absolute URL of HDFS, names a user, or its path has ``.`` or ``..``.
+            ConfigError: It is not an absolute URL of HDFS, names a user, or its path has ``.``, ``..`` or a colon.
         """
         match = _URL.fullmatch(url)
         authority, path = (match.group(1) or "", match.group(2) or "") if match else ("", "")
@@ -39,6 +39,8 @@ class HdfsUrl(NamedTuple):
         segments = [segment for segment in path.split("/") if segment]
         if "." in segments or ".." in segments:
             raise ConfigError(f"{url!r} has a segment '.' or '..' in its path", hint="Write the path without it.")
+        if ":" in path:
+            raise ConfigError(f"{url!r} has a colon in its path, which HDFS refuses", hint="Write the path without it.")
         return cls(authority, "/" + "/".join(segments))
 
     @property

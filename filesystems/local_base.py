@@ -111,7 +111,7 @@ class LocalBase:
         try:
             return self._calls.open_base(self._path)
         except NotADirectoryError as error:
-            raise ConfigError(f"the base {self._path!r} is a file, not a directory", path=self._path) from error
+            raise ConfigError(f"{self._path!r} is a file, not a directory", path=self._path) from error
         except FileNotFoundError as error:
             raise NotFound(
                 f"the base {self._path!r} is not there",

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.hadoop_configuration import read_configuration
-from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS
+from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS, HdfsOptions
+from partfile.filesystems.hdfs_setup import check_setup, default_file_system
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local import LocalStore
+from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_url import SCHEMES, S3Url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from partfile.filesystems.port import Store
+    from partfile.filesystems.port import Cut, Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _SUPPORTED = "a plain path, file://, hdfs:// or s3://"
@@ -54,11 +55,7 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
     if _is_s3(url):
         return _open_s3(url, storage_options, create_base=create_base)
     path = local_path(url)
-    if storage_options:
-        raise ConfigError(
-            f"local files take no storage_options, got {sorted(storage_options)}",
-            hint="Leave storage_options out, or check the URL.",
-        )
+    _check_local(storage_options)
     return LocalStore(path, create_base=create_base)
 
 
@@ -72,6 +69,9 @@ def options_for(url: str, base: str, storage_options: Mapping[str, object]) -> M
         base: What the options were given for.
         storage_options: What the client of the base needs.
     """
+    if _is_hdfs(url) and _is_hdfs(base):
+        known = HdfsOptions.of(storage_options)
+        return storage_options if _hdfs_of(url, known) == _hdfs_of(base, known) else {}
     return storage_options if _service(url) == _service(base) else {}
 
 
@@ -81,8 +81,6 @@ def _service(url: str) -> tuple[str, str]:
     scheme = match.group(1).lower() if match else "file"
     if match is None or scheme == "file":
         return "file", ""
-    if _is_hdfs(url):
-        return scheme, _hdfs_of(url)
     rest = url[match.end() :]
     return scheme, rest[2:].partition("/")[0].lower() if rest.startswith("//") else ""
 
@@ -93,11 +91,32 @@ def check_url(url: str) -> None:
     Raises:
         ConfigError: The scheme is not supported, or the URL names another host or is relative.
     """
-    _Place.of(url)
+    if _is_hdfs(url):
+        HdfsUrl.of(url)
+    elif _is_s3(url):
+        S3Url.of(url)
+    else:
+        local_path(url)
+
+
+def check_options(url: str, storage_options: Mapping[str, object], cut: Cut) -> None:
+    """Refuse options that the coordinator's store at ``url`` could not use, without opening one or asking it anything.
+
+    Raises:
+        ConfigError: As ``open_store``; or Hadoop's files, the way to its web server or ``ca_file`` cannot be used.
+    """
+    if _is_hdfs(url):
+        check_setup(HdfsUrl.of(url).root, HdfsOptions.of(storage_options), cut)
+    elif _is_s3(url):
+        S3Url.of(url)
+        S3Options.of(storage_options)
+    else:
+        local_path(url)
+        _check_local(storage_options)
 
 
 def options_of_tasks(url: str, storage_options: Mapping[str, object]) -> dict[str, object]:
-    """What of ``storage_options`` a process needs that writes parts below ``url`` and never cuts one.
+    """What of ``storage_options`` a process needs that writes or reads parts below ``url`` and never cuts one.
 
     The rest stays with the coordinator: of HDFS the way to the NameNode's web server, and the secret it asks for.
     """
@@ -126,13 +145,25 @@ def local_path(url: str) -> str:
     return _path_of_file_url(url, url[match.end() :])
 
 
-def is_same_place(one: str, other: str) -> bool:
+def is_same_place(one: str, other: str, storage_options: Mapping[str, object]) -> bool:
     """Whether two paths or URLs name the same place, whichever way they are written; local links are followed.
+
+    Args:
+        one: A path or URL.
+        other: Another one.
+        storage_options: What opens ``other``; says where an HDFS is that a URL does not name.
 
     Raises:
         ConfigError: One of them is of no store that there is.
     """
-    return path_inside(one, other) == ()
+    return path_inside(one, other, storage_options) == ()
+
+
+def is_adrift(url: str, base: str) -> bool:
+    """Whether a path depends on the working directory although its base is where no working directory is."""
+    match = _SCHEME.match(base)
+    is_remote = match is not None and match.group(1).lower() != "file"
+    return is_remote and not _SCHEME.match(url) and not Path(url).is_absolute()
 
 
 def absolute(url: str) -> str:
@@ -140,13 +171,23 @@ def absolute(url: str) -> str:
     return url if _SCHEME.match(url) else os.path.abspath(url)  # noqa: PTH100 - links stay as they are
 
 
-def path_inside(path: str, base: str) -> tuple[str, ...] | None:
+def path_inside(path: str, base: str, storage_options: Mapping[str, object]) -> tuple[str, ...] | None:
     """The names from ``base`` down to ``path``, however both are written; None if it is elsewhere.
+
+    Args:
+        path: A path or URL.
+        base: Another one.
+        storage_options: What opens ``base``; says where an HDFS is that a URL does not name.
 
     Raises:
         ConfigError: One of them is of no store that there is.
     """
-    inner, outer = _Place.of(path), _Place.of(base)
+    if _is_hdfs(path) != _is_hdfs(base):
+        check_url(path)
+        check_url(base)
+        return None
+    known = HdfsOptions.of(storage_options if _is_hdfs(base) else None)
+    inner, outer = _Place.of(path, known), _Place.of(base, known)
     if inner.file_system != outer.file_system or not inner.path.is_relative_to(outer.path):
         return None
     return inner.path.relative_to(outer.path).parts
@@ -159,9 +200,9 @@ class _Place(NamedTuple):
     path: PurePosixPath
 
     @classmethod
-    def of(cls, url: str) -> _Place:
+    def of(cls, url: str, known: HdfsOptions) -> _Place:
         if _is_hdfs(url):
-            return cls(f"hdfs://{_hdfs_of(url)}", PurePosixPath(HdfsUrl.of(url).path))
+            return cls(f"hdfs://{_hdfs_of(url, known)}", PurePosixPath(HdfsUrl.of(url).path))
         if _is_s3(url):
             place = S3Url.of(url)
             return cls(f"s3://{place.bucket}", PurePosixPath("/", place.prefix))
@@ -181,13 +222,9 @@ def _scheme_of(url: str) -> str:
     return match.group(1).lower() if match else ""
 
 
-def _hdfs_of(url: str) -> str:
+def _hdfs_of(url: str, known: HdfsOptions) -> str:
     """The authority of an HDFS URL in one spelling; without one that of ``fs.defaultFS``, empty if that is no HDFS."""
-    named = HdfsUrl.of(url).file_system
-    if named:
-        return named
-    default = read_configuration(os.environ).value("fs.defaultFS")
-    return HdfsUrl.of(default).file_system if _is_hdfs(default) else ""
+    return HdfsUrl.of(url).file_system or default_file_system(known)
 
 
 def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:
@@ -197,7 +234,6 @@ def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create
             f"{url!r} needs the package hdfs-native, which is not installed", hint="pip install 'partfile[hdfs]'"
         )
     from partfile.filesystems.hdfs import HdfsStore  # noqa: PLC0415
-    from partfile.filesystems.hdfs_options import HdfsOptions  # noqa: PLC0415
 
     return HdfsStore(url, HdfsOptions.of(storage_options), create_base=create_base)
 
@@ -207,9 +243,16 @@ def _open_s3(url: str, storage_options: Mapping[str, object] | None, *, create_b
     if find_spec("s3fs") is None:
         raise ConfigError(f"{url!r} needs the package s3fs, which is not installed", hint="pip install 'partfile[s3]'")
     from partfile.filesystems.s3 import S3Store  # noqa: PLC0415
-    from partfile.filesystems.s3_options import S3Options  # noqa: PLC0415
 
     return S3Store(url, S3Options.of(storage_options), create_base=create_base)
+
+
+def _check_local(storage_options: Mapping[str, object] | None) -> None:
+    if storage_options:
+        raise ConfigError(
+            f"local files take no storage_options, got {sorted(storage_options)}",
+            hint="Leave storage_options out, or check the URL.",
+        )
 
 
 def _path_of_file_url(url: str, rest: str) -> str:

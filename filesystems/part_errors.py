@@ -14,7 +14,7 @@ def part_conflict(handle: PartHandle, reason: str) -> CommitConflict:
     """Bytes that are not ours stand where a part should be published."""
     return CommitConflict(
         f"part {handle.path_of(handle.name)!r} cannot be published: {reason}",
-        hint="Nothing was replaced. Find out who wrote it; move it away and recover, or keep it and accept the loss.",
+        hint="Nothing was replaced. Move that file away and start again; a part that is then missing says what to do.",
         path=handle.path_of(handle.name),
     )
 
@@ -23,7 +23,7 @@ def part_missing(handle: PartHandle, reason: str) -> PartMissing:
     """A part that a completed checkpoint vouches for is gone."""
     return PartMissing(
         f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is missing: {reason}",
-        hint="Committed rows are gone: put the file back. If a consumer moved it, run once with accept_missing=True.",
+        hint="Committed rows are gone: put the file back, or run once with accept_missing=True, which gives them up.",
         path=handle.path_of(handle.name),
     )
 
@@ -37,7 +37,7 @@ def part_refused(handle: PartHandle, reason: str) -> LeaseUnavailable:
     """A part that this process may not append to."""
     return LeaseUnavailable(
         f"part {handle.path_of(handle.name)!r} cannot be appended to: {reason}",
-        hint="Leave it alone and start a new part; the coordinator will cut and publish it.",
+        hint="Another process has it, or it was moved by hand: then put it back. A new start settles it.",
         path=handle.path_of(handle.in_progress),
     )
 

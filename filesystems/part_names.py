@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from partfile.filesystems.port import check_relative_path
 from partfile.filesystems.tokens import TOKEN_HEX_DIGITS, new_token
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from partfile.filesystems.port import PartHandle
 
 _TOKEN = re.compile(rf"[0-9a-f]{{{TOKEN_HEX_DIGITS}}}")
@@ -39,12 +42,23 @@ def check_handle(handle: PartHandle) -> PartHandle:
 def with_fresh_token(handle: PartHandle) -> PartHandle:
     """The same part under staged names that nobody else knows; their affixes stay, so that they stay hidden."""
     token = new_token()
+    return _with_token(handle, lambda _: token)
 
+
+def rewritten(handle: PartHandle) -> PartHandle:
+    """The same part under the staged names of its cut copy, for stores where that takes over from the original.
+
+    Its token follows from the original's, so that whoever comes later finds it; it is as much this part's alone.
+    """
+    return _with_token(handle, lambda seed: hashlib.sha256(seed.encode()).hexdigest()[:TOKEN_HEX_DIGITS])
+
+
+def _with_token(handle: PartHandle, token_for: Callable[[str], str]) -> PartHandle:
     def renamed(name: str) -> str:
         found = [match.span() for match in _TOKEN.finditer(name)]
         if not found:
-            return f"{name}.{token}"
+            return f"{name}.{token_for(name)}"
         start, end = found[-1]
-        return name[:start] + token + name[end:]
+        return name[:start] + token_for(name[start:end]) + name[end:]
 
     return handle.model_copy(update={"in_progress": renamed(handle.in_progress), "pending": renamed(handle.pending)})

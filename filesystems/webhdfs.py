@@ -1,11 +1,10 @@
-"""What hdfs-native lacks, over a NameNode's web server: truncate, and the status of a file (WebHDFS)."""
+"""What hdfs-native lacks, over a NameNode's web server: truncate (WebHDFS)."""
 
 from __future__ import annotations
 
 import http.client
 import ssl
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
@@ -16,25 +15,16 @@ from partfile.filesystems.webhdfs_errors import Reply, error_of_reply, is_standb
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from partfile.filesystems.errors import PartfileError
     from partfile.filesystems.webhdfs_addresses import WebAddress
 
 _PREFIX = "/webhdfs/v1"
-_READING = frozenset({"GETFILESTATUS"})
 MAX_REPLY_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 """Longest wait for one server to take a connection, so that the next one is asked in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class WebFileStatus:
-    """A file or directory as the NameNode sees it."""
-
-    length_bytes: int
-    """Of a file that is being truncated the length before or after, whichever HDFS keeps."""
-    is_file: bool
-    file_id: int
-    """Stays the same over renames; no other file of the file system ever has it."""
+class Unreachable(NotApplied):
+    """No server took the connection, so nothing was asked; the next call will most likely fare no better."""
 
 
 class _NoAnswer(Exception):
@@ -79,7 +69,7 @@ class WebHdfs:
         self._addresses = tuple(addresses)
         self._token = delegation_token
         self._identity = {"delegation": delegation_token} if delegation_token else {"user.name": user} if user else {}
-        self._tls = _tls_context(ca_file) if any(address.is_tls for address in addresses) else None
+        self._tls = tls_context(ca_file) if any(address.is_tls for address in addresses) else None
         self._active = 0
 
     def __repr__(self) -> str:
@@ -107,55 +97,34 @@ class WebHdfs:
             LeaseUnavailable: Somebody has it open; recover its lease.
             NotReady: Safe mode, no active NameNode, or a recovery or a cut of this file goes on (another one, or this
                 one where a snapshot holds the file): this call changed nothing, try again.
-            NotApplied: The file is shorter, or no server could be reached.
+            NotApplied: The file is shorter, a quota is reached, or the user may not.
+            Unreachable: No server took the connection.
             OutcomeUnknown: The answer was lost; the call may be repeated.
-            ConfigError: The user may not, the token is not taken, or the address is not WebHDFS.
+            ConfigError: A certificate is not trusted, or the address is not WebHDFS or wants another proof of identity.
 
         Source: Hadoop's WebHDFS REST API (``TRUNCATE``) and ``FSDirTruncateOp``, as of 3.5.
         """
         query = {"op": "TRUNCATE", "newlength": str(length_bytes)}
-        reply, where = self._ask("POST", path, query, timeout_s)
+        reply, where = self._ask(path, query, timeout_s)
         finished = reply.content().get("boolean")
         if reply.is_success and isinstance(finished, bool):
             return finished
-        raise self._error(reply, where, path, query)
+        raise error_of_reply(reply, f"{query['op']} {path!r} at {where}", path, secret=self._token)
 
-    def status(self, path: str, timeout_s: float) -> WebFileStatus:
-        """Look at a file or directory.
-
-        Args:
-            path: Absolute path in HDFS.
-            timeout_s: Longest wait for all servers together, in seconds.
-
-        Raises:
-            NotFound: It is not there.
-            NotReady: There is no active NameNode: try again.
-            NotApplied: No server answered.
-            ConfigError: The user may not, the token is not taken, or the address is not WebHDFS.
-        """
-        query = {"op": "GETFILESTATUS"}
-        reply, where = self._ask("GET", path, query, timeout_s)
-        status = reply.content().get("FileStatus")
-        if reply.is_success and isinstance(status, dict):
-            length, kind, file_id = status.get("length"), status.get("type"), status.get("fileId")
-            if isinstance(length, int) and isinstance(kind, str) and isinstance(file_id, int):
-                return WebFileStatus(length, kind == "FILE", file_id)
-        raise self._error(reply, where, path, query)
-
-    def _ask(self, method: str, path: str, query: Mapping[str, str], timeout_s: float) -> tuple[Reply, WebAddress]:
+    def _ask(self, path: str, query: Mapping[str, str], timeout_s: float) -> tuple[Reply, WebAddress]:
         """The first answer of a server that is not on standby, and who gave it."""
         target = self._target(path, query)
         ends_at_s = time.monotonic() + timeout_s
         problems: list[str] = []
-        kind: type[NotApplied] = NotApplied
+        kind: type[NotApplied] = Unreachable
         for turn in range(len(self._addresses)):
             number = (self._active + turn) % len(self._addresses)
             address = self._addresses[number]
             try:
-                reply = self._send(address, method, target, ends_at_s)
+                reply = self._send(address, target, ends_at_s)
             except _NoAnswer as problem:
                 problems.append(f"{address}: {problem}")
-                if problem.was_sent and method != "GET":
+                if problem.was_sent:
                     raise _lost(query, path, problems) from problem
                 continue
             if not is_standby(reply):
@@ -176,7 +145,7 @@ class WebHdfs:
         check_relative_path(path[1:])
         return f"{_PREFIX}{quote(path)}?{urlencode({**query, **self._identity}, quote_via=quote)}"
 
-    def _send(self, address: WebAddress, method: str, target: str, ends_at_s: float) -> Reply:
+    def _send(self, address: WebAddress, target: str, ends_at_s: float) -> Reply:
         """Ask one server on a connection of its own."""
         connection = self._connection(address)
         was_sent = False
@@ -185,7 +154,7 @@ class WebHdfs:
             connection.connect()
             connection.sock.settimeout(_left_s(ends_at_s))
             was_sent = True
-            connection.request(method, target, headers={"Accept": "application/json", "Connection": "close"})
+            connection.request("POST", target, headers={"Accept": "application/json", "Connection": "close"})
             return _reply(connection, ends_at_s)
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(
@@ -203,10 +172,6 @@ class WebHdfs:
         if address.is_tls:
             return http.client.HTTPSConnection(address.host, address.port, context=self._tls)
         return http.client.HTTPConnection(address.host, address.port)
-
-    def _error(self, reply: Reply, where: WebAddress, path: str, query: Mapping[str, str]) -> PartfileError:
-        doing = f"{query['op']} {path!r} at {where}"
-        return error_of_reply(reply, doing, path, reads=query["op"] in _READING, secret=self._token)
 
 
 def _reply(connection: http.client.HTTPConnection, ends_at_s: float) -> Reply:
@@ -238,7 +203,12 @@ def _lost(query: Mapping[str, str], path: str, problems: Sequence[str]) -> Outco
     )
 
 
-def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """What to speak TLS with; None trusts what the system does.
+
+    Raises:
+        ConfigError: ``ca_file`` cannot be used.
+    """
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:

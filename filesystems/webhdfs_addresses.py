@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _RPC_PORT = 8020
 _HTTP_PORT = 9870
 _HTTPS_PORT = 9871
+_HOST = re.compile(r"[\w.:%-]+")
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to.
 
 
@@ -52,16 +54,19 @@ def web_address(text: str) -> WebAddress:
     except ValueError:
         port = None
     if (
-        port is None
+        not port
         or parts.scheme not in {"http", "https"}
         or not parts.hostname
+        or not _HOST.fullmatch(parts.hostname)
         or parts.path not in {"", "/"}
         or parts.query
         or parts.fragment
         or parts.username is not None
     ):
         raise ConfigError(
-            f"{text!r} is no address of a web server", hint="Write host:port, http://host:port or https://host:port."
+            # A user and a password would be before the @.
+            f"{text.rpartition('@')[2]!r} is no address of a web server",
+            hint="Write host:port, http://host:port or https://host:port.",
         )
     return WebAddress(parts.hostname, port, is_tls=parts.scheme == "https")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from partfile.filesystems.errors import ConfigError, PartMissing
+from partfile.filesystems.part_names import rewritten
 from partfile.recovery.file_formats import codec_of
 from partfile.recovery.valid_prefix import valid_prefix
 
@@ -71,10 +72,15 @@ def with_pending(files: Sequence[ReadableFile], pending: Iterable[PartHandle]) -
                 path=path,
             )
     added = [
-        ReadableFile(path, part.valid_length, tuple(map(part.path_of, (part.in_progress, part.pending, part.name))))
+        ReadableFile(path, part.valid_length, tuple(map(part.path_of, _names_of(part))))
         for path, part in unpublished.items()
     ]
     return sorted([*files, *added], key=lambda file: file.path)
+
+
+def _names_of(part: PartHandle) -> tuple[str, ...]:
+    # On HDFS the copy of a part that is cut by rewriting has taken over before the final name appears.
+    return part.in_progress, part.pending, rewritten(part).pending, part.name
 
 
 def open_readable(file_system: AbstractFileSystem, base: str, file: ReadableFile) -> Any:

@@ -89,7 +89,7 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
         if entry["type"] == "file":
             # Looked for after the file was seen: it was made before the file's name.
             sidecar = self.sidecars.sidecar_of(behind)
-            after = {sidecar} if self.fs.exists(sidecar) else set()
+            after = {sidecar} if self._is_there(sidecar) else set()
             return next(self._finished({behind: entry}, after))
         return entry
 
@@ -101,9 +101,23 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
             return False
         return True
 
+    def isdir(self, path: str) -> bool:
+        """Whether there is a visible directory; a store that cannot be asked is an error, not an absence."""
+        return self._type_of(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        """Whether there is a finished file; a store that cannot be asked is an error, not an absence."""
+        return self._type_of(path) == "file"
+
     def walk(self, path: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As fsspec's, but a directory that cannot be listed is an error: its rows would be missing in silence."""
         yield from super().walk(path, *args, **{"on_error": _raise_unless_absent, **kwargs})
+
+    def _type_of(self, path: str) -> object:
+        try:
+            return self.info(path)["type"]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         if mode != "rb":
@@ -140,6 +154,14 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
         path = self._absolute(sidecar)
         with self.fs.open(path, "rb") as file:
             return self.sidecars.length_in(file.read(MAX_SIDECAR_BYTES), path)
+
+    def _is_there(self, behind: str) -> bool:
+        # Not by ``exists``: that of fsspec takes every error for an absence, and a tail would be read as rows.
+        try:
+            self.fs.info(behind)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _behind(self, path: str) -> str:
         """A path as the file system behind knows it, if it is to be seen."""

@@ -59,7 +59,7 @@ class SinkCoordinator:
             CoordinatorSettings(settings.writer, settings.retained_checkpoints, settings.rules),
         )
         self._publisher = Publisher(
-            store, settings.cut, settings.publish_threads, accept_missing=settings.accept_missing
+            store, settings.cut, settings.publish_threads, job=storage.job, accept_missing=settings.accept_missing
         )
         self._state: SinkSnapshot | None = None
         self._next: SinkSnapshot | None = None

@@ -213,8 +213,10 @@ class LocalSink:
         """Release everything without a checkpoint: rows since the last one do not count."""
         self._opened = False
         self._closed = True
-        self._operator.close()
-        self._runtime.close()
+        try:
+            self._operator.close()
+        finally:
+            self._runtime.close()
 
     def finish(self) -> None:
         """End cleanly: a last checkpoint that publishes every part, or keeps them all with ``on_stop="keep"``."""

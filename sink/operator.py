@@ -11,7 +11,7 @@ from partfile.filesystems.errors import LeaseUnavailable, PartfileError
 from partfile.filesystems.tokens import new_token
 from partfile.sink import lifecycle
 from partfile.sink.active_part import ActivePart
-from partfile.sink.concurrently import for_each
+from partfile.sink.concurrently import Patience, for_each
 from partfile.sink.lifecycle import Action
 from partfile.sink.naming import PartNumber
 from partfile.sink.row_layout import RowLayouts
@@ -175,10 +175,14 @@ class SinkOperator:
         self._assigned = {}
 
     def close(self) -> None:
-        """Release every part. Deletes nothing and persists nothing; may be called twice."""
+        """Release every part. Deletes nothing and persists nothing; may be called twice.
+
+        Raises:
+            StoreError: A part could not be released; where storage has not answered, the rest was not tried.
+        """
         parts = list(self._active.values())
         self._active.clear()
-        self._each(ActivePart.close, parts)
+        self._release(parts)
 
     @property
     def bytes_written(self) -> int:
@@ -248,10 +252,20 @@ class SinkOperator:
             self._rolled += [(closed, False) for closed in self._each(ActivePart.close_for_commit, parts)]
             self._closed_bytes += sum(part.added_bytes for part in parts)
         finally:
-            self._each(ActivePart.close, parts)
+            self._release(parts)
 
-    def _each(self, work: Callable[[ActivePart], Result], parts: Iterable[ActivePart]) -> list[Result]:
-        return for_each(work, list(parts), self._store.capabilities.persist_threads, "partfile-persist")
+    def _release(self, parts: Sequence[ActivePart]) -> None:
+        # One that fails keeps no other from being released.
+        self._each(ActivePart.close, parts, Patience(self._store.capabilities.persist_threads))
+
+    def _each(
+        self,
+        work: Callable[[ActivePart], Result],
+        parts: Iterable[ActivePart],
+        patience: Patience | None = None,
+    ) -> list[Result]:
+        threads = self._store.capabilities.persist_threads
+        return for_each(work, list(parts), threads, "partfile-persist", patience=patience)
 
 
 def encoded_by_bucket(encoded: EncodedRows, slices: Sequence[Slice]) -> Iterator[tuple[str, int, bytes | memoryview]]:

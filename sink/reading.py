@@ -62,6 +62,8 @@ def read(
             that cannot be told; or an option is not known.
         SnapshotCorrupt: A sidecar is damaged, or the newest checkpoint is.
         PartMissing: A file is shorter than it was when it was committed.
+        NotReady: On HDFS, also in a scan: somebody holds a pending part open, so that its bytes cannot be read yet.
+        NotApplied: The store refused a call or did not answer in time; also in a scan.
     """
     if include not in {"finished", "pending"}:
         raise ConfigError(f"include={include!r} is not known", hint='Use "finished" or "pending".')

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import NotFound
-from partfile.filesystems.opening import is_same_place
+from partfile.filesystems.opening import is_same_place, options_for
 from partfile.filesystems.tokens import new_chain_id
 from partfile.sink.naming import number_in
 from partfile.sink.restore_points import own_checkpoint_id, read_restore_point
@@ -75,7 +75,7 @@ class RestoreOnDemand:
         try:
             point = read_restore_point(self._settings, location, self._storage)
         except NotFound:
-            if current is not None and _is_same(current.position.restored_location, location):
+            if current is not None and _is_same(self._settings, current.position.restored_location, location):
                 # It was restored long ago, and its user has deleted it or retention has.
                 self._tell_applied(location)
                 return None
@@ -151,9 +151,10 @@ def finished_parts(store: Store, chains: Collection[str]) -> Iterator[FinishedPa
             yield FinishedPart(file.path, number)
 
 
-def _is_same(one: str | None, other: str) -> bool:
+def _is_same(settings: SinkSettings, one: str | None, other: str) -> bool:
     """Whether two locations mean the same snapshot, however they are written."""
     if one is None:
         return False
     first, second = pointer_to(one), pointer_to(other)
-    return first.directory == second.directory and is_same_place(first.parent, second.parent)
+    options = options_for(second.parent, settings.base, settings.storage_options)
+    return first.directory == second.directory and is_same_place(first.parent, second.parent, options)

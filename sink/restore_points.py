@@ -42,7 +42,8 @@ _MUST_BE = (
 def own_checkpoint_id(settings: SinkSettings, location: str, storage: CheckpointStorage) -> int | None:
     """The id of the checkpoint of the sink's own chain that is named; None if something else is."""
     pointer = pointer_to(location)
-    is_own = pointer.checkpoint_id is not None and is_same_place(pointer.parent, _own_directory(settings, storage))
+    own = _own_directory(settings, storage)
+    is_own = pointer.checkpoint_id is not None and is_same_place(pointer.parent, own, settings.checkpoint_options)
     return pointer.checkpoint_id if is_own else None
 
 
@@ -114,9 +115,9 @@ def _opened(settings: SinkSettings, location: str, parent: str) -> Store:
             f"restore_from={location!r} is not there: there is no directory {parent!r}", hint=_MUST_BE, path=error.path
         ) from error
     except ConfigError as error:
-        # Of what lies at the path, or else of the URL and its options.
-        what = error.message if error.path is None else f"{parent!r} is a file, not a directory"
-        raise ConfigError(f"restore_from={location!r} cannot be read: {what}", hint=error.hint or _MUST_BE) from error
+        raise ConfigError(
+            f"restore_from={location!r} cannot be read: {error.message}", hint=error.hint or _MUST_BE
+        ) from error
 
 
 def _savepoint(settings: SinkSettings, location: str, pointer: Pointer, job: str) -> RestorePoint:

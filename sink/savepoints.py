@@ -11,7 +11,7 @@ from partfile.filesystems.errors import ConfigError, PartfileError, StoreError
 from partfile.filesystems.opening import absolute, options_for, path_inside
 from partfile.filesystems.tokens import new_token
 from partfile.sink import planning
-from partfile.sink.settings import check_hidden
+from partfile.sink.settings import check_directory
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.savepoint_model import SavepointMetadata
@@ -91,9 +91,9 @@ def reserved_savepoint(
         raise ConfigError("there is no directory for the savepoint", hint="Pass one, or set savepoint_dir on the sink.")
     if not isinstance(chosen, str | os.PathLike) or not str(chosen).strip():
         raise ConfigError(f"{chosen!r} names no directory for a savepoint", hint="Pass a path or a URL.")
+    check_directory(os.fspath(chosen), settings.base, "the directory for savepoints", settings.storage_options)
     url = absolute(os.fspath(chosen))
-    check_hidden(url, settings.base, "the directory for savepoints")
-    if path_inside(url, f"{settings.checkpoint_url}/{job}") is not None:
+    if path_inside(url, f"{settings.checkpoint_url}/{job}", settings.checkpoint_options) is not None:
         raise ConfigError(
             f"the directory for savepoints {url!r} lies inside the sink's own checkpoints, which it deletes",
             hint="Choose a directory elsewhere.",

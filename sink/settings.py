@@ -15,7 +15,7 @@ from partfile.bucketers.escaping import is_safe_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.opening import open_store, options_for, path_inside
+from partfile.filesystems.opening import check_options, is_adrift, open_store, options_for, path_inside
 from partfile.filesystems.port import STATE_DIRECTORY, Cut, Store
 from partfile.sink.admission import AdmissionRules
 from partfile.sink.clock import Clock, system_clock_ms
@@ -138,9 +138,11 @@ class SinkSettings(Options):
     def _fits_together(self) -> Self:
         if self.hash_partitions is not None and self.distribution != "hash":
             raise ValueError("hash_partitions has no effect without distribution='hash'")
+        if self.open_store is open_store:
+            check_options(self.base, self.storage_options, self.cut)
         for name in ("checkpoint_dir", "savepoint_dir"):
             if getattr(self, name) is not None:
-                check_hidden(getattr(self, name), self.base, name)
+                check_directory(getattr(self, name), self.base, name, self.storage_options)
         for name in ("accept_newer", "allow_non_restored"):
             if getattr(self, name) and self.restore_from is None:
                 raise ValueError(f"{name} has no effect without restore_from")
@@ -179,18 +181,24 @@ class SinkSettings(Options):
         )
 
 
-def check_hidden(path: str, base: str, name: str) -> None:
-    """Refuse a directory for partfile's own files in which readers of the base would find them.
+def check_directory(path: str, base: str, name: str, storage_options: Mapping[str, object]) -> None:
+    """Refuse a directory for partfile's own files that the next run may not find, or that readers of the base would.
 
     Args:
         path: The directory.
         base: The base path.
         name: What it was given as, for the message.
+        storage_options: Of the sink.
 
     Raises:
-        ConfigError: It lies visibly below the base.
+        ConfigError: It is relative although the base is remote, or lies visibly below the base.
     """
-    inside = path_inside(path, base)
+    if is_adrift(path, base):
+        raise ConfigError(
+            f"{name}={path!r} is relative to the working directory, but the base is not on this host",
+            hint="Write a URL beside the base, or an absolute path that every start of this sink finds.",
+        )
+    inside = path_inside(path, base, storage_options)
     if inside is not None and not any(step.startswith(("_", ".")) for step in inside):
         raise ConfigError(
             f"{name}={path!r} lies visibly below the base, where readers would take its files for data",

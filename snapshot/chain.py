@@ -7,6 +7,7 @@ the same link one gets ``AlreadyExists``, and one that slept until its predecess
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import (
@@ -144,11 +145,7 @@ class Chain:
         link = _linked(metadata, self.newest)
         created = self._create(link)
         if created is None or not self._predecessor_stands(created):
-            raise Fenced(
-                f"another coordinator has taken over job {self._storage.job!r}",
-                hint="Only one query or process may write with a uid at a time; stop this one.",
-                checkpoint_id=link.checkpoint_id,
-            )
+            raise self._fenced(link)
         self._append(created)
         if created.kind != link.kind:
             raise NotApplied(
@@ -221,6 +218,29 @@ class Chain:
             last = closed
         return last
 
+    def _fenced(self, link: CheckpointMetadata) -> Fenced:
+        """Say whether another coordinator has the chain, or whether nobody has and its end was deleted."""
+        with suppress(StoreError, SnapshotError):
+            if link.predecessor is not None and not self._is_succeeded(link) and not self._predecessor_stands(link):
+                lost = link.predecessor.checkpoint_id
+                return Fenced(
+                    f"checkpoint {lost} of job {self._storage.job!r} was deleted, and no other coordinator has gone on",
+                    hint="Nothing counts that follows it. Put it back, or restore a savepoint, before the next start.",
+                    path=self._path_of(lost),
+                    checkpoint_id=link.checkpoint_id,
+                )
+        return Fenced(
+            f"another coordinator has taken over job {self._storage.job!r}",
+            hint="Only one query or process may write with a uid at a time; stop this one.",
+            checkpoint_id=link.checkpoint_id,
+        )
+
+    def _is_succeeded(self, link: CheckpointMetadata) -> bool:
+        """Whether another coordinator has the id of a link, or a higher one."""
+        found = self._storage.read_link(link.checkpoint_id)
+        is_taken = found is not None and found.nonce != link.nonce
+        return is_taken or self._storage.newest_linked_id() > link.checkpoint_id
+
     def _append(self, link: CheckpointMetadata) -> None:
         self._newest = link
         self._links.append(Link(link.checkpoint_id, link.holds_state))
@@ -248,14 +268,14 @@ class Chain:
         except AlreadyExists:
             return self._read_back(link)
         except NotApplied as error:
-            raise _undecided(link) from error
+            raise self._undecided(link) from error
         return tombstone
 
     def _read_back(self, link: CheckpointMetadata) -> CheckpointMetadata | None:
         try:
             found = self._storage.read_link(link.checkpoint_id)
         except NotApplied as error:
-            raise _undecided(link) from error
+            raise self._undecided(link) from error
         return link if found is not None and found.nonce == link.nonce else None
 
     def _predecessor_stands(self, link: CheckpointMetadata) -> bool:
@@ -265,7 +285,20 @@ class Chain:
             return stands(self._storage, link.predecessor)
         except NotApplied as error:
             # What was not applied is this look, not the link.
-            raise _undecided(link) from error
+            raise self._undecided(link) from error
+
+    def _undecided(self, link: CheckpointMetadata) -> OutcomeUnknown:
+        path = self._path_of(link.checkpoint_id)
+        return OutcomeUnknown(
+            f"the store does not say whether the checkpoint at {path!r} counts",
+            hint="A new start finds out, when the store answers again.",
+            path=path,
+            checkpoint_id=link.checkpoint_id,
+        )
+
+    def _path_of(self, checkpoint_id: int) -> str:
+        """Where a link is, for messages."""
+        return f"{self._storage.store.base}/{self._storage.path(layout.metadata_path(checkpoint_id))}"
 
     def _is_last(self, link: CheckpointMetadata) -> bool:
         """Whether no link is above a start's.
@@ -276,7 +309,7 @@ class Chain:
         try:
             return self._storage.newest_linked_id() == link.checkpoint_id
         except NotApplied as error:
-            raise _undecided(link) from error
+            raise self._undecided(link) from error
 
 
 def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[CheckpointMetadata] | None:
@@ -295,14 +328,6 @@ def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[Ch
 def _tombstone(link: CheckpointMetadata, **changes: int) -> CheckpointMetadata:
     """A link that closes an id, otherwise as another one."""
     return link.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}, **changes})
-
-
-def _undecided(link: CheckpointMetadata) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        "the store does not say whether the checkpoint counts",
-        hint="A new start finds out.",
-        checkpoint_id=link.checkpoint_id,
-    )
 
 
 def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | DamagedEnd | None) -> CheckpointMetadata:

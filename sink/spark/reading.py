@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from partfile.filesystems.errors import ConfigError, NotFound
+from partfile.filesystems.opening import options_of_tasks
 from partfile.recovery.file_formats import check_format
 from partfile.recovery.layout import DEFAULT_SIDECARS, SidecarNaming
 from partfile.recovery.partitions import partition_shape
@@ -59,7 +60,8 @@ def read_spark(
         format: ``text``, ``json``, ``csv``, ``parquet`` or ``orc``.
         schema: The columns. JSON and CSV need it; Parquet and ORC say it themselves.
         options: Further options of Spark's reader for the format, for instance ``{"header": "false"}``.
-        storage_options: What fsspec's client needs, here and on the executors; Spark has its own configuration.
+        storage_options: What fsspec's client needs, here and on the executors; Spark has its own configuration. Of HDFS
+            executors do not get what only cutting parts needs, ``delegation_token`` among it.
         sidecars: How the sink names its sidecars, if not by default.
 
     Returns:
@@ -107,7 +109,9 @@ def _files(
 ) -> CutFiles:
     from partfile.sink.spark.cut_files import CutFiles  # noqa: PLC0415 - a module that needs pyspark
 
-    return CutFiles(str(path), dict(storage_options or {}), format, columns, is_header=_is_header(format, options))
+    # The closure reaches every executor; secrets that no reader needs stay here.
+    mine = options_of_tasks(str(path), storage_options or {})
+    return CutFiles(str(path), mine, format, columns, is_header=_is_header(format, options))
 
 
 def _through_executors(

@@ -10,12 +10,12 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import hdfs_native.fsspec
 import pyarrow.dataset
 import pytest
-from driver_process import Driver
+from driver_process import Driver, Relay
 from hdfs_streams import ids_on_hdfs
 from spark_support import BUCKETS, expected, ids_by_duckdb, write_source
 
@@ -29,9 +29,7 @@ pytestmark = pytest.mark.spark
 ROWS_A_FILE = 12_500
 MOST_BATCHES_A_LIFE = 2
 FIRST_GUESS_S = 0.5
-JVM = {
-    # A driver lives for some seconds here: what compiles thoroughly compiles in vain.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+PATIENT_CLIENT = {
     # Spark's own checkpoint is on HDFS as well: its client is to wait for the NameNode as ours does.
     "spark.hadoop.dfs.client.retry.policy.enabled": "true",
     "spark.hadoop.dfs.client.retry.policy.spec": "500,120",
@@ -52,16 +50,12 @@ SHORT, LONG = Scale(files=20, driver_kills=4, namenode_kills=1), Scale(files=40,
 
 @dataclass
 class Chaos:
-    """One stream and those who are killed; remembers how long batches take, so that kills land inside them.
-
-    While one driver works the next one starts and stands by: most of a short life is starting.
-    """
+    """One stream and those who are killed; remembers how long batches take, so that kills land inside them."""
 
     cluster: HdfsCluster
-    job: dict[str, Any]
+    drivers: Relay
     rng: random.Random
     scale: Scale
-    standby: list[Driver] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     """How long the first batch of a life took, which restores as well."""
     later_s: list[float] = field(default_factory=list)
@@ -72,7 +66,7 @@ class Chaos:
 
     def life(self, batches: int, *, with_namenode: bool) -> None:
         """One life of the driver, which ends inside its last batch by SIGKILL; the NameNode dies in its first one."""
-        driver = self._next_driver()
+        driver = self.drivers.next()
         for number in range(batches):
             line = driver.wait_for("begin")
             began = time.monotonic()
@@ -94,15 +88,7 @@ class Chaos:
     def to_the_end(self) -> None:
         """Let the stream end."""
         self.cluster.wait_until_ready()
-        driver = self.standby.pop()
-        driver.go()
-        assert driver.finish() == "done"
-
-    def _next_driver(self) -> Driver:
-        driver = self.standby.pop() if self.standby else Driver(self.job)
-        self.standby.append(Driver(self.job))
-        driver.go()
-        return driver
+        assert self.drivers.next(is_last=True).finish() == "done"
 
     def _instant_s(self, known_s: list[float]) -> float:
         return self.rng.uniform(0, statistics.median(known_s) if known_s else FIRST_GUESS_S)
@@ -128,19 +114,15 @@ def test_a_stream_that_outlives_its_drivers_and_its_namenode_loses_and_doubles_n
         "source": str(tmp_path / "source"),
         "checkpoint": f"{own_hdfs.url}{own_hdfs_directory}/spark",
         "options": options,
-        "spark": JVM,
-        "standby": True,
+        "spark": PATIENT_CLIENT,
     }
-    chaos = Chaos(own_hdfs, job, rng, scale)
-    try:
+    with Relay(job) as drivers:
+        chaos = Chaos(own_hdfs, drivers, rng, scale)
         while chaos.driver_kills < scale.driver_kills:
             left = (scale.namenode_kills - chaos.namenode_kills, scale.driver_kills - chaos.driver_kills)
             with_namenode = rng.random() < left[0] / left[1]
             chaos.life(rng.randint(1 + with_namenode, MOST_BATCHES_A_LIFE), with_namenode=with_namenode)
         chaos.to_the_end()
-    finally:
-        for driver in chaos.standby:
-            driver.kill()
     assert (chaos.driver_kills, chaos.namenode_kills) == (scale.driver_kills, scale.namenode_kills)
     own_hdfs.wait_until_ready()
 
@@ -167,7 +149,7 @@ def test_two_drivers_on_one_uid_make_one_history(
         "source": str(tmp_path / "source"),
         "checkpoint": str(tmp_path / "spark"),
         "options": {"storage_options": {"http_address": hdfs.http_address}},
-        "spark": JVM,
+        "spark": PATIENT_CLIENT,
     }
     first = Driver(job)
     assert first.wait_for("begin 2") is not None

@@ -67,7 +67,7 @@ def test_what_the_servers_say_is_sorted(client: hdfs_native.Client, hdfs: HdfsCl
         (Verdict.TAKEN, lambda: client.rename(f"{at}/closed", f"{at}/dir")),
         (Verdict.LEASED, lambda: client.append(f"{at}/open")),
         (Verdict.LEASED, lambda: other.append(f"{at}/open")),
-        (Verdict.REFUSED, lambda: client.create(f"{at}/closed/below", NEW)),
+        (Verdict.BELOW_A_FILE, lambda: client.create(f"{at}/closed/below", NEW)),
         (Verdict.REFUSED, lambda: client.create(f"{at}/a:b", NEW)),
         (Verdict.REFUSED, lambda: client.create(f"{at}/{'x' * 256}", NEW)),
         (Verdict.REFUSED, lambda: client.delete(f"{at}/dir")),

@@ -17,7 +17,7 @@ from pyspark.errors.exceptions.base import PySparkException
 from spark_support import expected, stream, write_source
 
 import partfile as pf
-from partfile.filesystems.errors import PartfileError, StoreError
+from partfile.filesystems.errors import Fenced, StoreError
 
 if TYPE_CHECKING:
     import random
@@ -192,15 +192,15 @@ def test_a_batch_in_safe_mode_without_patience_says_so(own_hdfs: HdfsCluster, ow
 
 
 def test_of_two_coordinators_the_second_fences_the_first(hdfs: HdfsCluster, hdfs_directory: str) -> None:
-    """The first one, with rows that no checkpoint has, can complete nothing more; the history is the second's."""
+    """The first one, whose rows are durable and whose parts nobody has touched, cannot create the link after them."""
     base = f"{hdfs_directory}/out"
-    with abandoned(hdfs_sink(hdfs, base)) as first:
+    with abandoned(hdfs_sink(hdfs, base, rolling=pf.RollingPolicy(on_checkpoint=True))) as first:
         first.write(rows_from(0))
         first.checkpoint(position=6)
         first.write(rows_from(1000))
         with hdfs_sink(hdfs, base).local() as second:
             assert second.position == 6
             second.write(rows_from(6))
-            with pytest.raises(PartfileError):
+            with pytest.raises(Fenced):
                 first.checkpoint(position=12)
     assert ids_on_hdfs(hdfs, base) == Counter(range(12))

@@ -46,14 +46,23 @@ def test_a_link_whose_reply_was_lost_is_known_by_its_bytes(opener: Opener, error
     assert opener().list_names("job/chk-1") == ["_metadata"]
 
 
+@pytest.mark.parametrize("call", ["create", "write", "sync", "rename"])
+@pytest.mark.parametrize("error", [RESET, OSError("RPC listener disconnected")])
+def test_a_link_is_created_although_the_network_failed_once(opener: Opener, call: str, error: Exception) -> None:
+    """What was certainly not created is tried again, under another temporary name."""
+    opener(FailAt(1, error, only={call})).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == DATA
+    assert opener().list_names("job/chk-1") == ["_metadata"]
+
+
 def test_a_link_that_was_not_created_will_not_be_later(opener: Opener) -> None:
     """Deleting the temporary file decides: a rename that is still on its way finds nothing, so this is no unknown."""
-    store = opener(FailAt(1, RESET, only={"rename"}))
+    store = opener(FailAt(1, RESET, persistent=True, only={"rename"}))
     with pytest.raises(NotApplied) as raised:
         store.create_file(LINK, DATA)
     assert not isinstance(raised.value, AlreadyExists)
     assert store.list_names("job/chk-1") == []
-    store.create_file(LINK, DATA)
+    opener().create_file(LINK, DATA)
 
 
 def test_a_link_that_a_rival_created_meanwhile_is_his(opener: Opener) -> None:
@@ -83,11 +92,11 @@ def test_a_lost_reply_does_not_make_a_rivals_link_ours(opener: Opener) -> None:
 @pytest.mark.parametrize("applied", [False, True])
 def test_what_fails_before_the_rename_was_not_applied(opener: Opener, call: str, applied: bool) -> None:
     """Nobody will ever rename the temporary file, so even a lost reply is a clear no; nothing is left behind."""
-    store = opener(FailAt(1, RESET, applied=applied, only={call}))
+    store = opener(FailAt(1, RESET, applied=applied, persistent=True, only={call}))
     with pytest.raises(NotApplied):
         store.create_file(LINK, DATA)
     assert [name for name in store.list_names("job/chk-1") if not name.startswith("_tmp.")] == []
-    store.create_file(LINK, DATA)
+    opener().create_file(LINK, DATA)
     assert store.read_file(LINK, 99) == DATA
 
 
@@ -106,3 +115,21 @@ def test_a_link_that_nobody_can_find_out_about_is_unknown(opener: Opener) -> Non
     with pytest.raises(StoreError) as raised:
         store.create_file(LINK, DATA)
     assert isinstance(raised.value, OutcomeUnknown)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("open", OSError("Connection refused")),
+        ("open", FileNotFoundError("deleted since")),
+        ("read", OSError("Connection refused")),
+        ("delete", RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "denied")')),
+    ],
+)
+def test_a_link_that_is_there_is_never_said_not_to_be(opener: Opener, call: str, error: Exception) -> None:
+    """The rename was done and its reply lost; whatever then keeps us from looking, its caller must decide."""
+    calls = intercept(HdfsCalls(opener().base.rpartition("/")[0], HdfsOptions()), FailAt(1, error, only={call}))
+    lost = intercept(calls, FailAt(1, RESET, applied=True, only={"rename"}))
+    with pytest.raises(OutcomeUnknown):
+        HdfsStore(opener().base, calls=lost).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == DATA

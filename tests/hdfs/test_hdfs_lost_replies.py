@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hdfs_life import opener as opener_at
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.errors import StoreError
+from partfile.filesystems.errors import LeaseUnavailable, StoreError
 from partfile.filesystems.faults import FailAt
 
 if TYPE_CHECKING:
@@ -34,28 +35,21 @@ def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
     return opened
 
 
-LOST: list[tuple[str, Exception]] = [
-    ("rename", OSError("connection reset")),
-    ("rename", FileNotFoundError("rename source is not found, said the second attempt")),
-    ("recover_lease", OSError("connection reset")),
-]
+RESET = OSError("connection reset")
+BROKEN = OSError("RPC listener disconnected")
+"""What hdfs-native says of a call that was under way when the NameNode died."""
 
 
-@pytest.mark.parametrize(("call", "error"), LOST)
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_lost_reply_of_a_publish_is_decided_by_looking(
-    opener: Opener, call: str, error: Exception, number: int
-) -> None:
-    """A call was done, its reply lost, and maybe hdfs-native repeated it: publishing succeeds, at once or repeated."""
-    store = opener()
-    handle = write_part(store, DATA)
-    faulty = opener(FailAt(number, error, applied=True, only={call}))
-    try:
-        faulty.publish(handle, "rewrite")
-    except StoreError:
-        assert call == "recover_lease"
-        faulty.publish(handle, "rewrite")
-    assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
+def test_a_part_whose_creation_was_not_answered_is_created_anew(opener: Opener) -> None:
+    """Its name carries a token that no other attempt has, so what is there can go; no batch fails for it."""
+    for error in (RESET, BROKEN):
+        store = opener(FailAt(1, error, applied=True, only={"create"}))
+        stream = store.create(new_part())
+        stream.write(DATA)
+        handle = stream.close_for_commit()
+        store.publish(handle, "rewrite")
+        assert files_in(opener()) == {handle.path_of(handle.name): len(DATA)}
+        opener().delete_file(handle.path_of(handle.name))
 
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), FileNotFoundError("the second attempt")])
@@ -65,6 +59,33 @@ def test_a_lost_reply_of_close_for_commit_is_decided_by_looking(opener: Opener, 
     stream.write(DATA)
     handle = stream.close_for_commit()
     assert files_in(opener()) == {handle.path_of(handle.pending): len(DATA)}
+
+
+REPEATED = {"append", "status", "sync", "rename", "recover_lease"}
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_part_goes_through_its_life_over_a_connection_that_breaks_at_any_call(opener: Opener, applied: bool) -> None:
+    """What is harmless to do twice is repeated; only a part that was opened in vain is refused, and ends as it is."""
+    for number in itertools.count(1):
+        handle = write_part(opener(), DATA)
+        fault = FailAt(number, BROKEN, applied=applied, only=REPEATED)
+        store = opener(fault)
+        try:
+            stream = store.resume(handle)
+        except LeaseUnavailable:
+            assert (number, applied) == (1, True)
+        else:
+            stream.write(TAIL)
+            stream.persist()
+            stream.verify()
+            handle = stream.close_for_commit()
+        store.publish(handle, "rewrite")
+        assert finished_bytes(opener(), handle) == (DATA + TAIL)[: handle.valid_length]
+        opener().delete_file(handle.path_of(handle.name))
+        if fault.count < number:
+            assert number > len(REPEATED)
+            return
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])

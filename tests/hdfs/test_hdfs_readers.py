@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -11,10 +11,11 @@ import partfile as pf
 from partfile.filesystems.contract_base import new_part
 from partfile.filesystems.hdfs import HdfsStore
 from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.sink.spark.cut_files import CutFiles
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = pa.schema([("id", pa.int64()), ("bucket", pa.string())])
 
@@ -61,9 +62,22 @@ def test_the_file_system_shows_what_counts(base: str) -> None:
 
 
 @pytest.mark.spark
-def test_a_data_frame_ends_at_the_valid_length(base: str, spark: SparkSession) -> None:
-    """partfile.read_spark: Spark reads whole files by itself, and the executors cut the others."""
-    found = pf.read_spark(spark, base, format="json", schema="id long, bucket string").collect()
+def test_a_data_frame_ends_at_the_valid_length(
+    base: str, hdfs: HdfsCluster, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """partfile.read_spark: Spark reads whole files by itself, and the executors cut the others, without a secret."""
+    travelling = []
+
+    def rows(files: CutFiles, *arguments: Any) -> DataFrame:
+        travelling.append(files)
+        return rows_of_files(files, *arguments)
+
+    rows_of_files = CutFiles.rows
+    monkeypatch.setattr(CutFiles, "rows", rows)
+    options = {"http_address": hdfs.http_address, "delegation_token": "secret", "call_timeout_s": 50.0}
+    frame = pf.read_spark(spark, base, format="json", schema="id long, bucket string", storage_options=options)
+    assert [files.storage_options for files in travelling] == [{"call_timeout_s": 50.0}]
+    found = frame.collect()
     assert sorted((row.id, row.bucket) for row in found) == [
         (number, "a b" if number < 4 else "c%#é") for number in range(8)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +45,29 @@ def test_the_old_coordinator_is_fenced_at_its_next_link(tmp_path: Path) -> None:
     assert held(Owner(tmp_path).checkpoints.look()) == "b"
 
 
+@pytest.mark.parametrize("what", ["link", "job"])
+def test_a_coordinator_whose_own_end_was_deleted_says_so(what: str, tmp_path: Path) -> None:
+    """There is no other coordinator to look for; it stops all the same, since what it adds would follow nothing."""
+    owner = Owner(tmp_path)
+    last = owner.start()
+    store = storage(tmp_path)
+    shutil.rmtree(tmp_path / store.directory / (f"chk-{last.checkpoint_id}" if what == "link" else ""))
+    with pytest.raises(Fenced, match=f"checkpoint {last.checkpoint_id} of job .* was deleted, and no other") as raised:
+        owner.complete("a")
+    assert str(store.path(f"chk-{last.checkpoint_id}/_metadata")) in (raised.value.path or "")
+
+
+def test_an_id_that_another_took_is_told_as_that_whatever_was_deleted(tmp_path: Path) -> None:
+    """Its predecessor may be gone because the other one has subsumed it."""
+    owner = Owner(tmp_path)
+    last = owner.start()
+    store = storage(tmp_path)
+    store.create_link(last.model_copy(update={"checkpoint_id": last.checkpoint_id + 1, "nonce": "0" * 32}))
+    shutil.rmtree(tmp_path / store.directory / f"chk-{last.checkpoint_id}")
+    with pytest.raises(Fenced, match="another coordinator has taken over"):
+        owner.complete("a")
+
+
 @pytest.mark.parametrize("batches", range(5))
 def test_a_freed_name_is_no_way_back(batches: int, tmp_path: Path) -> None:
     """A coordinator that slept while its next name was used and deleted again creates it, and is fenced all the same.
@@ -58,7 +82,7 @@ def test_a_freed_name_is_no_way_back(batches: int, tmp_path: Path) -> None:
         other.complete(f"b{number}")
     was_freed = storage(tmp_path).read_link(name) is None
     assert was_freed == (batches >= 1)
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced, match="another coordinator has taken over"):
         sleeper.complete("zombie")
     assert held(Owner(tmp_path).checkpoints.look()) == (f"b{batches - 1}" if batches else "fresh")
 
@@ -169,7 +193,7 @@ def test_a_look_that_fails_does_not_decide(n: int, tmp_path: Path) -> None:
     base = tmp_path / str(n)
     one = Owner(base, unread) if n == 1 else Owner(base, Both(FailAt(2, OutcomeUnknown("lost"), only=CREATE), untried))
     one.start()
-    with pytest.raises(OutcomeUnknown, match="does not say"):
+    with pytest.raises(OutcomeUnknown, match=r"does not say whether the checkpoint at '.*/_metadata' counts"):
         one.complete("a")
     assert one.told == [("complete", 1)]
     assert [held(Owner(base).start())] == (["a"] if n == 1 else ["fresh"])

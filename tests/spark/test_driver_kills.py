@@ -1,85 +1,33 @@
-"""SIGKILL the driver at random instants, run two drivers at once, stop one of them anywhere: one history."""
+"""SIGKILL the driver at random instants, over one stream."""
 
 from __future__ import annotations
 
-import os
-import random
-import shutil
-import signal
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
-from driver_process import Driver
+from driver_process import Relay
 from spark_support import expected, ids_by_duckdb, write_source
 from watcher import Watcher
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
 
 pytestmark = pytest.mark.spark
 KILLS = 25
 
 
-def start_driver(root: Path, checkpoint: str = "spark", **job: Any) -> Driver:
-    """A driver whose stream, checkpoint and output are below one directory."""
-    fixed = {"base": str(root / "out"), "source": str(root / "source"), "checkpoint": str(root / checkpoint)}
-    return Driver(fixed | job)
-
-
-def test_a_driver_killed_25_times_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """Random instants inside batches and between them, over one stream; a reader polls all the while."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
-    chance = random.Random(seed)
+def test_a_driver_killed_25_times_loses_and_doubles_nothing(tmp_path: Path, rng: random.Random) -> None:
+    """Random instants inside batches and between them; a reader polls all the while."""
     rows = write_source(tmp_path / "source", 120, rows_a_file=20)
-    with Watcher(tmp_path / "out"):
+    job = {"base": str(tmp_path / "out"), "source": str(tmp_path / "source"), "checkpoint": str(tmp_path / "spark")}
+    with Watcher(tmp_path / "out"), Relay(job) as drivers:
         for _ in range(KILLS):
-            driver = start_driver(tmp_path)
-            for _ in range(chance.randint(1, 3)):
+            driver = drivers.next()
+            for _ in range(rng.randint(1, 3)):
                 assert driver.wait_for("begin") is not None, "the stream ended before all kills; make it longer"
-            time.sleep(chance.uniform(0, 0.4))
+            time.sleep(rng.uniform(0, 0.4))
             driver.kill()
-        assert start_driver(tmp_path).finish() == "done"
+        assert drivers.next(is_last=True).finish() == "done"
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
-
-
-def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
-    """A second driver takes over in the middle: the first one is fenced, and every row is there once."""
-    rows = write_source(tmp_path / "source", 30, rows_a_file=20)
-    with Watcher(tmp_path / "out"):
-        first = start_driver(tmp_path)
-        assert first.wait_for("end 2") is not None
-        os.kill(first.process.pid, signal.SIGSTOP)
-        shutil.copytree(tmp_path / "spark", tmp_path / "copy")
-        second = start_driver(tmp_path, checkpoint="copy")
-        assert second.wait_for("end") is not None
-        os.kill(first.process.pid, signal.SIGCONT)
-        assert second.finish() == "done"
-        assert first.finish() == "fenced"
-    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
-
-
-@pytest.mark.parametrize("stop_at", [60, 97, 150, 211, 333])
-def test_a_driver_stopped_at_a_storage_call_is_fenced_later(tmp_path: Path, stop_at: int) -> None:
-    """SIGSTOP before a storage call of the driver, three batches by another one, SIGCONT: one linear history.
-
-    Sampled here on real Spark; enumerated over every call, without Spark, in tests/crash/test_two_coordinators.py.
-    """
-    rows = write_source(tmp_path / "source", 12, rows_a_file=20)
-    with Watcher(tmp_path / "out"):
-        first = start_driver(tmp_path, stop_at=stop_at)
-        wait_until_stopped(first.process.pid)
-        shutil.copytree(tmp_path / "spark", tmp_path / "copy")
-        second = start_driver(tmp_path, checkpoint="copy")
-        for _ in range(3):
-            assert second.wait_for("end") is not None
-        os.kill(first.process.pid, signal.SIGCONT)
-        assert second.finish() == "done"
-        assert first.finish() == "fenced"
-    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
-
-
-def wait_until_stopped(pid: int, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-        assert time.monotonic() < deadline, "the driver never reached that call"
-        time.sleep(0.05)

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import TracebackType
 
 PROGRAM = Path(__file__).with_name("kill_driver.py")
 _DYING_WITH_US = (sys.executable, str(Path(__file__).with_name("die_with_owner.py")))
@@ -77,3 +78,33 @@ class Driver:
 
     def _rest(self) -> list[str]:
         return self.process.communicate(timeout=_LONGEST_RUN_S)[0].strip().splitlines()
+
+
+class Relay:
+    """Drivers of one job, one after the other.
+
+    While one works the next one starts and stands by: most of a short life is starting.
+
+    Args:
+        job: What each of them is to go on with.
+    """
+
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        self._job = {**job, "standby": True}
+        self._standby: Driver | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._standby is not None:
+            self._standby.kill()
+
+    def next(self, *, is_last: bool = False) -> Driver:
+        """Let the driver that stands by begin, and start another one unless this is the last."""
+        driver = self._standby or Driver(self._job)
+        self._standby = None if is_last else Driver(self._job)
+        driver.go()
+        return driver

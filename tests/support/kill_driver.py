@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A driver lives for some seconds here: what compiles thoroughly compiles in vain."""
+
+
 def say(text: str) -> None:
     """One line to whoever watches."""
     sys.stdout.write(f"{text}\n")
@@ -60,7 +64,7 @@ def warm_up(spark: SparkSession) -> None:
 def main() -> None:
     """Run one job to its end."""
     job = json.loads(sys.argv[1])
-    spark = build_session(job.get("master", "local[2]"), **job.get("spark", {}))
+    spark = build_session(job.get("master", "local[2]"), **SHORT_LIVED | job.get("spark", {}))
     if job.get("standby"):
         warm_up(spark)
         sys.stdin.readline()

@@ -28,7 +28,6 @@ def remote(java_class: str, message: str = "said the server") -> bytes:
 
 STANDBY = (403, remote("org.apache.hadoop.ipc.StandbyException", "Operation category WRITE is not supported"))
 DONE = (200, b'{"boolean":true}')
-STATUS = (200, b'{"FileStatus":{"length":3,"type":"FILE","fileId":7}}')
 
 
 class Server(ThreadingHTTPServer):

@@ -97,9 +97,9 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 
 def modules_in(wheel: Path) -> str:
-    """The modules that import without an extra: not the Spark side, HDFS in fsspec and the contract suite (pytest)."""
+    """The modules that import without an extra: not the Spark side and the contract suite (pytest)."""
     names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in python_files_in(wheel)]
-    needing_extras = ("partfile.sink.spark.", "partfile.filesystems.contract", "partfile.filesystems.hdfs_reading")
+    needing_extras = ("partfile.sink.spark.", "partfile.filesystems.contract")
     return " ".join(name for name in names if not name.startswith(needing_extras))
 
 

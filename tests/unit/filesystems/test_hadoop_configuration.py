@@ -159,13 +159,6 @@ def test_a_list_has_no_blanks_and_no_empty_items() -> None:
     assert HadoopConfiguration().values("a") == ()
 
 
-@pytest.mark.parametrize(("written", "needed"), [({}, False), ("simple", False), ("KERBEROS", True), ("token", True)])
-def test_anything_but_simple_asks_for_a_proof_of_identity(written: str | dict[str, str], needed: bool) -> None:
-    """The default is none."""
-    properties = {"hadoop.security.authentication": written} if isinstance(written, str) else {}
-    assert HadoopConfiguration(properties).needs_kerberos is needed
-
-
 @given(st.lists(st.tuples(XML_TEXT, XML_TEXT, st.booleans())))
 def test_every_property_of_a_file_is_found_as_it_was_written(properties: list[tuple[str, str, bool]]) -> None:
     """Names lose the blanks around them, values keep all of theirs; nameless ones do not count."""

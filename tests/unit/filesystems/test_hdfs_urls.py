@@ -37,7 +37,17 @@ def test_a_url_is_read_as_hadoop_reads_it(url: str, authority: str, path: str) -
 
 
 @pytest.mark.parametrize(
-    "url", ["hdfs:", "hdfs:a/b", "hdfs://nn/a/../b", "hdfs://nn/./b", "hdfs://bob@nn/a", "hdfs://n n/a", "hdfs://:1/a"]
+    "url",
+    [
+        "hdfs:",
+        "hdfs:a/b",
+        "hdfs://nn/a/../b",
+        "hdfs://nn/./b",
+        "hdfs://bob@nn/a",
+        "hdfs://n n/a",
+        "hdfs://:1/a",
+        "hdfs://nn/a:b",
+    ],
 )
 def test_a_url_that_leads_nowhere_is_refused(url: str) -> None:
     """Relative paths, users and damaged hosts are not guessed at."""
@@ -67,8 +77,8 @@ def test_other_schemes_of_hadoop_are_refused_with_what_to_write(url: str, word: 
 )
 def test_places_are_compared_over_their_spellings(path: str, base: str, inside: tuple[str, ...] | None) -> None:
     """Case of the host and the default port make no difference; another file system does."""
-    assert path_inside(path, base) == inside
-    assert is_same_place(path, base) is (inside == ())
+    assert path_inside(path, base, {}) == inside
+    assert is_same_place(path, base, {}) is (inside == ())
 
 
 def test_a_url_without_authority_is_where_the_configuration_says(
@@ -79,8 +89,8 @@ def test_a_url_without_authority_is_where_the_configuration_says(
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020/</value></property></configuration>"
     )
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert path_inside("hdfs:///a/b", "hdfs://nn/a") == ("b",)
-    assert not is_same_place("hdfs:///a", "hdfs://other/a")
+    assert path_inside("hdfs:///a/b", "hdfs://nn/a", {}) == ("b",)
+    assert not is_same_place("hdfs:///a", "hdfs://other/a", {})
 
 
 def test_opening_asks_hdfs_nothing() -> None:
@@ -109,7 +119,7 @@ def test_options_are_checked_and_never_shown() -> None:
     assert "hunter2" not in repr(known)
 
 
-@pytest.mark.parametrize(("timeout_s", "attempts"), [(60, "20"), (3, "1"), (1, "0")])
+@pytest.mark.parametrize(("timeout_s", "attempts"), [(60, "20"), (3, "1"), (1, "1")])
 def test_the_client_gives_up_before_our_deadline(timeout_s: float, attempts: str) -> None:
     """Its own retries would go on for 180 s; what the user sets wins."""
     config = HdfsOptions(call_timeout_s=timeout_s).client_config
@@ -126,7 +136,10 @@ def test_a_process_has_one_client_a_cluster_and_one_user(monkeypatch: pytest.Mon
         client = process.client("hdfs://127.0.0.1:9", options)
         assert process.client("hdfs://127.0.0.1:9", HdfsOptions(user="alice")) is client
         assert os.environ["HADOOP_USER_NAME"] == "alice"
-        with pytest.raises(ConfigError, match="alice"):
-            process.client("hdfs://127.0.0.1:9", HdfsOptions(user="bob"))
+        for later in (process, HdfsProcess(process)):
+            with pytest.raises(ConfigError, match="user='bob' for HDFS, but another client of this process is 'alice'"):
+                later.client("hdfs://127.0.0.1:9", HdfsOptions(user="bob"))
+        with pytest.raises(ConfigError, match="user='bob' for HDFS, but HADOOP_USER_NAME is 'alice'"):
+            HdfsProcess().client("hdfs://127.0.0.1:9", HdfsOptions(user="bob"))
     finally:
         os.environ.pop("HADOOP_USER_NAME", None)

@@ -159,5 +159,5 @@ def test_a_base_without_write_permission_is_refused_at_once(tmp_path: Path, monk
 )
 def test_options_go_to_the_service_they_were_given_for(url: str, base: str, *, is_shared: bool) -> None:
     """Another place of the same scheme and authority is opened with them; secrets are sent nowhere else."""
-    options = {"secret": "hunter2"}
+    options = {"delegation_token": "hunter2"}
     assert options_for(url, base, options) == (options if is_shared else {})

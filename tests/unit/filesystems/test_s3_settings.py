@@ -76,13 +76,13 @@ def test_urls_that_name_no_place_are_refused(url: str) -> None:
 
 def test_places_are_compared_by_bucket_and_prefix() -> None:
     """Whichever way they are written; a local path is never the same place."""
-    assert is_same_place("s3://bucket/a/", "s3a://bucket/a")
-    assert not is_same_place("s3://bucket/a", "s3://other/a")
-    assert not is_same_place("s3://bucket/a", "/bucket/a")
-    assert path_inside("s3://bucket/a/_b/c", "s3://bucket/a") == ("_b", "c")
-    assert path_inside("s3://bucket/ab", "s3://bucket/a") is None
-    assert path_inside("s3://bucket/a", "s3://bucket") == ("a",)
-    assert path_inside("/a/b", "s3://bucket") is None
+    assert is_same_place("s3://bucket/a/", "s3a://bucket/a", {})
+    assert not is_same_place("s3://bucket/a", "s3://other/a", {})
+    assert not is_same_place("s3://bucket/a", "/bucket/a", {})
+    assert path_inside("s3://bucket/a/_b/c", "s3://bucket/a", {}) == ("_b", "c")
+    assert path_inside("s3://bucket/ab", "s3://bucket/a", {}) is None
+    assert path_inside("s3://bucket/a", "s3://bucket", {}) == ("a",)
+    assert path_inside("/a/b", "s3://bucket", {}) is None
 
 
 def test_a_url_of_s3_opens_the_store_and_asks_nothing() -> None:

@@ -32,8 +32,8 @@ def refusal(status: int, body: bytes) -> PartfileError:
         ("org.apache.hadoop.hdfs.protocol.RecoveryInProgressException", NotReady),
         ("org.apache.hadoop.hdfs.server.namenode.SafeModeException", NotReady),
         ("org.apache.hadoop.ipc.RetriableException", NotReady),
-        ("org.apache.hadoop.security.AccessControlException", ConfigError),
-        ("org.apache.hadoop.security.token.SecretManager$InvalidToken", ConfigError),
+        ("org.apache.hadoop.security.AccessControlException", NotApplied),
+        ("org.apache.hadoop.security.token.SecretManager$InvalidToken", NotApplied),
         ("java.lang.UnsupportedOperationException", NotApplied),
         ("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", NotApplied),
         ("java.io.IOException", OutcomeUnknown),
@@ -79,16 +79,6 @@ def test_without_hadoops_words_the_status_decides_and_404_is_not_about_the_file(
 def test_only_a_true_answer_counts_as_done(body: bytes) -> None:
     """Anything but JSON's own true and false says nothing."""
     assert type(refusal(200, body)) is OutcomeUnknown
-
-
-@pytest.mark.parametrize(
-    "body", [b"{}", b'{"FileStatus":{"length":"3","type":"FILE","fileId":7}}', b'{"FileStatus":{}}']
-)
-def test_a_look_that_is_answered_with_nonsense_did_not_happen(body: bytes) -> None:
-    """What changes nothing is never an unknown outcome."""
-    with serving(200, body) as server, pytest.raises(NotApplied) as refused:
-        WebHdfs([server.address]).status("/part", TIMEOUT_S)
-    assert type(refused.value) is NotApplied
 
 
 def test_an_answer_without_end_is_not_read_to_its_end() -> None:

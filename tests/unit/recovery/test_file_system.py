@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from reading_trees import sidecars, write_tree
 
@@ -38,6 +39,50 @@ def test_a_sidecar_that_a_listing_passed_by_is_found(tmp_path: Path) -> None:
     (tmp_path / "_part-0.txt.valid-length").write_text("6")
     shown = ValidLengthFileSystem(PassedBy(), str(tmp_path))
     assert [entry["size"] for entry in shown.ls(str(tmp_path))] == [6]
+
+
+class Faltering(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types.
+    """A directory that cannot say for now whether there is a sidecar; ``exists`` says no, as fsspec's own does."""
+
+    cachable = False
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        """Fail for sidecars."""
+        if path.endswith(".valid-length"):
+            raise NotApplied(f"cannot look at {path!r}")
+        found: dict[str, Any] = super().info(path, **options)
+        return found
+
+    def exists(self, path: str, **options: Any) -> bool:
+        """See ``AbstractFileSystem.exists``."""
+        return bool(AbstractFileSystem.exists(self, path, **options))
+
+
+def test_a_sidecar_that_cannot_be_looked_at_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """Its file is not opened: its tail would be read as rows."""
+    (tmp_path / "part-0.txt").write_text("valid\ngarbage")
+    (tmp_path / "_part-0.txt.valid-length").write_text("6")
+    shown = ValidLengthFileSystem(Faltering(), str(tmp_path))
+    with pytest.raises(NotApplied, match="cannot look at"):
+        shown.cat_file(f"{tmp_path}/part-0.txt")
+
+
+class Unreachable(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types.
+    """A store whose server is away."""
+
+    cachable = False
+
+    def info(self, path: str, **_options: Any) -> dict[str, Any]:
+        """Fail as a socket does."""
+        raise ConnectionRefusedError(111, "Connection refused", path)
+
+
+def test_a_store_that_cannot_be_asked_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """Fsspec's own answer is that nothing is there, and whoever waits for data would wait on."""
+    shown = ValidLengthFileSystem(Unreachable(), str(tmp_path))
+    for ask in (shown.isdir, shown.isfile, shown.exists):
+        with pytest.raises(ConnectionRefusedError):
+            ask(str(tmp_path))
 
 
 def test_the_wrapper_shows_nothing_else(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
+from partfile.filesystems.errors import OutcomeUnknown
 from partfile.filesystems.faults import Call, intercept
 from partfile.filesystems.local import LocalStore
-from partfile.sink.concurrently import for_each
+from partfile.sink.concurrently import Patience, for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_results_come_in_order_and_every_item_is_tried(threads: int) -> None:
+def test_results_come_in_order_and_with_patience_every_item_is_tried(threads: int) -> None:
     """A failure is raised once the others are through, so that none of them stays open because of it."""
     done: list[int] = []
 
@@ -34,8 +35,22 @@ def test_results_come_in_order_and_every_item_is_tried(threads: int) -> None:
 
     assert for_each(work, [1, 3, 5], threads, "test") == [1, 9, 25]
     with pytest.raises(ValueError, match="2"):
-        for_each(work, [1, 2, 3, 4, 5], threads, "test")
+        for_each(work, [1, 2, 3, 4, 5], threads, "test", patience=Patience(1))
     assert sorted(done) == [1, 1, 2, 3, 3, 4, 5, 5]
+
+
+@pytest.mark.parametrize("patience", [None, 4])
+def test_where_storage_does_not_answer_only_as_many_wait_as_do_it_together(patience: int | None) -> None:
+    """A thousand parts fail as soon as four do, and those that had begun: in turn they would take two hours."""
+    tried: list[int] = []
+
+    def work(item: int) -> None:
+        tried.append(item)
+        raise OutcomeUnknown("no answer")
+
+    with pytest.raises(OutcomeUnknown):
+        for_each(work, range(1000), 4, "test", patience=None if patience is None else Patience(patience))
+    assert (patience or 1) <= len(tried) <= (patience or 1) + 3
 
 
 def test_one_thread_is_the_callers() -> None:

@@ -146,9 +146,8 @@ def test_t_a15_to_t_a20_a_foreign_file_under_a_final_name_is_never_replaced(tmp_
 @pytest.mark.parametrize("base", ["gopher://host/x", "hdfs://nn/x"])
 def test_t_a24_an_unknown_scheme_is_refused(base: str) -> None:
     """A URL that no store serves is refused by name, before anything is written."""
-    sink = pf.FileSink(base, uid="job", format="text")
     with pytest.raises(ConfigError, match=base.split(":", maxsplit=1)[0]):
-        sink.local().open()
+        pf.FileSink(base, uid="job", format="text").local().open()
 
 
 def test_t_b03_a_restored_part_is_cut_and_published_never_appended_to(tmp_path: Path) -> None:

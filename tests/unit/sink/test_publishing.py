@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness import Harness
 
-from partfile.filesystems.errors import NotApplied, OutcomeUnknown
-from partfile.filesystems.faults import FailAt, intercept
+from partfile.filesystems.errors import CommitConflict, CommitError, NotApplied, OutcomeUnknown, PartMissing
+from partfile.filesystems.faults import FailAt, Recorder, intercept
 from partfile.filesystems.local import LocalStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 def failing_job(base: Path, failures: int, error: Exception) -> Harness:
@@ -49,6 +51,21 @@ def test_a_failed_publication_is_tried_again_by_the_timer(tmp_path: Path, error:
     assert job.coordinator.close_due(0) is None
 
 
+def test_where_storage_does_not_answer_parts_are_owed_untried(tmp_path: Path) -> None:
+    """As many wait for an answer as are published together; the others are tried with the next checkpoint."""
+    calls = Recorder(only=["publish"])
+    silent = FailAt(1, OutcomeUnknown("no answer"), persistent=True, only=["publish"])
+
+    def opener(url: str, _options: Any) -> Any:
+        return intercept(intercept(LocalStore(url), silent), calls)
+
+    job = Harness(tmp_path, max_part_bytes=1, open_store=opener, publish_threads=2)
+    job.write(*(f"{bucket}@{number}" for number, bucket in enumerate("abcdefgh")))
+    done = job.checkpoint()
+    assert (done.published, done.owed) == (0, 8)
+    assert calls.count == 2
+
+
 def test_a_failed_publication_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
     """The next checkpoint holds what is owed beside its own parts, and publishes both."""
     job = failing_job(tmp_path, 1, NotApplied("no room"))
@@ -65,3 +82,25 @@ def test_a_failed_publication_is_done_by_the_next_start(tmp_path: Path) -> None:
     job.restore()
     job.restore()
     assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+
+
+def take_the_name_of(pending: Path) -> None:
+    """Put foreign bytes where a pending part is to be published."""
+    pending.with_name(re.sub(r"^_(.*\.txt).*", r"\1", pending.name)).write_text("not ours")
+
+
+@pytest.mark.parametrize(
+    ("meddle", "kind", "hint"),
+    [(Path.unlink, PartMissing, "accept_missing=True"), (take_the_name_of, CommitConflict, "Move that file")],
+)
+def test_an_error_about_a_part_names_the_sink_and_its_base(
+    tmp_path: Path, meddle: Callable[[Path], None], kind: type[CommitError], hint: str
+) -> None:
+    """A part's name alone is one of many in a place that nobody knows."""
+    job = failing_job(tmp_path, 1, NotApplied("no room"))
+    job.checkpoint()
+    meddle(next(job.base.glob("a/_*.pending")))
+    with pytest.raises(kind) as raised:
+        job.coordinator.close_due(0)
+    assert raised.value.message.startswith(f"sink 'job' at '{job.base}': part 'a/part-")
+    assert hint in raised.value.hint

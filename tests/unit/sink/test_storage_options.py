@@ -10,6 +10,7 @@ import pytest
 from life_cycle import long_sink
 
 import partfile as pf
+from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.opening import options_of_tasks
@@ -37,7 +38,7 @@ def test_a_savepoint_beside_the_base_is_opened_with_its_options(
         return LocalStore(str(savepoint.parent), create_base=create_base)
 
     monkeypatch.setattr(restore_points, "open_store", opener)
-    monkeypatch.setattr(restore_points, "is_same_place", lambda _one, _other: False)
+    monkeypatch.setattr(restore_points, "is_same_place", lambda *_: False)
     settings = long_sink(tmp_path / "fresh").settings.model_copy(
         update={"base": base, "storage_options": {"key": "k"} if base != "/out" else {}}
     )
@@ -60,7 +61,7 @@ def test_a_directory_beside_the_base_is_opened_with_its_options(
         seen.append((url, options))
         return LocalStore(str(tmp_path))
 
-    monkeypatch.setattr("partfile.sink.savepoints.check_hidden", lambda *_: None)
+    monkeypatch.setattr("partfile.sink.savepoints.check_directory", lambda *_: None)
     monkeypatch.setattr("partfile.sink.savepoints.path_inside", lambda *_: None)
     settings = long_sink(tmp_path / "out", open_store=opener).settings.model_copy(
         update={"base": "s3://bucket/out", "storage_options": {"key": "k"}}
@@ -70,12 +71,12 @@ def test_a_directory_beside_the_base_is_opened_with_its_options(
     assert seen == [(directory, passed)]
 
 
-OPTIONS = {"user": "u", "http_address": "nn:9870", "delegation_token": "t", "ca_file": "c", "replication": 2}
+OPTIONS = {"user": "u", "http_address": "nn:9870", "delegation_token": "t", "replication": 2}
 
 
 @pytest.mark.parametrize(
     ("checkpoint_dir", "opened_with"),
-    [(None, OPTIONS), ("hdfs://NN:8020/checkpoints", OPTIONS), ("hdfs://other/checkpoints", {}), ("disk", {})],
+    [(None, OPTIONS), ("hdfs://NN:8020/checkpoints", OPTIONS), ("hdfs://other/checkpoints", {}), ("/disk", {})],
 )
 def test_checkpoints_beside_the_base_are_opened_with_its_options(
     tmp_path: Path, checkpoint_dir: str | None, opened_with: dict[str, object]
@@ -85,7 +86,7 @@ def test_checkpoints_beside_the_base_are_opened_with_its_options(
 
     def opener(url: str, options: Any) -> Any:
         seen[url] = dict(options)
-        return LocalStore(str(tmp_path / url.replace("://", "-")))
+        return LocalStore(str(tmp_path / url.replace("/", "-")))
 
     sink = pf.FileSink(
         "hdfs://nn/out", uid="u", checkpoint_dir=checkpoint_dir, storage_options=OPTIONS, open_store=opener
@@ -97,7 +98,38 @@ def test_checkpoints_beside_the_base_are_opened_with_its_options(
 
 def test_tasks_get_what_writing_needs_alone() -> None:
     """What only cutting needs stays with the driver; the rest is still a set of options that HDFS takes."""
-    for_tasks = options_of_tasks("hdfs://nn/out", OPTIONS)
+    for_tasks = options_of_tasks("hdfs://nn/out", {**OPTIONS, "ca_file": "c"})
     assert for_tasks == {"user": "u", "replication": 2}
     assert HdfsOptions.of(for_tasks).http_address is None
     assert options_of_tasks("s3://bucket/out", OPTIONS) == OPTIONS
+
+
+def test_a_relative_directory_beside_a_remote_base_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started from elsewhere the sink would not find its checkpoints, and begin anew; a local base may."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("checkpoint_dir", "savepoint_dir"):
+        relative: dict[str, Any] = {name: "ck"}
+        with pytest.raises(ConfigError, match=f"{name}='ck' is relative"):
+            pf.FileSink("hdfs://nn/out", uid="u", **relative)
+        pf.FileSink("out", uid="u", **relative)
+        pf.FileSink(f"file://{tmp_path}/out", uid="u", **relative)
+    settings = pf.FileSink("hdfs://nn/out", uid="u").settings
+    with pytest.raises(ConfigError, match="is relative"), reserved_savepoint(settings, "life", "ck"):
+        pass
+
+
+def test_a_savepoint_that_no_hdfs_serves_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is about the configuration, whatever lies at the path; a file at a local path is called one."""
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    sink = long_sink(tmp_path / "out", restore_from="hdfs:///sv/sps/savepoint-x")
+    with pytest.raises(ConfigError, match=r"restore_from=.*fs\.defaultFS, which is ''"), sink.local():
+        pass
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "core-site.xml").write_text("<<<")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "conf"))
+    with pytest.raises(ConfigError, match=r"restore_from=.*core-site\.xml' cannot be read"), sink.local():
+        pass
+    (tmp_path / "file").write_text("")
+    sink = long_sink(tmp_path / "out", restore_from=str(tmp_path / "file" / "savepoint-x"))
+    with pytest.raises(ConfigError, match=r"file' is a file"), sink.local():
+        pass

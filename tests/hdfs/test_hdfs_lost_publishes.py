@@ -1,0 +1,95 @@
+"""A publish that cuts, each of whose calls in turn is done and loses its reply."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hdfs_life import opener as opener_at
+
+from partfile.filesystems.contract_base import finished_bytes, write_part
+from partfile.filesystems.errors import OutcomeUnknown, StoreError
+from partfile.filesystems.faults import FailAt
+from partfile.filesystems.hdfs_calls import HdfsCalls
+from partfile.filesystems.hdfs_options import HdfsOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdfs_cluster import HdfsCluster
+
+    from partfile.filesystems.faults import Interceptor
+    from partfile.filesystems.hdfs import HdfsStore
+    from partfile.filesystems.port import Cut
+
+    Opener = Callable[..., HdfsStore]
+
+DATA, TAIL = b"valid" * 2000, b"tail" * 1250
+
+
+@pytest.fixture
+def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
+    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
+
+    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
+        return opener_at(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
+
+    return opened
+
+
+@pytest.fixture
+def hold(hdfs: HdfsCluster, hdfs_directory: str) -> Callable[[str], object]:
+    """Opens a file for appending, and keeps its lease for as long as this process lives."""
+    calls = HdfsCalls(hdfs.url, HdfsOptions())
+    return lambda path: calls.append(f"{hdfs_directory}/{path}")
+
+
+RESET = OSError("connection reset")
+SECOND_ATTEMPT = FileNotFoundError("rename source is not found, said the second attempt")
+BROKEN = OSError("RPC listener disconnected")
+"""What hdfs-native says of a call that was under way when the NameNode died."""
+REPLIES: dict[str, list[Exception]] = {
+    "rename": [RESET, SECOND_ATTEMPT],
+    "recover_lease": [RESET, BROKEN],
+    "append": [BROKEN],
+    "truncate": [OutcomeUnknown("the answer was lost", path="x")],
+    "create": [RESET],
+    "write": [RESET],
+    "sync": [RESET],
+    "close": [RESET],
+}
+FEWEST_CALLS: dict[Cut, dict[str, int]] = {
+    "truncate": {"recover_lease": 1, "append": 1, "close": 1, "truncate": 1, "rename": 1},
+    "rewrite": {"recover_lease": 1, "append": 1, "create": 1, "write": 1, "sync": 1, "close": 2, "rename": 3},
+    "valid-length": {"recover_lease": 1, "append": 1, "create": 1, "write": 1, "sync": 1, "close": 2, "rename": 2},
+}
+"""Of one publish of a pending part whose lease somebody has and whose tail does not count."""
+PATIENCE_S = 30.0
+
+
+@pytest.mark.parametrize(("cut", "call"), [(cut, call) for cut, calls in FEWEST_CALLS.items() for call in calls])
+def test_a_lost_reply_of_a_publish_that_cuts_is_decided_by_looking(
+    opener: Opener, hold: Callable[[str], object], cut: Cut, call: str
+) -> None:
+    """Each call of it was done, its reply lost, and maybe hdfs-native repeated it: it succeeds, at once or repeated."""
+    for error in REPLIES[call]:
+        for number in itertools.count(1):
+            store = opener()
+            handle = write_part(store, DATA, tail=TAIL, state="pending")
+            if call in {"append", "recover_lease", "close"}:
+                hold(handle.path_of(handle.pending))
+            fault = FailAt(number, error, applied=True, only={call})
+            faulty = opener(fault)
+            began_s = time.monotonic()
+            try:
+                faulty.publish(handle, cut)
+            except StoreError:
+                faulty.publish(handle, cut)
+            assert time.monotonic() - began_s < PATIENCE_S
+            assert finished_bytes(store, handle) == DATA
+            store.delete_directory("day=1")
+            if fault.count < number:
+                assert number > FEWEST_CALLS[cut][call]
+                break

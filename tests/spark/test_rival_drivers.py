@@ -1,0 +1,66 @@
+"""Run two drivers at once, and stop one of them anywhere: one history."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver_process import Driver
+from spark_support import expected, ids_by_duckdb, write_source
+from watcher import Watcher
+
+pytestmark = pytest.mark.spark
+
+
+def start_driver(root: Path, checkpoint: str = "spark", **job: Any) -> Driver:
+    """A driver whose stream, checkpoint and output are below one directory."""
+    fixed = {"base": str(root / "out"), "source": str(root / "source"), "checkpoint": str(root / checkpoint)}
+    return Driver(fixed | job)
+
+
+def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
+    """A second driver takes over in the middle: the first one is fenced, and every row is there once."""
+    rows = write_source(tmp_path / "source", 30, rows_a_file=20)
+    with Watcher(tmp_path / "out"):
+        first = start_driver(tmp_path)
+        assert first.wait_for("end 2") is not None
+        os.kill(first.process.pid, signal.SIGSTOP)
+        shutil.copytree(tmp_path / "spark", tmp_path / "copy")
+        second = start_driver(tmp_path, checkpoint="copy")
+        assert second.wait_for("end") is not None
+        os.kill(first.process.pid, signal.SIGCONT)
+        assert second.finish() == "done"
+        assert first.finish() == "fenced"
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+@pytest.mark.parametrize("stop_at", [60, 97, 150, 211, 333])
+def test_a_driver_stopped_at_a_storage_call_is_fenced_later(tmp_path: Path, stop_at: int) -> None:
+    """SIGSTOP before a storage call of the driver, three batches by another one, SIGCONT: one linear history.
+
+    Sampled here on real Spark; enumerated over every call, without Spark, in tests/crash/test_two_coordinators.py.
+    """
+    rows = write_source(tmp_path / "source", 12, rows_a_file=20)
+    with Watcher(tmp_path / "out"):
+        first = start_driver(tmp_path, stop_at=stop_at)
+        wait_until_stopped(first.process.pid)
+        shutil.copytree(tmp_path / "spark", tmp_path / "copy")
+        second = start_driver(tmp_path, checkpoint="copy")
+        for _ in range(3):
+            assert second.wait_for("end") is not None
+        os.kill(first.process.pid, signal.SIGCONT)
+        assert second.finish() == "done"
+        assert first.finish() == "fenced"
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+def wait_until_stopped(pid: int, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        assert time.monotonic() < deadline, "the driver never reached that call"
+        time.sleep(0.05)
