@@ -55,7 +55,11 @@ class S3Access:
         """What is known of the server's conditional requests."""
         told = self.options.conditional_writes
         if told is not None:
-            return Traits(puts=told, completes=told)
+            return self._learnt._replace(puts=told, completes=told)
+        return self._learnt
+
+    @property
+    def _learnt(self) -> Traits:
         return this_process().traits.get((self.options.endpoint_url, self.url.bucket), Traits())
 
     def learn(self, traits: Traits) -> None:
@@ -165,7 +169,7 @@ class S3Access:
         """Begin an upload; one whose reply is lost stays behind for the lifecycle rule or the cleaner."""
         return self._change("begin an upload of", path, partial(self.calls.create_upload, self._key(path), metadata))
 
-    def upload_part(self, path: str, upload: str, number: int, data: bytes | bytearray, crc32: int | None) -> str:
+    def upload_part(self, path: str, upload: str, number: int, data: bytes, crc32: int | None) -> str:
         """Send one upload part; raises NotFound where the upload is not open any more."""
         send = partial(self.calls.upload_part, self._key(path), upload, number, data, crc32)
         return self._change("upload a part of", path, send)

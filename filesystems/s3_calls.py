@@ -132,7 +132,7 @@ class S3Calls:
             written["ChecksumAlgorithm"] = "CRC32"
         return str(self._call("create_multipart_upload", Key=key, Metadata=metadata, **written)["UploadId"])
 
-    def upload_part(self, key: str, upload: str, number: int, data: bytes | bytearray, crc32: int | None) -> str:
+    def upload_part(self, key: str, upload: str, number: int, data: bytes, crc32: int | None) -> str:
         """Send one upload part, instead of any that has this number; return its ETag."""
         sent: dict[str, Any] = {"PartNumber": number, "Body": data, **_checksum(crc32)}
         return str(self._call("upload_part", Key=key, UploadId=upload, **sent)["ETag"])
@@ -177,7 +177,7 @@ class S3Calls:
 
     def server_date(self) -> str:
         """The server's clock as HTTP writes it; empty if it does not say."""
-        answer = self._call("list_objects_v2", MaxKeys=1)
+        answer = self._call("head_bucket")
         return str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
 
     def versioning(self) -> str:

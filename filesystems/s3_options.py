@@ -116,7 +116,10 @@ class S3Options(BaseModel):
     @property
     def client(self) -> dict[str, object]:
         """Arguments of s3fs; holds secrets, for nobody but the client."""
-        s3 = {"addressing_style": "path" if self.path_style else "auto"}
+        s3: dict[str, object] = {"addressing_style": "path" if self.path_style else "auto"}
+        if self.sends_checksums and not (self.endpoint_url or "").lower().startswith("http:"):
+            # TLS and our checksum protect the body; hashing it for the signature would only cost.
+            s3["payload_signing_enabled"] = False
         return {
             **_given(
                 endpoint_url=self.endpoint_url,

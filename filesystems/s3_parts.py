@@ -28,10 +28,12 @@ from partfile.filesystems.s3_staging import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from partfile.filesystems.port import PartHandle
     from partfile.filesystems.s3_access import S3Access
-    from partfile.filesystems.s3_calls import ReceivedPiece
     from partfile.filesystems.s3_garbage import Garbage
+    from partfile.filesystems.s3_staging import SideObject
 
 _GONE = "its upload is gone, and no finished file is there"
 _LIFECYCLE = "Perhaps a lifecycle rule of the S3 bucket aborted the upload; see docs/S3.md."
@@ -131,18 +133,12 @@ def _is_finished(access: S3Access, handle: PartHandle) -> bool:
 
 
 def _put(access: S3Access, handle: PartHandle, staging: S3Staging) -> None:
-    data = _tail(access, handle, staging)
+    data = _bytes_of(access, handle, staging.sides)
     access.put_finished_once(_path(handle), data, {PART_METADATA: part_id(handle)})
 
 
 def _complete(access: S3Access, handle: PartHandle, staging: S3Staging, upload: str) -> None:
-    pieces = list(staging.pieces)
-    if staging.sides:
-        data = _tail(access, handle, staging)
-        # A number that no writer uses, and behind all of theirs.
-        crc32 = staging.checksum_of(data, sends_checksums=access.options.sends_checksums)
-        etag = access.upload_part_once(_path(handle), upload, TAIL_NUMBER, data, crc32)
-        pieces.append(Piece(number=TAIL_NUMBER, etag=etag, size_bytes=len(data), crc32=crc32))
+    pieces = [*staging.pieces, *_send_sides(access, handle, staging, upload)]
     try:
         access.complete_upload_once(_path(handle), upload, pieces)
     except S3Failure as failure:
@@ -150,6 +146,18 @@ def _complete(access: S3Access, handle: PartHandle, staging: S3Staging, upload: 
         if as_received == pieces:
             raise
         access.complete_upload_once(_path(handle), upload, as_received)
+
+
+def _send_sides(access: S3Access, handle: PartHandle, staging: S3Staging, upload: str) -> Iterator[Piece]:
+    """Send what is in side objects as the last upload parts."""
+    # Where all that was sent has to be named, a writer may have begun to move the same bytes under these numbers.
+    # Else one number that no writer uses, and behind all of theirs.
+    groups = staging.grouped_sides if staging.names_all else [staging.sides] if staging.sides else []
+    for number, sides in enumerate(groups, start=staging.next_number if staging.names_all else TAIL_NUMBER):
+        data = _bytes_of(access, handle, sides)
+        crc32 = staging.checksum_of(data, sends_checksums=access.options.sends_checksums)
+        etag = access.upload_part_once(_path(handle), upload, number, data, crc32)
+        yield Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
 
 
 def _as_received(access: S3Access, handle: PartHandle, upload: str, pieces: list[Piece]) -> list[Piece]:
@@ -162,23 +170,15 @@ def _as_received(access: S3Access, handle: PartHandle, upload: str, pieces: list
     found = []
     for piece in pieces:
         there = received.get(piece.number)
-        if there is None or not _is_same(piece, there):
+        if there is None or not piece.is_same(there.etag, there.size_bytes, there.crc32):
             return pieces
         found.append(piece.model_copy(update={"etag": there.etag}))
     return found
 
 
-def _is_same(piece: Piece, there: ReceivedPiece) -> bool:
-    is_told = piece.crc32 is not None and there.crc32 is not None
-    if piece.number == TAIL_NUMBER and not is_told:
-        # A number that every coordinator uses.
-        return piece.etag == there.etag
-    return piece.size_bytes == there.size_bytes and (not is_told or piece.crc32 == there.crc32)
-
-
-def _tail(access: S3Access, handle: PartHandle, staging: S3Staging) -> bytes:
+def _bytes_of(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
     try:
-        return read_sides(access, handle, staging.sides)
+        return read_sides(access, handle, sides)
     except NotFound as error:
         raise part_missing(handle, error.message) from error
 

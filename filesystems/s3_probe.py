@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from partfile.filesystems.errors import ConfigError, NotFound, PartfileError
 from partfile.filesystems.hadoop_configuration import read_configuration
 from partfile.filesystems.port import STATE_DIRECTORY
+from partfile.filesystems.s3_errors import S3Failure, Verdict
 from partfile.filesystems.s3_lifecycle import hadoop_hazards, rule_hazards
-from partfile.filesystems.s3_process import Traits
 from partfile.filesystems.s3_staging import Piece, S3Staging
 from partfile.filesystems.tokens import new_token
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partfile.filesystems.s3_access import S3Access
+    from partfile.filesystems.s3_process import Traits
 
 _SKEW_MS = 60_000
 
@@ -44,29 +45,64 @@ def learn_traits(access: S3Access) -> Traits:
     puts = learn_puts(access)
     if access.traits.completes is None:
         with _probe_object(access) as path:
-            access.learn(Traits(puts=puts, completes=_refuses_completion(access, path)))
+            access.learn(access.traits._replace(puts=puts, completes=_refuses_completion(access, path)))
     return access.traits
+
+
+def learn_leaving_out(access: S3Access) -> bool:
+    """Whether a completion may leave out upload parts that were sent; found out once a process.
+
+    Raises:
+        StoreError: The server cannot be reached, or refuses these credentials.
+    """
+    if access.traits.leaves_out is None:
+        access.learn(access.traits._replace(leaves_out=_leaves_out(access)))
+    return bool(access.traits.leaves_out)
 
 
 @contextmanager
 def _probe_object(access: S3Access) -> Iterator[str]:
     """An object that nobody else knows; one that cannot be deleted stays."""
+    with _probe_path(access) as path:
+        access.put(path, b"")
+        yield path
+
+
+@contextmanager
+def _probe_path(access: S3Access) -> Iterator[str]:
     path = f"{STATE_DIRECTORY}/_probe.{new_token()}"
-    access.put(path, b"")
     yield path
     with suppress(PartfileError):
         access.delete(path)
 
 
 def _refuses_completion(access: S3Access, path: str) -> bool:
-    upload, data = access.create_upload(path, {}), b"probe"
-    crc32 = S3Staging().checksum_of(data, sends_checksums=access.options.sends_checksums)
-    etag = access.upload_part(path, upload, 1, data, crc32)
-    piece = Piece(number=1, etag=etag, size_bytes=len(data), crc32=crc32)
-    is_refused = not access.try_complete(path, upload, [piece])
+    upload = access.create_upload(path, {})
+    is_refused = not access.try_complete(path, upload, [_piece(access, path, upload, 1)])
     if is_refused:
         access.abort_upload(path, upload)
     return is_refused
+
+
+def _leaves_out(access: S3Access) -> bool:
+    with _probe_path(access) as path:
+        upload = access.create_upload(path, {})
+        first, _second = (_piece(access, path, upload, number) for number in (1, 2))
+        try:
+            access.complete_upload_once(path, upload, [first])
+        except S3Failure as failure:
+            access.abort_upload(path, upload)
+            if failure.verdict is not Verdict.REFUSED:
+                raise failure.as_error("probe", access.shown(path), reads=True) from failure
+            return False
+    return True
+
+
+def _piece(access: S3Access, path: str, upload: str, number: int) -> Piece:
+    data = b"probe"
+    crc32 = S3Staging().checksum_of(data, sends_checksums=access.options.sends_checksums)
+    etag = access.upload_part(path, upload, number, data, crc32)
+    return Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
 
 
 def hazards(access: S3Access, *, now_ms: int, longest_open_s: float) -> Iterator[str]:

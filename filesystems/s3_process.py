@@ -23,6 +23,8 @@ class Traits(NamedTuple):
     """A PUT with If-None-Match is refused where the key is taken."""
     completes: bool | None = None
     """So is the completion of an upload."""
+    leaves_out: bool | None = None
+    """A completion need not name every upload part that was sent."""
 
 
 class S3Client(NamedTuple):
@@ -84,6 +86,13 @@ _CURRENT = _Current()
 def this_process() -> S3Process:
     """The clients and threads of the process that calls this."""
     return _CURRENT.get()
+
+
+def reading_client(options: S3Options) -> S3FileSystem:
+    """A client for readers, of their own: it remembers no listing and asks again what is not answered."""
+    from s3fs import S3FileSystem  # noqa: PLC0415 - only who opens an s3:// URL needs it.
+
+    return S3FileSystem(**options.client, skip_instance_cache=True, use_listings_cache=False)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

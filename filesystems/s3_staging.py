@@ -29,6 +29,7 @@ MOST_PIECES = 9_000
 MOST_SIDES = 1_000
 """Likewise with side objects: each is named by every checkpoint until the part is finished."""
 _PIECES_A_SIZE = 1_000
+_GROUP_BYTES = 8 << 20
 _NAME = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{32}")
 
 
@@ -40,6 +41,20 @@ class Piece(Persisted):
     size_bytes: Annotated[int, Field(ge=0)]
     crc32: Annotated[int | None, Field(ge=0)] = None
     """None where checksums are not sent."""
+
+    def is_same(self, etag: str, size_bytes: int, crc32: int | None) -> bool:
+        """Whether what the server has under this number are the same bytes, though its ETag may differ.
+
+        Args:
+            etag: Of what it has.
+            size_bytes: Likewise.
+            crc32: Likewise; None where it does not say.
+        """
+        is_told = self.crc32 is not None and crc32 is not None
+        if self.number == TAIL_NUMBER and not is_told:
+            # A number that every coordinator uses.
+            return etag == self.etag
+        return size_bytes == self.size_bytes and (not is_told or crc32 == self.crc32)
 
 
 class SideObject(Persisted):
@@ -61,6 +76,9 @@ class S3Staging(Persisted):
     """Id of the multipart upload under the final name; None as long as all bytes are in side objects."""
     pieces: tuple[Piece, ...] = ()
     sides: tuple[SideObject, ...] = ()
+    names_all: bool | None = None
+    """Whether a completion has to name every upload part that was sent, as Ceph's gateway wants it; None as long as
+    nothing depends on it. Then bytes go into the upload only once a checkpoint vouches for them."""
     spent: tuple[str, ...] = ()
     """Side objects whose bytes are in the upload by now. They are deleted with the others when the part is finished:
     until then an older checkpoint may name them."""
@@ -79,7 +97,8 @@ class S3Staging(Persisted):
         except ValidationError as error:
             raise SnapshotCorrupt(f"part {handle.name!r} has no staging of an S3 store: {error}") from error
         numbers = [piece.number for piece in staging.pieces]
-        if numbers != sorted(set(numbers)) or bool(numbers) != (staging.upload is not None):
+        has_upload = bool(numbers) or (bool(staging.names_all) and staging.upload is not None)
+        if numbers != sorted(set(numbers)) or has_upload != (staging.upload is not None):
             raise SnapshotCorrupt(f"part {handle.name!r} has upload parts {numbers} of upload {staging.upload!r}")
         return staging
 
@@ -96,9 +115,9 @@ class S3Staging(Persisted):
     @property
     def tail_bytes(self) -> int:
         """Bytes in side objects."""
-        return sum(side.size_bytes for side in self.sides)
+        return _bytes_in(self.sides)
 
-    def checksum_of(self, data: bytes | bytearray, *, sends_checksums: bool) -> int | None:
+    def checksum_of(self, data: bytes, *, sends_checksums: bool) -> int | None:
         """The checksum that goes with one more upload part; S3 wants all of an upload alike.
 
         Args:
@@ -112,6 +131,21 @@ class S3Staging(Persisted):
     def next_number(self) -> int:
         """The first number that nobody can have used who extended the part before."""
         return self.pieces[-1].number + 1 if self.pieces else 1
+
+    @property
+    def grouped_sides(self) -> list[tuple[SideObject, ...]]:
+        """The side objects as upload parts from ``next_number`` on; only the last one may be too small.
+
+        Whoever moves them makes the same upload parts of them, under the same numbers.
+        """
+        groups: list[tuple[SideObject, ...]] = []
+        group: tuple[SideObject, ...] = ()
+        for side in self.sides:
+            group += (side,)
+            if _bytes_in(group) >= group_bytes(self.next_number + len(groups)):
+                groups.append(group)
+                group = ()
+        return [*groups, group] if group else groups
 
     @property
     def why_full(self) -> str:
@@ -132,10 +166,10 @@ class S3Staging(Persisted):
         """The part with more bytes in a side object."""
         return self.model_copy(update={"sides": (*self.sides, side)})
 
-    def with_sides_spent(self, upload: str) -> S3Staging:
-        """The part whose side objects are on their way into the upload."""
-        spent = (*self.spent, *(side.name for side in self.sides))
-        return self.model_copy(update={"upload": upload, "sides": (), "spent": spent})
+    def with_sides_spent(self, upload: str, count: int) -> S3Staging:
+        """The part whose first side objects are on their way into the upload."""
+        spent = (*self.spent, *(side.name for side in self.sides[:count]))
+        return self.model_copy(update={"upload": upload, "sides": self.sides[count:], "spent": spent})
 
     def with_pieces(self, pieces: Sequence[Piece]) -> S3Staging:
         """The part with more upload parts."""
@@ -170,3 +204,12 @@ def staged_paths(handle: PartHandle, staging: S3Staging) -> list[str]:
 def piece_bytes(number: int, smallest_bytes: int) -> int:
     """How many bytes an upload part should have: twice as many with each thousand, so that 10 000 make 8 TiB."""
     return max(smallest_bytes, LEAST_PIECE_BYTES) << (number // _PIECES_A_SIZE)
+
+
+def group_bytes(number: int) -> int:
+    """How many bytes of side objects make an upload part of this number; the same for all, whatever their options."""
+    return piece_bytes(number, _GROUP_BYTES)
+
+
+def _bytes_in(sides: Sequence[SideObject]) -> int:
+    return sum(side.size_bytes for side in sides)

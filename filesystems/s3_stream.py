@@ -9,16 +9,22 @@ from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound
 from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
 from partfile.filesystems.s3_claims import win_claim
 from partfile.filesystems.s3_options import LEAST_PIECE_BYTES
+from partfile.filesystems.s3_probe import learn_leaving_out
 from partfile.filesystems.s3_sides import read_sides, write_side
-from partfile.filesystems.s3_staging import PART_METADATA, TAIL_NUMBER, S3Staging, part_id, piece_bytes
+from partfile.filesystems.s3_staging import PART_METADATA, TAIL_NUMBER, S3Staging, group_bytes, part_id, piece_bytes
 from partfile.filesystems.s3_upload import PieceSender
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from partfile.filesystems.port import PartHandle
     from partfile.filesystems.s3_access import S3Access
     from partfile.filesystems.s3_buffers import BufferBudget
+    from partfile.filesystems.s3_staging import SideObject
 
 _CLAIMED = "somebody else has claimed it"
+_TAKEN_BYTES = 1 << 20
+"""Taken at once of what is written where an upload part is full and may not be sent."""
 
 
 def create_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
@@ -72,6 +78,10 @@ class S3PartStream:
         self._given = staging
         """What the last handle that was given out is made of."""
         self._staging = staging.after_claim() if claimed else staging
+        self._is_fresh = not claimed
+        """Whether nobody can know of anything that is in the upload: no version was given out."""
+        self._has_moved = False
+        """Whether the side objects of the last version have been moved into the upload, as far as they make it up."""
         self._handle = handle.model_copy(update={"staging": handle.staging or staging.as_json()})
         self._is_ours = True
         """Whether nobody else can extend what the part is made of: a version that was given out has to be claimed."""
@@ -104,11 +114,13 @@ class S3PartStream:
         self._failure = "a write failed"
         while rest:
             whole = piece_bytes(self._number, self._access.options.upload_part_bytes)
-            taken = rest[: max(whole - self._waiting_bytes, 0)]
+            taken = rest[: whole - self._waiting_bytes if self._waiting_bytes < whole else _TAKEN_BYTES]
             self._take(taken)
             rest = rest[len(taken) :]
-            if self._waiting_bytes >= whole:
+            if self._waiting_bytes >= whole and self._may_send():
                 self._send(whole)
+            elif len(self._buffer) >= whole:
+                self._store_beside()
         if self._budget.must_let_go(len(self._buffer)):
             self._store_rest()
         self._failure = ""
@@ -121,14 +133,14 @@ class S3PartStream:
             self._store_rest()
             self._give_out()
             self._failure = ""
-        self._is_ours = False
+        self._is_ours = self._is_fresh = self._has_moved = False
         return self._handle
 
     def close_for_commit(self) -> PartHandle:
         """Persist, and see to it that nobody goes on from any handle that was given out."""
         self._check_usable()
         self._failure = "it could not be made pending"
-        if self._has_upload and self._waiting_bytes:
+        if self._has_upload and self._waiting_bytes and self._may_send():
             # The last upload part may be as short as it is: who publishes need not move the bytes.
             self._send(self._waiting_bytes)
         elif self._buffer:
@@ -164,12 +176,9 @@ class S3PartStream:
         self._buffer += data
         self._budget.change(len(data))
 
-    def _drop(self, count: int, *, after: bytes = b"") -> bytes | bytearray:
-        """Let go of the first bytes, and return them behind others; copies none where all go."""
+    def _drop(self, count: int, *, after: bytes = b"") -> bytes:
+        """Let go of the first bytes, and return them behind others."""
         self._budget.change(-count)
-        if not after and count == len(self._buffer):
-            gone, self._buffer = self._buffer, bytearray()
-            return gone
         with memoryview(self._buffer) as view:
             data = b"".join((after, view[:count]))
         del self._buffer[:count]
@@ -179,13 +188,46 @@ class S3PartStream:
         """Put what is in memory where it is durable: into the upload if it is enough for that, else beside it."""
         if not self._buffer:
             return
-        if self._waiting_bytes >= LEAST_PIECE_BYTES:
+        if self._waiting_bytes >= LEAST_PIECE_BYTES and self._may_send():
             self._send(self._waiting_bytes)
-            return
+        else:
+            self._store_beside()
+
+    def _store_beside(self) -> None:
+        """Put what is in memory into a side object."""
         self._claim()
+        if self._staging.names_all:
+            self._move_committed()
         side = write_side(self._access, self._handle, bytes(self._buffer))
         self._staging = self._staging.with_side(side)
         self._drop(len(self._buffer))
+
+    def _may_send(self) -> bool:
+        """Whether bytes may go into the upload that no checkpoint vouches for: a crash leaves them in it."""
+        if not self._is_fresh and self._staging.names_all is None:
+            self._staging = self._staging.model_copy(update={"names_all": not learn_leaving_out(self._access)})
+        return self._is_fresh or not self._staging.names_all
+
+    def _move_committed(self) -> None:
+        """Move side objects of the version that is extended into the upload, as who publishes it would.
+
+        Who goes on from a version does so because its checkpoint is complete (S2): so this is never undone, and if
+        nothing comes of this stream, who publishes that version sends the same bytes under the same numbers.
+        """
+        if self._has_moved:
+            return
+        self._has_moved = True
+        for group in self._given.grouped_sides:
+            size_bytes = sum(side.size_bytes for side in group)
+            if size_bytes < group_bytes(self._number):
+                break
+            sender = self._begun_sender()
+            sender.send(self._number, self._read(group), self._staging)
+            self._staging = self._staging.with_sides_spent(sender.upload, len(group))
+            self._count_sent(size_bytes)
+        if self._waiting_bytes >= group_bytes(self._number) and self._staging.upload is None:
+            # So that who publishes it need not hold it in one piece.
+            self._staging = self._staging.model_copy(update={"upload": self._begun_sender().upload})
 
     def _send(self, size_bytes: int) -> None:
         """Send so many of the bytes that wait as one upload part, those in side objects first."""
@@ -193,15 +235,21 @@ class S3PartStream:
             raise NotApplied(f"part {self._path!r} has all the upload parts that S3 takes", hint="Roll parts earlier.")
         self._claim()
         sender = self._begun_sender()
-        try:
-            tail = read_sides(self._access, self._handle, self._staging.sides)
-        except NotFound as error:
-            raise part_refused(self._handle, "a side object is gone") from error
+        tail = self._read(self._staging.sides)
         sender.send(self._number, self._drop(size_bytes - len(tail), after=tail), self._staging)
+        self._staging = self._staging.with_sides_spent(sender.upload, len(self._staging.sides))
+        self._count_sent(size_bytes)
+
+    def _count_sent(self, size_bytes: int) -> None:
         self._number += 1
         self._has_sent = True
         self._uploaded += size_bytes
-        self._staging = self._staging.with_sides_spent(sender.upload)
+
+    def _read(self, sides: Sequence[SideObject]) -> bytes:
+        try:
+            return read_sides(self._access, self._handle, sides)
+        except NotFound as error:
+            raise part_refused(self._handle, "a side object is gone") from error
 
     def _begun_sender(self) -> PieceSender:
         if self._sender is None:

@@ -34,7 +34,7 @@ class PieceSender:
         self._under_way: deque[Future[Piece]] = deque()
         self._sent: list[Piece] = []
 
-    def send(self, number: int, data: bytes | bytearray, staging: S3Staging) -> None:
+    def send(self, number: int, data: bytes, staging: S3Staging) -> None:
         """Begin to send; waits for the first while four are under way, and raises what sending that one raised.
 
         Args:
@@ -58,7 +58,7 @@ class PieceSender:
         for future in self._under_way:
             future.cancel()
 
-    def _send(self, number: int, data: bytes | bytearray, staging: S3Staging) -> Piece:
+    def _send(self, number: int, data: bytes, staging: S3Staging) -> Piece:
         crc32 = staging.checksum_of(data, sends_checksums=self._access.options.sends_checksums)
         etag = self._access.upload_part(self._path, self.upload, number, data, crc32)
         return Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)

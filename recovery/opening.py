@@ -14,6 +14,8 @@ from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.opening import local_path
+from partfile.filesystems.s3_options import S3Options
+from partfile.filesystems.s3_url import SCHEMES, S3Url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +32,7 @@ def open_for_reading(
 
     Args:
         url: A plain path or ``file:`` URL, as a sink takes it, or a URL of any file system that fsspec knows.
-        storage_options: What its client in fsspec needs; none for local files; for HDFS what a sink takes.
+        storage_options: What its client in fsspec needs; none for local files; for HDFS and S3 what a sink takes.
 
     Returns:
         The file system and the path in it.
@@ -49,6 +51,8 @@ def open_for_reading(
         return LocalFileSystem(), os.path.realpath(local_path(url))
     if scheme == "hdfs":
         return _open_hdfs(url, storage_options)
+    if scheme in SCHEMES:
+        return _open_s3(url, storage_options)
     try:
         file_system, path = fsspec.core.url_to_fs(url, **(storage_options or {}))
     except (ImportError, ValueError, TypeError) as error:
@@ -67,3 +71,12 @@ def _open_hdfs(url: str, storage_options: Mapping[str, object] | None) -> tuple[
 
     place = HdfsUrl.of(url)
     return HdfsReading(place, HdfsOptions.of(storage_options)), place.path
+
+
+def _open_s3(url: str, storage_options: Mapping[str, object] | None) -> tuple[AbstractFileSystem, str]:
+    place = S3Url.of(url)
+    if find_spec("s3fs") is None:
+        raise ConfigError(f"{url!r} needs the package s3fs", hint="pip install 'partfile[s3]'")
+    from partfile.filesystems.s3_process import reading_client  # noqa: PLC0415 - only who reads from S3 needs it.
+
+    return reading_client(S3Options.of(storage_options)), f"{place.bucket}/{place.prefix}".rstrip("/")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from partfile.filesystems.errors import PartMissing
+from partfile.filesystems.errors import ConfigError, PartMissing
 from partfile.recovery.file_formats import codec_of
 from partfile.recovery.valid_prefix import valid_prefix
 
@@ -56,13 +56,23 @@ def with_pending(files: Sequence[ReadableFile], pending: Iterable[PartHandle]) -
     Args:
         files: The finished files, listed after the checkpoint was read.
         pending: The parts that it is to publish.
+
+    Raises:
+        ConfigError: One of them is no file yet, as on S3, so that nobody can read it.
     """
     known = {file.path for file in files}
     parts = {part.path_of(part.name): part for part in pending}
+    unpublished = {path: part for path, part in parts.items() if path not in known}
+    for path, part in unpublished.items():
+        if part.staging:
+            raise ConfigError(
+                f"{path!r} is pending, and cannot be read before it is published",
+                hint='Start the sink, which publishes it, or read with include="finished".',
+                path=path,
+            )
     added = [
         ReadableFile(path, part.valid_length, tuple(map(part.path_of, (part.in_progress, part.pending, part.name))))
-        for path, part in parts.items()
-        if path not in known
+        for path, part in unpublished.items()
     ]
     return sorted([*files, *added], key=lambda file: file.path)
 

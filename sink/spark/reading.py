@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
+    from partfile.sink.spark.cut_files import CutFiles
 
 _OPTIONS: dict[str, dict[str, str]] = {
     "text": {"lineSep": "\n"},
@@ -48,8 +49,9 @@ def read_spark(
     """Read what sinks have finished below a base path, each row once, valid lengths honoured.
 
     Files without a sidecar are read by Spark's own reader. Those with one are read on the executors through fsspec, up
-    to their valid length, and their rows are parsed by Spark. Where no file has a sidecar this is ``spark.read``. The
-    files are listed now; later ones are not in it.
+    to their valid length, and their rows are parsed by Spark. Where no file has a sidecar this is ``spark.read``. On
+    S3 all text, JSON and CSV is read on the executors through s3fs, so Spark needs no client of its own; directories
+    whose type the schema does not say are strings. The files are listed now; later ones are not in it.
 
     Args:
         spark: The session.
@@ -75,6 +77,8 @@ def read_spark(
     if not shown.isdir(shown.base):
         raise NotFound(f"{path!r} is no directory", hint="Check the path.", path=str(path))
     columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
+    if "s3" in shown.fs.protocol and format in _CUTTABLE:
+        return _through_executors(spark, shown, schema, _files(path, storage_options, format, columns, given), given)
     reader = spark.read.format(format).options(**given)
     if not columns:
         # Spark would not look into directories that are no partitions.
@@ -88,10 +92,40 @@ def read_spark(
     if format not in _CUTTABLE:
         name = next(iter(cut))
         raise ConfigError(f"{name!r} has a sidecar, which no sink makes for a {format} file", path=name)
-    from partfile.sink.spark.cut_files import CutFiles, without  # noqa: PLC0415 - a module that needs pyspark
+    from partfile.sink.spark.cut_files import without  # noqa: PLC0415 - a module that needs pyspark
 
-    files = CutFiles(str(path), dict(storage_options or {}), format, columns, is_header=_is_header(format, given))
+    files = _files(path, storage_options, format, columns, given)
     return without(plain, shown.base, cut).unionByName(files.rows(spark, cut, plain.schema, given))
+
+
+def _files(
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, object] | None,
+    format: str,
+    columns: tuple[str, ...],
+    options: Mapping[str, str],
+) -> CutFiles:
+    from partfile.sink.spark.cut_files import CutFiles  # noqa: PLC0415 - a module that needs pyspark
+
+    return CutFiles(str(path), dict(storage_options or {}), format, columns, is_header=_is_header(format, options))
+
+
+def _through_executors(
+    spark: SparkSession,
+    shown: ValidLengthFileSystem,
+    schema: StructType | str | None,
+    files: CutFiles,
+    options: Mapping[str, str],
+) -> DataFrame:
+    """Every file through Python, for none of which Spark needs a client of its own."""
+    declared = spark.createDataFrame([], schema or "value string").schema
+    for column in files.partition_columns:
+        if column not in declared.names:
+            declared = declared.add(column, "string")
+    found = shown.find(shown.base, detail=True)
+    return files.rows(
+        spark, {_relative(shown, name): entry["size"] for name, entry in found.items()}, declared, options
+    )
 
 
 def _checked_options(format: str, schema: object, options: Mapping[str, str] | None) -> dict[str, str]:

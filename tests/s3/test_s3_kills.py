@@ -43,7 +43,7 @@ def _base(server: S3Server) -> str:
 def test_a_kill_at_a_request_loses_and_doubles_nothing(
     s3_server: S3Server, kind: Callable[[S3Server], Stream], when: When, rng: random.Random
 ) -> None:
-    """SIGKILL at request n: readers see committed rows once, and after a restart all rows once, and nothing changed."""
+    """D14: SIGKILL at request n: committed rows are read once, after a restart all rows once; no file has changed."""
     calls = count_calls(lambda recorder: kind(s3_server).run_to_the_end(recorder), CHANGING_CALLS)
     for number in sorted(rng.sample(range(1, calls + 1), min(SAMPLES[s3_server.name], calls))):
         stream = kind(s3_server)

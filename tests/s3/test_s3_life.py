@@ -34,9 +34,9 @@ def test_parts_that_a_clean_stop_kept_are_gone_on_with(moto: S3Server, row_bytes
     assert len(stream.finished()) == 2
 
 
-def test_a_crash_leaves_nothing_out_and_nothing_twice(moto: S3Server) -> None:
+def test_a_crash_leaves_nothing_out_and_nothing_twice(s3_server: S3Server) -> None:
     """A restore publishes open parts from their handles; what was sent after the checkpoint is in no file."""
-    stream = stream_on(moto, row_bytes=3 * MIB)
+    stream = stream_on(s3_server, row_bytes=3 * MIB)
     crashed = stream.sink().local().open()
     crashed.write(stream.batch(0, 6), position=6)
     crashed.checkpoint()

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from s3_server import S3Server
 
+    from partfile.filesystems.port import PartHandle
     from partfile.filesystems.s3_options import S3Options
+    from partfile.filesystems.s3_staging import Piece
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def test_a_part_is_published_while_who_claimed_it_goes_on(
     s3_base: str, s3_options: S3Options, rng: random.Random
 ) -> None:
     """The tail goes under a number that no writer uses, so a zombie in the same upload cannot spoil it."""
-    store = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 1.0}))
+    store = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 4.0}))
     first, second = rng.randbytes(6 * MIB), rng.randbytes(1000)
     handle = written_open(store, [first, second])
     zombie = store.resume(handle)
@@ -88,6 +90,31 @@ def test_a_side_object_that_was_changed_is_not_published(store: S3Store, s3_serv
         s3_server.filesystem().call_s3("put_object", Bucket=url.bucket, Key=key, Body=body)
         with pytest.raises(PartMissing, match="not what was written"):
             store.publish(handle, "auto")
+
+
+def test_an_etag_that_changed_for_equal_bytes_is_no_loss(store: S3Store) -> None:
+    """As with SSE-KMS, where a late repetition changes it: number, length and checksum of each upload part decide."""
+    handle = written_open(store, [bytes(6 * MIB), b"tail"])
+    pieces = [piece.model_copy(update={"etag": '"of the first try"'}) for piece in staging_of(handle).pieces]
+    store.publish(with_pieces(handle, pieces), "auto")
+    assert finished_size(store, handle) == 6 * MIB + 4
+
+
+@pytest.mark.parametrize("change", [{"size_bytes": 6 * MIB + 1}, {"number": 2}], ids=str)
+def test_an_upload_part_that_is_another_one_is_missing(store: S3Store, change: dict[str, int]) -> None:
+    """Other bytes are never published, whatever they are called."""
+    handle = written_open(store, [bytes(6 * MIB)])
+    (piece,) = (one.model_copy(update={"etag": '"other"', **change}) for one in staging_of(handle).pieces)
+    handle = with_pieces(handle, [piece]).at(piece.size_bytes)
+    with pytest.raises(PartMissing, match="upload parts"):
+        store.publish(handle, "auto")
+    assert not list(store.list())
+
+
+def with_pieces(handle: PartHandle, pieces: list[Piece]) -> PartHandle:
+    """The part with other upload parts."""
+    staging = staging_of(handle).model_copy(update={"pieces": tuple(pieces)})
+    return handle.model_copy(update={"staging": staging.as_json()})
 
 
 def test_the_finished_file_tells_whose_it_is(store: S3Store, s3_server: S3Server) -> None:

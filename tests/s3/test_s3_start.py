@@ -177,7 +177,7 @@ def _read(base: str, options: dict[str, object]) -> None:
 
 
 def test_a_spawned_child_opens_the_store_from_its_url(moto: S3Server) -> None:
-    """N10: what travels is the URL and the options."""
+    """N10, D18: what travels is the URL and the options, no connection."""
     base, options = f"s3://{moto.bucket()}/x", store_options(moto)
     with open_store(base, options) as store:
         store.create_file("a", b"1")

@@ -43,6 +43,8 @@ class S3Request:
     key: str = ""
     upload_id: str = ""
     part_number: int | None = None
+    prefix: str = ""
+    """Of the keys that a listing is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def recognise(method: str, target: str, header_names: Iterable[str]) -> S3Reques
         key=unquote(key),
         upload_id=query.get("uploadId", ""),
         part_number=int(number) if number.isdecimal() else None,
+        prefix=query.get("prefix", ""),
     )
 
 

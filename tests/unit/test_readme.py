@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.filesystems.s3_options import S3Options
 from partfile.sink.admission import AdmissionRules
 from partfile.sink.settings import SinkSettings
 
@@ -87,6 +88,24 @@ def test_every_option_of_hdfs_is_documented_with_its_default() -> None:
     assert rows.keys() == HdfsOptions.model_fields.keys()
     numbers = {name: field.default for name, field in HdfsOptions.model_fields.items() if name.endswith("_timeout_s")}
     assert {name: float(rows[name]) for name in numbers} == numbers
+
+
+def test_every_option_of_s3_is_documented_with_its_default() -> None:
+    """docs/S3.md has a row for each field of S3Options, and the defaults that are numbers or a word."""
+    text = (ROOT / "docs" / "S3.md").read_text()
+    table = text[text.index("| `storage_options` |") : text.index("## Permissions")]
+    rows = dict(re.findall(r"^\| `([a-z_0-9]+)` \| (.*?) \|", table, flags=re.MULTILINE))
+    del rows["storage_options"]
+    assert rows.keys() == S3Options.model_fields.keys()
+    for name, field in S3Options.model_fields.items():
+        if name.endswith("_bytes"):
+            assert rows[name] == f"{field.default >> 20} MiB"
+        elif isinstance(field.default, bool):
+            assert rows[name] == str(field.default)
+        elif isinstance(field.default, int | float):
+            assert float(rows[name]) == field.default
+        elif field.default is not None:
+            assert rows[name] == f"`{field.default}`"
 
 
 def test_every_option_is_documented() -> None:

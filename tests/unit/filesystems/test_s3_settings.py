@@ -12,7 +12,7 @@ from partfile.filesystems.opening import check_url, is_same_place, open_store, p
 from partfile.filesystems.s3 import S3Store
 from partfile.filesystems.s3_errors import S3Failure, Verdict, failure_of
 from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_staging import TAIL_NUMBER, piece_bytes
+from partfile.filesystems.s3_staging import TAIL_NUMBER, Piece, S3Staging, SideObject, piece_bytes
 from partfile.filesystems.s3_url import S3Url
 
 if TYPE_CHECKING:
@@ -128,6 +128,24 @@ def test_secrets_are_in_no_repr_and_reach_the_client() -> None:
     assert [options.client[name] for name in ("key", "secret", "token")] == [SECRET] * 3
 
 
+@pytest.mark.parametrize(
+    ("options", "is_signed"),
+    [
+        ({}, False),
+        ({"endpoint_url": "https://s3.example"}, False),
+        ({"endpoint_url": "http://127.0.0.1:1"}, True),
+        ({"checksum": "when_required"}, True),
+    ],
+)
+def test_bodies_are_hashed_for_the_signature_where_nothing_else_protects_them(
+    options: dict[str, object], is_signed: bool
+) -> None:
+    """Without TLS, or without a checksum of ours."""
+    config = S3Options.of(options).client["config_kwargs"]
+    assert isinstance(config, dict)
+    assert config["s3"].get("payload_signing_enabled", True) is is_signed
+
+
 def test_what_is_written_carries_what_the_user_asked_for() -> None:
     """Encryption goes with every object, storage class and ACL with finished files alone."""
     options = S3Options.of(
@@ -187,3 +205,39 @@ def test_upload_parts_grow_so_that_their_numbers_suffice() -> None:
     assert piece_bytes(1, 0) == 5 * MIB
     assert piece_bytes(1, 8 * MIB) == 8 * MIB
     assert sum(piece_bytes(number, 8 * MIB) for number in range(1, TAIL_NUMBER)) > 5 << 40
+
+
+def test_side_objects_are_grouped_alike_whoever_looks() -> None:
+    """A writer that moves the first groups makes upload parts that who publishes all of them makes as well."""
+    sizes = [3, 4, 2, 12, 1, 1, 1]
+    sides = tuple(SideObject(name=f"{n:032x}.{n:032x}", size_bytes=size * MIB, crc32=0) for n, size in enumerate(sizes))
+    staging = S3Staging(sides=sides)
+    assert [[side.size_bytes // MIB for side in group] for group in staging.grouped_sides] == [
+        [3, 4, 2],
+        [12],
+        [1, 1, 1],
+    ]
+    moved = staging.with_sides_spent("u", 3).with_pieces([Piece(number=1, etag="e", size_bytes=9 * MIB)])
+    assert moved.grouped_sides == staging.grouped_sides[1:]
+    assert S3Staging().grouped_sides == []
+
+
+@pytest.mark.parametrize(
+    ("number", "crc32", "there", "is_same"),
+    [
+        (1, None, ("other", 10, None), True),
+        (1, 7, ("other", 10, None), True),
+        (1, 7, ("other", 10, 7), True),
+        (1, 7, ("other", 10, 8), False),
+        (1, 7, ("e", 11, 7), False),
+        (TAIL_NUMBER, None, ("other", 10, 7), False),
+        (TAIL_NUMBER, None, ("e", 10, None), True),
+        (TAIL_NUMBER, 7, ("other", 10, 7), True),
+        (TAIL_NUMBER, 7, ("other", 10, None), False),
+    ],
+)
+def test_an_upload_part_is_known_by_number_length_and_checksum(
+    number: int, crc32: int | None, there: tuple[str, int, int | None], is_same: bool
+) -> None:
+    """The number that every coordinator uses needs a checksum, or the very ETag."""
+    assert Piece(number=number, etag="e", size_bytes=10, crc32=crc32).is_same(*there) is is_same

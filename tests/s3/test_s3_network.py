@@ -1,0 +1,212 @@
+"""The network between a sink and S3, beyond single lost replies: hanging, slow, malformed, gone, and every position."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from s3_faults import Answer, Fault, error, internal_error, late_reply, late_request, lost_reply, reset
+from s3_life import MIB, Stream
+from s3_part_support import written_open
+from s3_proxy import S3Proxy
+from s3_store_support import options_of
+
+from partfile.filesystems.contract_base import new_part
+from partfile.filesystems.errors import NotApplied, OutcomeUnknown, PartfileError, StoreError
+from partfile.filesystems.s3 import S3Store
+from partfile.filesystems.s3_options import S3Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from s3_server import S3Server
+
+
+@pytest.fixture
+def proxy(moto: S3Server) -> Iterator[S3Proxy]:
+    """A proxy in front of the server that honours every precondition."""
+    with S3Proxy(moto) as proxy:
+        yield proxy
+
+
+def stream_on(proxy: S3Proxy, server: S3Server, **options: object) -> Stream:
+    """Two parts of 6 MiB each, in uploads with tails in side objects, over three checkpoints."""
+    base = f"s3://{server.bucket()}/base"
+    return Stream(base, options_of(proxy, **options), rows=6, row_bytes=2 * MIB, rows_a_checkpoint=2)
+
+
+@pytest.mark.parametrize("fault", [lost_reply(), reset(), late_reply(1.0)], ids=["lost", "reset", "late"])
+@pytest.mark.parametrize("operation", ["AbortMultipartUpload", "DeleteObject", "DeleteObjects"])
+def test_an_abort_or_delete_whose_reply_is_lost(moto: S3Server, proxy: S3Proxy, operation: str, fault: Fault) -> None:
+    """N2: it is asked again, and what is not there any more counts as done."""
+    options = options_of(proxy, attempt_timeout_s=0.5)
+    with S3Store(f"s3://{moto.bucket()}/base", options) as store:
+        assert store.capabilities.append
+        handle = written_open(store, [bytes(6 * MIB), b"tail"])
+        store.create_file("x", b"")
+        injection = proxy.inject(fault, operation=operation)
+        assert store.discard(handle)
+        store.delete_file("x")
+        assert injection.struck.is_set()
+        assert store.list_names("_partfile/_sides") == []
+        assert not store.file_exists("x")
+        assert not store.discard(handle)
+    uploads = moto.filesystem().call_s3("list_multipart_uploads", Bucket=store.base.split("/")[2])
+    assert not uploads.get("Uploads")
+
+
+@pytest.mark.parametrize("fault", [late_request(0.8), late_reply(0.8)], ids=["request", "reply"])
+@pytest.mark.parametrize("operation", ["PutObject", "UploadPart", "CompleteMultipartUpload", "CreateMultipartUpload"])
+def test_a_request_that_is_slower_than_an_attempt_may_be(
+    moto: S3Server, proxy: S3Proxy, operation: str, fault: Fault
+) -> None:
+    """N9: it is given up, and done behind the back of its repetition; nothing is lost, doubled or half there."""
+    stream = stream_on(proxy, moto, attempt_timeout_s=0.4)
+    injection = proxy.inject(fault, operation=operation, first=2)
+    stream.run_to_the_end()
+    time.sleep(0.8)
+    assert injection.struck.is_set()
+    stream.assert_exactly_once()
+    assert len(stream.finished()) == 2
+
+
+def test_a_server_that_hangs_is_given_up_in_time(moto: S3Server) -> None:
+    """N1, N9: stopped, it takes connections and never answers; a call ends at its deadline, and works afterwards."""
+    with S3Store(f"s3://{moto.bucket()}/base", options_of(moto, call_timeout_s=1.0, attempt_timeout_s=0.5)) as store:
+        store.create_file("x", b"1")
+        moto.pause()
+        try:
+            for ask, kind in (
+                (lambda: store.read_file("x", 1), NotApplied),
+                (lambda: store.delete_file("x"), OutcomeUnknown),
+            ):
+                started = time.monotonic()
+                with pytest.raises(kind):
+                    ask()
+                assert time.monotonic() - started < 3
+        finally:
+            moto.resume()
+        store.create_file("y", b"1")
+        assert store.read_file("y", 1) == b"1"
+
+
+@pytest.mark.parametrize("fault", [error(429, "TooManyRequests"), error(502, "BadGateway"), error(503, "SlowDown")])
+def test_a_burst_at_every_request_is_waited_out(moto: S3Server, proxy: S3Proxy, fault: Fault) -> None:
+    """N3: five requests in a row are turned away, again and again, and the stream ends as ever."""
+    stream = stream_on(proxy, moto)
+    proxy.inject(fault, first=5, times=5)
+    proxy.inject(fault, first=25, times=5)
+    proxy.inject(fault, first=45, times=5)
+    stream.run_to_the_end()
+    stream.assert_exactly_once()
+
+
+def test_retries_are_few_and_end(moto: S3Server, proxy: S3Proxy) -> None:
+    """N3: pauses double, so a deadline of two seconds bounds the attempts as well."""
+    with S3Store(f"s3://{moto.bucket()}/base", options_of(proxy, call_timeout_s=2.0)) as store:
+        proxy.inject(error(503, "SlowDown"), times=None)
+        started = time.monotonic()
+        with pytest.raises(NotApplied, match="SlowDown"):
+            store.read_file("x", 1)
+        assert time.monotonic() - started < 2.5
+        assert 4 <= proxy.count()["GetObject"] <= 9
+
+
+@pytest.mark.parametrize("body", [b"", b"<not xml", b"<html>a proxy's own page</html>"])
+@pytest.mark.parametrize("reaches_server", [True, False])
+def test_a_success_that_makes_no_sense(moto: S3Server, proxy: S3Proxy, body: bytes, reaches_server: bool) -> None:
+    """N4: a completion that is answered by 200 and anything else than its result is looked after, not believed."""
+    stream = stream_on(proxy, moto)
+    fault = Fault(reaches_server=reaches_server, answer=Answer(status=200, body=body))
+    injection = proxy.inject(fault, operation="CompleteMultipartUpload")
+    stream.run_to_the_end()
+    assert injection.struck.is_set()
+    stream.run_to_the_end()
+    stream.assert_exactly_once()
+
+
+@pytest.mark.parametrize("status", [(412, "PreconditionFailed"), (409, "ConditionalRequestConflict")])
+@pytest.mark.parametrize("reaches_server", [True, False])
+@pytest.mark.parametrize("size", [10, 6 * MIB])
+def test_a_refused_condition_is_looked_after(
+    moto: S3Server, proxy: S3Proxy, status: tuple[int, str], reaches_server: bool, size: int
+) -> None:
+    """N5: done all the same, the file is ours; not done, it is tried again, then or with the next checkpoint."""
+    with S3Store(f"s3://{moto.bucket()}/base", options_of(proxy)) as store:
+        handle = written_open(store, [bytes(size)])
+        operation = "PutObject" if size == 10 else "CompleteMultipartUpload"
+        proxy.inject(error(*status, reaches_server=reaches_server), operation=operation, key="*part-0")
+        for _ in range(2):
+            try:
+                store.publish(handle, "auto")
+            except StoreError:
+                assert not list(store.list())
+        assert [file.size for file in store.list()] == [size]
+
+
+def test_a_name_that_does_not_resolve_and_a_port_that_nobody_serves() -> None:
+    """N11: known not to have happened, within the deadline, and with what to look at."""
+    for endpoint in ("http://no-such-host.invalid:1", "http://127.0.0.1:1"):
+        options = {"endpoint_url": endpoint, "key": "k", "secret": "s", "path_style": True, "call_timeout_s": 1.0}
+        with S3Store("s3://bucket/x", S3Options.of(options)) as store:
+            started = time.monotonic()
+            with pytest.raises(NotApplied) as raised:
+                store.create_file("x", b"")
+            assert time.monotonic() - started < 5
+            assert "endpoint_url" in raised.value.hint
+
+
+def test_an_endpoint_that_goes_away_and_comes_back(moto: S3Server, proxy: S3Proxy) -> None:
+    """N11: the batch fails, the state stays as it was, and the next start goes on from it."""
+    stream = stream_on(proxy, moto)
+    out = stream.sink().local().open()
+    out.write(stream.batch(0, 3), position=3)
+    out.checkpoint()
+    out.close()
+    proxy.inject(reset(), times=None)
+    hasty = stream._replace(options=options_of(proxy, call_timeout_s=0.3))
+    with pytest.raises(PartfileError):
+        hasty.run_to_the_end()
+    proxy.heal()
+    stream.run_to_the_end()
+    stream.assert_exactly_once()
+
+
+def test_every_request_of_a_life_lost_in_turn(moto: S3Server, proxy: S3Proxy, request: pytest.FixtureRequest) -> None:
+    """N2: the reply to request n and the next is lost; with --long for each n, else for every seventh."""
+    stream_on(proxy, moto).run_to_the_end()
+    total = len(proxy.exchanges)
+    for first in range(1, total + 1, 1 if request.config.getoption("--long") else 7):
+        stream = stream_on(proxy, moto)
+        proxy.inject(lost_reply(), first=first, times=2)
+        stream.run_to_the_end()
+        proxy.heal()
+        stream.assert_exactly_once()
+
+
+def test_a_part_has_at_most_ten_thousand_upload_parts(moto: S3Server) -> None:
+    """N8: beyond them the stream fails by name before it sends, and what was persisted is published."""
+    with S3Store(f"s3://{moto.bucket()}/base", options_of(moto)) as store:
+        stream = store.create(new_part())
+        stream.write(bytes(5 * MIB))
+        handle = stream.persist()
+        stream._number = 10_000
+        stream.write(bytes(5 * MIB))
+        with pytest.raises(NotApplied, match="upload parts") as raised:
+            stream.persist()
+        assert "earlier" in raised.value.hint
+        store.publish(handle, "auto")
+        assert [file.size for file in store.list()] == [5 * MIB]
+
+
+def test_an_internal_error_at_the_completion_of_an_upload_that_is_gone(moto: S3Server, proxy: S3Proxy) -> None:
+    """N7: some servers answer 500 where others say NoSuchUpload; either is told by name and in time."""
+    with S3Store(f"s3://{moto.bucket()}/base", options_of(proxy)) as store:
+        handle = written_open(store, [bytes(6 * MIB)])
+        store.discard(handle)
+        proxy.inject(internal_error(), operation="CompleteMultipartUpload", times=None)
+        started = time.monotonic()
+        with pytest.raises(PartfileError, match="its upload is gone"):
+            store.publish(handle, "auto")
+        assert time.monotonic() - started < 5
