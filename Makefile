@@ -69,7 +69,7 @@ format: setup ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: java setup ## Measure against Spark's own sinks (about 15 minutes; ARGS=--quick: 3)
+bench: java setup ## Measure against Spark's own sinks (about 25 minutes; ARGS=--quick: 6)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: clean
