@@ -7,10 +7,11 @@ from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import ConfigError, NotFound, PartfileError
 from partfile.filesystems.hadoop_configuration import read_configuration
 from partfile.filesystems.port import STATE_DIRECTORY
-from partfile.filesystems.s3_errors import S3Failure, Verdict
+from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict
 from partfile.filesystems.s3_lifecycle import hadoop_hazards, rule_hazards
 from partfile.filesystems.s3_staging import Piece, S3Staging
 from partfile.filesystems.tokens import new_token
@@ -71,9 +72,11 @@ def _probe_object(access: S3Access) -> Iterator[str]:
 @contextmanager
 def _probe_path(access: S3Access) -> Iterator[str]:
     path = f"{STATE_DIRECTORY}/_probe.{new_token()}"
-    yield path
-    with suppress(PartfileError):
-        access.delete(path)
+    try:
+        yield path
+    finally:
+        with suppress(PartfileError):
+            access.delete(path)
 
 
 def _refuses_completion(access: S3Access, path: str) -> bool:
@@ -85,15 +88,27 @@ def _refuses_completion(access: S3Access, path: str) -> bool:
 
 
 def _leaves_out(access: S3Access) -> bool:
+    backoff = Backoff(access.options.call_timeout_s)
+    while True:
+        try:
+            return _left_out(access)
+        except S3Failure as failure:
+            # What became of this upload nobody can tell; the next one is another.
+            if failure.verdict not in RETRIED or not backoff.pause():
+                raise failure.as_error("probe", access.base, reads=True) from failure
+
+
+def _left_out(access: S3Access) -> bool:
     with _probe_path(access) as path:
         upload = access.create_upload(path, {})
         first, _second = (_piece(access, path, upload, number) for number in (1, 2))
         try:
             access.complete_upload_once(path, upload, [first])
         except S3Failure as failure:
-            access.abort_upload(path, upload)
+            with suppress(PartfileError):
+                access.abort_upload(path, upload)
             if failure.verdict is not Verdict.REFUSED:
-                raise failure.as_error("probe", access.shown(path), reads=True) from failure
+                raise
             return False
     return True
 

@@ -71,10 +71,13 @@ class _Current:
 
     def __init__(self) -> None:
         self._process = S3Process()
+        self._inherited: list[S3Process] = []
 
     def get(self) -> S3Process:
         # Not under a lock: one that was held at the fork would stay held in the child.
         if self._process.process_id != os.getpid():
+            # Kept, so that nothing of it is closed here: its sockets and its event queue are the parent's as well.
+            self._inherited.append(self._process)
             self._process = S3Process()
         return self._process
 

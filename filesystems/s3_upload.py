@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import FIRST_COMPLETED, wait
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,14 +36,17 @@ class PieceSender:
         self._sent: list[Piece] = []
 
     def send(self, number: int, data: bytes, staging: S3Staging) -> None:
-        """Begin to send; waits for the first while four are under way, and raises what sending that one raised.
+        """Begin to send; waits for one of those under way while there are four, and raises what sending one raised.
 
         Args:
             number: Of the upload part.
             data: Its bytes, which nobody changes any more.
             staging: What the part is made of so far.
         """
-        if len(self._under_way) >= _AT_ONCE:
+        running = [future for future in self._under_way if not future.done()]
+        if len(running) >= _AT_ONCE:
+            wait(running, return_when=FIRST_COMPLETED)
+        while self._under_way and self._under_way[0].done():
             self._sent.append(self._under_way.popleft().result())
         self._under_way.append(this_process().pool.submit(partial(self._send, number, data, staging)))
 

@@ -100,15 +100,20 @@ def test_credentials_that_end_in_the_middle(moto: S3Server, proxy: S3Proxy, oper
     """N6: it is known that nothing was done, nobody sees anything, and with credentials again the stream goes on."""
     stream = stream_on(proxy, moto, 3 * MIB)
     out = stream.sink().local().open()
-    out.write(stream.batch(0, 6), position=6)
-    injection = proxy.inject(error(403, code), operation=operation, times=None)
+    key = "*/bucket=*" if operation == "CompleteMultipartUpload" else "*"
+    injection = proxy.inject(error(403, code), operation=operation, key=key, times=None)
+
+    def write_and_commit() -> None:
+        out.write(stream.batch(0, 6), position=6)
+        out.checkpoint()
+
     if operation == "CompleteMultipartUpload":
         # What cannot be published stays owed, and the checkpoint stands.
-        out.checkpoint()
+        write_and_commit()
         out.finish()
     else:
         with pytest.raises(NotApplied, match=code):
-            out.checkpoint()
+            write_and_commit()
     out.close()
     assert injection.struck.is_set()
     proxy.heal()

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from partfile.sink.local import LocalSink
 
 ABOUT_THE_BUCKET = {"HeadBucket", "GetBucketVersioning", "GetBucketLifecycleConfiguration"}
-CHECKPOINT = Counter(PutObject=1, GetObject=1, ListObjectsV2=1, DeleteObjects=1)
+CHECKPOINT = Counter(PutObject=1, GetObject=1, ListObjectsV2=1, DeleteObject=1)
 """Its link; the one before it, read again; the oldest one goes."""
 MARK = Counter(PutObject=1)
 """Of a checkpoint that published something."""
-RESTORE = Counter(ListObjectsV2=5, HeadObject=1, GetObject=4, PutObject=3, DeleteObjects=1)
+RESTORE = Counter(ListObjectsV2=6, HeadObject=1, GetObject=4, PutObject=3, DeleteObject=1)
 """Two links, a mark, and the oldest checkpoint goes."""
 
 
@@ -107,8 +107,8 @@ def test_a_part_that_lived_in_one_batch(s3_server: S3Server, s3_proxy: S3Proxy, 
             else Counter(CreateMultipartUpload=1, UploadPart=1, CompleteMultipartUpload=1)
         )
         assert asked == expected + Counter(HeadObject=0 if honours else 1), s3_server.name
-    # What is left of all parts goes by one request a thousand, or one by one where the server cannot.
-    assert s3_proxy.count()["DeleteObjects"] == 1
+    # What is left of all parts goes when the store is closed, many by one request where the server can.
+    assert 1 <= s3_proxy.count()["DeleteObjects"] + s3_proxy.count()["DeleteObject"] <= 3
 
 
 @pytest.mark.parametrize("resumes", [True, False])
@@ -119,7 +119,9 @@ def test_a_part_that_lived_in_twenty_batches(
     if s3_server.name == "rclone":
         pytest.skip("parts roll at each checkpoint where nobody can claim them")
     with S3Store(s3_base, options_of(s3_proxy)) as store:
+        # What a process finds out once is not the part's.
         assert store.capabilities.append
+        written_in_batches(store, [bytes(4 * MIB)] * 3, resumes=False)
         s3_proxy.forget()
         store.publish(written_in_batches(store, [bytes(MIB)] * 20, resumes=resumes), "auto")
         assert s3_proxy.count().total() <= 3 * 20 + 5

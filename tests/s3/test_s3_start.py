@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,7 @@ from partfile.filesystems.contract_base import neighbour
 from partfile.filesystems.errors import ConfigError, StoreError
 from partfile.filesystems.opening import open_store
 from partfile.filesystems.s3 import S3Store
+from partfile.filesystems.s3_process import this_process
 from partfile.filesystems.s3_url import S3Url
 from partfile.sink.clock import system_clock_ms
 from partfile.sink.runtime import Runtime
@@ -169,6 +172,23 @@ def test_a_forked_child_uses_a_client_of_its_own(moto: S3Server) -> None:
         with neighbour(lambda: S3Store(base, options), work) as result:
             assert result == "from the parent"
         assert store.read_file("b", 99) == b"from the child"
+
+
+def test_a_forked_child_closes_nothing_of_its_parent(moto: S3Server) -> None:
+    """N10: the inherited client shares sockets and an event queue with the parent's, so it is left as it is."""
+    base, options = f"s3://{moto.bucket()}/x", options_of(moto)
+    with S3Store(base, options) as store:
+        store.create_file("a", b"1")
+        inherited = weakref.ref(this_process().client(options).files)
+
+        def work(other: Store) -> bool:
+            assert other.file_exists("a")
+            gc.collect()
+            return inherited() is not None
+
+        with neighbour(lambda: S3Store(base, options), work) as result:
+            assert result is True
+        assert store.file_exists("a")
 
 
 def _read(base: str, options: dict[str, object]) -> None:
