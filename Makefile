@@ -38,6 +38,10 @@ demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three S
 demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (under five minutes)
 	@PYTHONPATH=tests/support $(BIN)/python examples/flights_hdfs.py $(ARGS)
 
+.PHONY: demo-s3
+demo-s3: java setup ## The same on a real S3 server that is restarted too (under five minutes)
+	@PYTHONPATH=tests/support $(BIN)/python examples/flights_s3.py $(ARGS)
+
 .PHONY: test
 test: java setup ## Run every test; ARGS="-k name" selects
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -47,7 +51,7 @@ test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTF
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/hdfs $(ARGS)
 
 .PHONY: test-s3
-test-s3: setup ## Run the tests on real S3 servers alone (part of test; PARTFILE_SKIP=radosgw leaves Ceph's out)
+test-s3: java setup ## Run the tests on real S3 servers alone (part of test; PARTFILE_SKIP=radosgw leaves Ceph's out; ARGS=--long: 23 kills)
 	@$(BIN)/python -m pytest tests/s3 $(ARGS)
 
 .PHONY: items
@@ -67,7 +71,7 @@ format: setup ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: java setup ## Measure against Spark's own sinks (about 15 minutes; ARGS=--quick: 3)
+bench: java setup ## Measure against Spark's own sinks (about 25 minutes; ARGS=--quick: 6)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: clean

@@ -1,4 +1,4 @@
-"""Where a case writes: a directory on this machine's disk or on HDFS; empty before each run, counted after it."""
+"""Where a case writes: a directory on this machine, on HDFS or on S3; empty before each run, counted after it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from s3_store_support import store_options
+
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Mapping
     from pathlib import Path
 
+    import s3fs
     from hdfs_cluster import HdfsCluster
     from hdfs_native import Client
+    from s3_server import S3Server
 
 _OF_DATANODES = frozenset(
     {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "commitBlockSynchronization", "registerDatanode"}
@@ -92,3 +96,34 @@ class HdfsPlace:
             if name in _OF_DATANODES or not name[0].islower():
                 del counts[name]
         return counts
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """The S3 server of the tests: a gateway and its storage in memory, on this machine."""
+
+    server: S3Server
+    client: s3fs.S3FileSystem
+    bucket: str
+    work: Path
+
+    @property
+    def storage_options(self) -> Mapping[str, object]:
+        """Where the server is, and its keys."""
+        return store_options(self.server)
+
+    def fresh(self, case: str) -> tuple[str, str]:
+        """An empty prefix for the output, and a directory on this machine for Spark's checkpoint."""
+        name = case.replace(" ", "-")
+        output, checkpoint = f"{self.bucket}/{name}", self.work / name
+        if self.client.exists(output):
+            self.client.rm(output, recursive=True)
+        self.client.invalidate_cache()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        os.sync()
+        return f"s3://{output}", str(checkpoint)
+
+    def sizes(self, output: str, suffix: str) -> list[int]:
+        """The sizes of the finished files in the buckets of an output."""
+        found = self.client.find(output, detail=True, refresh=True)
+        return [one["size"] for path, one in found.items() if path.endswith(suffix) and "/_" not in path]

@@ -24,12 +24,12 @@ from machine import describe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SUITES = ("snapshot", "throughput", "latency", "long", "hdfs")
+SUITES = ("snapshot", "throughput", "latency", "long", "hdfs", "s3")
 ROUNDS = 3
 QUICK_ROUNDS = 2
 RESULTS = Path(__file__).parent / "results"
 TESTS_SUPPORT = Path(__file__).parents[1] / "tests" / "support"
-"""Holds the HDFS that benchmarks share with tests."""
+"""Holds the servers that benchmarks share with tests."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,16 +73,18 @@ def sole_user_of(work: Path) -> Iterator[None]:
 
 def can_be_run(suite: str) -> bool:
     """Whether the machine has what a suite needs; says what it has not."""
-    if suite != "hdfs":
+    if suite not in {"hdfs", "s3"}:
         return True
     sys.path.append(str(TESTS_SUPPORT))
-    from hdfs_jars import hadoop_jars  # noqa: PLC0415 - from a directory that was added just now.
+    # From a directory that was added just now.
+    from ceph_packages import ensure_ceph  # noqa: PLC0415
+    from hdfs_jars import hadoop_jars  # noqa: PLC0415
     from server_process import MissingProgram  # noqa: PLC0415
 
     try:
-        hadoop_jars()
+        hadoop_jars() if suite == "hdfs" else ensure_ceph(print)
     except MissingProgram as missing:
-        print(f"hdfs: left out. {missing}", flush=True)
+        print(f"{suite}: left out. {missing}", flush=True)
         return False
     return True
 

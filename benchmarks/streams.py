@@ -93,10 +93,10 @@ def run_partfile(case: str, stream: DataFrame, place: Place, **options: Any) -> 
     run, meter = Run(case), Meter()
     with meter, sink.start(stream, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query:
         query.awaitTermination()
-    run.batch_ms = _batch_ms(query.recentProgress)
+    run.batch_ms = batch_ms(query.recentProgress)
     batches = [one for one in progress if one.batch_id is not None]
     run.phases_ms = {name: round(statistics.median(getattr(one, name) for one in batches), 1) for name in _PHASES}
-    return _with_outcome(run, meter, place.sizes(output, ".json"))
+    return with_outcome(run, meter, place.sizes(output, ".json"))
 
 
 def run_native(case: str, stream: DataFrame, place: Place, kind: Kind) -> Run:
@@ -113,15 +113,17 @@ def run_native(case: str, stream: DataFrame, place: Place, kind: Kind) -> Run:
             .start(output)
         )
         query.awaitTermination()
-    run.batch_ms = _batch_ms(query.recentProgress)
-    return _with_outcome(run, meter, place.sizes(output, f".{kind}"))
+    run.batch_ms = batch_ms(query.recentProgress)
+    return with_outcome(run, meter, place.sizes(output, f".{kind}"))
 
 
-def _batch_ms(progress: list[Any]) -> list[float]:
+def batch_ms(progress: list[Any]) -> list[float]:
+    """Spark's own figure for each batch that had rows, in milliseconds."""
     return [float(one["durationMs"]["triggerExecution"]) for one in progress if one["numInputRows"] > 0]
 
 
-def _with_outcome(run: Run, meter: Meter, sizes: list[int]) -> Run:
+def with_outcome(run: Run, meter: Meter, sizes: list[int]) -> Run:
+    """The run with what was measured and the sizes of the files it left."""
     run.seconds, run.cpu_s, run.foreign_cores = meter.seconds, meter.cpu_s, meter.foreign_cores
     run.files, run.bytes = len(sizes), sum(sizes)
     return run

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import statistics
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import hdfs_native.fsspec
 import pyarrow.dataset
 import pytest
+from driver_chaos import FIRST_GUESS_S, ROWS_A_FILE, Chaos
 from driver_process import Driver, Relay
 from hdfs_streams import ids_on_hdfs
 from spark_support import BUCKETS, expected, ids_by_duckdb, write_source
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
 
 pytestmark = pytest.mark.spark
-ROWS_A_FILE = 12_500
-MOST_BATCHES_A_LIFE = 2
-FIRST_GUESS_S = 0.5
 PATIENT_CLIENT = {
     # Spark's own checkpoint is on HDFS as well: its client is to wait for the NameNode as ours does.
     "spark.hadoop.dfs.client.retry.policy.enabled": "true",
@@ -49,54 +46,17 @@ SHORT, LONG = Scale(files=20, driver_kills=4, namenode_kills=1), Scale(files=40,
 
 
 @dataclass
-class Chaos:
-    """One stream and those who are killed; remembers how long batches take, so that kills land inside them."""
+class NameNodeKills:
+    """Kills the NameNode, which is back after up to two seconds."""
 
     cluster: HdfsCluster
-    drivers: Relay
     rng: random.Random
-    scale: Scale
-    first_s: list[float] = field(default_factory=list)
-    """How long the first batch of a life took, which restores as well."""
-    later_s: list[float] = field(default_factory=list)
-    driver_kills: int = 0
-    namenode_kills: int = 0
-    gave_up: int = 0
-    """Drivers that ended by themselves, which a NameNode that is away is reason for."""
+    done: int = 0
 
-    def life(self, batches: int, *, with_namenode: bool) -> None:
-        """One life of the driver, which ends inside its last batch by SIGKILL; the NameNode dies in its first one."""
-        driver = self.drivers.next()
-        for number in range(batches):
-            line = driver.wait_for("begin")
-            began = time.monotonic()
-            if line is None:
-                self.gave_up += 1
-                assert driver.has_given_up(), "the stream ended before all kills; make it longer"
-                assert self.gave_up <= self.scale.namenode_kills, driver.last_words
-                return
-            batch = line.split()[1]
-            if number == 0 and with_namenode:
-                self._kill_namenode()
-            known_s = self.later_s if number else self.first_s
-            if number == batches - 1:
-                time.sleep(self._instant_s(known_s))
-                self.driver_kills += f"end {batch}" not in driver.kill()
-            elif driver.wait_for(f"end {batch}") is not None and not (number == 0 and with_namenode):
-                known_s.append(time.monotonic() - began)
-
-    def to_the_end(self) -> None:
-        """Let the stream end."""
-        self.cluster.wait_until_ready()
-        assert self.drivers.next(is_last=True).finish() == "done"
-
-    def _instant_s(self, known_s: list[float]) -> float:
-        return self.rng.uniform(0, statistics.median(known_s) if known_s else FIRST_GUESS_S)
-
-    def _kill_namenode(self) -> None:
-        time.sleep(self._instant_s(self.first_s))
+    def __call__(self, _driver: Driver) -> None:
+        """Kill it."""
         self.cluster.kill_namenode()
-        self.namenode_kills += 1
+        self.done += 1
         threading.Timer(self.rng.uniform(0, 2), self.cluster.start_namenode).start()
 
 
@@ -116,14 +76,15 @@ def test_a_stream_that_outlives_its_drivers_and_its_namenode_loses_and_doubles_n
         "options": options,
         "spark": PATIENT_CLIENT,
     }
+    namenode = NameNodeKills(own_hdfs, rng)
     with Relay(job) as drivers:
-        chaos = Chaos(own_hdfs, drivers, rng, scale)
+        chaos = Chaos(drivers, rng, most_given_up=scale.namenode_kills)
         while chaos.driver_kills < scale.driver_kills:
-            left = (scale.namenode_kills - chaos.namenode_kills, scale.driver_kills - chaos.driver_kills)
-            with_namenode = rng.random() < left[0] / left[1]
-            chaos.life(rng.randint(1 + with_namenode, MOST_BATCHES_A_LIFE), with_namenode=with_namenode)
+            left = (scale.namenode_kills - namenode.done, scale.driver_kills - chaos.driver_kills)
+            chaos.life(namenode if rng.random() < left[0] / left[1] else None)
+        own_hdfs.wait_until_ready()
         chaos.to_the_end()
-    assert (chaos.driver_kills, chaos.namenode_kills) == (scale.driver_kills, scale.namenode_kills)
+    assert (chaos.driver_kills, namenode.done) == (scale.driver_kills, scale.namenode_kills)
     own_hdfs.wait_until_ready()
 
     everything = expected(rows)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hdfs_streams import NOW, HeldByAZombie, hdfs_sink, ids_on_hdfs, run, wait_for_file
+from hdfs_streams import HeldByAZombie, hdfs_sink, ids_on_hdfs, wait_for_file
 from pyspark.errors.exceptions.base import PySparkException
-from spark_support import expected, stream, write_source
+from spark_support import NOW, expected, run, stream, write_source
 
 import partfile as pf
 from partfile.filesystems.errors import Fenced, StoreError

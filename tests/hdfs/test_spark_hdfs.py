@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import hdfs_native
 import pytest
-from hdfs_streams import hdfs_sink, ids_on_hdfs, run, run_without_end, visible_files
-from spark_support import BUCKETS, expected, stream, write_source
+from hdfs_streams import hdfs_sink, ids_on_hdfs, visible_files
+from spark_support import BUCKETS, expected, run, run_without_end, stream, write_source
 
 import partfile as pf
 
@@ -49,7 +49,7 @@ def test_a_restart_publishes_what_a_run_without_an_end_left(
     write_source(source, 3)
     base, checkpoint = f"{hdfs_directory}/out", f"{hdfs.url}{hdfs_directory}/spark"
     options: dict[str, Any] = {"checkpoint_dir": f"{hdfs.url}{hdfs_directory}/sink"}
-    run_without_end(spark, hdfs_sink(hdfs, base, **options), source, checkpoint)
+    run_without_end(hdfs_sink(hdfs, base, **options), stream(spark, source), checkpoint)
     assert visible_files(hdfs, base) == []
     assert hdfs_native.Client(hdfs.url).delete(f"{hdfs_directory}/spark/commits/2")
     rows = write_source(source, 2, first=90)

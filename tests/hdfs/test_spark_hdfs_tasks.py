@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import hdfs_native
 import pytest
-from hdfs_streams import NotingOpener, hdfs_sink, ids_on_hdfs, run, run_without_end
-from spark_support import expected, stream, write_source
+from hdfs_streams import hdfs_sink, ids_on_hdfs
+from noting_opener import NotingOpener
+from spark_support import expected, run, run_without_end, stream, write_source
 
 import partfile as pf
 
@@ -80,7 +81,11 @@ def test_each_worker_makes_one_client_after_the_fork_and_keeps_it(
         "opener_log": opener.log,
         "spark": {"spark.python.daemon.module": "daemon_with_client"},
     }
-    environment = {**os.environ, "PARTFILE_TEST_HDFS": hdfs.url, "PYTHONPATH": f"{SUPPORT}:{os.environ['PYTHONPATH']}"}
+    environment = {
+        **os.environ,
+        "PARTFILE_TEST_STORE": json.dumps([hdfs.url, {}]),
+        "PYTHONPATH": f"{SUPPORT}:{os.environ['PYTHONPATH']}",
+    }
     command = [sys.executable, str(SUPPORT / "kill_driver.py"), json.dumps(job)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -113,7 +118,7 @@ def test_a_task_never_calls_webhdfs(
             storage_options={"config": {"dfs.namenode.http-address": listening.address}},
             open_store_in_tasks=opener,
         )
-        run_without_end(spark, sink, tmp_path / "source", checkpoint)
+        run_without_end(sink, stream(spark, tmp_path / "source"), checkpoint)
         assert append_to_staged(hdfs, base, b"a tail that no checkpoint vouches for") > 0
         rows = write_source(tmp_path / "source", 2, first=60)
         run(sink, stream(spark, tmp_path / "source"), checkpoint)

@@ -11,11 +11,13 @@ from s3_proxy import S3Proxy
 from s3_servers import MotoServer, RcloneServer
 from s3_store_support import options_of
 from server_process import MissingProgram
+from spark_support import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import s3fs
+    from pyspark.sql import SparkSession
     from s3_server import S3Server
 
     from partfile.filesystems.s3_options import S3Options
@@ -103,6 +105,14 @@ def proxied(s3_proxy: S3Proxy, bucket: str) -> Place:
 def direct(s3: s3fs.S3FileSystem, bucket: str) -> Place:
     """The same key, reached directly."""
     return Place(s3, bucket, "key")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local Spark for all tests of this folder."""
+    session = build_session()
+    yield session
+    session.stop()
 
 
 def running(make: Callable[[], S3Server]) -> Iterator[S3Server]:

@@ -1,20 +1,22 @@
-"""A Spark worker daemon that has used HDFS before it forks any worker, as a site's own daemon module might.
+"""A Spark worker daemon that has used a store before it forks any worker, as a site's own daemon module might.
 
-``spark.python.daemon.module=daemon_with_client``; the URL of HDFS is in ``PARTFILE_TEST_HDFS``.
+``spark.python.daemon.module=daemon_with_client``; URL and options of the store are in ``PARTFILE_TEST_STORE``, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 
+from noting_opener import clients_of
 from pyspark.daemon import manager
 
-from partfile.filesystems.hdfs_process import this_process
 from partfile.filesystems.opening import open_store
 
 if __name__ == "__main__":
-    with open_store(os.environ["PARTFILE_TEST_HDFS"], {}) as store:
+    url, options = json.loads(os.environ["PARTFILE_TEST_STORE"])
+    with open_store(url, options) as store:
         store.list_names("")
-    (client,) = this_process()._clients.values()
+    (client,) = clients_of(url)._clients.values()
     os.environ["PARTFILE_TEST_PARENT_CLIENT"] = str(id(client))
     manager()

@@ -11,43 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hdfs_native
-from spark_support import Once, calling_operator, close_sockets, make_sink, stream
+from spark_support import Once, calling_operator, close_sockets, make_sink
 
 from partfile.filesystems.errors import StoreError
-from partfile.filesystems.hdfs_process import this_process
-from partfile.filesystems.opening import open_store
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
     from hdfs_cluster import HdfsCluster
-    from pyspark.sql import DataFrame, SparkSession
 
     import partfile as pf
-    from partfile.filesystems.port import Store
-
-NOW = {"availableNow": True}
 
 
 def hdfs_sink(cluster: HdfsCluster, base: str, **options: Any) -> pf.FileSink:
     """A sink of numbered rows; ``base`` is an absolute path on HDFS."""
     client = {"http_address": cluster.http_address} | options.pop("storage_options", {})
     return make_sink(cluster.url + base, storage_options=client, **options)
-
-
-def run(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
-    """Stream everything that is there, with a clean end."""
-    with sink.start(df, checkpoint_location=checkpoint, trigger=NOW) as query:
-        query.awaitTermination()
-
-
-def run_without_end(spark: SparkSession, sink: pf.FileSink, source: Path, checkpoint: str) -> None:
-    """Stream everything that is there through plain foreachBatch: what is open stays open."""
-    writer = stream(spark, source).writeStream.foreachBatch(sink.foreach_batch)
-    writer.option("checkpointLocation", checkpoint).trigger(**NOW).start().awaitTermination()
 
 
 def visible_files(cluster: HdfsCluster, base: str) -> list[str]:
@@ -72,38 +52,6 @@ def ids_on_hdfs(cluster: HdfsCluster, base: str) -> Counter[int]:
     for path in visible_files(cluster, base):
         found.update(json.loads(line)["id"] for line in client.read(path).read().splitlines())
     return found
-
-
-class NotingOpener:
-    """Opens the stores of Spark's tasks, and notes of each which process opened it with what, by which client.
-
-    Args:
-        log: A local file, one line of JSON a store.
-    """
-
-    def __init__(self, log: Path) -> None:
-        self.log = str(log)
-
-    def __call__(self, url: str, storage_options: Mapping[str, object]) -> Store:
-        """Open a store as every task does."""
-        store = open_store(url, storage_options)
-        store.file_exists("anything")  # Makes the client, if there is none.
-        process = this_process()
-        note = {
-            "process": os.getpid(),
-            "made_in": process.process_id,
-            "clients": [id(client) for client in process._clients.values()],
-            "options": sorted(storage_options),
-            "inherited": int(os.environ.get("PARTFILE_TEST_PARENT_CLIENT", "0")),
-        }
-        with open(self.log, "a") as log:  # noqa: PTH123 - runs in a worker
-            log.write(json.dumps(note) + "\n")
-        return store
-
-    @property
-    def notes(self) -> list[dict[str, Any]]:
-        """What was noted so far."""
-        return [json.loads(line) for line in Path(self.log).read_text().splitlines()]
 
 
 class HeldByAZombie(Once):

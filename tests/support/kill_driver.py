@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdfs_streams import NotingOpener
-from spark_support import Once, build_session, make_sink, stream
+from noting_opener import NotingOpener
+from pyspark.serializers import CloudPickleSerializer
+from spark_support import LONG, Once, build_session, make_sink, stream, widen
 
 from partfile.filesystems.faults import StopAt, intercept
 from partfile.filesystems.local import LocalStore
@@ -44,6 +45,8 @@ def sink_options(job: dict[str, Any]) -> dict[str, Any]:
         options["open_store_in_tasks"] = NotingOpener(Path(job["opener_log"]))
     if "once" in job:
         options["bucketer"] = Once(Path(job["flag"]), job["once"], job["row"])
+    if "max_part_bytes" in job:
+        options["rolling"] = LONG.model_copy(update={"max_part_bytes": job["max_part_bytes"]})
     if "stop_at" in job:
         stop = StopAt(job["stop_at"])
         options["open_store"] = lambda url, _options: LocalStore(url, calls=intercept(PosixCalls(), stop))
@@ -61,9 +64,24 @@ def warm_up(spark: SparkSession) -> None:
     spark.range(2, numPartitions=2).mapInArrow(load, "id long").collect()
 
 
+def note_closures(log: Path) -> None:
+    """Append everything that is pickled for tasks to a file."""
+    really: Any = CloudPickleSerializer.dumps
+
+    def dumps(serializer: CloudPickleSerializer, thing: Any) -> bytes:
+        pickled: bytes = really(serializer, thing)
+        with log.open("ab") as file:
+            file.write(pickled)
+        return pickled
+
+    CloudPickleSerializer.dumps = dumps  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Run one job to its end."""
     job = json.loads(sys.argv[1])
+    if "closures" in job:
+        note_closures(Path(job["closures"]))
     spark = build_session(job.get("master", "local[2]"), **SHORT_LIVED | job.get("spark", {}))
     if job.get("standby"):
         warm_up(spark)
@@ -72,7 +90,8 @@ def main() -> None:
 
     def batch(df: DataFrame, batch_id: int) -> None:
         say(f"begin {batch_id}")
-        sink.foreach_batch(df.repartition(job["repartition"]) if "repartition" in job else df, batch_id)
+        rows = df.repartition(job["repartition"]) if "repartition" in job else df
+        sink.foreach_batch(widen(rows, job["wide_bytes"]) if "wide_bytes" in job else rows, batch_id)
         say(f"end {batch_id}")
 
     writer = stream(spark, Path(job["source"]), job.get("files", 1)).writeStream.foreachBatch(batch)

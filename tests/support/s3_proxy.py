@@ -68,14 +68,15 @@ class S3Proxy:
 
     Args:
         server: The server to forward to. A request keeps its Host, which its signature covers.
+        port: Where it listens; 0 takes a free one.
     """
 
-    def __init__(self, server: S3Server) -> None:
+    def __init__(self, server: S3Server, port: int = 0) -> None:
         self._server = server
         self._lock = threading.Lock()
         self._injections: list[Injection] = []
         self._exchanges: list[Exchange] = []
-        self._listener = _Listener(self)
+        self._listener = _Listener(self, port)
         self._thread = threading.Thread(target=self._listener.serve_forever, name="S3 proxy", daemon=True)
 
     def __enter__(self) -> Self:
@@ -91,9 +92,14 @@ class S3Proxy:
         self._thread.join()
 
     @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.server_address[1])
+
+    @property
     def endpoint_url(self) -> str:
         """``http://127.0.0.1:PORT``."""
-        return f"http://127.0.0.1:{self._listener.server_address[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -185,9 +191,9 @@ class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = _BACKLOG
 
-    def __init__(self, proxy: S3Proxy) -> None:
+    def __init__(self, proxy: S3Proxy, port: int) -> None:
         self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), partial(Relay, proxy))
+        super().__init__(("127.0.0.1", port), partial(Relay, proxy))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Note a connection and serve it in a thread."""

@@ -126,6 +126,15 @@ class S3Server:
         self._administrator.call_s3("create_bucket", Bucket=name)
         return name
 
+    def pending_uploads(self, bucket: str) -> list[dict[str, Any]]:
+        """The multipart uploads of a bucket that are neither completed nor aborted, as S3 lists them."""
+        try:
+            answer = self._administrator.call_s3("list_multipart_uploads", Bucket=bucket)
+        except FileNotFoundError:
+            return []  # What rclone answers where there has never been one.
+        assert not answer.get("IsTruncated")
+        return list(answer.get("Uploads") or [])
+
     def filesystem(self) -> s3fs.S3FileSystem:
         """A client of its own that asks once, does not wait long, and shows what the server said."""
         return client_without_retries(self.storage_options)

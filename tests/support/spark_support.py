@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
 from partfile.filesystems.local import LocalStore
@@ -29,6 +30,7 @@ SCHEMA = "id long, bucket long"
 BUCKETS = 3
 WAIT_NEAR = 45
 WAIT_S = 12
+NOW = {"availableNow": True}
 LONG = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
 
 
@@ -70,10 +72,28 @@ def stream(spark: SparkSession, source: Path, files: int = 1) -> DataFrame:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).json(str(source))
 
 
+def widen(df: DataFrame, wide_bytes: int) -> DataFrame:
+    """Add a text to each row, of so many bytes in bucket 0 and empty in the others."""
+    length = F.when(F.col("bucket") == 0, wide_bytes).otherwise(0)
+    return df.withColumn("text", F.repeat(F.lit("x"), length))
+
+
 def make_sink(base: Path | str, **options: Any) -> pf.FileSink:
     """A JSON sink with Hive buckets whose parts roll only at the end."""
     fixed: dict[str, Any] = {"uid": "numbers", "format": "json", "bucketer": pf.HiveBucketer("bucket"), "rolling": LONG}
     return pf.FileSink(base, **(fixed | options))
+
+
+def run(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
+    """Stream everything that is there, with a clean end."""
+    with sink.start(df, checkpoint_location=checkpoint, trigger=NOW) as query:
+        query.awaitTermination()
+
+
+def run_without_end(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
+    """Stream everything that is there through plain foreachBatch: what is open stays open."""
+    writer = df.writeStream.foreachBatch(sink.foreach_batch)
+    writer.option("checkpointLocation", checkpoint).trigger(**NOW).start().awaitTermination()
 
 
 def ids_by_duckdb(base: Path) -> Counter[int]:
