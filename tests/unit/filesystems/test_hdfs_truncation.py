@@ -88,7 +88,7 @@ def test_a_process_without_a_name_sends_none(monkeypatch: pytest.MonkeyPatch, er
     def nameless() -> str:
         raise error
 
-    monkeypatch.setattr(hdfs_truncation.getpass, "getuser", nameless)
+    monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
     with serving(*DONE) as server:
         assert HdfsStore("hdfs://nn/base", HdfsOptions(http_address=str(server.address))).capabilities.truncate
