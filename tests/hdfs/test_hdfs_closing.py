@@ -77,7 +77,7 @@ def test_a_recovery_whose_answer_is_lost_is_asked_for_again(own_hdfs: HdfsCluste
 
 
 def test_a_truncate_whose_namenode_died_is_waited_for(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
-    """Neither web server nor RPC answer for a while, and the last block cannot be read: nothing is given up for that."""
+    """Neither web server nor RPC answer, and the last block cannot be read: nothing is given up for that."""
     options = HdfsOptions(http_address=own_hdfs.http_address)
     calls = RestartAfterTheFirstTruncate(own_hdfs, options)
     store = HdfsStore(own_hdfs.url + own_hdfs_directory, options, calls=calls)

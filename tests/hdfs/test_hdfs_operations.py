@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle, PartStream
 
 DATA, TAIL = b"valid", b"tail"
-OTHERS = {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "renewLease", "getServerDefaults"}
+DATANODES = {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "commitBlockSynchronization"}
+OTHERS = DATANODES | {"renewLease", "getServerDefaults"}
 """What DataNodes ask, and what a client asks once or every 30 s."""
 UNEVEN = {"complete"}
 """Asked again after 500 ms where the DataNode has not reported the block yet."""
