@@ -51,7 +51,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--items``, which goes with ``--collect-only``, and ``--long``."""
-    parser.addoption("--long", action="store_true", help="kill servers and drivers twenty times instead of five")
+    parser.addoption(
+        "--long", action="store_true", help="kill servers and drivers twenty times instead of five, and at every call"
+    )
     parser.addoption("--items", action="store_true", help="print the ids of the snapshot list that the tests check")
 
 
