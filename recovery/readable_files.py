@@ -71,16 +71,13 @@ def with_pending(files: Sequence[ReadableFile], pending: Iterable[PartHandle]) -
                 hint='Start the sink, which publishes it, or read with include="finished".',
                 path=path,
             )
-    added = [
-        ReadableFile(path, part.valid_length, tuple(map(part.path_of, _names_of(part))))
-        for path, part in unpublished.items()
-    ]
+    added = [ReadableFile(path, part.valid_length, _names(part)) for path, part in unpublished.items()]
     return sorted([*files, *added], key=lambda file: file.path)
 
 
-def _names_of(part: PartHandle) -> tuple[str, ...]:
-    # On HDFS the copy of a part that is cut by rewriting has taken over before the final name appears.
-    return part.in_progress, part.pending, rewritten(part).pending, part.name
+def _names(part: PartHandle) -> tuple[str, ...]:
+    # A part that was cut by a copy has been published as that copy, which has a name of its own before.
+    return tuple(map(part.path_of, (part.in_progress, part.pending, rewritten(part).pending, part.name)))
 
 
 def open_readable(file_system: AbstractFileSystem, base: str, file: ReadableFile) -> Any:

@@ -16,7 +16,7 @@ from skipped_servers import report, skip_tests_of, skipped_servers
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-_LONGEST_FIRST = ("spark", "hdfs", "crash", "stateful")
+_LONGEST_FIRST = ("spark", "hdfs", "s3", "crash", "stateful")
 
 # Workers must run this interpreter: any other python3 on the PATH lacks partfile.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -52,7 +52,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--items``, which goes with ``--collect-only``, and ``--long``."""
     parser.addoption(
-        "--long", action="store_true", help="kill servers, drivers and workers twenty times instead of five"
+        "--long",
+        action="store_true",
+        help="kill servers, drivers and workers twenty times, not five; and at every call",
     )
     parser.addoption("--items", action="store_true", help="print the ids of the snapshot list that the tests check")
 

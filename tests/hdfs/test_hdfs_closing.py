@@ -6,12 +6,31 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.contract_base import finished_bytes, new_part
+from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
 from partfile.filesystems.hdfs import HdfsStore
+from partfile.filesystems.hdfs_calls import HdfsCalls
 from partfile.filesystems.hdfs_options import HdfsOptions
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
+
+
+class RestartAfterTheFirstTruncate(HdfsCalls):
+    """Kills the NameNode when it has begun to cut, and brings it back a second later."""
+
+    def __init__(self, cluster: HdfsCluster, options: HdfsOptions) -> None:
+        super().__init__(cluster.url, options)
+        self._cluster = cluster
+        self.answers: list[bool] = []
+
+    def truncate(self, path: str, length_bytes: int) -> bool:
+        """Cut, and kill after the first answer."""
+        self.answers.append(super().truncate(path, length_bytes))
+        if len(self.answers) == 1:
+            self._cluster.kill_namenode()
+            threading.Timer(1, self._cluster.start_namenode).start()
+        return self.answers[-1]
+
 
 DATA = b"durable" * 1000
 CLIENT_GIVES_UP_AFTER_S = 13
@@ -54,4 +73,16 @@ def test_a_recovery_whose_answer_is_lost_is_asked_for_again(own_hdfs: HdfsCluste
     own_hdfs.start_namenode()
     publishing.join(60)
     assert not publishing.is_alive()
+    assert finished_bytes(store, handle) == DATA
+
+
+def test_a_truncate_whose_namenode_died_is_waited_for(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """Neither web server nor RPC answer, and the last block cannot be read: nothing is given up for that."""
+    options = HdfsOptions(http_address=own_hdfs.http_address)
+    calls = RestartAfterTheFirstTruncate(own_hdfs, options)
+    store = HdfsStore(own_hdfs.url + own_hdfs_directory, options, calls=calls)
+    handle = write_part(store, DATA, tail=b"tail" * 1000)
+    store.publish(handle, "auto")
+    assert calls.answers[0] is False
+    assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
     assert finished_bytes(store, handle) == DATA

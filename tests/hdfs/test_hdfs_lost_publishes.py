@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.faults import Interceptor
+    from partfile.filesystems.faults import Call, Interceptor
     from partfile.filesystems.hdfs import HdfsStore
     from partfile.filesystems.port import Cut
 
@@ -37,6 +37,23 @@ def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
         return opener_at(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
 
     return opened
+
+
+class LostReply(FailAt):
+    """Does one call and fails. An open file that it got stays open, for it would close itself when it is collected."""
+
+    def __init__(self, n: int, error: Exception, call: str) -> None:
+        super().__init__(n, error, applied=True, only={call})
+        self._results: list[object] = []
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:
+        """Fail the call if it is its turn."""
+
+        def kept() -> object:
+            self._results.append(proceed())
+            return self._results[-1]
+
+        return super().around(call, kept)
 
 
 @pytest.fixture
@@ -80,7 +97,7 @@ def test_a_lost_reply_of_a_publish_that_cuts_is_decided_by_looking(
             handle = write_part(store, DATA, tail=TAIL, state="pending")
             if call in {"append", "recover_lease", "close"}:
                 hold(handle.path_of(handle.pending))
-            fault = FailAt(number, error, applied=True, only={call})
+            fault = LostReply(number, error, call)
             faulty = opener(fault)
             began_s = time.monotonic()
             try:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle, PartStream
 
 DATA, TAIL = b"valid", b"tail"
-OTHERS = {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "renewLease", "getServerDefaults"}
+DATANODES = {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "commitBlockSynchronization"}
+OTHERS = DATANODES | {"renewLease", "getServerDefaults"}
 """What DataNodes ask, and what a client asks once or every 30 s."""
 UNEVEN = {"complete"}
 """Asked again after 500 ms where the DataNode has not reported the block yet."""
@@ -28,6 +29,7 @@ UNEVEN = {"complete"}
 A_BATCH = {"append": 1, "getFileInfo": 2, "fsync": 1, "complete": 1}
 CREATE_AND_COMMIT = {"create": 1, "addBlock": 1, "fsync": 1, "rename2": 1, "complete": 1}
 PUBLISH_PENDING = {"getFileInfo": 1, "recoverLease": 1, "rename2": 1}
+CUT_AND_PUBLISH = {"getFileInfo": 1 + 4, "recoverLease": 1, "rename2": 1}
 PUBLISH_IN_PROGRESS = {"getFileInfo": 1, "fileNotFoundException": 1, "recoverLease": 1, "rename2": 2}
 PUBLISH_AGAIN = {"getFileInfo": 3, "fileNotFoundException": 2}
 DELETE_CHECKPOINT = {"getContentSummary": 1, "delete": 2}
@@ -92,6 +94,15 @@ def test_a_pending_part_is_published_by_three(
     handle = write_part(store, DATA, state="pending")
     found = asked(lambda: store.publish(handle, "auto"))
     assert is_as_promised(found, PUBLISH_PENDING), found
+
+
+def test_a_part_that_is_too_long_is_cut_and_published_by_four_more(
+    store: HdfsStore, asked: Callable[[Callable[[], object]], dict[str, int]]
+) -> None:
+    """No final name, no sidecar, no copy, the length after the cut; the cut itself goes over HTTP."""
+    handle = write_part(store, DATA, tail=TAIL, state="pending")
+    found = asked(lambda: store.publish(handle, "truncate"))
+    assert is_as_promised(found, CUT_AND_PUBLISH), found
 
 
 def test_a_small_file_is_made_by_five_and_read_by_one(

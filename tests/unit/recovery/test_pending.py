@@ -11,6 +11,7 @@ from life_cycle import batch, continue_to, long_sink, seed_with_a_tail
 import partfile as pf
 from partfile.filesystems.errors import NotApplied, NotFound
 from partfile.filesystems.local import LocalStore
+from partfile.filesystems.part_names import rewritten
 from partfile.recovery.readable_files import ReadableFile, with_pending
 from partfile.sink.naming import PartNumber
 
@@ -76,6 +77,8 @@ def test_a_part_that_is_finished_by_now_is_read_once() -> None:
     assert with_pending([other, whole], [part]) == [other, whole]
     (added,) = with_pending([], [part, part])
     assert (added.path, added.valid_length, added.is_whole) == (whole.path, 4, False)
+    names = (part.in_progress, part.pending, rewritten(part).pending, part.name)
+    assert added.names == tuple(map(part.path_of, names))
 
 
 def test_pending_parts_need_checkpoints(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""SIGKILL at the calls of the whole life cycle on HDFS, several lives at a time; restart; compare."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from clean_forks import CleanForks
+from hdfs_life import assert_exactly_once, finished_files, opener
+from life_cycle import assert_only_grew, rows_of
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hdfs_cluster import HdfsCluster
+
+    from partfile.filesystems.faults import When
+    from partfile.filesystems.port import Cut
+
+    Choose = Callable[[int], list[tuple[int, When]]]
+
+PARALLEL = 4
+"""Lives at a time; each of them mostly waits for leases and DataNodes."""
+
+
+def after_each(calls: int) -> list[tuple[int, When]]:
+    """Every state that a crash can leave: before the first call, and after each; nothing changes between two calls."""
+    return [(1, "before"), *((number, "after") for number in range(1, calls + 1))]
+
+
+def some_of(rng: random.Random, step: int) -> Choose:
+    """Every so many-th of those states, from a random one on."""
+    first = rng.randrange(step)
+    return lambda calls: after_each(calls)[first::step]
+
+
+class Kills(NamedTuple):
+    """Lives of one kind in one directory."""
+
+    cluster: HdfsCluster
+    directory: str
+    cut: Cut
+    is_restore: bool
+    """Whether they begin with parts that are longer than what a checkpoint vouches for, which the restore cuts."""
+
+    def enumerate(self, notes: Path, choose: Choose) -> None:
+        """Die at each of the chosen calls in a life of its own; all rows are there once, before and after a restart."""
+        with ExitStack() as stack:
+            idle: queue.SimpleQueue[CleanForks] = queue.SimpleQueue()
+            for _ in range(PARALLEL):
+                idle.put(stack.enter_context(CleanForks("hdfs_life")))
+            calls = self._calls(idle, notes)
+            assert ("truncate" in calls) is (self.is_restore and self.cut == "truncate")
+            pool = stack.enter_context(ThreadPoolExecutor(PARALLEL))
+            lives = [pool.submit(self._die_and_live, idle, calls, *point) for point in choose(len(calls))]
+            assert lives
+            for life in lives:
+                life.result()
+
+    def _calls(self, idle: queue.SimpleQueue[CleanForks], notes: Path) -> list[str]:
+        forks = idle.get()
+        url = self._begin(forks, "counted")
+        assert self._run(forks, "count", url, to=str(notes), is_restore=self.is_restore) == 0
+        idle.put(forks)
+        names = json.loads(notes.read_text())
+        assert isinstance(names, list)
+        return names
+
+    def _die_and_live(self, idle: queue.SimpleQueue[CleanForks], calls: list[str], number: int, when: When) -> None:
+        shown = f"{when} call {number} of {len(calls)}, {calls[number - 1]}"
+        forks = idle.get()
+        url = self._begin(forks, f"{when}-{number}")
+        code = self._run(forks, "die", url, number=number, when=when, is_restore=self.is_restore)
+        # A truncate and a lease are asked about until they are done, which may be sooner than the first time.
+        is_past_the_end = code == 0 and number > len(calls) - calls.count("truncate") - calls.count("append")
+        assert code == -signal.SIGKILL or is_past_the_end, shown
+        with opener(self.cluster.http_address)(url, None) as store:
+            seen = finished_files(store)
+            assert max(rows_of(seen).values(), default=1) == 1, shown
+            assert self._run(forks, "live", url, is_restore=self.is_restore) == 0, shown
+            assert_only_grew(seen, assert_exactly_once(store))
+        idle.put(forks)
+
+    def _begin(self, forks: CleanForks, name: str) -> str:
+        url = f"{self.cluster.url}{self.directory}/{name}"
+        if self.is_restore:
+            assert self._run(forks, "seed", url) == -signal.SIGKILL
+        return url
+
+    def _run(self, forks: CleanForks, function: str, url: str, **arguments: object) -> int:
+        return forks.run(function, url=url, http_address=self.cluster.http_address, cut=self.cut, **arguments)
