@@ -9,7 +9,7 @@ from rados_gateway import RadosGateway
 from s3_proxy import S3Proxy
 
 from figures import Figure, Report, figure_of_rounds
-from generator import FILES_PER_BATCH, ROWS_PER_FILE, dataset
+from generator import ROWS_PER_FILE, dataset
 from places import S3Place
 from renaming_stream import run_renaming
 from s3_upload import PART_BYTES, QUICK_PART_BYTES, Uploads
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
     from generator import Dataset
 
-BATCHES, QUICK_BATCHES = 10, 4
-BATCHES_A_DAY = 20
-WARM_UP_BATCHES = 2
+BATCHES, QUICK_BATCHES = 4, 2
+WARM_UP_BATCHES = 1
+FILES_PER_BATCH = 8
+"""One for each task, as in the suite of HDFS: renames grow with tasks times buckets, parts with buckets alone."""
+FILES_A_DAY = 40
 UPLOAD_ROUNDS = 5
 SPEED_GOAL = 2.0
 UPLOAD_GOAL = 0.9
@@ -67,7 +69,7 @@ class Streams:
         stream = read_files(self.spark, self.source.path, FILES_PER_BATCH, files)
         case = f"s3 {sink}"
         if sink == "partfile":
-            run = run_partfile(case, stream, self.place)
+            run = run_partfile(case, stream, self.place, distribution="hash")
         else:
             run = run_renaming(case, stream, self.place, one_by_one=sink.endswith("one by one"))
         rows = count_rows(self.place.client, f"{self.place.bucket}/{case.replace(' ', '-')}")
@@ -80,11 +82,12 @@ class Streams:
 def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
     """Each round measures all sinks, the order turned round from one round to the next; then the uploads."""
     batches = QUICK_BATCHES if quick else BATCHES
-    source = dataset(data, "shuffled", batches * FILES_PER_BATCH, BATCHES_A_DAY * FILES_PER_BATCH)
+    source = dataset(data, "shuffled", batches * FILES_PER_BATCH, FILES_A_DAY)
     report, measured = Report(), dict[str, list[Run]]()
     with RadosGateway(work / "server") as server:
         place = S3Place(server, server.filesystem(), server.bucket(), work)
-        with spark_session(work) as spark:
+        # A task for each file: Spark packs as many into one as fit under what this divides by.
+        with spark_session(work, {"spark.sql.files.minPartitionNum": FILES_PER_BATCH}) as spark:
             streams = Streams(spark, place, source)
             for sink in SINKS:
                 streams.measure(sink, WARM_UP_BATCHES)
