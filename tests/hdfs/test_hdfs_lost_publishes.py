@@ -11,7 +11,6 @@ from hdfs_life import opener as opener_at
 
 from partfile.filesystems.contract_base import finished_bytes, write_part
 from partfile.filesystems.errors import OutcomeUnknown, StoreError
-from partfile.filesystems.faults import FailAt
 from partfile.filesystems.hdfs_calls import HdfsCalls
 from partfile.filesystems.hdfs_options import HdfsOptions
 
@@ -39,21 +38,31 @@ def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
     return opened
 
 
-class LostReply(FailAt):
-    """Does one call and fails. An open file that it got stays open, for it would close itself when it is collected."""
+class LostReply:
+    """Lets one of the calls that succeed fail for its caller.
+
+    A file that it opened stays open; dropped, it would close itself.
+    """
 
     def __init__(self, n: int, error: Exception, call: str) -> None:
-        super().__init__(n, error, applied=True, only={call})
+        self._n = n
+        self._error = error
+        self._call = call
         self._results: list[object] = []
 
+    @property
+    def count(self) -> int:
+        """How many calls have succeeded."""
+        return len(self._results)
+
     def around(self, call: Call, proceed: Callable[[], object]) -> object:
-        """Fail the call if it is its turn."""
-
-        def kept() -> object:
-            self._results.append(proceed())
-            return self._results[-1]
-
-        return super().around(call, kept)
+        """Do the call, and fail if it is its turn."""
+        result = proceed()
+        if call.name == self._call:
+            self._results.append(result)
+            if self.count == self._n:
+                raise self._error
+        return result
 
 
 @pytest.fixture
