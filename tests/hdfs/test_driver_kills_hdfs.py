@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 import time
@@ -15,7 +14,7 @@ import hdfs_native.fsspec
 import pyarrow.dataset
 import pytest
 from driver_chaos import FIRST_GUESS_S, ROWS_A_FILE, Chaos
-from driver_process import Driver, Relay
+from driver_process import Driver, Relay, copy_checkpoint
 from hdfs_streams import ids_on_hdfs
 from spark_support import BUCKETS, expected, ids_by_duckdb, write_source
 
@@ -116,7 +115,7 @@ def test_two_drivers_on_one_uid_make_one_history(
     assert first.wait_for("begin 2") is not None
     time.sleep(rng.uniform(0, FIRST_GUESS_S))
     os.kill(first.process.pid, signal.SIGSTOP)
-    shutil.copytree(tmp_path / "spark", tmp_path / "copy")
+    copy_checkpoint(tmp_path / "spark", tmp_path / "copy")
     second = Driver(job | {"checkpoint": str(tmp_path / "copy")})
     for _ in range(3):
         assert second.wait_for("end") is not None

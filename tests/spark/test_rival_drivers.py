@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_process import Driver
+from driver_process import Driver, copy_checkpoint
 from spark_support import expected, ids_by_duckdb, write_source
 from watcher import Watcher
 
@@ -30,7 +29,7 @@ def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
         first = start_driver(tmp_path)
         assert first.wait_for("end 2") is not None
         os.kill(first.process.pid, signal.SIGSTOP)
-        shutil.copytree(tmp_path / "spark", tmp_path / "copy")
+        copy_checkpoint(tmp_path / "spark", tmp_path / "copy")
         second = start_driver(tmp_path, checkpoint="copy")
         assert second.wait_for("end") is not None
         os.kill(first.process.pid, signal.SIGCONT)
@@ -49,7 +48,7 @@ def test_a_driver_stopped_at_a_storage_call_is_fenced_later(tmp_path: Path, stop
     with Watcher(tmp_path / "out"):
         first = start_driver(tmp_path, stop_at=stop_at)
         wait_until_stopped(first.process.pid)
-        shutil.copytree(tmp_path / "spark", tmp_path / "copy")
+        copy_checkpoint(tmp_path / "spark", tmp_path / "copy")
         second = start_driver(tmp_path, checkpoint="copy")
         for _ in range(3):
             assert second.wait_for("end") is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +79,11 @@ class Driver:
 
     def _rest(self) -> list[str]:
         return self.process.communicate(timeout=_LONGEST_RUN_S)[0].strip().splitlines()
+
+
+def copy_checkpoint(checkpoint: Path, copy: Path) -> None:
+    """Copy the checkpoint of a driver whose Python is stopped: its JVM lives on, and still renames what it wrote."""
+    shutil.copytree(checkpoint, copy, ignore=shutil.ignore_patterns(".*.tmp*"))
 
 
 class Relay:
