@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Self
 
-import fsspec
+from fsspec.registry import known_implementations, registry
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.fsspec_schemes import canonical, is_listed, why_refused
@@ -66,7 +66,7 @@ def is_of_fsspec(url: str) -> bool:
     scheme = scheme.lower()
     if not separator or scheme in _ELSEWHERE:
         return False
-    return is_listed(scheme) or scheme in fsspec.available_protocols()
+    return is_listed(scheme) or scheme in known_implementations or scheme in registry
 
 
 def _checked(url: str, path: str, *, is_absolute: bool) -> str:
