@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from fsspec.registry import known_implementations, registry
 
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.fsspec_schemes import canonical, is_listed, why_refused
+from partfile.filesystems.fsspec_schemes import canonical, is_listed, scheme_named, why_refused
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*)?", re.DOTALL)
 _DIRECTORY = "dir::file://"
@@ -40,6 +40,8 @@ class FsspecUrl(NamedTuple):
         reason = why_refused(scheme)
         if reason is not None:
             raise ConfigError(f"a sink cannot write to {scheme}://: {reason}")
+        if scheme_named(scheme).package and not authority:
+            raise ConfigError(f"{url!r} names no place", hint=f"Write {scheme}://place/path.")
         if ":" in authority.rpartition("@")[0]:
             raise ConfigError(
                 f"a URL of {scheme}:// has a password in it", hint="Pass it in storage_options; URLs are in messages."
@@ -55,9 +57,9 @@ class FsspecUrl(NamedTuple):
         return f"{self.authority}/{self.path}".rstrip("/")
 
     @property
-    def root(self) -> str:
-        """What tells one file system from another, however its scheme is written."""
-        return f"{canonical(self.scheme)}://{self.authority}"
+    def file_system(self) -> str:
+        """What tells one kind of file system from another, however its scheme is written."""
+        return f"{canonical(self.scheme)}://"
 
 
 def is_of_fsspec(url: str) -> bool:

@@ -220,9 +220,14 @@ class _Place(NamedTuple):
         if is_of_fsspec(url):
             other = FsspecUrl.of(url)
             if other.scheme != "dir":
-                return cls(other.root, PurePosixPath("/", other.path))
+                return cls(other.file_system, PurePosixPath("/", other.place))
             return cls("file", PurePosixPath(os.path.realpath(other.path)))
         return cls("file", PurePosixPath(os.path.realpath(local_path(url))))
+
+
+def is_of_one_process(url: str) -> bool:
+    """Whether nothing but the process that writes there can see it."""
+    return _scheme_of(url) == "memory"
 
 
 def _is_hdfs(url: str) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-class CopyingFileSystem(LocalFileSystem):
+class CopyingFileSystem(LocalFileSystem):  # type: ignore[misc]
     """A scheme that is in no table."""
 
     protocol = "copying"
