@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from partfile.filesystems.errors import FileTooLarge, NotApplied, NotFound, PartfileError
+from partfile.filesystems.errors import ConfigError, FileTooLarge, NotApplied, NotFound, PartfileError
 from partfile.filesystems.fsspec_errors import translated
 from partfile.filesystems.port import StoredFile, check_relative_path
 
@@ -187,6 +187,12 @@ class FsspecAccess:
 
     def _checked(self, path: str) -> str:
         check_relative_path(path)
+        if set(path) & set(self.scheme.reserved):
+            raise ConfigError(
+                f"{path!r} is no name on {self.url.scheme}://: its client drops what follows {self.scheme.reserved!r}",
+                hint="Use a bucketer that escapes it, as HiveBucketer does.",
+                path=path,
+            )
         if self._is_closed:
             raise NotApplied(f"the store of {self.shown('')!r} is closed", path=path)
         return self._full(path)

@@ -39,12 +39,15 @@ class Scheme:
     """Other processes see the same files."""
     has_directories: bool = True
     """A directory is made before there are files in it, and stays when they are gone."""
+    reserved: str = ""
+    """Characters that its client does not take as part of a name."""
     threads: int = 1
     """Calls that a process does well to make at the same time."""
 
 
 _GOOGLE = Scheme(Way.CREATE, "gcsfs", is_durable=True, has_directories=False, threads=8)
-_AZURE = Scheme(Way.CREATE, "adlfs", is_durable=True, has_directories=False, threads=8)
+# adlfs takes what follows a question mark for the version of a blob, and drops it.
+_AZURE = Scheme(Way.CREATE, "adlfs", is_durable=True, has_directories=False, reserved="?", threads=8)
 _SSH = Scheme(Way.RENAME, "paramiko")
 _UNKNOWN = Scheme()
 

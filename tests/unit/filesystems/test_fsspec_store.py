@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -11,11 +12,13 @@ from life_cycle import ROWS, assert_exactly_once, make_sink, run_to_the_end
 from plain_file_systems import CopyingFileSystem, register
 
 import partfile as pf
+from partfile.filesystems import fsspec_schemes
 from partfile.filesystems.contract_base import files_in, new_part, write_part
 from partfile.filesystems.errors import AlreadyExists, CommitConflict, ConfigError, OutcomeUnknown, PartMissing
 from partfile.filesystems.faults import ActAt, FailAt, Recorder, intercept
 from partfile.filesystems.fsspec import FsspecStore
 from partfile.filesystems.fsspec_calls import FsspecCalls
+from partfile.filesystems.fsspec_schemes import scheme_named
 from partfile.filesystems.fsspec_url import FsspecUrl
 from partfile.filesystems.opening import check_options, is_same_place, open_store, path_inside
 from partfile.recovery.opening import open_for_reading
@@ -277,6 +280,17 @@ def test_a_plain_sink_writes_to_dir_and_is_read_as_local_files(tmp_path: Path) -
     for rows in (5, ROWS):
         run_to_the_end(make_sink(url, open_store=open_store), rows)
     assert_exactly_once(tmp_path)
+
+
+def test_a_name_that_a_client_would_cut_is_refused(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two buckets must not become one; other file systems take the same name."""
+    with FsspecStore(memory) as store:
+        store.create_file("a?b", b"")
+    assert scheme_named("abfss").reserved == "?"
+    limited = replace(scheme_named("memory"), reserved="?")
+    monkeypatch.setitem(fsspec_schemes._KNOWN, "memory", limited)
+    with FsspecStore(memory) as store, pytest.raises(ConfigError, match="drops"):
+        store.create_file("a?b", b"")
 
 
 def test_places_are_compared_however_they_are_written() -> None:
