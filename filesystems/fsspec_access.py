@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _CHUNK_BYTES = 8 << 20
+_ATTEMPTS = 5
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
@@ -177,13 +178,15 @@ class FsspecAccess:
             return call(self._checked(path))
 
     def _write(self, path: str, call: Callable[[str], None]) -> None:
-        try:
-            self._change("write", path, call)
-        except NotFound:
-            if not self.scheme.has_directories:
-                raise
-            self._change("make the directory of", path, lambda full: self._calls.make_directories(_parent(full)))
-            self._change("write", path, call)
+        for _ in range(_ATTEMPTS if self.scheme.has_directories else 0):
+            try:
+                self._change("write", path, call)
+            except NotFound:
+                # Its directory is missing; somebody may delete it again before there is anything in it.
+                self._change("make the directory of", path, lambda full: self._calls.make_directories(_parent(full)))
+            else:
+                return
+        self._change("write", path, call)
 
     def _checked(self, path: str) -> str:
         check_relative_path(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from plain_file_systems import CopyingFileSystem, register
 
 import partfile as pf
 from partfile.filesystems import fsspec_schemes
-from partfile.filesystems.contract_base import files_in, new_part, write_part
+from partfile.filesystems.contract_base import files_in, neighbour, new_part, write_part
 from partfile.filesystems.errors import AlreadyExists, CommitConflict, ConfigError, OutcomeUnknown, PartMissing
-from partfile.filesystems.faults import ActAt, FailAt, Recorder, intercept
+from partfile.filesystems.faults import ActAt, CrashAt, FailAt, Recorder, SimulatedCrash, intercept
 from partfile.filesystems.fsspec import FsspecStore
 from partfile.filesystems.fsspec_calls import FsspecCalls
 from partfile.filesystems.fsspec_schemes import scheme_named
@@ -118,6 +119,40 @@ def test_what_a_client_says_of_a_failure_is_not_passed_on(memory: str) -> None:
         assert "hunter2" not in str(raised.value)
 
 
+def test_a_forked_child_makes_a_client_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection or an event loop of the parent is of no use to it."""
+
+    class Noting(CopyingFileSystem):  # type: ignore[misc]
+        protocol = "noting"
+
+        def __init__(self, **options: object) -> None:
+            with (tmp_path / "made").open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            super().__init__(**options)
+
+    register(monkeypatch)
+    fsspec.register_implementation("noting", Noting, clobber=True)
+    with FsspecStore(f"noting:/{tmp_path}") as store:
+        for _ in range(2):
+            store.create_file(f"{tmp_path.name}.{_}", b"")
+        with neighbour(lambda: store, lambda other: other.list_names("")) as names:
+            assert f"{tmp_path.name}.1" in names
+    made = (tmp_path / "made").read_text().splitlines()
+    assert made[0] == str(os.getpid())
+    assert len(set(made)) == len(made) == 2
+
+
+def test_a_directory_that_another_deletes_while_it_is_still_empty_is_made_again(tmp_path: Path) -> None:
+    """Two who probe one base at the same time tidy up after each other."""
+    made = ActAt(1, (tmp_path / "a").rmdir, "after", only={"make_directories"})
+    url = f"dir::file://{tmp_path}"
+    with FsspecStore(url) as store:
+        assert store.capabilities.no_replace
+    with intercepted(url, made) as store:
+        store.create_file("a/b", DATA)
+        assert store.read_file("a/b", 99) == DATA
+
+
 @pytest.mark.parametrize("scheme", ["dir::file:/", "memory:"])
 def test_a_server_is_asked_once_a_process_whether_it_refuses_a_name(scheme: str, tmp_path: Path) -> None:
     """The second store asks nothing, and the probe leaves nothing."""
@@ -190,6 +225,19 @@ def test_a_publication_whose_reply_is_lost_is_recognised(
             with pytest.raises(OutcomeUnknown):
                 store.publish(handle, "auto")
             store.publish(handle, "auto")
+        assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
+
+
+def test_a_staged_name_that_a_crash_has_left_of_a_finished_file_goes(tmp_path: Path) -> None:
+    """Two names of one file: the next publication drops the staged one."""
+    url = f"dir::file://{tmp_path}"
+    with FsspecStore(url) as store:
+        assert store.capabilities.no_replace
+        handle = write_part(store, DATA, state="pending")
+        with intercepted(url, CrashAt(1, only={"remove"})) as dying, pytest.raises(SimulatedCrash):
+            dying.publish(handle, "auto")
+        assert len(files_in(store)) == 2
+        store.publish(handle, "auto")
         assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
 
 
