@@ -132,13 +132,25 @@ class CommitContract(ContractBase):
         assert files_and_part(store, handle) == before
         assert store.read_file(handle.path_of(handle.name), 99) == foreign
 
+    def test_where_publishing_can_replace_a_look_goes_before(self, store: Store) -> None:
+        """The weaker guarantee: only what appears between the look and the publishing could be replaced."""
+        if store.capabilities.no_replace:
+            pytest.skip("the store claims no_replace")
+        handle = write_part(store, DATA, state="pending")
+        store.create_file(handle.path_of(handle.name), TAIL)
+        for commit in (store.publish, store.settle):
+            with pytest.raises(CommitConflict):
+                commit(handle, "auto")
+        assert store.read_file(handle.path_of(handle.name), 99) == TAIL
+
     def test_a_finished_file_of_the_valid_length_counts_as_published(self, store: Store) -> None:
         """Another coordinator's copy is accepted, and a staged file that is another one is left to the cleaner."""
         needs(store, "staged_files")
         handle = write_part(store, DATA, state="pending")
         store.create_file(handle.path_of(handle.name), DATA)
         store.publish(handle, "auto")
-        assert files_in(store) == {handle.path_of(handle.name): len(DATA), handle.path_of(handle.pending): len(DATA)}
+        expected = {handle.path_of(handle.name): len(DATA), handle.path_of(handle.pending): len(DATA)}
+        assert files_and_part(store, handle) == expected
 
     def test_a_finished_file_that_is_not_ours_is_a_conflict_whatever_its_length(self, store: Store) -> None:
         """Where nothing is ever copied, a file of the valid length under the final name is still somebody else's."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.fsspec_url import FsspecUrl, is_of_fsspec
 from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS, HdfsOptions
 from partfile.filesystems.hdfs_setup import check_setup, default_file_system
 from partfile.filesystems.hdfs_url import HdfsUrl
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import Cut, Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
-_SUPPORTED = "a plain path, file://, hdfs:// or s3://"
+_SUPPORTED = "a plain path, file://, hdfs://, s3:// or what fsspec can write to"
 _INSTEAD = {
     "viewfs": "A view is resolved by its clients alone; name the cluster behind it: hdfs://name-service/path.",
     "webhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
@@ -36,9 +37,9 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
 
     Args:
         url: A plain path, taken literally and relative to the working directory; a ``file:`` URL, which is
-            percent-decoded and must be absolute; or an ``hdfs:`` or ``s3:`` URL, which is literal.
+            percent-decoded and must be absolute; or an ``hdfs:`` or ``s3:`` URL, or one of fsspec's, which is literal.
         storage_options: What the store's client needs; none for local files, for others see
-            ``HdfsOptions`` and ``S3Options``.
+            ``HdfsOptions`` and ``S3Options``, or the client of fsspec.
         create_base: Make the base directory and what is missing above it with the first file; False for reading, which
             needs one that is there.
 
@@ -54,6 +55,10 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
         return _open_hdfs(url, storage_options, create_base=create_base)
     if _is_s3(url):
         return _open_s3(url, storage_options, create_base=create_base)
+    if is_of_fsspec(url):
+        from partfile.filesystems.fsspec import FsspecStore  # noqa: PLC0415 - only who opens such a URL needs it.
+
+        return FsspecStore(url, storage_options, create_base=create_base)
     path = local_path(url)
     _check_local(storage_options)
     return LocalStore(path, create_base=create_base)
@@ -95,6 +100,8 @@ def check_url(url: str) -> None:
         HdfsUrl.of(url)
     elif _is_s3(url):
         S3Url.of(url)
+    elif is_of_fsspec(url):
+        FsspecUrl.of(url)
     else:
         local_path(url)
 
@@ -110,6 +117,10 @@ def check_options(url: str, storage_options: Mapping[str, object], cut: Cut) -> 
     elif _is_s3(url):
         S3Url.of(url)
         S3Options.of(storage_options)
+    elif is_of_fsspec(url):
+        from partfile.filesystems.fsspec_calls import check_client  # noqa: PLC0415 - as above.
+
+        check_client(FsspecUrl.of(url), storage_options)
     else:
         local_path(url)
         _check_local(storage_options)
@@ -206,7 +217,17 @@ class _Place(NamedTuple):
         if _is_s3(url):
             place = S3Url.of(url)
             return cls(f"s3://{place.bucket}", PurePosixPath("/", place.prefix))
+        if is_of_fsspec(url):
+            other = FsspecUrl.of(url)
+            if other.scheme != "dir":
+                return cls(other.file_system, PurePosixPath("/", other.place))
+            return cls("file", PurePosixPath(os.path.realpath(other.path)))
         return cls("file", PurePosixPath(os.path.realpath(local_path(url))))
+
+
+def is_of_one_process(url: str) -> bool:
+    """Whether nothing but the process that writes there can see it."""
+    return _scheme_of(url) == "memory"
 
 
 def _is_hdfs(url: str) -> bool:

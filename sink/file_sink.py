@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.opening import is_of_one_process
 from partfile.sink.local import LocalSink
 from partfile.sink.settings import make_settings
 
@@ -24,7 +26,7 @@ class FileSink:
     """A transactional sink: every row of the stream ends up in exactly one finished part file, whatever crashes.
 
     Args:
-        base: Where finished files go: a local path, a ``file://`` or an ``hdfs://`` URL.
+        base: Where finished files go: a local path, or a URL of a store.
         uid: Stable name of the sink. Its checkpoints live in ``{base}/_partfile/{uid}`` unless ``checkpoint_dir`` says
             otherwise; two queries must not share one.
         format: ``text``, ``json``, ``csv`` or ``parquet``, or a Format of your own.
@@ -131,6 +133,12 @@ class FileSink:
 
     def _spark_stream(self) -> Any:
         if self._stream is None:
+            for url in (self.settings.base, self.settings.checkpoint_url):
+                if is_of_one_process(url):
+                    raise ConfigError(
+                        f"{url!r} is the memory of this process, and Spark's tasks are other processes",
+                        hint="Write to a file system that they share; local() can use memory.",
+                    )
             from partfile.sink.spark.stream import SparkStream  # noqa: PLC0415 - importing partfile needs no Spark
 
             self._stream = SparkStream(self.settings)

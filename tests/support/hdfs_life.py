@@ -53,7 +53,7 @@ class _KillBeforeTheLink:
 
 
 def _sink(url: str, http_address: str, cut: Cut, interceptor: Interceptor | None, **options: Any) -> FileSink:
-    return make_sink(url, open_store=opener(http_address, interceptor), cut=cut, **options)  # type: ignore[arg-type]
+    return make_sink(url, open_store=opener(http_address, interceptor), cut=cut, **options)
 
 
 def seed(url: str, http_address: str, cut: Cut) -> None:

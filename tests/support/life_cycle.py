@@ -52,7 +52,7 @@ def batch(first: int, count: int) -> pa.RecordBatch:
     )
 
 
-def make_sink(base: Path, *, interceptor: Any = None, **options: Any) -> FileSink:
+def make_sink(base: Path | str, *, interceptor: Any = None, **options: Any) -> FileSink:
     def opener(url: str, _options: Any) -> Any:
         return LocalStore(url, calls=intercept(PosixCalls(), interceptor) if interceptor is not None else None)
 

@@ -1,0 +1,136 @@
+"""One part that is being written on a file system of fsspec: on local disk until it is persisted, then sent whole."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.errors import AlreadyExists, NotApplied
+from partfile.filesystems.fsspec_staging import FsspecStaging
+from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.part_names import with_fresh_token
+
+if TYPE_CHECKING:
+    from partfile.filesystems.fsspec_access import FsspecAccess
+    from partfile.filesystems.port import PartHandle
+
+_MEMORY_BYTES = 8 << 20
+"""What a part keeps in memory before it goes to the local disk."""
+
+
+def create_part(access: FsspecAccess, handle: PartHandle) -> FsspecPartStream:
+    """Begin a part; see ``PartStore.create``. Asks nothing: the token in its name makes it nobody else's."""
+    path = handle.path_of(handle.in_progress)
+    if handle.staging:
+        raise AlreadyExists(f"part {path!r} has been created already", path=path)
+    if handle.valid_length:
+        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=path)
+    return FsspecPartStream(access, handle)
+
+
+class FsspecPartStream:
+    """An open part.
+
+    A staged file is never written to again. So a part that goes on after a persist is sent once more, under a staged
+    name of its own, with all its bytes; a sink rolls instead.
+
+    Args:
+        access: The store's files.
+        handle: The part, as created.
+    """
+
+    def __init__(self, access: FsspecAccess, handle: PartHandle) -> None:
+        self._access = access
+        self._path = handle.path_of(handle.name)
+        self._handle = handle
+        self._staging: FsspecStaging | None = None
+        self._spool = SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115 - closed with the stream.
+        self._position = 0
+        self._crc32 = 0
+        self._process = os.getpid()
+        self._is_closed = False
+        self._failure = ""
+
+    @property
+    def handle(self) -> PartHandle:
+        """The part at the length of the last persist."""
+        return self._handle
+
+    @property
+    def position(self) -> int:
+        """Bytes handed over so far, durable or not."""
+        return self._position
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of ``data``. A failure poisons the stream."""
+        self._check_usable()
+        self._failure = "a write failed"
+        view = memoryview(data).cast("B")
+        try:
+            self._spool.seek(0, os.SEEK_END)
+            self._spool.write(view)
+        except OSError as error:
+            raise NotApplied(
+                f"part {self._path!r} does not fit on the local disk: {error}",
+                hint="Free space in the directory for temporary files, or set TMPDIR.",
+                path=self._path,
+            ) from error
+        self._crc32 = zlib.crc32(view, self._crc32)
+        self._position += view.nbytes
+        self._failure = ""
+
+    def persist(self) -> PartHandle:
+        """Send the part, unless that is done. A failure poisons the stream."""
+        self._check_usable()
+        if self._staging is None or self._position != self._handle.valid_length:
+            self._send(self._handle.in_progress)
+        return self._handle
+
+    def close_for_commit(self) -> PartHandle:
+        """Persist and end. The staged file of an earlier persist stays under its name, for no task ever opens one."""
+        self._check_usable()
+        if self._staging is None:
+            self._send(self._handle.pending)
+        elif self._position != self._handle.valid_length:
+            self._send(self._handle.in_progress)
+        else:
+            self.verify()
+        self._release()
+        return self._handle
+
+    def verify(self) -> None:
+        """Check that the staged file is still there."""
+        self._check_usable()
+        if self._staging is not None and self._access.info(self._handle.path_of(self._staging.file)) is None:
+            raise part_refused(self._handle, "its staged file is gone")
+
+    def close(self) -> None:
+        """Let go of what was not persisted."""
+        if not self._is_closed and os.getpid() == self._process:
+            self._release()
+
+    def _send(self, name: str) -> None:
+        self._failure = "persisting it failed"
+        handle, spent = self._handle, tuple[str, ...]()
+        if self._staging is not None:
+            handle = with_fresh_token(handle)
+            name = handle.in_progress
+            spent = (*self._staging.spent, self._staging.file)
+        self._access.upload(handle.path_of(name), self._spool)
+        self._staging = FsspecStaging(file=name, crc32=self._crc32, spent=spent)
+        self._handle = self._staging.added_to(handle, self._position)
+        self._failure = ""
+
+    def _release(self) -> None:
+        self._is_closed = True
+        self._spool.close()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._process:
+            raise part_of_another_process(self._path, self._process, os.getpid())
+        if self._failure:
+            raise part_lost(self._path, self._failure)
+        if self._is_closed:
+            raise NotApplied(f"part {self._path!r} is closed", path=self._path)

@@ -1,0 +1,58 @@
+"""Two file systems of which nobody knows what holds, over local files: one copies, the other renames and replaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from partfile.filesystems import fsspec_schemes
+from partfile.filesystems.fsspec_schemes import Scheme, Way
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class CopyingFileSystem(LocalFileSystem):  # type: ignore[misc]
+    """A scheme that is in no table."""
+
+    protocol = "copying"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        """The path in a URL, or a path as it is."""
+        return "/" + path.partition("://")[2].strip("/") if "://" in path else path
+
+
+class RenamingFileSystem(CopyingFileSystem):
+    """Like SFTP: a rename replaces, and nothing is copied."""
+
+    protocol = "renaming"
+
+    def mv(self, old: str, new: str) -> None:
+        """Replaces what has the name."""
+        Path(old).replace(new)
+
+    def cp_file(self, *_arguments: Any, **_keywords: Any) -> None:
+        """As on a server that cannot."""
+        raise NotImplementedError
+
+
+class CopylessFileSystem(CopyingFileSystem):
+    """A scheme that is in no table, and cannot copy."""
+
+    protocol = "copyless"
+
+    def cp_file(self, *_arguments: Any, **_keywords: Any) -> None:
+        """As on a server that cannot."""
+        raise NotImplementedError
+
+
+def register(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make them known to fsspec, and the renaming one to the table."""
+    for kind in (CopyingFileSystem, RenamingFileSystem, CopylessFileSystem):
+        fsspec.register_implementation(kind.protocol, kind, clobber=True)
+    known = {**fsspec_schemes._KNOWN, "renaming": Scheme(Way.RENAME)}
+    monkeypatch.setattr(fsspec_schemes, "_KNOWN", known)
