@@ -8,8 +8,9 @@ import threading
 class BufferBudget:
     """Bytes that all streams of a store hold, against what they may.
 
-    Who is over an even share while all together hold too much has to let go of what he holds, so that together they
-    never hold more than twice as much as they may. Thread safe.
+    What is on its way to S3 counts until S3 has it. Who is over an even share while all together hold too much has to
+    let go of what he holds, and to wait until it has gone, so that together they never hold more than twice as much as
+    they may, besides the upload part that is being made of what each thread writes. Thread safe.
 
     Args:
         max_bytes: How many bytes all may hold.
@@ -27,7 +28,7 @@ class BufferBudget:
             self._streams += 1
 
     def leave(self, held_bytes: int) -> None:
-        """A stream that holds so many bytes gives them and its share back."""
+        """A stream that holds so many bytes, besides those on their way, gives them and its share back."""
         with self._lock:
             self._streams -= 1
             self._held_bytes -= held_bytes

@@ -1,8 +1,11 @@
 """Claims: who may extend a part on S3, where nothing can be leased.
 
-Each version of a part that was given out names a claim, which is won once, for good, by creating an object. So of all
-who ever hold that version (two attempts with number 0, a zombie, a rival) one extends it, and every number of an upload
-part beyond those of the version is that one's alone.
+Each version of a part that was given out names a claim, which is won by creating an object. It is won once as long as
+the part is not finished. So of all who hold that version (two attempts with number 0, a zombie, a rival) one extends
+it, and of all writers that one alone has the numbers of upload parts beyond those of the version.
+
+Claims are deleted with what else a finished part has left, and then can be won again. That harms no file: the upload is
+gone, the final name is taken by the part itself, and what the winner writes no checkpoint that counts can name.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def win_claim(access: S3Access, handle: PartHandle, number: int) -> bool:
-    """Claim the right to extend a part from the version that names this claim; False if somebody has it already.
+    """Claim the right to extend a part from the version that names this claim; False if somebody has it.
 
     Args:
         access: The store's objects.

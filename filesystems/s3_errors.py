@@ -40,6 +40,8 @@ class Verdict(Enum):
     """These credentials may not."""
     NO_BUCKET = auto()
     """There is no such S3 bucket, at this moment or at all."""
+    INVALID_PARTS = auto()
+    """The upload parts that a completion names are not what the server has, or make no file."""
     REFUSED = auto()
     """The server will never do this."""
     MISCONFIGURED = auto()
@@ -55,6 +57,9 @@ _CODES = {
     "NoSuchKey": Verdict.MISSING,
     "NoSuchUpload": Verdict.MISSING,
     "NoSuchLifecycleConfiguration": Verdict.MISSING,
+    "InvalidPart": Verdict.INVALID_PARTS,
+    "InvalidPartOrder": Verdict.INVALID_PARTS,
+    "EntityTooSmall": Verdict.INVALID_PARTS,
     "PreconditionFailed": Verdict.TAKEN,
     "ConditionalRequestConflict": Verdict.CONFLICT,
     "OperationAborted": Verdict.CONFLICT,
@@ -132,6 +137,7 @@ _MEANINGS = {
     Verdict.UNANSWERED: _Meaning(OutcomeUnknown, "Look at server and network, or raise call_timeout_s."),
     Verdict.DENIED: _Meaning(NotApplied, "Check the credentials, the policy and this host's clock; see docs/S3.md."),
     Verdict.NO_BUCKET: _Meaning(NotApplied, "Create the S3 bucket, or check URL, region and endpoint_url."),
+    Verdict.INVALID_PARTS: _Meaning(NotApplied, "Others write to the same upload; find out who."),
     Verdict.REFUSED: _Meaning(NotApplied, ""),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, region, endpoint_url and storage_options."),
     Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at server and network; then do it again."),

@@ -14,26 +14,16 @@ from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import NotFound, PartMissing, SnapshotCorrupt
 from partfile.filesystems.part_errors import part_conflict, part_missing
 from partfile.filesystems.s3_claims import win_claim
+from partfile.filesystems.s3_completion import complete_part
 from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict
-from partfile.filesystems.s3_sides import read_sides
-from partfile.filesystems.s3_staging import (
-    PART_METADATA,
-    TAIL_NUMBER,
-    Piece,
-    S3Staging,
-    claim_path,
-    part_id,
-    side_path,
-    staged_paths,
-)
+from partfile.filesystems.s3_probe import learn_leaving_out
+from partfile.filesystems.s3_sides import committed_bytes
+from partfile.filesystems.s3_staging import PART_METADATA, S3Staging, claim_path, part_id, side_path, staged_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from partfile.filesystems.port import PartHandle
     from partfile.filesystems.s3_access import S3Access
     from partfile.filesystems.s3_garbage import Garbage
-    from partfile.filesystems.s3_staging import SideObject
 
 _GONE = "its upload is gone, and no finished file is there"
 _LIFECYCLE = "Perhaps a lifecycle rule of the S3 bucket aborted the upload; see docs/S3.md."
@@ -66,7 +56,7 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
             if staging.upload is None:
                 _put(access, handle, staging)
             else:
-                _complete(access, handle, staging, staging.upload)
+                complete_part(access, handle, staging, staging.upload)
         except PartMissing:
             # Its staged objects go when it is finished.
             if not _is_finished(access, handle):
@@ -79,6 +69,20 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
                 raise failure.as_error("publish", access.shown(_path(handle)), reads=False) from failure
         garbage.add(staged_paths(handle, staging))
         return
+
+
+def part_goes_back(access: S3Access, handle: PartHandle) -> bool:
+    """Whether a part can be published as this handle has it; see ``PartStore.goes_back``."""
+    staging = S3Staging.of(handle)
+    if staging is None or staging.upload is None:
+        return staging is not None
+    try:
+        received = access.received_pieces(_path(handle), staging.upload)
+    except NotFound:
+        return False
+    # What later versions have sent cannot be taken back; the last number that is named replaces what was sent under it.
+    end = staging.next_number + len(staging.tail)
+    return all(piece.number < end for piece in received) or learn_leaving_out(access)
 
 
 def discard_part(access: S3Access, handle: PartHandle) -> bool:
@@ -133,54 +137,8 @@ def _is_finished(access: S3Access, handle: PartHandle) -> bool:
 
 
 def _put(access: S3Access, handle: PartHandle, staging: S3Staging) -> None:
-    data = _bytes_of(access, handle, staging.sides)
+    data = committed_bytes(access, handle, staging.sides)
     access.put_finished_once(_path(handle), data, {PART_METADATA: part_id(handle)})
-
-
-def _complete(access: S3Access, handle: PartHandle, staging: S3Staging, upload: str) -> None:
-    pieces = [*staging.pieces, *_send_sides(access, handle, staging, upload)]
-    try:
-        access.complete_upload_once(_path(handle), upload, pieces)
-    except S3Failure as failure:
-        as_received = _as_received(access, handle, upload, pieces) if failure.verdict is Verdict.REFUSED else pieces
-        if as_received == pieces:
-            raise
-        access.complete_upload_once(_path(handle), upload, as_received)
-
-
-def _send_sides(access: S3Access, handle: PartHandle, staging: S3Staging, upload: str) -> Iterator[Piece]:
-    """Send what is in side objects as the last upload parts."""
-    # Where all that was sent has to be named, a writer may have begun to move the same bytes under these numbers.
-    # Else one number that no writer uses, and behind all of theirs.
-    groups = staging.grouped_sides if staging.names_all else [staging.sides] if staging.sides else []
-    for number, sides in enumerate(groups, start=staging.next_number if staging.names_all else TAIL_NUMBER):
-        data = _bytes_of(access, handle, sides)
-        crc32 = staging.checksum_of(data, sends_checksums=access.options.sends_checksums)
-        etag = access.upload_part_once(_path(handle), upload, number, data, crc32)
-        yield Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
-
-
-def _as_received(access: S3Access, handle: PartHandle, upload: str, pieces: list[Piece]) -> list[Piece]:
-    """The same upload parts under the ETags that the server has for them; unchanged if any is another one.
-
-    Where ETags are not made of the bytes alone (SSE-KMS), a request that arrives after its repetition was acknowledged
-    changes the ETag and nothing else: the number is one writer's, and he has sent the same bytes under it.
-    """
-    received = {piece.number: piece for piece in access.received_pieces(_path(handle), upload)}
-    found = []
-    for piece in pieces:
-        there = received.get(piece.number)
-        if there is None or not piece.is_same(there.etag, there.size_bytes, there.crc32):
-            return pieces
-        found.append(piece.model_copy(update={"etag": there.etag}))
-    return found
-
-
-def _bytes_of(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
-    try:
-        return read_sides(access, handle, sides)
-    except NotFound as error:
-        raise part_missing(handle, error.message) from error
 
 
 def _check_hope(access: S3Access, handle: PartHandle, staging: S3Staging, failure: S3Failure) -> None:
@@ -192,5 +150,3 @@ def _check_hope(access: S3Access, handle: PartHandle, staging: S3Staging, failur
         # Completed by somebody else between the two looks, it is finished.
         if not is_open and not _is_finished(access, handle):
             raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}") from failure
-    if failure.verdict is Verdict.REFUSED and not staging.sides:
-        raise part_missing(handle, f"S3 does not make a file of its upload parts: {failure.text}") from failure

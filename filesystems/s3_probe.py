@@ -107,7 +107,7 @@ def _left_out(access: S3Access) -> bool:
         except S3Failure as failure:
             with suppress(PartfileError):
                 access.abort_upload(path, upload)
-            if failure.verdict is not Verdict.REFUSED:
+            if failure.verdict is not Verdict.INVALID_PARTS:
                 raise
             return False
     return True

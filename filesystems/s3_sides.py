@@ -37,6 +37,14 @@ def read_sides(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]
     return b"".join(this_process().pool.map(lambda side: _read(access, handle, side), sides))
 
 
+def committed_bytes(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
+    """The same for who publishes a part, for whom a side object that is not there is lost; raises PartMissing."""
+    try:
+        return read_sides(access, handle, sides)
+    except NotFound as error:
+        raise part_missing(handle, error.message) from error
+
+
 def _read(access: S3Access, handle: PartHandle, side: SideObject) -> bytes:
     path = side_path(side.name)
     try:

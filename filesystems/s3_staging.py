@@ -22,8 +22,8 @@ CLAIM_DIRECTORY = f"{STATE_DIRECTORY}/_claims"
 PART_METADATA = "partfile-part"
 """Name of the object metadata that says which part a finished file is."""
 
-TAIL_NUMBER = 10_000
-"""The highest number of an upload part that S3 takes; only who publishes uses it."""
+HIGHEST_NUMBER = 10_000
+"""The highest number of an upload part that S3 takes. Writers leave it to who publishes."""
 MOST_PIECES = 9_000
 """A part with so many upload parts is not extended any more, so that those of one more batch find numbers."""
 MOST_SIDES = 1_000
@@ -36,23 +36,23 @@ _NAME = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{32}")
 class Piece(Persisted):
     """One upload part that the server has acknowledged."""
 
-    number: Annotated[int, Field(ge=1, le=TAIL_NUMBER)]
+    number: Annotated[int, Field(ge=1, le=HIGHEST_NUMBER)]
     etag: str
     size_bytes: Annotated[int, Field(ge=0)]
     crc32: Annotated[int | None, Field(ge=0)] = None
     """None where checksums are not sent."""
 
-    def is_same(self, etag: str, size_bytes: int, crc32: int | None) -> bool:
+    def is_same(self, etag: str, size_bytes: int, crc32: int | None, *, is_contested: bool) -> bool:
         """Whether what the server has under this number are the same bytes, though its ETag may differ.
 
         Args:
             etag: Of what it has.
             size_bytes: Likewise.
             crc32: Likewise; None where it does not say.
+            is_contested: Whether others may have sent other bytes under the number, so that length alone says nothing.
         """
         is_told = self.crc32 is not None and crc32 is not None
-        if self.number == TAIL_NUMBER and not is_told:
-            # A number that every coordinator uses.
+        if is_contested and not is_told:
             return etag == self.etag
         return size_bytes == self.size_bytes and (not is_told or crc32 == self.crc32)
 
@@ -69,7 +69,7 @@ class S3Staging(Persisted):
     """The bytes of a part in their order: those in the upload, then those in side objects."""
 
     claims: Annotated[int, Field(ge=0)] = 0
-    """Number of the claim that who extends the part has to win. Each is won once, for good."""
+    """Number of the claim that who extends the part has to win. Each is won once while the part is not finished."""
     closed: bool = False
     """Nobody extends it any more."""
     upload: str | None = None
@@ -146,6 +146,14 @@ class S3Staging(Persisted):
                 groups.append(group)
                 group = ()
         return [*groups, group] if group else groups
+
+    @property
+    def tail(self) -> list[tuple[SideObject, ...]]:
+        """The side objects as who publishes sends them, an upload part each, from ``next_number`` on."""
+        # Where all that was sent has to be named, a writer may have begun to move the same bytes under these numbers.
+        if self.names_all:
+            return self.grouped_sides
+        return [self.sides] if self.sides else []
 
     @property
     def why_full(self) -> str:

@@ -11,7 +11,7 @@ from partfile.filesystems.s3_claims import win_claim
 from partfile.filesystems.s3_options import LEAST_PIECE_BYTES
 from partfile.filesystems.s3_probe import learn_leaving_out
 from partfile.filesystems.s3_sides import read_sides, write_side
-from partfile.filesystems.s3_staging import PART_METADATA, TAIL_NUMBER, S3Staging, group_bytes, part_id, piece_bytes
+from partfile.filesystems.s3_staging import HIGHEST_NUMBER, PART_METADATA, S3Staging, group_bytes, part_id, piece_bytes
 from partfile.filesystems.s3_upload import PieceSender
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ class S3PartStream:
                 self._send(whole)
             elif len(self._buffer) >= whole:
                 self._store_beside()
-        if self._budget.must_let_go(len(self._buffer)):
-            self._store_rest()
+        self._let_go()
         self._failure = ""
 
     def persist(self) -> PartHandle:
@@ -152,7 +151,7 @@ class S3PartStream:
         return self._handle
 
     def verify(self) -> None:
-        """Nothing can take the part away: what S3 has acknowledged stays, and its claims are won for good."""
+        """Nothing can take the part away: what S3 has acknowledged stays, and its claims until it is finished."""
         self._check_usable()
 
     def close(self) -> None:
@@ -176,6 +175,15 @@ class S3PartStream:
         self._buffer += data
         self._budget.change(len(data))
 
+    def _let_go(self) -> None:
+        """Hold little in memory while the parts of the store together hold too much."""
+        if self._sender is not None and self._budget.must_let_go(self._sender.under_way_bytes + len(self._buffer)):
+            self._sender.let_go()
+        if self._budget.must_let_go(len(self._buffer)):
+            self._store_rest()
+            if self._sender is not None:
+                self._sender.let_go()
+
     def _drop(self, count: int, *, after: bytes = b"") -> bytes:
         """Let go of the first bytes, and return them behind others."""
         self._budget.change(-count)
@@ -198,6 +206,7 @@ class S3PartStream:
         self._claim()
         if self._staging.names_all:
             self._move_committed()
+            self._begin_upload_of_much()
         side = write_side(self._access, self._handle, bytes(self._buffer))
         self._staging = self._staging.with_side(side)
         self._drop(len(self._buffer))
@@ -225,13 +234,15 @@ class S3PartStream:
             sender.send(self._number, self._read(group), self._staging)
             self._staging = self._staging.with_sides_spent(sender.upload, len(group))
             self._count_sent(size_bytes)
+
+    def _begin_upload_of_much(self) -> None:
+        """Begin an upload for who publishes, who would have to send it all in one request otherwise."""
         if self._waiting_bytes >= group_bytes(self._number) and self._staging.upload is None:
-            # So that who publishes it need not hold it in one piece.
             self._staging = self._staging.model_copy(update={"upload": self._begun_sender().upload})
 
     def _send(self, size_bytes: int) -> None:
         """Send so many of the bytes that wait as one upload part, those in side objects first."""
-        if self._number >= TAIL_NUMBER:
+        if self._number >= HIGHEST_NUMBER:
             raise NotApplied(f"part {self._path!r} has all the upload parts that S3 takes", hint="Roll parts earlier.")
         self._claim()
         sender = self._begun_sender()
@@ -256,7 +267,7 @@ class S3PartStream:
             upload = self._staging.upload or self._access.create_upload(
                 self._path, {PART_METADATA: part_id(self._handle)}
             )
-            self._sender = PieceSender(self._access, self._path, upload)
+            self._sender = PieceSender(self._access, self._path, upload, self._budget)
         return self._sender
 
     def _with_sent(self) -> S3Staging:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from s3_life import MIB
-from s3_part_support import staging_of, watched
+from s3_part_support import finished_size, staging_of, watched
 
 from partfile.filesystems.contract_base import new_part
 from partfile.filesystems.errors import LeaseUnavailable
@@ -122,6 +122,25 @@ def test_bytes_are_written_twice_at_most(s3_base: str, s3_options: S3Options, rn
             store.publish(stream.close_for_commit(), "auto")
         sent = sum(len(one) for call in recorder.calls for one in call.arguments if isinstance(one, bytes))
         assert sent <= 2 * 8 * batch_bytes + 100
+
+
+def test_a_large_part_is_published_in_several_pieces(s3_base: str, s3_options: S3Options) -> None:
+    """Also where bytes go beside the upload, and few of them first, for lack of memory: one PUT takes 5 GiB at most."""
+    options = s3_options.model_copy(update={"max_buffered_bytes": MIB})
+    recorder = Recorder(["put_finished", "upload_part", "complete_upload"])
+    with watched(s3_base, options, recorder) as store:
+        stream = store.create(new_part())
+        stream.write(b"x")
+        stream.persist()
+        for _ in range(10):
+            stream.write(bytes(2 * MIB))
+            stream.write(b"few")
+        handle = stream.persist()
+        stream.close()
+        store.publish(handle, "auto")
+        assert finished_size(store, handle) == handle.valid_length == 20 * MIB + 31
+    assert "put_finished" not in recorder.names
+    assert max(len(data) for call in recorder.calls for data in call.arguments if isinstance(data, bytes)) < 16 * MIB
 
 
 def test_the_loser_of_a_claim_moves_nothing(store: S3Store) -> None:

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from s3_life import MIB
-from s3_part_support import finished_size, staging_of, watched, written_open
+from s3_part_support import finished_size, ruled, staging_of, watched, written_open
+from s3_rules import AwsCalls, DisabledKey, InvalidParts
 
 from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import CommitConflict, PartMissing, SnapshotCorrupt, StoreError
-from partfile.filesystems.faults import ActAt
+from partfile.filesystems.errors import CommitConflict, NotApplied, PartMissing, SnapshotCorrupt, StoreError
+from partfile.filesystems.faults import ActAt, Recorder
 from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_staging import PART_METADATA, TAIL_NUMBER, part_id
+from partfile.filesystems.s3_options import S3Options
+from partfile.filesystems.s3_staging import PART_METADATA, part_id
 from partfile.filesystems.s3_url import S3Url
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from s3_server import S3Server
 
     from partfile.filesystems.port import PartHandle
-    from partfile.filesystems.s3_options import S3Options
     from partfile.filesystems.s3_staging import Piece
 
 
@@ -42,20 +43,80 @@ def store(s3_base: str, s3_options: S3Options) -> Iterator[S3Store]:
 def test_a_part_is_published_while_who_claimed_it_goes_on(
     s3_base: str, s3_options: S3Options, rng: random.Random
 ) -> None:
-    """The tail goes under a number that no writer uses, so a zombie in the same upload cannot spoil it."""
+    """What a zombie has sent under the number of the tail is replaced, and what he sends later comes too late."""
     store = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 4.0}))
     first, second = rng.randbytes(6 * MIB), rng.randbytes(1000)
     handle = written_open(store, [first, second])
     zombie = store.resume(handle)
     zombie.write(bytes(6 * MIB))
     zombie.persist()
-    assert TAIL_NUMBER not in {piece.number for piece in staging_of(zombie.handle).pieces}
+    assert [piece.number for piece in staging_of(zombie.handle).pieces] == [1, 2]
     store.publish(handle, "auto")
     store.publish(handle, "auto")
     assert store.read_file(handle.path_of(handle.name), 1 << 30) == first + second
     zombie.write(bytes(9 * MIB))
     with pytest.raises(StoreError):
         zombie.persist()
+
+
+def test_a_zombie_replaces_the_tail_before_the_completion(
+    s3_base: str, s3_options: S3Options, store: S3Store, rng: random.Random
+) -> None:
+    """The completion names ETags, so it makes no file of his bytes; the tail is sent again."""
+    first, second = rng.randbytes(6 * MIB), rng.randbytes(1000)
+    handle = written_open(store, [first, second])
+    zombie = store.resume(handle)
+
+    def act() -> None:
+        zombie.write(bytes(6 * MIB))
+        zombie.persist()
+
+    with watched(s3_base, s3_options, ActAt(1, act, only={"complete_upload"})) as late:
+        late.publish(handle, "auto")
+    assert staging_of(zombie.handle).pieces[1].number == 2
+    assert store.read_file(handle.path_of(handle.name), 1 << 30) == first + second
+
+
+@pytest.mark.parametrize("checksum", ["when_supported", "when_required"])
+def test_aws_takes_an_upload_with_a_tail(s3_base: str, s3_options: S3Options, checksum: str) -> None:
+    """Its numbers have no gap, whoever has gone on from it, in one stream or in several."""
+    options = S3Options.model_validate({**s3_options.model_dump(), "checksum": checksum})
+    with ruled(s3_base, options, AwsCalls) as store:
+        for resumes in (False, True):
+            handle = written_open(store, [bytes(6 * MIB), b"tail"], name=f"part-{resumes}")
+            if resumes:
+                stream = store.resume(handle)
+                stream.write(bytes(6 * MIB))
+                stream.persist()
+                stream.write(b"tail")
+                handle = stream.persist()
+                stream.close()
+            assert staging_of(handle).sides
+            store.publish(handle, "auto")
+            assert finished_size(store, handle) == handle.valid_length
+
+
+@pytest.mark.parametrize("batches", [[bytes(6 * MIB)], [bytes(6 * MIB), b"tail"]], ids=len)
+def test_a_refusal_that_can_be_undone_is_no_loss(s3_base: str, s3_options: S3Options, batches: list[bytes]) -> None:
+    """As of a disabled key: nobody is told to give the part up, and it is published once the server takes it."""
+    with ruled(s3_base, s3_options, DisabledKey) as store:
+        handle = written_open(store, batches)
+        with pytest.raises(NotApplied, match="DisabledException"):
+            store.publish(handle, "auto")
+    with S3Store(s3_base, s3_options) as store:
+        store.publish(handle, "auto")
+        assert finished_size(store, handle) == handle.valid_length
+
+
+@pytest.mark.parametrize("batches", [[bytes(6 * MIB)], [bytes(6 * MIB), b"tail"]], ids=len)
+def test_what_s3_makes_no_file_of_is_missing(s3_base: str, s3_options: S3Options, batches: list[bytes]) -> None:
+    """Also with side objects: else no start could ever give the part up."""
+    recorder = Recorder(["complete_upload"])
+    with watched(s3_base, s3_options, recorder, InvalidParts) as store:
+        handle = written_open(store, batches)
+        with pytest.raises(PartMissing, match="no file"):
+            store.publish(handle, "auto")
+    assert 1 < len(recorder.names) < 10
 
 
 @pytest.mark.parametrize("size", [100, 6 * MIB])
@@ -106,9 +167,17 @@ def test_an_upload_part_that_is_another_one_is_missing(store: S3Store, change: d
     handle = written_open(store, [bytes(6 * MIB)])
     (piece,) = (one.model_copy(update={"etag": '"other"', **change}) for one in staging_of(handle).pieces)
     handle = with_pieces(handle, [piece]).at(piece.size_bytes)
-    with pytest.raises(PartMissing, match="upload parts"):
-        store.publish(handle, "auto")
+    for part in (handle, with_a_tail(store, handle)):
+        with pytest.raises(PartMissing, match="another upload part"):
+            store.publish(part, "auto")
     assert not list(store.list())
+
+
+def with_a_tail(store: S3Store, handle: PartHandle) -> PartHandle:
+    """The part with a side object as well."""
+    sides = staging_of(written_open(store, [b"tail"], name="other")).sides
+    staging = staging_of(handle).model_copy(update={"sides": sides})
+    return handle.at(handle.valid_length + 4).model_copy(update={"staging": staging.as_json()})
 
 
 def with_pieces(handle: PartHandle, pieces: list[Piece]) -> PartHandle:

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from partfile.filesystems.s3_options import S3Options
 
 
-def watched(base: str, options: S3Options, interceptor: Interceptor) -> S3Store:
+def watched(base: str, options: S3Options, interceptor: Interceptor, rules: type[S3Calls] = S3Calls) -> S3Store:
     """A store whose requests an interceptor sees."""
-    return S3Store(base, options, calls=intercept(S3Calls(S3Url.of(base).bucket, options), interceptor))
+    return S3Store(base, options, calls=intercept(rules(S3Url.of(base).bucket, options), interceptor))
+
+
+def ruled(base: str, options: S3Options, rules: type[S3Calls]) -> S3Store:
+    """A store whose server has rules of its own."""
+    return S3Store(base, options, calls=rules(S3Url.of(base).bucket, options))
 
 
 def staging_of(handle: PartHandle) -> S3Staging:

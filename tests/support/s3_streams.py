@@ -11,10 +11,8 @@ from botocore.exceptions import BotoCoreError
 from s3_store_support import store_options
 from spark_support import make_sink
 
-from partfile.filesystems.s3_staging import TAIL_NUMBER
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -78,18 +76,31 @@ def pending_uploads(server: S3Server, base: str) -> list[dict[str, Any]]:
 def published_too_soon(exchanges: Iterable[Exchange], base: str) -> list[str]:
     """The keys of objects that became visible while something was staged that no checkpoint had been written for."""
     prefix = base.removeprefix("s3://").partition("/")[2] + "/"
-    staged, too_soon = False, []
+    staged: list[tuple[str | None, int]] = []
+    vouched: dict[str | None, list[int]] = {}
+    too_soon = []
     for exchange in exchanges:
         request = exchange.request
         path = request.key.removeprefix(prefix)
-        if path.startswith("_partfile/_sides/") or request.operation == "UploadPart":
-            # Who publishes sends what is left of a part under a number of its own.
-            staged |= request.method == "PUT" and request.part_number != TAIL_NUMBER
-        elif path.endswith("/_metadata") and request.operation == "PutObject":
-            staged &= exchange.status != 200
+        if path.startswith("_partfile/_sides/") and request.method == "PUT":
+            staged.append((path.partition(".")[0], exchange.request_bytes))
+        elif request.operation == "UploadPart":
+            # Who publishes sends what is in side objects of the checkpoint.
+            if not any(_holds(lengths, exchange.request_bytes) for lengths in vouched.values()):
+                staged.append((None, exchange.request_bytes))
+        elif path.endswith("/_metadata") and request.operation == "PutObject" and exchange.status == 200:
+            for part, length in staged:
+                vouched.setdefault(part, []).append(length)
+            vouched.pop(None, None)
+            staged = []
         elif staged and is_visible(path) and request.operation in {"PutObject", "CompleteMultipartUpload"}:
             too_soon.append(path)
     return too_soon
+
+
+def _holds(lengths: Sequence[int], total: int) -> bool:
+    """Whether the last few of some side objects of one part have this length together."""
+    return any(sum(lengths[start:]) == total for start in range(len(lengths)))
 
 
 class ObjectWatcher:

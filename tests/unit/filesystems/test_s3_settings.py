@@ -12,7 +12,7 @@ from partfile.filesystems.opening import check_url, is_same_place, open_store, p
 from partfile.filesystems.s3 import S3Store
 from partfile.filesystems.s3_errors import S3Failure, Verdict, failure_of
 from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_staging import TAIL_NUMBER, Piece, S3Staging, SideObject, piece_bytes
+from partfile.filesystems.s3_staging import HIGHEST_NUMBER, Piece, S3Staging, SideObject, piece_bytes
 from partfile.filesystems.s3_url import S3Url
 
 if TYPE_CHECKING:
@@ -172,7 +172,10 @@ def test_what_is_written_carries_what_the_user_asked_for() -> None:
         (Answered("Whatever", 200), Verdict.BROKEN, OutcomeUnknown),
         (Answered("502", 502), Verdict.BROKEN, OutcomeUnknown),
         (Answered("AccessDenied", 403), Verdict.DENIED, NotApplied),
-        (Answered("InvalidPart", 400), Verdict.REFUSED, NotApplied),
+        (Answered("InvalidPart", 400), Verdict.INVALID_PARTS, NotApplied),
+        (Answered("InvalidPartOrder", 400), Verdict.INVALID_PARTS, NotApplied),
+        (Answered("EntityTooSmall", 400), Verdict.INVALID_PARTS, NotApplied),
+        (Answered("KMS.DisabledException", 400), Verdict.REFUSED, NotApplied),
         (Answered("AuthorizationHeaderMalformed", 400), Verdict.MISCONFIGURED, ConfigError),
         (ReadTimeoutError("t"), Verdict.UNANSWERED, OutcomeUnknown),
         (EndpointConnectionError("t"), Verdict.UNREACHABLE, NotApplied),
@@ -204,7 +207,7 @@ def test_upload_parts_grow_so_that_their_numbers_suffice() -> None:
     """Ten thousand of them hold more than the 5 TiB that S3 has long allowed; none is under 5 MiB."""
     assert piece_bytes(1, 0) == 5 * MIB
     assert piece_bytes(1, 8 * MIB) == 8 * MIB
-    assert sum(piece_bytes(number, 8 * MIB) for number in range(1, TAIL_NUMBER)) > 5 << 40
+    assert sum(piece_bytes(number, 8 * MIB) for number in range(1, HIGHEST_NUMBER)) > 5 << 40
 
 
 def test_side_objects_are_grouped_alike_whoever_looks() -> None:
@@ -223,21 +226,22 @@ def test_side_objects_are_grouped_alike_whoever_looks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "crc32", "there", "is_same"),
+    ("is_contested", "crc32", "there", "is_same"),
     [
-        (1, None, ("other", 10, None), True),
-        (1, 7, ("other", 10, None), True),
-        (1, 7, ("other", 10, 7), True),
-        (1, 7, ("other", 10, 8), False),
-        (1, 7, ("e", 11, 7), False),
-        (TAIL_NUMBER, None, ("other", 10, 7), False),
-        (TAIL_NUMBER, None, ("e", 10, None), True),
-        (TAIL_NUMBER, 7, ("other", 10, 7), True),
-        (TAIL_NUMBER, 7, ("other", 10, None), False),
+        (False, None, ("other", 10, None), True),
+        (False, 7, ("other", 10, None), True),
+        (False, 7, ("other", 10, 7), True),
+        (False, 7, ("other", 10, 8), False),
+        (False, 7, ("e", 11, 7), False),
+        (True, None, ("other", 10, 7), False),
+        (True, None, ("e", 10, None), True),
+        (True, 7, ("other", 10, 7), True),
+        (True, 7, ("other", 10, None), False),
     ],
 )
 def test_an_upload_part_is_known_by_number_length_and_checksum(
-    number: int, crc32: int | None, there: tuple[str, int, int | None], is_same: bool
+    is_contested: bool, crc32: int | None, there: tuple[str, int, int | None], is_same: bool
 ) -> None:
-    """The number that every coordinator uses needs a checksum, or the very ETag."""
-    assert Piece(number=number, etag="e", size_bytes=10, crc32=crc32).is_same(*there) is is_same
+    """A number under which others may have sent other bytes needs a checksum, or the very ETag."""
+    piece = Piece(number=1, etag="e", size_bytes=10, crc32=crc32)
+    assert piece.is_same(*there, is_contested=is_contested) is is_same
