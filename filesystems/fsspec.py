@@ -95,6 +95,12 @@ class FsspecStore:
         """See ``PartStore.publish``."""
         fsspec_parts.publish_part(self._access, check_handle(handle))
 
+    def goes_back(self, handle: PartHandle) -> bool:
+        """See ``PartStore.goes_back``."""
+        check_handle(handle)
+        # Since it has one length.
+        return True
+
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
         return fsspec_parts.discard_part(self._access, check_handle(handle))

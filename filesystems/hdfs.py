@@ -91,6 +91,12 @@ class HdfsStore:
         """See ``PartStore.publish``."""
         hdfs_parts.publish_part(self._access, check_handle(handle), cut)
 
+    def goes_back(self, handle: PartHandle) -> bool:
+        """See ``PartStore.goes_back``."""
+        check_handle(handle)
+        # Since it is cut or copied.
+        return True
+
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
         return hdfs_parts.discard_part(self._access, check_handle(handle))

@@ -76,6 +76,12 @@ class LocalStore:
         """See ``PartStore.publish``."""
         local_parts.publish_part(self._tree, check_handle(handle), cut)
 
+    def goes_back(self, handle: PartHandle) -> bool:
+        """See ``PartStore.goes_back``."""
+        check_handle(handle)
+        # Since it is cut.
+        return True
+
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
         return local_parts.discard_part(self._tree, check_handle(handle))

@@ -264,6 +264,13 @@ class PartStore(Protocol):
             CommitConflict: The final name is taken by something of another length.
         """
 
+    def goes_back(self, handle: PartHandle) -> bool:
+        """Whether a part that is not finished can be published at this older length, whatever was added to it since.
+
+        Asks, and changes nothing. Always True where it can be cut or copied; where a staged part is no file it is False
+        as well for one that is seen to be gone.
+        """
+
     def discard(self, handle: PartHandle) -> bool:
         """Delete the staged names of a part after taking its lease; for the cleaner alone (S6).
 

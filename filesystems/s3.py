@@ -103,6 +103,10 @@ class S3Store:
         """See ``PartStore.publish``."""
         s3_parts.publish_part(self._access, self._garbage, check_handle(handle))
 
+    def goes_back(self, handle: PartHandle) -> bool:
+        """See ``PartStore.goes_back``; not where a completion has to name what later versions have sent."""
+        return s3_parts.part_goes_back(self._access, check_handle(handle))
+
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
         # What a published part has left is no orphan's.

@@ -17,6 +17,7 @@ from partfile.sink.restoring import (
     later_parts,
     noted,
     onto_an_empty_chain,
+    open_since,
     over_later_parts,
     refusal,
     shown,
@@ -27,6 +28,7 @@ from partfile.sink.restoring_damage import (
     paths_of,
     refusal_of_missing,
     refusal_over_damage,
+    unfinished,
     unknown_since,
     with_the_way_back,
 )
@@ -92,7 +94,16 @@ class RestoreOnDemand:
             raise refusal(self._settings.uid, point, later)
         if current is None:
             return onto_an_empty_chain(point, new_chain_id())
-        return over_later_parts(current, point)
+        stuck = {part.name for part in open_since(current, point.state) if not self._store.goes_back(part)}
+        if stuck:
+            logger.warning(
+                "sink %r: the store cannot take back what was added since %r to open parts, so they stay, and their "
+                "later rows come twice: %s",
+                self._settings.uid,
+                point.location,
+                shown(sorted(stuck)),
+            )
+        return over_later_parts(current, point, stuck)
 
     def begin_over(self, damage: SnapshotCorrupt) -> SinkSnapshot:
         """The state of an older checkpoint of the own chain to begin with, although the newest state cannot be read.
@@ -119,6 +130,10 @@ class RestoreOnDemand:
             raise refusal_over_damage(self._settings.uid, point, damage, later)
         wanted = paths_of(point.state)
         there = {file.path for file in self._store.list() if file.path in wanted}
+        if not self._store.capabilities.staged_files:
+            there |= {
+                part.path_of(part.in_progress) for part in unfinished(point.state, there) if self._store.goes_back(part)
+            }
         begun = over_unreadable(point, there, new_chain_id(), published=self._storage.is_published(chosen))
         if begun.gone and not self._settings.accept_missing:
             raise refusal_of_missing(self._settings.uid, point, begun.gone)

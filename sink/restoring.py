@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from partfile.filesystems.errors import RecoveryRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from partfile.filesystems.port import PartHandle
     from partfile.sink.naming import PartNumber
@@ -121,20 +121,31 @@ def origin(point: RestorePoint) -> dict[str, str]:
     return {"restored_from": point.token, "restored_location": point.location}
 
 
-def over_later_parts(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
+def open_since(current: SinkSnapshot, point: SinkSnapshot) -> list[PartHandle]:
+    """What the point holds of the parts that were open at it and still are."""
+    names = {part.part.name for parts in current.open.values() for part in parts}
+    return [part.part for parts in point.open.values() for part in parts if part.part.name in names]
+
+
+def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collection[str] = ()) -> SinkSnapshot:
     """The state of a rollback whose user accepts that later parts stay.
 
     No finished file is touched. Parts that were open at the point and still are go back to what they held then; what
-    has been promised or published since is left as it is, with the rows of before and after; what was opened since then
-    is left behind.
+    has been promised or published since is left as it is, with the rows of before and after, and so is what cannot go
+    back. What was opened since then is left behind.
 
     Args:
         current: What the newest link holds.
         point: What to go back to.
+        stuck: Names of open parts that the store cannot publish at the length that they had at the point.
     """
-    open_names = {part.part.name for parts in current.open.values() for part in parts}
+    still_open = {part.part.name: part for parts in current.open.values() for part in parts}
     opened = {
-        subtask: tuple(part for part in parts if part.part.name in open_names)
+        subtask: tuple(
+            still_open[part.part.name] if part.part.name in stuck else part
+            for part in parts
+            if part.part.name in still_open
+        )
         for subtask, parts in point.state.open.items()
     }
     position = point.state.position.model_copy(

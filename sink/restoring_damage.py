@@ -26,9 +26,12 @@ class WentBack(NamedTuple):
 
 def paths_of(point: SinkSnapshot) -> set[str]:
     """Every path that a part of the checkpoint may have by now."""
-    opened = (part.part for parts in point.open.values() for part in parts)
-    handles = (*opened, *(part.part for part in point.pending))
-    return {path for part in handles for path in (_final(part), *_staged(part))}
+    return {path for part in _vouched(point) for path in (_final(part), *_staged(part))}
+
+
+def unfinished(point: SinkSnapshot, there: Collection[str]) -> list[PartHandle]:
+    """The parts of the checkpoint that are not under their final name, by the paths that are there."""
+    return [part for part in _vouched(point) if _final(part) not in there]
 
 
 def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, published: bool) -> WentBack:
@@ -88,9 +91,10 @@ def refusal_over_damage(
 def refusal_of_missing(uid: str, point: RestorePoint, gone: Sequence[str]) -> RecoveryRefused:
     """The error that says which parts the checkpoint vouches for and nobody can find."""
     return RecoveryRefused(
-        f"{len(gone)} parts that {point.location!r} of sink {uid!r} vouches for are under none of their names: "
-        f"{shown(gone)}",
-        hint="If a consumer moved them after they were published, set accept_missing=True; else their rows are lost.",
+        f"{len(gone)} parts that {point.location!r} of sink {uid!r} vouches for are under none of their names, or "
+        f"cannot be published any more at the length that they had then: {shown(gone)}",
+        hint="If a consumer moved them after they were published, set accept_missing=True; else their rows are lost. "
+        "Or choose a later checkpoint that can be read.",
     )
 
 
@@ -113,6 +117,11 @@ def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> Re
         hint="Put the file back from a backup or a copy; or choose a later checkpoint that can be read.",
         path=damage.path,
     )
+
+
+def _vouched(point: SinkSnapshot) -> list[PartHandle]:
+    opened = [part.part for parts in point.open.values() for part in parts]
+    return opened + [part.part for part in point.pending]
 
 
 def _final(part: PartHandle) -> str:

@@ -17,6 +17,7 @@ from partfile.sink.restoring import (
     choose,
     later_parts,
     onto_an_empty_chain,
+    open_since,
     over_later_parts,
     refusal,
 )
@@ -137,6 +138,15 @@ def test_accepting_later_parts_touches_none_of_them() -> None:
     assert rolled.position.user_position == 7
     assert rolled.position.restored_from == "t" * 32
     assert rolled.position.retired_queries == ("r", "s")
+
+
+def test_a_part_that_cannot_go_back_stays_as_it_is() -> None:
+    """With its later rows, which come twice, rather than with none; one that is not open any more is left."""
+    held = state(3, opened("stuck", "goes-back", "finished", length=5))
+    current = state(8, opened("stuck", "goes-back", "since", length=9))
+    assert [part.name for part in open_since(current, held)] == ["stuck", "goes-back"]
+    rolled = over_later_parts(current, point(held), {"stuck"})
+    assert [(part.part.name, part.part.valid_length) for part in rolled.open[0]] == [("stuck", 9), ("goes-back", 5)]
 
 
 @pytest.mark.item("DL-10")
