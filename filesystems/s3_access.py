@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from partfile.filesystems.backoff import Backoff
-from partfile.filesystems.deadline import CallTimedOut
 from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, PartfileError
 from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.s3_client import GivenUp, NoTurn
 from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict, failure_of
 from partfile.filesystems.s3_process import Traits, this_process
 from partfile.filesystems.tokens import new_token
@@ -197,29 +197,20 @@ class S3Access:
     def put_finished_once(self, path: str, data: bytes, metadata: Mapping[str, str]) -> None:
         """Write a finished file by a single attempt, whose failure its caller judges; raises S3Failure."""
         condition = self.traits.puts is not False
-        self._attempt(
-            partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition), self._timeout_s
-        )
+        self._once(partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition))
 
     def complete_upload_once(self, path: str, upload: str, pieces: Sequence[Piece]) -> None:
         """Complete an upload by a single attempt; raises S3Failure."""
         condition = self.traits.completes is not False
-        self._attempt(
-            partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition), self._timeout_s
-        )
+        self._once(partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition))
 
     def upload_part_once(self, path: str, upload: str, number: int, data: bytes, crc32: int | None) -> str:
         """Send one upload part by a single attempt; raises S3Failure."""
-        send = partial(self.calls.upload_part, self._key(path), upload, number, data, crc32)
-        return self._attempt(send, self._timeout_s)
+        return self._once(partial(self.calls.upload_part, self._key(path), upload, number, data, crc32))
 
     def ask(self, work: Callable[[], Result]) -> Result:
         """Ask the server something about the S3 bucket as a whole."""
         return self._look("ask about", "", work)
-
-    @property
-    def _timeout_s(self) -> float:
-        return self.options.attempt_timeout_s
 
     def _wrote(self, path: str, nonce: Mapping[str, str]) -> bool:
         found = self.head(path)
@@ -254,7 +245,7 @@ class S3Access:
         unanswered: S3Failure | None = None
         while True:
             try:
-                return self._attempt(work, min(backoff.left_s, self._timeout_s))
+                return self._attempt(work, backoff)
             except S3Failure as failure:
                 if failure.verdict in {Verdict.BROKEN, Verdict.UNANSWERED, Verdict.UNKNOWN}:
                     unanswered = failure
@@ -264,18 +255,20 @@ class S3Access:
                 told = unanswered if unanswered and failure.verdict not in _TELLING else failure
                 raise told.as_error(doing, self.shown(path), reads=reads) from failure
 
-    def _attempt(self, work: Callable[[], Result], timeout_s: float) -> Result:
-        process = this_process()
-        slots = process.client(self.options).slots
-        if not slots.acquire(timeout=max(timeout_s, 0.001)):
-            raise S3Failure(Verdict.BUSY, f"{self.options.max_parallel_requests} other requests are under way")
+    def _once(self, work: Callable[[], Result]) -> Result:
+        return self._attempt(work, Backoff(self.options.attempt_timeout_s))
+
+    def _attempt(self, work: Callable[[], Result], backoff: Backoff) -> Result:
         try:
-            return process.threads.run(work, timeout_s)
-        except CallTimedOut:
-            raise S3Failure(Verdict.UNANSWERED, f"no answer within {timeout_s:.3g} s") from None
+            with this_process().client(self.options).turn(backoff):
+                return work()
+        except NoTurn:
+            text = f"{self.options.max_parallel_requests} other requests are under way, and none gets on"
+            raise S3Failure(Verdict.BUSY, text) from None
+        except GivenUp:
+            text = f"nothing moved for {self.options.attempt_timeout_s:.3g} s, or until the deadline"
+            raise S3Failure(Verdict.UNANSWERED, text) from None
         except PartfileError:
             raise
         except Exception as error:
             raise failure_of(error) from error
-        finally:
-            slots.release()

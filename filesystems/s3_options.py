@@ -56,10 +56,11 @@ class S3Options(BaseModel):
     ca_file: str | None = None
     """Certificates to trust; None takes the system's."""
     call_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
-    """Longest wait for one call, in seconds, its retries included. A shorter one gives up on a server that only
-    restarts; a longer one lets a batch hang."""
+    """Longest wait for one call, in seconds, its retries included, while nothing moves. A shorter one gives up on a
+    server that only restarts; a longer one lets a batch hang."""
     attempt_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 20
-    """Longest wait for a single reply, in seconds, before the request is sent again."""
+    """Longest time without a byte sent or received, in seconds, before a request is cancelled and sent again; one that
+    moves fewer than 32 KiB a second beyond that is cancelled as well."""
     max_parallel_requests: Annotated[int, Field(ge=1, le=1000)] = 16
     """Requests of a process that are under way at once."""
     upload_part_bytes: Annotated[int, Field(ge=LEAST_PIECE_BYTES, le=_MOST_PIECE_BYTES)] = 8 << 20
