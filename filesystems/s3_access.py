@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from partfile.filesystems.backoff import Backoff
-from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, PartfileError
+from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown, PartfileError
 from partfile.filesystems.port import check_relative_path
 from partfile.filesystems.s3_client import GivenUp, NoTurn
 from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict, failure_of
@@ -30,6 +29,8 @@ DELETED_AT_ONCE = 1000
 _RIVALS_ARE_DONE_AFTER_S = 0.2
 _MAX_KEY_BYTES = 1024
 _TELLING = {Verdict.MISSING, Verdict.TAKEN}
+_WITHOUT_MANY = {Verdict.REFUSED, Verdict.UNSUPPORTED, Verdict.DENIED}
+"""What servers answer who do not delete many objects by one request."""
 
 
 class S3Access:
@@ -55,7 +56,7 @@ class S3Access:
         """What is known of the server's conditional requests."""
         told = self.options.conditional_writes
         if told is not None:
-            return self._learnt._replace(puts=told, completes=told)
+            return self._learnt._replace(puts=told)
         return self._learnt
 
     @property
@@ -64,6 +65,9 @@ class S3Access:
 
     def learn(self, traits: Traits) -> None:
         """Note what was found out, for every store of this process."""
+        if self.options.conditional_writes is not None:
+            # What one sink is told of PUT is not what another one of this process would find out.
+            traits = traits._replace(puts=self._learnt.puts)
         this_process().traits[self.options.endpoint_url, self.url.bucket] = traits
 
     def shown(self, path: str) -> str:
@@ -82,6 +86,7 @@ class S3Access:
         """Create an object exclusively; raises AlreadyExists where somebody else's is there.
 
         Where the server ignores conditions it looks before and after instead, so that a rival is seen, not prevented.
+        Where it cannot look afterwards it raises OutcomeUnknown, for the object may be there, and ours.
         """
         key, nonce = self._key(path), {WRITE_METADATA: new_token()}
         trusts = self.traits.puts is not False
@@ -103,20 +108,30 @@ class S3Access:
             raise AlreadyExists(f"{path!r} was created by somebody else at the same time", path=path)
 
     def try_put(self, path: str) -> bool:
-        """Write an empty object where there is none; whether the server did."""
+        """Write an empty object where there is none; whether the server ignored or does not know that condition."""
         try:
             self._change("probe", path, partial(self.calls.put, self._key(path), b"", {}, if_absent=True))
         except AlreadyExists:
             return False
+        except NotApplied as error:
+            if _verdict_of(error) is not Verdict.UNSUPPORTED:
+                raise
         return True
 
     def try_complete(self, path: str, upload: str, pieces: Sequence[Piece]) -> bool:
-        """Complete an upload where there is no object; whether the server did."""
+        """Complete an upload where there is no object; whether the server ignored or does not know that condition."""
         complete = partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=True)
         try:
             self._change("probe", path, complete)
         except AlreadyExists:
             return False
+        except NotFound:
+            # Nobody else knows this upload: an attempt whose reply was lost has completed it.
+            return True
+        except NotApplied as error:
+            if _verdict_of(error) is not Verdict.UNSUPPORTED:
+                raise
+            self.abort_upload(path, upload)
         return True
 
     def put(self, path: str, data: bytes) -> None:
@@ -158,9 +173,12 @@ class S3Access:
             some = paths[start : start + DELETED_AT_ONCE]
             keys = [self._key(path) for path in some]
             failed = keys
-            # Some servers want a header in this one request that s3fs does not send.
-            with suppress(NotApplied):
+            try:
                 failed = self._change("delete", some[0], partial(self.calls.delete_many, keys)) if some[1:] else keys
+            except NotApplied as error:
+                # Some servers want a header in this one request that s3fs does not send. Others fail with any request.
+                if _verdict_of(error) not in _WITHOUT_MANY:
+                    raise
             for path, key in zip(some, keys, strict=True):
                 if key in failed:
                     self.delete(path)
@@ -213,7 +231,12 @@ class S3Access:
         return self._look("ask about", "", work)
 
     def _wrote(self, path: str, nonce: Mapping[str, str]) -> bool:
-        found = self.head(path)
+        try:
+            found = self.head(path)
+        except PartfileError as error:
+            raise OutcomeUnknown(
+                f"cannot tell who created {self.shown(path)!r}: {error.message}", hint=error.hint, path=path
+            ) from error
         return found is not None and found.metadata.get(WRITE_METADATA) == nonce[WRITE_METADATA]
 
     def _key(self, path: str) -> str:
@@ -272,3 +295,8 @@ class S3Access:
             raise
         except Exception as error:
             raise failure_of(error) from error
+
+
+def _verdict_of(error: PartfileError) -> Verdict | None:
+    """What the last attempt of a call came to."""
+    return error.__cause__.verdict if isinstance(error.__cause__, S3Failure) else None

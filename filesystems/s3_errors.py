@@ -42,6 +42,8 @@ class Verdict(Enum):
     """There is no such S3 bucket, at this moment or at all."""
     REFUSED = auto()
     """The server will never do this."""
+    UNSUPPORTED = auto()
+    """The server does not know how to do this, or not under that condition."""
     MISCONFIGURED = auto()
     """The client cannot even try."""
     UNKNOWN = auto()
@@ -65,6 +67,7 @@ _CODES = {
     "RequestLimitExceeded": Verdict.BUSY,
     "TooManyRequests": Verdict.BUSY,
     "InternalError": Verdict.BROKEN,
+    "NotImplemented": Verdict.UNSUPPORTED,
     "RequestTimeout": Verdict.UNANSWERED,
     "AccessDenied": Verdict.DENIED,
     "ExpiredToken": Verdict.DENIED,
@@ -84,6 +87,7 @@ _STATUSES = {
     409: Verdict.CONFLICT,
     412: Verdict.TAKEN,
     429: Verdict.BUSY,
+    501: Verdict.UNSUPPORTED,
     503: Verdict.BUSY,
 }
 """For codes that are not in the table; HEAD has no body, and so no other code than the status."""
@@ -133,6 +137,7 @@ _MEANINGS = {
     Verdict.DENIED: _Meaning(NotApplied, "Check the credentials, the policy and this host's clock; see docs/S3.md."),
     Verdict.NO_BUCKET: _Meaning(NotApplied, "Create the S3 bucket, or check URL, region and endpoint_url."),
     Verdict.REFUSED: _Meaning(NotApplied, ""),
+    Verdict.UNSUPPORTED: _Meaning(NotApplied, "See docs/S3.md for what a server has to offer."),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, region, endpoint_url and storage_options."),
     Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at server and network; then do it again."),
 }

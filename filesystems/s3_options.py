@@ -23,7 +23,7 @@ class S3Options(BaseModel):
     instance role) are better left out.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     endpoint_url: str | None = None
     """Server to talk to; None is AWS."""
@@ -76,6 +76,8 @@ class S3Options(BaseModel):
     def _fits_together(self) -> Self:
         if (self.key is None) != (self.secret is None):
             raise ValueError("key and secret go together")
+        if "@" in (self.endpoint_url or ""):
+            raise ValueError("endpoint_url names a user; pass key and secret instead")
         if self.sse_kms_key_id is not None and self.server_side_encryption not in {"aws:kms", "aws:kms:dsse"}:
             raise ValueError("sse_kms_key_id needs server_side_encryption='aws:kms'")
         return self

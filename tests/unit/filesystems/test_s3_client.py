@@ -120,7 +120,7 @@ def test_so_many_requests_are_under_way_and_no_more() -> None:
 def test_who_waits_for_a_turn_waits_as_long_as_others_get_on() -> None:
     """Their time is not taken from the call that waits; where nothing gets on it is turned away."""
     options = S3Options(max_parallel_requests=1, attempt_timeout_s=0.2)
-    client = S3Client(None, options)  # type: ignore[arg-type]
+    client = S3Client(None, options)
     backoff = Backoff(0.3)
     taken, stop = threading.Event(), threading.Event()
 
