@@ -14,7 +14,7 @@ from s3_stub import Heard, S3Stub, Said, refused
 
 import partfile as pf
 from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import AlreadyExists, NotApplied, OutcomeUnknown
+from partfile.filesystems.errors import AlreadyExists, OutcomeUnknown, StoreError
 from partfile.filesystems.s3 import S3Store
 from partfile.sink.operator import SinkOperator, SubtaskContext
 from partfile.sink.states import SubtaskSnapshot
@@ -199,7 +199,7 @@ def test_a_server_that_is_away_does_not_hide_the_first_error() -> None:
         context = SubtaskContext(subtask=0, attempt=0, generation=1, chain="0" * 8, batch_time_ms=0)
         operator.open(context, SubtaskSnapshot(subtask=0))
         operator.write(pa.record_batch({"row": ["x"]}))
-        with pytest.raises(NotApplied, match="_sides"):
+        with pytest.raises(StoreError, match="_sides"):
             operator.snapshot(1)
         asked = len(stub.heard)
         operator.close()

@@ -7,7 +7,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 import partfile as pf
 from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown
@@ -131,7 +131,7 @@ def test_options_that_cannot_be_used_are_named_and_not_shown(options: dict[str, 
 def test_options_of_no_dictionary_show_nothing_either() -> None:
     """Pydantic would show what it was given."""
     with pytest.raises(ValidationError) as raised:
-        S3Options(endpoint_url=f"http://user:{SECRET}@host", key="k", secret=SecretStr(SECRET))
+        S3Options(endpoint_url=f"//{SECRET}@h")
     assert SECRET not in f"{raised.value!r} {raised.value}"
 
 
