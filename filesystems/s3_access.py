@@ -27,6 +27,7 @@ WRITE_METADATA = "partfile-write"
 """Name of the object metadata by which a writer whose reply was lost knows his object again."""
 DELETED_AT_ONCE = 1000
 _RIVALS_ARE_DONE_AFTER_S = 0.2
+_SHORTEST_ATTEMPT_S = 0.2
 _MAX_KEY_BYTES = 1024
 _TELLING = {Verdict.MISSING, Verdict.TAKEN}
 _WITHOUT_MANY = {Verdict.REFUSED, Verdict.UNSUPPORTED, Verdict.DENIED}
@@ -272,7 +273,8 @@ class S3Access:
             except S3Failure as failure:
                 if failure.verdict in {Verdict.BROKEN, Verdict.UNANSWERED, Verdict.UNKNOWN}:
                     unanswered = failure
-                if failure.verdict in RETRIED and backoff.pause():
+                # An attempt without time would only put "no answer" in the place of what the server says.
+                if failure.verdict in RETRIED and backoff.pause() and backoff.left_s > _SHORTEST_ATTEMPT_S:
                     continue
                 # What an earlier attempt may have done is not undone by a later one that was turned away.
                 told = unanswered if unanswered and failure.verdict not in _TELLING else failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -204,3 +205,18 @@ def test_a_server_that_is_away_does_not_hide_the_first_error() -> None:
         asked = len(stub.heard)
         operator.close()
         assert len(stub.heard) == asked
+
+
+def test_no_attempt_begins_just_before_the_deadline() -> None:
+    """It could not be answered, and would hide what the server says."""
+    with S3Stub(lambda _: refused(503, "SlowDown")) as stub, S3Store(BASE, stub.options(call_timeout_s=2.0)) as store:
+
+        def said(_: int) -> str:
+            with pytest.raises(StoreError) as raised:
+                store.read_file("x", 1)
+            return str(raised.value)
+
+        # The first one makes the client.
+        said(0)
+        with ThreadPoolExecutor(16) as pool:
+            assert all("SlowDown" in text for text in pool.map(said, range(16)))
