@@ -27,6 +27,10 @@ LEAST_BYTES_A_S = 32 << 10
 """A request that moves bytes more slowly than this is given up as if it moved none."""
 
 
+BUFFERED_BYTES = 4 << 20
+"""What the sockets of one connection hold, at most."""
+
+
 class GivenUp(Exception):
     """Nothing moved for too long, or too little. The request has been cancelled, and may have been done."""
 
@@ -55,11 +59,18 @@ class Progress:
         self._moved_at_s = time.monotonic()
         self._on_move(self._moved_at_s)
 
+    def begin_again(self) -> None:
+        """Count from zero: so far the body was only looked at, to sign it."""
+        self._began_s, self._moved_bytes = time.monotonic(), 0
+
     @property
     def left_s(self) -> float:
         """Seconds until the request is given up if nothing more moves, never negative."""
+        # What seems to have been sent stands in buffers in part, for as long as that many bytes have taken before.
+        share = min(1.0, BUFFERED_BYTES / max(1, self._moved_bytes))
+        drained_at_s = self._moved_at_s + share * max(0.0, self._moved_at_s - self._began_s)
         slowest_s = self._began_s + self._moved_bytes / LEAST_BYTES_A_S
-        return max(0.0, min(self._moved_at_s, slowest_s) + self._timeout_s - time.monotonic())
+        return max(0.0, min(drained_at_s, slowest_s) + self._timeout_s - time.monotonic())
 
 
 class MovingBody(io.BytesIO):
@@ -73,6 +84,12 @@ class MovingBody(io.BytesIO):
     def __init__(self, data: bytes, progress: Progress) -> None:
         super().__init__(data)
         self._progress = progress
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """See ``io.BytesIO.seek``."""
+        if (offset, whence) == (0, 0):
+            self._progress.begin_again()
+        return super().seek(offset, whence)
 
     def read(self, size: int | None = -1, /) -> bytes:
         """See ``io.BytesIO.read``."""

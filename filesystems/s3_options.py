@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
@@ -117,7 +117,7 @@ class S3Options(BaseModel):
         return _given(ACL=self.acl, StorageClass=self.storage_class)
 
     @property
-    def client(self) -> dict[str, object]:
+    def client(self) -> dict[str, Any]:
         """Arguments of s3fs; holds secrets, for nobody but the client."""
         s3: dict[str, object] = {"addressing_style": "path" if self.path_style else "auto"}
         if self.sends_checksums and not (self.endpoint_url or "").lower().startswith("http:"):

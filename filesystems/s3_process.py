@@ -99,6 +99,9 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 def _new_client(options: S3Options, loop: asyncio.AbstractEventLoop) -> S3FileSystem:
     from s3fs import S3FileSystem  # noqa: PLC0415 - only who opens an s3:// URL needs it.
 
-    files = S3FileSystem(**options.client, loop=loop, skip_instance_cache=True, use_listings_cache=False)
+    client = options.client
+    # How long nothing may move is judged by S3Client alone; this one would count while a body is being sent.
+    client["config_kwargs"]["read_timeout"] = None
+    files = S3FileSystem(**client, loop=loop, skip_instance_cache=True, use_listings_cache=False)
     files.retries = 1
     return files

@@ -15,7 +15,7 @@ from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import PartfileError
 from partfile.filesystems.s3_access import S3Access
 from partfile.filesystems.s3_calls import S3Calls
-from partfile.filesystems.s3_client import LEAST_BYTES_A_S, MovingBody, NoTurn, Progress, S3Client
+from partfile.filesystems.s3_client import BUFFERED_BYTES, LEAST_BYTES_A_S, MovingBody, NoTurn, Progress, S3Client
 from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_process import this_process
 from partfile.filesystems.s3_url import S3Url
@@ -49,13 +49,34 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_request_is_given_up_where_nothing_moves(clock: Clock) -> None:
     """Not after a time that a slow link needs for a large body anyway."""
     progress = Progress(20, lambda _: None)
+    progress.moved(BUFFERED_BYTES)
     for _ in range(20):
         clock.now_s += 15
-        assert progress.left_s == 5
-        progress.moved(MIB)
-        assert progress.left_s == 20
+        assert 5 <= progress.left_s < 6
+        progress.moved(20 * BUFFERED_BYTES)
+        assert 20 <= progress.left_s < 21
     clock.now_s += 21
     assert progress.left_s == 0
+
+
+def test_what_stands_in_buffers_has_time_to_drain(clock: Clock) -> None:
+    """The last bytes that sockets took are on their way for as long as that many have taken before."""
+    progress = Progress(20, lambda _: None)
+    clock.now_s += 10
+    progress.moved(2 * BUFFERED_BYTES)
+    assert progress.left_s == 20 + 5
+
+
+def test_looking_at_a_body_is_not_sending_it(clock: Clock) -> None:
+    """It is hashed for the signature, and read again from its start."""
+    progress = Progress(20, lambda _: None)
+    body = MovingBody(bytes(BUFFERED_BYTES), progress)
+    body.read()
+    clock.now_s += 5
+    body.seek(0)
+    clock.now_s += 5
+    body.read()
+    assert progress.left_s == 20 + 5
 
 
 def test_a_request_that_hardly_moves_is_given_up_as_well(clock: Clock) -> None:
