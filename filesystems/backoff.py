@@ -26,6 +26,10 @@ class Backoff:
         """Seconds until the deadline, never negative."""
         return max(0.0, self._ends_at_s - time.monotonic())
 
+    def postpone(self, by_s: float) -> None:
+        """Move the deadline, by as many seconds as were spent on something that does not count."""
+        self._ends_at_s += by_s
+
     def pause(self) -> bool:
         """Wait for the next pause; False at once where the deadline comes before its end."""
         pause_s = number_between(self._pause_ms // 2, self._pause_ms) / 1000

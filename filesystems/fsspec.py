@@ -75,9 +75,13 @@ class FsspecStore:
             durable=scheme.is_durable,
             shared=scheme.is_shared,
             exclusive_create=way in EXCLUSIVE,
-            persist_threads=scheme.threads,
             publish_threads=min(scheme.threads, _PARTS_IN_MEMORY) if way is Way.CREATE else scheme.threads,
         )
+
+    @property
+    def persist_threads(self) -> int:
+        """As many as the client takes at a time."""
+        return self._access.scheme.threads
 
     def create(self, handle: PartHandle) -> fsspec_stream.FsspecPartStream:
         """See ``PartStore.create``; nothing is there before the first persist."""

@@ -70,10 +70,13 @@ class HdfsStore:
             no_replace=True,
             durable=True,
             shared=True,
-            # Every call is a round trip, and closing a part or recovering its lease waits for a DataNode's report.
-            persist_threads=16,
             publish_threads=64,
         )
+
+    @property
+    def persist_threads(self) -> int:
+        """Many: every call is a round trip, and closing a part waits for a DataNode's report."""
+        return 16
 
     def create(self, handle: PartHandle) -> hdfs_stream.HdfsPartStream:
         """See ``PartStore.create``."""

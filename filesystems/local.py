@@ -60,6 +60,11 @@ class LocalStore:
             shared=False,
         )
 
+    @property
+    def persist_threads(self) -> int:
+        """One: every call is done by this host."""
+        return 1
+
     def create(self, handle: PartHandle) -> local_stream.LocalPartStream:
         """See ``PartStore.create``."""
         return local_stream.create_part(self._tree, check_handle(handle))

@@ -86,6 +86,7 @@ def _service(url: str) -> tuple[str, str]:
     scheme = match.group(1).lower() if match else "file"
     if match is None or scheme == "file":
         return "file", ""
+    scheme = SCHEMES[0] if scheme in SCHEMES else scheme
     rest = url[match.end() :]
     return scheme, rest[2:].partition("/")[0].lower() if rest.startswith("//") else ""
 

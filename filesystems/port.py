@@ -142,8 +142,6 @@ class Capabilities(Persisted):
     nowhere, one handle can be resumed once, and a finished file tells whose it is."""
     exclusive_create: bool = True
     """Of several who create one metadata file, one succeeds. Else two coordinators are detected, not prevented."""
-    persist_threads: Annotated[int, Field(ge=1)] = 1
-    """Parts that a task does well to persist, resume and close at the same time: more than 1 where that is waiting."""
     publish_threads: Annotated[int, Field(ge=1)] = 8
     """Parts that a coordinator does well to publish at the same time, unless the user says otherwise."""
 
@@ -217,7 +215,14 @@ class PartStore(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this store can do."""
+        """What this store can do; may ask storage, by trying."""
+
+    @property
+    def persist_threads(self) -> int:
+        """Parts that a task does well to persist and close at the same time: more than 1 where that is waiting.
+
+        Asks storage nothing, so that a task can always release its parts.
+        """
 
     def create(self, handle: PartHandle) -> PartStream:
         """Create the in-progress file of ``handle`` exclusively, with its directories, and take its lease.

@@ -80,9 +80,13 @@ class S3Store:
             shared=True,
             staged_files=False,
             exclusive_create=bool(traits.puts),
-            persist_threads=min(self._access.options.max_parallel_requests, _THREADS),
-            publish_threads=min(self._access.options.max_parallel_requests, _THREADS),
+            publish_threads=self.persist_threads,
         )
+
+    @property
+    def persist_threads(self) -> int:
+        """As many as there may be requests, within reason."""
+        return min(self._access.options.max_parallel_requests, _THREADS)
 
     def create(self, handle: PartHandle) -> s3_stream.S3PartStream:
         """See ``PartStore.create``; nothing is there before the first persist or upload part."""

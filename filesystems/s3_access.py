@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from partfile.filesystems.backoff import Backoff
-from partfile.filesystems.deadline import CallTimedOut
-from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, PartfileError
+from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown, PartfileError
 from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.s3_client import GivenUp, NoTurn
 from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict, failure_of
 from partfile.filesystems.s3_process import Traits, this_process
 from partfile.filesystems.tokens import new_token
@@ -28,8 +27,11 @@ WRITE_METADATA = "partfile-write"
 """Name of the object metadata by which a writer whose reply was lost knows his object again."""
 DELETED_AT_ONCE = 1000
 _RIVALS_ARE_DONE_AFTER_S = 0.2
+_SHORTEST_ATTEMPT_S = 0.2
 _MAX_KEY_BYTES = 1024
 _TELLING = {Verdict.MISSING, Verdict.TAKEN}
+_WITHOUT_MANY = {Verdict.REFUSED, Verdict.UNSUPPORTED, Verdict.DENIED}
+"""What servers answer who do not delete many objects by one request."""
 
 
 class S3Access:
@@ -55,7 +57,7 @@ class S3Access:
         """What is known of the server's conditional requests."""
         told = self.options.conditional_writes
         if told is not None:
-            return self._learnt._replace(puts=told, completes=told)
+            return self._learnt._replace(puts=told)
         return self._learnt
 
     @property
@@ -64,6 +66,9 @@ class S3Access:
 
     def learn(self, traits: Traits) -> None:
         """Note what was found out, for every store of this process."""
+        if self.options.conditional_writes is not None:
+            # What one sink is told of PUT is not what another one of this process would find out.
+            traits = traits._replace(puts=self._learnt.puts)
         this_process().traits[self.options.endpoint_url, self.url.bucket] = traits
 
     def shown(self, path: str) -> str:
@@ -82,6 +87,7 @@ class S3Access:
         """Create an object exclusively; raises AlreadyExists where somebody else's is there.
 
         Where the server ignores conditions it looks before and after instead, so that a rival is seen, not prevented.
+        Where it cannot look afterwards it raises OutcomeUnknown, for the object may be there, and ours.
         """
         key, nonce = self._key(path), {WRITE_METADATA: new_token()}
         trusts = self.traits.puts is not False
@@ -103,20 +109,30 @@ class S3Access:
             raise AlreadyExists(f"{path!r} was created by somebody else at the same time", path=path)
 
     def try_put(self, path: str) -> bool:
-        """Write an empty object where there is none; whether the server did."""
+        """Write an empty object where there is none; whether the server ignored or does not know that condition."""
         try:
             self._change("probe", path, partial(self.calls.put, self._key(path), b"", {}, if_absent=True))
         except AlreadyExists:
             return False
+        except NotApplied as error:
+            if _verdict_of(error) is not Verdict.UNSUPPORTED:
+                raise
         return True
 
     def try_complete(self, path: str, upload: str, pieces: Sequence[Piece]) -> bool:
-        """Complete an upload where there is no object; whether the server did."""
+        """Complete an upload where there is no object; whether the server ignored or does not know that condition."""
         complete = partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=True)
         try:
             self._change("probe", path, complete)
         except AlreadyExists:
             return False
+        except NotFound:
+            # Nobody else knows this upload: an attempt whose reply was lost has completed it.
+            return True
+        except NotApplied as error:
+            if _verdict_of(error) is not Verdict.UNSUPPORTED:
+                raise
+            self.abort_upload(path, upload)
         return True
 
     def put(self, path: str, data: bytes) -> None:
@@ -158,9 +174,12 @@ class S3Access:
             some = paths[start : start + DELETED_AT_ONCE]
             keys = [self._key(path) for path in some]
             failed = keys
-            # Some servers want a header in this one request that s3fs does not send.
-            with suppress(NotApplied):
+            try:
                 failed = self._change("delete", some[0], partial(self.calls.delete_many, keys)) if some[1:] else keys
+            except NotApplied as error:
+                # Some servers want a header in this one request that s3fs does not send. Others fail with any request.
+                if _verdict_of(error) not in _WITHOUT_MANY:
+                    raise
             for path, key in zip(some, keys, strict=True):
                 if key in failed:
                     self.delete(path)
@@ -197,32 +216,28 @@ class S3Access:
     def put_finished_once(self, path: str, data: bytes, metadata: Mapping[str, str]) -> None:
         """Write a finished file by a single attempt, whose failure its caller judges; raises S3Failure."""
         condition = self.traits.puts is not False
-        self._attempt(
-            partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition), self._timeout_s
-        )
+        self._once(partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition))
 
     def complete_upload_once(self, path: str, upload: str, pieces: Sequence[Piece]) -> None:
         """Complete an upload by a single attempt; raises S3Failure."""
         condition = self.traits.completes is not False
-        self._attempt(
-            partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition), self._timeout_s
-        )
+        self._once(partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition))
 
     def upload_part_once(self, path: str, upload: str, number: int, data: bytes, crc32: int | None) -> str:
         """Send one upload part by a single attempt; raises S3Failure."""
-        send = partial(self.calls.upload_part, self._key(path), upload, number, data, crc32)
-        return self._attempt(send, self._timeout_s)
+        return self._once(partial(self.calls.upload_part, self._key(path), upload, number, data, crc32))
 
     def ask(self, work: Callable[[], Result]) -> Result:
         """Ask the server something about the S3 bucket as a whole."""
         return self._look("ask about", "", work)
 
-    @property
-    def _timeout_s(self) -> float:
-        return self.options.attempt_timeout_s
-
     def _wrote(self, path: str, nonce: Mapping[str, str]) -> bool:
-        found = self.head(path)
+        try:
+            found = self.head(path)
+        except PartfileError as error:
+            raise OutcomeUnknown(
+                f"cannot tell who created {self.shown(path)!r}: {error.message}", hint=error.hint, path=path
+            ) from error
         return found is not None and found.metadata.get(WRITE_METADATA) == nonce[WRITE_METADATA]
 
     def _key(self, path: str) -> str:
@@ -254,28 +269,36 @@ class S3Access:
         unanswered: S3Failure | None = None
         while True:
             try:
-                return self._attempt(work, min(backoff.left_s, self._timeout_s))
+                return self._attempt(work, backoff)
             except S3Failure as failure:
                 if failure.verdict in {Verdict.BROKEN, Verdict.UNANSWERED, Verdict.UNKNOWN}:
                     unanswered = failure
-                if failure.verdict in RETRIED and backoff.pause():
+                # An attempt without time would only put "no answer" in the place of what the server says.
+                if failure.verdict in RETRIED and backoff.pause() and backoff.left_s > _SHORTEST_ATTEMPT_S:
                     continue
                 # What an earlier attempt may have done is not undone by a later one that was turned away.
                 told = unanswered if unanswered and failure.verdict not in _TELLING else failure
                 raise told.as_error(doing, self.shown(path), reads=reads) from failure
 
-    def _attempt(self, work: Callable[[], Result], timeout_s: float) -> Result:
-        process = this_process()
-        slots = process.client(self.options).slots
-        if not slots.acquire(timeout=max(timeout_s, 0.001)):
-            raise S3Failure(Verdict.BUSY, f"{self.options.max_parallel_requests} other requests are under way")
+    def _once(self, work: Callable[[], Result]) -> Result:
+        return self._attempt(work, Backoff(self.options.attempt_timeout_s))
+
+    def _attempt(self, work: Callable[[], Result], backoff: Backoff) -> Result:
         try:
-            return process.threads.run(work, timeout_s)
-        except CallTimedOut:
-            raise S3Failure(Verdict.UNANSWERED, f"no answer within {timeout_s:.3g} s") from None
+            with this_process().client(self.options).turn(backoff):
+                return work()
+        except NoTurn:
+            text = f"{self.options.max_parallel_requests} other requests are under way, and none gets on"
+            raise S3Failure(Verdict.BUSY, text) from None
+        except GivenUp:
+            text = f"nothing moved for {self.options.attempt_timeout_s:.3g} s, or until the deadline"
+            raise S3Failure(Verdict.UNANSWERED, text) from None
         except PartfileError:
             raise
         except Exception as error:
             raise failure_of(error) from error
-        finally:
-            slots.release()
+
+
+def _verdict_of(error: PartfileError) -> Verdict | None:
+    """What the last attempt of a call came to."""
+    return error.__cause__.verdict if isinstance(error.__cause__, S3Failure) else None

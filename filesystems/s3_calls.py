@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import binascii
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from partfile.filesystems.errors import FileTooLarge
+from partfile.filesystems.s3_client import MovingBody
 from partfile.filesystems.s3_process import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from partfile.filesystems.s3_client import Progress
     from partfile.filesystems.s3_options import S3Options
     from partfile.filesystems.s3_staging import Piece
 
@@ -33,6 +36,7 @@ CHANGING_CALLS = frozenset(
 )
 """Methods that change objects or uploads: the points at which dying makes a difference."""
 
+_READ_BYTES = 1 << 20
 Conditions = dict[str, str]
 """If-None-Match, or nothing where the server does not honour it."""
 
@@ -88,15 +92,7 @@ class S3Calls:
 
     def get(self, key: str, max_bytes: int) -> bytes:
         """Read a whole object; raises FileTooLarge before it reads one that is longer than allowed."""
-        # s3fs loads an extension of the event loop's thread, where the body has to be read as well.
-        from fsspec.asyn import sync  # noqa: PLC0415 - only who opens an s3:// URL needs it.
-
-        body = (answer := self._call("get_object", Key=key))["Body"]
-        if answer["ContentLength"] > max_bytes:
-            body.close()
-            raise FileTooLarge(f"{key!r} is longer than {max_bytes} bytes", path=key)
-        data: bytes = sync(this_process().client(self._options).files.loop, body.read)
-        return data
+        return this_process().client(self._options).run(partial(self._read, key, max_bytes))
 
     def head(self, key: str) -> S3Object:
         """What is under a key."""
@@ -192,9 +188,28 @@ class S3Calls:
         self._call("put_object", Key=key, **sent, **_condition(if_absent), **more)
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = (
-            this_process().client(self._options).files.call_s3(method, Bucket=self._bucket, **parameters)
-        )
+        return this_process().client(self._options).run(partial(self._ask, method, parameters))
+
+    async def _read(self, key: str, max_bytes: int, progress: Progress) -> bytes:
+        body = (answer := await self._ask("get_object", {"Key": key}, progress))["Body"]
+        try:
+            if answer["ContentLength"] > max_bytes:
+                raise FileTooLarge(f"{key!r} is longer than {max_bytes} bytes", path=key)
+            chunks = []
+            while chunk := await body.read(_READ_BYTES):
+                progress.moved(len(chunk))
+                chunks.append(chunk)
+            return b"".join(chunks)
+        finally:
+            # One that was read to its end has given its connection back already.
+            body.close()
+
+    async def _ask(self, method: str, parameters: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+        body = {"Body": MovingBody(parameters["Body"], progress)} if "Body" in parameters else {}
+        files = this_process().client(self._options).files
+        # So fsspec names the coroutine behind a method that waits.
+        ask = files._call_s3(method, Bucket=self._bucket, **{**parameters, **body})  # noqa: SLF001
+        answer: dict[str, Any] = await ask
         return answer
 
 

@@ -44,6 +44,8 @@ class Verdict(Enum):
     """The upload parts that a completion names are not what the server has, or make no file."""
     REFUSED = auto()
     """The server will never do this."""
+    UNSUPPORTED = auto()
+    """The server does not know how to do this, or not under that condition."""
     MISCONFIGURED = auto()
     """The client cannot even try."""
     UNKNOWN = auto()
@@ -70,6 +72,7 @@ _CODES = {
     "RequestLimitExceeded": Verdict.BUSY,
     "TooManyRequests": Verdict.BUSY,
     "InternalError": Verdict.BROKEN,
+    "NotImplemented": Verdict.UNSUPPORTED,
     "RequestTimeout": Verdict.UNANSWERED,
     "AccessDenied": Verdict.DENIED,
     "ExpiredToken": Verdict.DENIED,
@@ -89,6 +92,7 @@ _STATUSES = {
     409: Verdict.CONFLICT,
     412: Verdict.TAKEN,
     429: Verdict.BUSY,
+    501: Verdict.UNSUPPORTED,
     503: Verdict.BUSY,
 }
 """For codes that are not in the table; HEAD has no body, and so no other code than the status."""
@@ -139,6 +143,7 @@ _MEANINGS = {
     Verdict.NO_BUCKET: _Meaning(NotApplied, "Create the S3 bucket, or check URL, region and endpoint_url."),
     Verdict.INVALID_PARTS: _Meaning(NotApplied, "Others write to the same upload; find out who."),
     Verdict.REFUSED: _Meaning(NotApplied, ""),
+    Verdict.UNSUPPORTED: _Meaning(NotApplied, "See docs/S3.md for what a server has to offer."),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, region, endpoint_url and storage_options."),
     Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at server and network; then do it again."),
 }

@@ -83,7 +83,9 @@ def _state_hazards(rule: dict[str, Any]) -> Iterator[str]:
 
 
 def _aborts(rule: dict[str, Any], prefix: str) -> bool:
-    return "DaysAfterInitiation" in rule.get("AbortIncompleteMultipartUpload", {}) and _meets(rule, prefix)
+    # Uploads stand under the keys of finished files, which begin with the base and a slash.
+    keys = f"{prefix}/".lstrip("/")
+    return "DaysAfterInitiation" in rule.get("AbortIncompleteMultipartUpload", {}) and _meets(rule, keys)
 
 
 def _meets(rule: dict[str, Any], place: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
@@ -23,7 +23,7 @@ class S3Options(BaseModel):
     instance role) are better left out.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     endpoint_url: str | None = None
     """Server to talk to; None is AWS."""
@@ -56,10 +56,11 @@ class S3Options(BaseModel):
     ca_file: str | None = None
     """Certificates to trust; None takes the system's."""
     call_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
-    """Longest wait for one call, in seconds, its retries included. A shorter one gives up on a server that only
-    restarts; a longer one lets a batch hang."""
+    """Longest wait for one call, in seconds, its retries included, while nothing moves. A shorter one gives up on a
+    server that only restarts; a longer one lets a batch hang."""
     attempt_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 20
-    """Longest wait for a single reply, in seconds, before the request is sent again."""
+    """Longest time without a byte sent or received, in seconds, before a request is cancelled and sent again; one that
+    moves fewer than 32 KiB a second beyond that is cancelled as well."""
     max_parallel_requests: Annotated[int, Field(ge=1, le=1000)] = 16
     """Requests of a process that are under way at once."""
     upload_part_bytes: Annotated[int, Field(ge=LEAST_PIECE_BYTES, le=_MOST_PIECE_BYTES)] = 8 << 20
@@ -75,6 +76,8 @@ class S3Options(BaseModel):
     def _fits_together(self) -> Self:
         if (self.key is None) != (self.secret is None):
             raise ValueError("key and secret go together")
+        if "@" in (self.endpoint_url or ""):
+            raise ValueError("endpoint_url names a user; pass key and secret instead")
         if self.sse_kms_key_id is not None and self.server_side_encryption not in {"aws:kms", "aws:kms:dsse"}:
             raise ValueError("sse_kms_key_id needs server_side_encryption='aws:kms'")
         return self
@@ -114,7 +117,7 @@ class S3Options(BaseModel):
         return _given(ACL=self.acl, StorageClass=self.storage_class)
 
     @property
-    def client(self) -> dict[str, object]:
+    def client(self) -> dict[str, Any]:
         """Arguments of s3fs; holds secrets, for nobody but the client."""
         s3: dict[str, object] = {"addressing_style": "path" if self.path_style else "auto"}
         if self.sends_checksums and not (self.endpoint_url or "").lower().startswith("http:"):

@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.deadline import CallThreads
+from partfile.filesystems.s3_client import S3Client
 
 if TYPE_CHECKING:
     from s3fs import S3FileSystem
@@ -27,19 +27,11 @@ class Traits(NamedTuple):
     """A completion need not name every upload part that was sent."""
 
 
-class S3Client(NamedTuple):
-    """One client, and how many of its requests may be under way."""
-
-    files: S3FileSystem
-    slots: threading.BoundedSemaphore
-
-
 class S3Process:
     """The clients of this process. s3fs runs an event loop in a thread, which a forked child does not have."""
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
-        self.threads = CallThreads()
         self.traits: dict[tuple[str | None, str], Traits] = {}
         """What has been found out, by endpoint and S3 bucket."""
         self._lock = threading.Lock()
@@ -49,7 +41,7 @@ class S3Process:
 
     @property
     def pool(self) -> ThreadPoolExecutor:
-        """Threads for several requests at once; how many are under way is bounded by the client's slots."""
+        """Threads for several requests at once; how many are under way is bounded by the client's turns."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="partfile-s3")
@@ -61,8 +53,7 @@ class S3Process:
             if options not in self._clients:
                 if self._loop is None:
                     self._loop = _running_loop()
-                files = _new_client(options, self._loop)
-                self._clients[options] = S3Client(files, threading.BoundedSemaphore(options.max_parallel_requests))
+                self._clients[options] = S3Client(_new_client(options, self._loop), options)
             return self._clients[options]
 
 
@@ -108,6 +99,9 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 def _new_client(options: S3Options, loop: asyncio.AbstractEventLoop) -> S3FileSystem:
     from s3fs import S3FileSystem  # noqa: PLC0415 - only who opens an s3:// URL needs it.
 
-    files = S3FileSystem(**options.client, loop=loop, skip_instance_cache=True, use_listings_cache=False)
+    client = options.client
+    # How long nothing may move is judged by S3Client alone; this one would count while a body is being sent.
+    client["config_kwargs"]["read_timeout"] = None
+    files = S3FileSystem(**client, loop=loop, skip_instance_cache=True, use_listings_cache=False)
     files.retries = 1
     return files

@@ -27,12 +27,14 @@ class S3Url(NamedTuple):
         Raises:
             ConfigError: It is not a URL of S3, or its path has an empty segment, ``.`` or ``..``.
         """
+        # Keys may stand before an @, where other clients take them: nothing before it is shown.
+        shown = repr(f"...@{url.rpartition('@')[2]}" if "@" in url else url)
         match = _URL.fullmatch(url)
         if match is None or not _BUCKET.fullmatch(match.group(1)):
-            raise ConfigError(f"{url!r} names no S3 bucket", hint="Write s3://bucket/prefix; keys go elsewhere.")
+            raise ConfigError(f"{shown} names no S3 bucket", hint="Write s3://bucket/prefix; keys go elsewhere.")
         prefix = (match.group(2) or "").strip("/")
         if prefix and {"", ".", ".."} & set(prefix.split("/")):
-            raise ConfigError(f"{url!r} has an empty segment, '.' or '..' in its path", hint="S3 takes them literally.")
+            raise ConfigError(f"{shown} has an empty segment, '.' or '..' in its path", hint="S3 takes them literally.")
         return cls(match.group(1), prefix)
 
     def __str__(self) -> str:

@@ -256,7 +256,7 @@ class SinkOperator:
 
     def _release(self, parts: Sequence[ActivePart]) -> None:
         # One that fails keeps no other from being released.
-        self._each(ActivePart.close, parts, Patience(self._store.capabilities.persist_threads))
+        self._each(ActivePart.close, parts, Patience(self._store.persist_threads))
 
     def _each(
         self,
@@ -264,7 +264,7 @@ class SinkOperator:
         parts: Iterable[ActivePart],
         patience: Patience | None = None,
     ) -> list[Result]:
-        threads = self._store.capabilities.persist_threads
+        threads = self._store.persist_threads
         return for_each(work, list(parts), threads, "partfile-persist", patience=patience)
 
 

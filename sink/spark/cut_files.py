@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -57,23 +57,25 @@ class CutFiles:
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of the listed files, each with the partition values of its file."""
-        for batch in batches:
-            for file in batch.to_pylist():
-                yield from self._batches_of(file["path"], file["valid_length"])
-
-    def _batches_of(self, path: str, valid_length: int) -> Iterator[pa.RecordBatch]:
+        # Once for all files: a client costs more than a small file.
         file_system, base = open_for_reading(self.url, self.storage_options)
+        for batch in batches:
+            for row in batch.to_pylist():
+                path, valid_length = row["path"], row["valid_length"]
+                with open_readable(file_system, base, ReadableFile(path, valid_length, (path,))) as file:
+                    yield from self._batches_of(file, path)
+
+    def _batches_of(self, file: BinaryIO, path: str) -> Iterator[pa.RecordBatch]:
         values = partition_values(path)
-        with open_readable(file_system, base, ReadableFile(path, valid_length, (path,))) as file:
-            found = records(decompressed(file, path), is_csv=self.format == "csv")
-            rows = islice(found, 1, None) if self.is_header else found
-            # Spark's readers of JSON and CSV pass over empty lines; each line of text is a row.
-            kept = rows if self.format == "text" else filter(bytes.strip, rows)
-            while some := list(islice(kept, _ROWS_A_BATCH)):
-                columns: list[pa.Array[Any]] = [pa.array(some, pa.binary()).cast(pa.string())]
-                columns += [pa.array([value] * len(some), pa.string()) for value in values]
-                names = ["record", *(f"partition_{at}" for at in range(len(values)))]
-                yield pa.RecordBatch.from_arrays(columns, names=names)
+        found = records(decompressed(file, path), is_csv=self.format == "csv")
+        rows = islice(found, 1, None) if self.is_header else found
+        # Spark's readers of JSON and CSV pass over empty lines; each line of text is a row.
+        kept = rows if self.format == "text" else filter(bytes.strip, rows)
+        while some := list(islice(kept, _ROWS_A_BATCH)):
+            columns: list[pa.Array[Any]] = [pa.array(some, pa.binary()).cast(pa.string())]
+            columns += [pa.array([value] * len(some), pa.string()) for value in values]
+            names = ["record", *(f"partition_{at}" for at in range(len(values)))]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
 
     def _parsed(self, data: StructType, options: Mapping[str, str]) -> Column:
         record = functions.col("record")

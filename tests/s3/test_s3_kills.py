@@ -1,4 +1,4 @@
-"""Kill the process before and after requests of the life cycle on S3; restart; compare. Sampled."""
+"""Kill the process before and after requests of the life cycle on S3; restart; compare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from partfile.filesystems.faults import KillAt, count_calls
 from partfile.filesystems.s3_calls import CHANGING_CALLS
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
     from s3_server import S3Server
@@ -41,11 +40,14 @@ def _base(server: S3Server) -> str:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", [small, large])
 def test_a_kill_at_a_request_loses_and_doubles_nothing(
-    s3_server: S3Server, kind: Callable[[S3Server], Stream], when: When, rng: random.Random
+    s3_server: S3Server,
+    kind: Callable[[S3Server], Stream],
+    when: When,
+    chosen: Callable[[int, int], list[int]],
 ) -> None:
     """D14: SIGKILL at request n: committed rows are read once, after a restart all rows once; no file has changed."""
     calls = count_calls(lambda recorder: kind(s3_server).run_to_the_end(recorder), CHANGING_CALLS)
-    for number in sorted(rng.sample(range(1, calls + 1), min(SAMPLES[s3_server.name], calls))):
+    for number in chosen(calls, SAMPLES[s3_server.name]):
         stream = kind(s3_server)
         killer = KillAt(number, when, only=CHANGING_CALLS)
         code = in_child(lambda stream=stream, killer=killer: stream.run_to_the_end(killer))  # type: ignore[misc]

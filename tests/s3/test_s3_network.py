@@ -179,9 +179,10 @@ def test_every_request_of_a_life_lost_in_turn(moto: S3Server, proxy: S3Proxy, re
     total = len(proxy.exchanges)
     for first in range(1, total + 1, 1 if request.config.getoption("--long") else 7):
         stream = stream_on(proxy, moto)
-        proxy.inject(lost_reply(), first=first, times=2)
+        injection = proxy.inject(lost_reply(), first=first, times=2)
         stream.run_to_the_end()
         proxy.heal()
+        assert injection.struck.is_set(), f"request {first} of {total}"
         stream.assert_exactly_once()
 
 

@@ -43,6 +43,24 @@ def test_a_rule_that_deletes_state_is_named(rule: dict[str, Any], is_named: bool
     assert ("after 30 days" in hazards(rule)) is is_named
 
 
+@pytest.mark.parametrize(
+    ("start", "is_for_us"),
+    [
+        ("", True),
+        ("landing/", True),
+        ("landing/x", True),
+        ("landing/x/", True),
+        ("landing/x-old/", False),
+        ("x/", False),
+    ],
+)
+def test_a_rule_that_aborts_elsewhere_is_none(start: str, is_for_us: bool) -> None:
+    """A prefix that begins with the base and goes on is another place's."""
+    rule = {"Status": "Enabled", "Filter": {"Prefix": start}, **ABORT}
+    text = "\n".join(rule_hazards([rule], "landing/x", DAY_S))
+    assert ("no lifecycle rule" not in text) is is_for_us
+
+
 def test_a_date_and_an_archive_are_named() -> None:
     """State that is deleted on a day, or that cannot be read any more; another storage class is no hazard."""
     assert "on 2027-01-31" in hazards({"Expiration": {"Date": datetime(2027, 1, 31, tzinfo=UTC)}})

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import ValidationError
 
+import partfile as pf
 from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown
 from partfile.filesystems.opening import check_url, is_same_place, open_store, path_inside
 from partfile.filesystems.s3 import S3Store
@@ -16,6 +19,8 @@ from partfile.filesystems.s3_staging import HIGHEST_NUMBER, Piece, S3Staging, Si
 from partfile.filesystems.s3_url import S3Url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from partfile.filesystems.errors import PartfileError
 
 SECRET = "do-not-show-me"  # noqa: S105 - the point of the tests that use it.
@@ -111,6 +116,8 @@ def test_without_s3fs_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         ({"upload_part_bytes": 1000}, "upload_part_bytes"),
         ({"sse_kms_key_id": SECRET}, "sse_kms_key_id"),
         ({"call_timeout_s": 0}, "call_timeout_s"),
+        ({"endpoint_url": f"http://user:{SECRET}@host"}, "endpoint_url"),
+        ({"endpoint_url": f"http://user:{SECRET}/@host", "key": "k", "secret": SECRET}, "endpoint_url"),
     ],
 )
 def test_options_that_cannot_be_used_are_named_and_not_shown(options: dict[str, object], named: str) -> None:
@@ -119,6 +126,27 @@ def test_options_that_cannot_be_used_are_named_and_not_shown(options: dict[str, 
         open_store("s3://bucket/x", options)
     assert named in str(raised.value)
     assert SECRET not in f"{raised.value!r} {raised.value}"
+
+
+def test_options_of_no_dictionary_show_nothing_either() -> None:
+    """Pydantic would show what it was given."""
+    with pytest.raises(ValidationError) as raised:
+        S3Options(endpoint_url=f"//{SECRET}@h")
+    assert SECRET not in f"{raised.value!r} {raised.value}"
+
+
+@pytest.mark.parametrize("secret", [SECRET, f"a/{SECRET}", f"a@{SECRET}"])
+@pytest.mark.parametrize(
+    "take",
+    [lambda url: pf.FileSink(url, uid="u", format="text"), pf.read, pf.list_savepoints, S3Url.of],
+    ids=["sink", "read", "savepoints", "url"],
+)
+def test_a_secret_in_a_url_is_not_shown(take: Callable[[str], object], secret: str) -> None:
+    """Other clients take keys there; here the rest of the URL says which one is meant."""
+    with pytest.raises(ConfigError) as raised:
+        take(f"s3://AKIA:{secret}@bucket/x")
+    assert SECRET not in "".join(traceback.format_exception(raised.value)) + repr(raised.value)
+    assert "@bucket/x" in str(raised.value)
 
 
 def test_secrets_are_in_no_repr_and_reach_the_client() -> None:
@@ -176,6 +204,8 @@ def test_what_is_written_carries_what_the_user_asked_for() -> None:
         (Answered("InvalidPartOrder", 400), Verdict.INVALID_PARTS, NotApplied),
         (Answered("EntityTooSmall", 400), Verdict.INVALID_PARTS, NotApplied),
         (Answered("KMS.DisabledException", 400), Verdict.REFUSED, NotApplied),
+        (Answered("NotImplemented", 501), Verdict.UNSUPPORTED, NotApplied),
+        (Answered("501", 501), Verdict.UNSUPPORTED, NotApplied),
         (Answered("AuthorizationHeaderMalformed", 400), Verdict.MISCONFIGURED, ConfigError),
         (ReadTimeoutError("t"), Verdict.UNANSWERED, OutcomeUnknown),
         (EndpointConnectionError("t"), Verdict.UNREACHABLE, NotApplied),

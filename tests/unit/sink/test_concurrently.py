@@ -71,7 +71,12 @@ class SlowStore(LocalStore):
     @property
     def capabilities(self) -> Capabilities:
         """As of a local store otherwise."""
-        return super().capabilities.model_copy(update={"persist_threads": 4, "publish_threads": 4})
+        return super().capabilities.model_copy(update={"publish_threads": 4})
+
+    @property
+    def persist_threads(self) -> int:
+        """Several."""
+        return 4
 
 
 class Together:
