@@ -41,7 +41,7 @@ class MetadataContract(ContractBase):
             assert other.file_exists(LINK)
             assert other.list_names("_partfile/uid/chk-1") == ["_metadata"]
 
-    def test_create_is_exclusive(self, store: Store, reopen: Callable[[], Store]) -> None:
+    def test_creating_a_file_is_exclusive(self, store: Store, reopen: Callable[[], Store]) -> None:
         """The second creation raises and leaves the first bytes and nothing else behind."""
         store.create_file(LINK, b"first")
         for each in (store, reopen()):
