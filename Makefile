@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 ARGS ?=
 # Processes that share the tests, file by file. Most of them wait for servers and for processes to die.
-JOBS ?= 5
+JOBS ?= 4
 
 # Java as PySpark finds it: JAVA_HOME first, then the PATH.
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
