@@ -39,7 +39,7 @@ demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (u
 
 .PHONY: test
 test: java setup ## Run every test; ARGS="-k name" selects
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=10 $(ARGS)
 
 .PHONY: test-hdfs
 test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out; ARGS=--long: 20 kills)
@@ -62,7 +62,7 @@ format: setup ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: java setup ## Measure against Spark's own sinks (about 15 minutes; ARGS=--quick: 3)
+bench: java setup ## Measure against Spark's own sinks (HDFS alone takes ten minutes; ARGS=--quick: five)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: clean
