@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 ARGS ?=
 # Processes that share the tests, file by file. Most of them wait for servers and for processes to die.
-JOBS ?= 5
+JOBS ?= 4
 
 # Java as PySpark finds it: JAVA_HOME first, then the PATH.
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
@@ -44,7 +44,7 @@ demo-s3: java setup ## The same on a real S3 server that is restarted too (under
 
 .PHONY: test
 test: java setup ## Run every test; ARGS="-k name" selects
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=10 $(ARGS)
 
 .PHONY: test-hdfs
 test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out; ARGS=--long: 20 kills)
@@ -71,7 +71,7 @@ format: setup ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: java setup ## Measure against Spark's own sinks (about 25 minutes; ARGS=--quick: 6)
+bench: java setup ## Measure against Spark's own sinks (about 35 minutes; ARGS=--quick: ten)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: clean

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import warnings
@@ -105,6 +106,8 @@ def neighbour(reopen: Callable[[], Store], work: Callable[[Store], Any]) -> Iter
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
+        # What the parent left behind must not be collected here: clients may wait for threads that a child has not got.
+        gc.freeze()
         try:
             os.close(end_write)
             os.write(result_write, _result_of(reopen, work))

@@ -14,6 +14,7 @@ from partfile.filesystems.hdfs_access import HdfsAccess
 from partfile.filesystems.hdfs_calls import HdfsCalls
 from partfile.filesystems.hdfs_process import this_process
 from partfile.filesystems.hdfs_url import HdfsUrl
+from partfile.filesystems.seekable_file import SeekableFile
 
 if TYPE_CHECKING:
     from hdfs_native import FileReader
@@ -87,7 +88,7 @@ class HdfsReading(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         return io.BufferedReader(_OpenFile(self._access, self._strip_protocol(path)), _BUFFER_BYTES)
 
 
-class _OpenFile(io.RawIOBase):
+class _OpenFile(SeekableFile):
     """A file of HDFS, each read with its deadline.
 
     Args:
@@ -100,33 +101,14 @@ class _OpenFile(io.RawIOBase):
     """
 
     def __init__(self, access: HdfsAccess, path: str) -> None:
-        super().__init__()
+        super().__init__(path)
         self._access = access
-        self._path = path
-        self._position = 0
         self._process = this_process()
         self._reader = self._opened()
 
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """Bytes from the start."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move; beyond the end nothing is read."""
-        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._reader)}
-        position = starts[whence] + offset
-        if position < 0:
-            raise ValueError(f"position {position} is before the start of {self._path!r}")
-        self._position = position
-        return position
+    @property
+    def _end(self) -> int:
+        return len(self._reader)
 
     def readinto(self, buffer: Any) -> int:
         """Read what HDFS shows of the file."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 from typing import Any
 
+from partfile.filesystems.seekable_file import SeekableFile
 from partfile.recovery.layout import part_too_short
 
 
-class ValidPrefix(io.RawIOBase):
+class ValidPrefix(SeekableFile):
     """Reads an open file up to its valid length and never beyond.
 
     Args:
@@ -22,32 +22,13 @@ class ValidPrefix(io.RawIOBase):
     """
 
     def __init__(self, file: Any, valid_length: int, path: str) -> None:
-        super().__init__()
+        super().__init__(path)
         self._file = file
         self._valid_length = valid_length
-        self._path = path
-        self._position = 0
 
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """Bytes from the start."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move; the end is the valid length."""
-        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._valid_length}
-        position = starts[whence] + offset
-        if position < 0:
-            raise ValueError(f"position {position} is before the start of {self._path!r}")
-        self._position = position
-        return position
+    @property
+    def _end(self) -> int:
+        return self._valid_length
 
     def readinto(self, buffer: Any) -> int:
         """Read up to the valid length."""

@@ -7,7 +7,6 @@ the same link one gets ``AlreadyExists``, and one that slept until its predecess
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import (
@@ -24,6 +23,7 @@ from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
 from partfile.snapshot.codec import CORRUPT_HINT
 from partfile.snapshot.damage import DamagedEnd, damaged_end, stands
+from partfile.snapshot.link_errors import fenced, undecided
 from partfile.snapshot.subsumption import Link, subsumable
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Chain:
         link = _linked(metadata, self.newest)
         created = self._create(link)
         if created is None or not self._predecessor_stands(created):
-            raise self._fenced(link)
+            raise fenced(self._storage, link)
         self._append(created)
         if created.kind != link.kind:
             raise NotApplied(
@@ -218,29 +218,6 @@ class Chain:
             last = closed
         return last
 
-    def _fenced(self, link: CheckpointMetadata) -> Fenced:
-        """Say whether another coordinator has the chain, or whether nobody has and its end was deleted."""
-        with suppress(StoreError, SnapshotError):
-            if link.predecessor is not None and not self._is_succeeded(link) and not self._predecessor_stands(link):
-                lost = link.predecessor.checkpoint_id
-                return Fenced(
-                    f"checkpoint {lost} of job {self._storage.job!r} was deleted, and no other coordinator has gone on",
-                    hint="Nothing counts that follows it. Put it back, or restore a savepoint, before the next start.",
-                    path=self._path_of(lost),
-                    checkpoint_id=link.checkpoint_id,
-                )
-        return Fenced(
-            f"another coordinator has taken over job {self._storage.job!r}",
-            hint="Only one query or process may write with a uid at a time; stop this one.",
-            checkpoint_id=link.checkpoint_id,
-        )
-
-    def _is_succeeded(self, link: CheckpointMetadata) -> bool:
-        """Whether another coordinator has the id of a link, or a higher one."""
-        found = self._storage.read_link(link.checkpoint_id)
-        is_taken = found is not None and found.nonce != link.nonce
-        return is_taken or self._storage.newest_linked_id() > link.checkpoint_id
-
     def _append(self, link: CheckpointMetadata) -> None:
         self._newest = link
         self._links.append(Link(link.checkpoint_id, link.holds_state))
@@ -268,14 +245,14 @@ class Chain:
         except AlreadyExists:
             return self._read_back(link)
         except NotApplied as error:
-            raise self._undecided(link) from error
+            raise undecided(self._storage, link) from error
         return tombstone
 
     def _read_back(self, link: CheckpointMetadata) -> CheckpointMetadata | None:
         try:
             found = self._storage.read_link(link.checkpoint_id)
         except NotApplied as error:
-            raise self._undecided(link) from error
+            raise undecided(self._storage, link) from error
         return link if found is not None and found.nonce == link.nonce else None
 
     def _predecessor_stands(self, link: CheckpointMetadata) -> bool:
@@ -285,20 +262,7 @@ class Chain:
             return stands(self._storage, link.predecessor)
         except NotApplied as error:
             # What was not applied is this look, not the link.
-            raise self._undecided(link) from error
-
-    def _undecided(self, link: CheckpointMetadata) -> OutcomeUnknown:
-        path = self._path_of(link.checkpoint_id)
-        return OutcomeUnknown(
-            f"the store does not say whether the checkpoint at {path!r} counts",
-            hint="A new start finds out, when the store answers again.",
-            path=path,
-            checkpoint_id=link.checkpoint_id,
-        )
-
-    def _path_of(self, checkpoint_id: int) -> str:
-        """Where a link is, for messages."""
-        return f"{self._storage.store.base}/{self._storage.path(layout.metadata_path(checkpoint_id))}"
+            raise undecided(self._storage, link) from error
 
     def _is_last(self, link: CheckpointMetadata) -> bool:
         """Whether no link is above a start's.
@@ -309,7 +273,7 @@ class Chain:
         try:
             return self._storage.newest_linked_id() == link.checkpoint_id
         except NotApplied as error:
-            raise self._undecided(link) from error
+            raise undecided(self._storage, link) from error
 
 
 def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[CheckpointMetadata] | None:

@@ -6,6 +6,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
+import hdfs_life
 import hdfs_native
 import pytest
 from hdfs_cluster import HdfsCluster
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from hdfs_life import Opener
     from pyspark.sql import SparkSession
+
+    from partfile.filesystems.faults import Interceptor
+    from partfile.filesystems.hdfs import HdfsStore
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +48,16 @@ def own_hdfs(_mortal_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
 def hdfs_directory(request: pytest.FixtureRequest, hdfs: HdfsCluster) -> str:
     """The absolute path of an empty directory of this test's own on the shared HDFS."""
     return _new_directory(hdfs, request.node.name)
+
+
+@pytest.fixture
+def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
+    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
+
+    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
+        return hdfs_life.opener(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
+
+    return opened
 
 
 @pytest.fixture

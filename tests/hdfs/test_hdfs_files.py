@@ -13,29 +13,11 @@ from partfile.filesystems.hdfs_calls import HdfsCalls
 from partfile.filesystems.hdfs_options import HdfsOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from hdfs_life import Opener
 
-    from hdfs_cluster import HdfsCluster
-
-    from partfile.filesystems.faults import Interceptor
-
-    Opener = Callable[..., HdfsStore]
 
 LINK, DATA = "job/chk-1/_metadata", b"nonce"
 RESET = OSError("connection reset")
-
-
-@pytest.fixture
-def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
-    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
-
-    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
-        calls = HdfsCalls(hdfs.url, HdfsOptions())
-        return HdfsStore(
-            hdfs.url + hdfs_directory, calls=calls if interceptor is None else intercept(calls, interceptor)
-        )
-
-    return opened
 
 
 @pytest.mark.parametrize("error", [RESET, FileNotFoundError("the second attempt found no source")])

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hdfs_life import opener as opener_at
 
 from partfile.filesystems.contract_base import finished_bytes, write_part
 from partfile.filesystems.errors import OutcomeUnknown, StoreError
@@ -18,24 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdfs_cluster import HdfsCluster
+    from hdfs_life import Opener
 
-    from partfile.filesystems.faults import Call, Interceptor
-    from partfile.filesystems.hdfs import HdfsStore
+    from partfile.filesystems.faults import Call
     from partfile.filesystems.port import Cut
 
-    Opener = Callable[..., HdfsStore]
 
 DATA, TAIL = b"valid" * 2000, b"tail" * 1250
-
-
-@pytest.fixture
-def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
-    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
-
-    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
-        return opener_at(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
-
-    return opened
 
 
 class LostReply:

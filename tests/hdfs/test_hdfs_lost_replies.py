@@ -6,33 +6,16 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hdfs_life import opener as opener_at
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
 from partfile.filesystems.errors import LeaseUnavailable, StoreError
 from partfile.filesystems.faults import FailAt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from hdfs_life import Opener
 
-    from hdfs_cluster import HdfsCluster
-
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.hdfs import HdfsStore
-
-    Opener = Callable[..., HdfsStore]
 
 DATA, TAIL = b"valid" * 2000, b"tail" * 1250
-
-
-@pytest.fixture
-def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
-    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
-
-    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
-        return opener_at(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
-
-    return opened
 
 
 RESET = OSError("connection reset")

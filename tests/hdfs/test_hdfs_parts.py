@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import hdfs_native
 import pytest
 from clean_forks import CleanForks
-from hdfs_life import opener as opener_at
 from remote_writer import RemoteWriter
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
@@ -24,24 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hdfs_cluster import HdfsCluster
+    from hdfs_life import Opener
 
     from partfile.filesystems.faults import Interceptor
     from partfile.filesystems.port import Cut, PartHandle
 
-    Opener = Callable[..., HdfsStore]
 
 CUTS: tuple[Cut, ...] = ("truncate", "rewrite", "valid-length")
 DATA, TAIL = b"valid" * 2000, b"tail" * 1250
-
-
-@pytest.fixture
-def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
-    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
-
-    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
-        return opener_at(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
-
-    return opened
 
 
 @pytest.fixture

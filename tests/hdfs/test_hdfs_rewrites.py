@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hdfs_life import opener as opener_at
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, write_part
 from partfile.filesystems.errors import NotApplied, NotReady, OutcomeUnknown, PartfileError, PartMissing
@@ -15,27 +14,15 @@ from partfile.filesystems.hdfs_calls import CHANGING_CALLS, HdfsCalls
 from partfile.filesystems.hdfs_options import HdfsOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hdfs_cluster import HdfsCluster
+    from hdfs_life import Opener
 
     from partfile.filesystems.faults import Interceptor
     from partfile.filesystems.port import Cut, PartHandle
 
-    Opener = Callable[..., HdfsStore]
 
 CUTS: tuple[Cut, ...] = ("truncate", "rewrite", "valid-length")
 DATA, TAIL = b"valid" * 2000, b"tail" * 1250
-
-
-@pytest.fixture
-def opener(hdfs: HdfsCluster, hdfs_directory: str) -> Opener:
-    """Opens a store on this test's directory, with its calls led through an interceptor if there is one."""
-
-    def opened(interceptor: Interceptor | None = None) -> HdfsStore:
-        return opener_at(hdfs.http_address, interceptor)(hdfs.url + hdfs_directory, None)
-
-    return opened
 
 
 class WebServerGone(HdfsCalls):

@@ -50,7 +50,7 @@ def test_the_example_loses_and_doubles_nothing(tmp_path: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=500,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]

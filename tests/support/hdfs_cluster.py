@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 180.0
 _COMMAND_TIMEOUT_S = 60.0
 _POLL_INTERVAL_S = 0.1
 _REQUEST_TIMEOUT_S = 2.0

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
 from clean_forks import CleanForks
 from hdfs_life import assert_exactly_once, finished_files, opener
 from life_cycle import assert_only_grew, rows_of
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     Choose = Callable[[int], list[tuple[int, When]]]
 
+STEPS = {True: 4, False: 8}
+"""Every so many-th call of a restore that cuts, and of a life that has nothing to cut; from a random one on."""
 PARALLEL = 4
 """Lives at a time; each of them mostly waits for leases and DataNodes."""
 
@@ -95,3 +98,23 @@ class Kills(NamedTuple):
 
     def _run(self, forks: CleanForks, function: str, url: str, **arguments: object) -> int:
         return forks.run(function, url=url, http_address=self.cluster.http_address, cut=self.cut, **arguments)
+
+
+class KillsWithOneCut:
+    """The tests of one way of cutting, in a file of its own: the files of tests run side by side."""
+
+    cut: Cut
+
+    @pytest.mark.parametrize("is_restore", [False, True], ids=["life", "restore"])
+    def test_a_kill_at_any_call_loses_and_doubles_nothing(  # noqa: PLR0917 - fixtures.
+        self,
+        is_restore: bool,
+        hdfs: HdfsCluster,
+        hdfs_directory: str,
+        tmp_path: Path,
+        rng: random.Random,
+        pytestconfig: pytest.Config,
+    ) -> None:
+        """The parts of a restore are longer than a checkpoint vouches for; with ``--long`` no call is left out."""
+        choose = after_each if pytestconfig.getoption("long") else some_of(rng, STEPS[is_restore])
+        Kills(hdfs, hdfs_directory, self.cut, is_restore).enumerate(tmp_path / "calls.json", choose)

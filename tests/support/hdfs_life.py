@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import Cut
     from partfile.sink.file_sink import FileSink
 
+    Opener = Callable[..., HdfsStore]
+
 MAX_BYTES = 1 << 20
 
 

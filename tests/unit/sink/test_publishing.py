@@ -63,7 +63,8 @@ def test_where_storage_does_not_answer_parts_are_owed_untried(tmp_path: Path) ->
     job.write(*(f"{bucket}@{number}" for number, bucket in enumerate("abcdefgh")))
     done = job.checkpoint()
     assert (done.published, done.owed) == (0, 8)
-    assert calls.count == 2
+    # One thread may begin with its second part before the other has failed.
+    assert 2 <= calls.count <= 3
 
 
 def test_a_failed_publication_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
