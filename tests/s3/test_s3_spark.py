@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 MIB = 1 << 20
 ROWS_A_FILE = 3000
-WIDE_BYTES = 2000
-"""With so many rows a batch, bucket 0 gets 2 MB of them: an upload begins with the third batch."""
+WIDE_BYTES = 3000
+"""With so many rows a batch, bucket 0 gets 3 MB of them: the third batch has enough for an upload part of 8 MiB."""
 
 
 @pytest.fixture
