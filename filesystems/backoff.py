@@ -8,6 +8,8 @@ from partfile.filesystems.tokens import number_between
 
 _FIRST_PAUSE_MS = 50
 _LONGEST_PAUSE_MS = 2000
+_EXCUSES = 4
+_WORTH_AN_EXCUSE_S = 0.5
 
 
 class Backoff:
@@ -20,6 +22,7 @@ class Backoff:
     def __init__(self, timeout_s: float) -> None:
         self._ends_at_s = time.monotonic() + timeout_s
         self._pause_ms = _FIRST_PAUSE_MS
+        self._excuses = _EXCUSES
 
     @property
     def left_s(self) -> float:
@@ -29,6 +32,12 @@ class Backoff:
     def postpone(self, by_s: float) -> None:
         """Move the deadline, by as many seconds as were spent on something that does not count."""
         self._ends_at_s += by_s
+
+    def excuse(self, by_s: float) -> None:
+        """Postpone by what an attempt has taken that got on and failed in the end; four of them, so that all ends."""
+        if by_s >= _WORTH_AN_EXCUSE_S and self._excuses > 0:
+            self._excuses -= 1
+            self.postpone(by_s)
 
     def pause(self) -> bool:
         """Wait for the next pause; False at once where the deadline comes before its end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems import s3_files, s3_parts, s3_stream
@@ -15,6 +16,7 @@ from partfile.filesystems.s3_calls import S3Calls
 from partfile.filesystems.s3_garbage import Garbage
 from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_probe import hazards, learn_puts, learn_traits
+from partfile.filesystems.s3_process import OncePerProcess
 from partfile.filesystems.s3_url import S3Url
 
 if TYPE_CHECKING:
@@ -56,8 +58,8 @@ class S3Store:
         options = options or S3Options()
         parsed = S3Url.of(url)
         self._access = S3Access(parsed, options, calls or S3Calls(parsed.bucket, options))
-        self._budget = BufferBudget(options.max_buffered_bytes)
-        self._garbage = Garbage(self._access)
+        self._budgets = OncePerProcess(partial(BufferBudget, options.max_buffered_bytes))
+        self._garbages = OncePerProcess(partial(Garbage, self._access))
         if not create_base and not next(self._access.pages("", deep=True)).objects:
             raise NotFound(f"nothing is below the base {self.base!r}", hint="Check the URL.", path=self.base)
 
@@ -90,14 +92,14 @@ class S3Store:
 
     def create(self, handle: PartHandle) -> s3_stream.S3PartStream:
         """See ``PartStore.create``; nothing is there before the first persist or upload part."""
-        return s3_stream.create_part(self._access, self._budget, check_handle(handle))
+        return s3_stream.create_part(self._access, self._budgets.get(), check_handle(handle))
 
     def resume(self, handle: PartHandle) -> s3_stream.S3PartStream:
         """See ``PartStore.resume``; from one handle it works once, whoever tries."""
         handle = check_handle(handle)
         if not learn_puts(self._access):
             raise part_refused(handle, "the server ignores If-None-Match, so nobody can claim it")
-        return s3_stream.resume_part(self._access, self._budget, handle)
+        return s3_stream.resume_part(self._access, self._budgets.get(), handle)
 
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.settle``."""
@@ -105,7 +107,7 @@ class S3Store:
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.publish``."""
-        s3_parts.publish_part(self._access, self._garbage, check_handle(handle))
+        s3_parts.publish_part(self._access, self._garbages.get(), check_handle(handle))
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``; not where a completion has to name what later versions have sent."""
@@ -114,7 +116,7 @@ class S3Store:
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
         # What a published part has left is no orphan's.
-        self._garbage.delete()
+        self._garbages.get().delete()
         return s3_parts.discard_part(self._access, check_handle(handle))
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
@@ -180,5 +182,5 @@ class S3Store:
 
     def close(self) -> None:
         """Delete what finished parts have left; the client stays with its process. May be called twice."""
-        self._garbage.delete()
+        self._garbages.get().delete()
         self._access.close()

@@ -10,7 +10,7 @@ from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown, PartfileError
 from partfile.filesystems.port import check_relative_path
 from partfile.filesystems.s3_client import GivenUp, NoTurn
-from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict, failure_of
+from partfile.filesystems.s3_errors import RETRIED, UNCERTAIN, S3Failure, Verdict, failure_of
 from partfile.filesystems.s3_process import Traits, this_process
 from partfile.filesystems.tokens import new_token
 
@@ -219,9 +219,11 @@ class S3Access:
         self._once(partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition))
 
     def complete_upload_once(self, path: str, upload: str, pieces: Sequence[Piece]) -> None:
-        """Complete an upload by a single attempt; raises S3Failure."""
+        """Complete an upload by a single attempt, which has the time of a whole call; raises S3Failure."""
         condition = self.traits.completes is not False
-        self._once(partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition))
+        work = partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition)
+        # The server puts the file together before it answers.
+        self._attempt(work, Backoff(self.options.call_timeout_s), self.options.call_timeout_s)
 
     def upload_part_once(self, path: str, upload: str, number: int, data: bytes, crc32: int | None) -> str:
         """Send one upload part by a single attempt; raises S3Failure."""
@@ -269,9 +271,9 @@ class S3Access:
         unanswered: S3Failure | None = None
         while True:
             try:
-                return self._attempt(work, backoff)
+                return self._attempt(work, backoff, self.options.attempt_timeout_s)
             except S3Failure as failure:
-                if failure.verdict in {Verdict.BROKEN, Verdict.UNANSWERED, Verdict.UNKNOWN}:
+                if failure.verdict in UNCERTAIN:
                     unanswered = failure
                 # An attempt without time would only put "no answer" in the place of what the server says.
                 if failure.verdict in RETRIED and backoff.pause() and backoff.left_s > _SHORTEST_ATTEMPT_S:
@@ -281,17 +283,18 @@ class S3Access:
                 raise told.as_error(doing, self.shown(path), reads=reads) from failure
 
     def _once(self, work: Callable[[], Result]) -> Result:
-        return self._attempt(work, Backoff(self.options.attempt_timeout_s))
+        timeout_s = self.options.attempt_timeout_s
+        return self._attempt(work, Backoff(timeout_s), timeout_s)
 
-    def _attempt(self, work: Callable[[], Result], backoff: Backoff) -> Result:
+    def _attempt(self, work: Callable[[], Result], backoff: Backoff, timeout_s: float) -> Result:
         try:
-            with this_process().client(self.options).turn(backoff):
+            with this_process().client(self.options).turn(backoff, timeout_s):
                 return work()
         except NoTurn:
             text = f"{self.options.max_parallel_requests} other requests are under way, and none gets on"
             raise S3Failure(Verdict.BUSY, text) from None
         except GivenUp:
-            text = f"nothing moved for {self.options.attempt_timeout_s:.3g} s, or until the deadline"
+            text = f"nothing moved for {timeout_s:.3g} s, or until the deadline"
             raise S3Failure(Verdict.UNANSWERED, text) from None
         except PartfileError:
             raise

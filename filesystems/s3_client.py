@@ -64,6 +64,11 @@ class Progress:
         self._began_s, self._moved_bytes = time.monotonic(), 0
 
     @property
+    def moving_s(self) -> float:
+        """Seconds between the beginning and the last byte that moved."""
+        return max(0.0, self._moved_at_s - self._began_s)
+
+    @property
     def left_s(self) -> float:
         """Seconds until the request is given up if nothing more moves, never negative."""
         # What seems to have been sent stands in buffers in part, for as long as that many bytes have taken before.
@@ -109,34 +114,36 @@ class S3Client:
 
     def __init__(self, files: S3FileSystem, options: S3Options) -> None:
         self.files = files
-        self._timeout_s = options.attempt_timeout_s
         self._slots = threading.BoundedSemaphore(options.max_parallel_requests)
         self._mine = threading.local()
         self._moved_at_s = time.monotonic()
 
     @contextmanager
-    def turn(self, backoff: Backoff) -> Iterator[None]:
+    def turn(self, backoff: Backoff, timeout_s: float) -> Iterator[None]:
         """Wait until one more request may be under way; this thread's requests then end with the deadline.
 
-        While other requests get on, waiting for them does not count.
+        While other requests get on, waiting for them does not count; nor does, for a few attempts, the time in which
+        bytes of this one have moved.
 
         Args:
             backoff: Its deadline is that of the call; one attempt ends before it if nothing moves.
+            timeout_s: Longest time without a byte of an attempt, in seconds.
 
         Raises:
             NoTurn: The others do not get on either.
         """
-        began_s, limit_s = time.monotonic(), self._limit_s(backoff)
+        began_s, limit_s = time.monotonic(), _limit_s(backoff, timeout_s)
         while not self._slots.acquire(timeout=limit_s):
             if time.monotonic() - self._moved_at_s > limit_s:
                 raise NoTurn
         try:
             if self._moved_at_s > began_s:
                 backoff.postpone(time.monotonic() - began_s)
-            self._mine.timeout_s = self._limit_s(backoff)
+            self._mine.timeout_s, self._mine.moving_s = _limit_s(backoff, timeout_s), 0.0
             yield
         finally:
             self._slots.release()
+            backoff.excuse(self._mine.moving_s)
 
     def run(self, ask: Callable[[Progress], Coroutine[Any, Any, Result]]) -> Result:
         """Run a request on the event loop and wait for it.
@@ -147,7 +154,7 @@ class S3Client:
         Raises:
             GivenUp: As it says.
         """
-        progress = Progress(getattr(self._mine, "timeout_s", self._timeout_s), self._note)
+        progress = Progress(self._mine.timeout_s, self._note)
         future = asyncio.run_coroutine_threadsafe(ask(progress), self.files.loop)
         try:
             while not wait([future], progress.left_s).done:
@@ -156,12 +163,14 @@ class S3Client:
         finally:
             # Whoever interrupts the wait gives the request up as well.
             future.cancel()
+            self._mine.moving_s += progress.moving_s
         result = future.result()
         self._note(time.monotonic())
         return result
 
-    def _limit_s(self, backoff: Backoff) -> float:
-        return max(0.001, min(backoff.left_s, self._timeout_s))
-
     def _note(self, moved_at_s: float) -> None:
         self._moved_at_s = moved_at_s
+
+
+def _limit_s(backoff: Backoff, timeout_s: float) -> float:
+    return max(0.001, min(backoff.left_s, timeout_s))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.part_errors import part_missing
 from partfile.filesystems.s3_errors import S3Failure, Verdict
@@ -41,6 +42,7 @@ def complete_part(access: S3Access, handle: PartHandle, staging: S3Staging, uplo
         PartMissing: S3 has other bytes than the handle says, or makes no file of what it has.
     """
     pieces: Sequence[Piece] = [*staging.pieces, *_sent_sides(access, handle, staging, upload)]
+    backoff = Backoff(access.options.attempt_timeout_s)
     for tries_left in reversed(range(_TRIES)):
         try:
             access.complete_upload_once(handle.path_of(handle.name), upload, pieces)
@@ -50,7 +52,7 @@ def complete_part(access: S3Access, handle: PartHandle, staging: S3Staging, uplo
             corrected = _corrected(access, handle, staging, upload, pieces)
             if corrected == pieces and not tries_left:
                 raise part_missing(handle, f"S3 makes no file of its upload parts: {failure.text}") from failure
-            if not tries_left:
+            if not tries_left or not backoff.pause():
                 raise
             pieces = corrected or [*staging.pieces, *_sent_sides(access, handle, staging, upload)]
         else:

@@ -31,7 +31,8 @@ class Verdict(Enum):
     BUSY = auto()
     """The server turned the request away for the time being."""
     UNREACHABLE = auto()
-    """The request never left: no connection."""
+    """The connection could not be made, or ended early. The client repeats a PUT once without a word, and gives a reset
+    that comes after the deed the name of a connection that was refused: so it may have been done."""
     BROKEN = auto()
     """The server failed, before or after doing it."""
     UNANSWERED = auto()
@@ -51,6 +52,9 @@ class Verdict(Enum):
     UNKNOWN = auto()
     """Anything else."""
 
+
+UNCERTAIN = frozenset({Verdict.UNREACHABLE, Verdict.BROKEN, Verdict.UNANSWERED, Verdict.UNKNOWN})
+"""Verdicts on a request that may have been done, or may yet be."""
 
 RETRIED = frozenset({Verdict.CONFLICT, Verdict.BUSY, Verdict.UNREACHABLE, Verdict.BROKEN, Verdict.UNANSWERED})
 """Verdicts on which the same request is sent again."""
@@ -136,13 +140,17 @@ _MEANINGS = {
     Verdict.TAKEN: _Meaning(AlreadyExists, ""),
     Verdict.CONFLICT: _Meaning(NotApplied, "Others write to the same key; find out who."),
     Verdict.BUSY: _Meaning(NotApplied, "The server throttles: lower max_parallel_requests, or spread the prefix."),
-    Verdict.UNREACHABLE: _Meaning(NotApplied, "Look at endpoint_url, region, network and proxy."),
+    Verdict.UNREACHABLE: _Meaning(OutcomeUnknown, "Look at endpoint_url, region, network and proxy."),
     Verdict.BROKEN: _Meaning(OutcomeUnknown, "Look at the server; then do it again."),
     Verdict.UNANSWERED: _Meaning(OutcomeUnknown, "Look at server and network, or raise call_timeout_s."),
-    Verdict.DENIED: _Meaning(NotApplied, "Check the credentials, the policy and this host's clock; see docs/S3.md."),
+    Verdict.DENIED: _Meaning(
+        NotApplied,
+        "Check credentials, policy and this host's clock; storage_options of a base go to its own S3 bucket alone. "
+        "See docs/S3.md.",
+    ),
     Verdict.NO_BUCKET: _Meaning(NotApplied, "Create the S3 bucket, or check URL, region and endpoint_url."),
     Verdict.INVALID_PARTS: _Meaning(NotApplied, "Others write to the same upload; find out who."),
-    Verdict.REFUSED: _Meaning(NotApplied, ""),
+    Verdict.REFUSED: _Meaning(NotApplied, "Check acl, storage_class, encryption and checksum in storage_options."),
     Verdict.UNSUPPORTED: _Meaning(NotApplied, "See docs/S3.md for what a server has to offer."),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, region, endpoint_url and storage_options."),
     Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at server and network; then do it again."),
@@ -192,7 +200,7 @@ def _answered(response: dict[str, dict[str, object]]) -> S3Failure:
         # An error in the body of a 200 has a code of its own, and nothing else that would tell.
         is_broken = status >= _SERVER_FAILED or status < _CLIENT_FAILED
         verdict = Verdict.BROKEN if is_broken else Verdict.REFUSED
-    message = str(response["Error"].get("Message", "")) or "no message"
+    message = str(response["Error"].get("Message") or "no message")
     return S3Failure(verdict or Verdict.UNKNOWN, f"{code} ({status}): {message}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 LEAST_PIECE_BYTES = 5 << 20
 """Every upload part but the last has at least this many bytes, says S3."""
 _MOST_PIECE_BYTES = 1 << 30
+_ENDPOINT = re.compile(r"^https?://[^/?#\s]+", re.IGNORECASE)
 
 
 class S3Options(BaseModel):
@@ -27,7 +30,7 @@ class S3Options(BaseModel):
 
     endpoint_url: str | None = None
     """Server to talk to; None is AWS."""
-    region: str | None = None
+    region: Annotated[str, Field(min_length=1)] | None = None
     """Region of the S3 bucket; None takes the environment's."""
     path_style: bool = False
     """Put the S3 bucket into the path of requests instead of the host name, as most other servers need it."""
@@ -67,8 +70,8 @@ class S3Options(BaseModel):
     """Size of an upload part, in bytes; doubled with each thousand of them. Larger ones mean fewer requests and more
     memory for each part that is written to."""
     max_buffered_bytes: Annotated[int, Field(ge=1 << 20)] = 256 << 20
-    """Bytes that the open parts of a store hold in memory between two checkpoints, roughly; beyond it those that hold
-    most put theirs into side objects."""
+    """Bytes that the open parts of a store hold in the memory of one process between two checkpoints, roughly; beyond
+    it those that hold most put theirs into side objects."""
     conditional_writes: bool | None = None
     """Whether the server honours If-None-Match on PUT; None finds out by trying, once a process."""
 
@@ -76,8 +79,14 @@ class S3Options(BaseModel):
     def _fits_together(self) -> Self:
         if (self.key is None) != (self.secret is None):
             raise ValueError("key and secret go together")
+        if self.anon and (self.key or self.profile):
+            raise ValueError("anon sends no credentials, so leave key, secret and profile out")
         if "@" in (self.endpoint_url or ""):
             raise ValueError("endpoint_url names a user; pass key and secret instead")
+        if self.endpoint_url is not None and not _ENDPOINT.match(self.endpoint_url):
+            raise ValueError("endpoint_url has to be http:// or https:// and a host, as in http://127.0.0.1:9000")
+        if self.ca_file is not None and not Path(self.ca_file).is_file():
+            raise ValueError(f"ca_file={self.ca_file!r} is no file on this host")
         if self.sse_kms_key_id is not None and self.server_side_encryption not in {"aws:kms", "aws:kms:dsse"}:
             raise ValueError("sse_kms_key_id needs server_side_encryption='aws:kms'")
         return self

@@ -15,7 +15,7 @@ from partfile.filesystems.errors import NotFound, PartMissing, SnapshotCorrupt
 from partfile.filesystems.part_errors import part_conflict, part_missing
 from partfile.filesystems.s3_claims import win_claim
 from partfile.filesystems.s3_completion import complete_part
-from partfile.filesystems.s3_errors import RETRIED, S3Failure, Verdict
+from partfile.filesystems.s3_errors import RETRIED, UNCERTAIN, S3Failure, Verdict
 from partfile.filesystems.s3_probe import learn_leaving_out
 from partfile.filesystems.s3_sides import committed_bytes
 from partfile.filesystems.s3_staging import PART_METADATA, S3Staging, claim_path, part_id, side_path, staged_paths
@@ -51,6 +51,7 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
         garbage.add(staged_paths(handle, staging))
         return
     backoff = Backoff(access.options.call_timeout_s)
+    uncertain: S3Failure | None = None
     while True:
         try:
             if staging.upload is None:
@@ -62,11 +63,13 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
             if not _is_finished(access, handle):
                 raise
         except S3Failure as failure:
+            uncertain = failure if failure.verdict in UNCERTAIN else uncertain
             if not _is_finished(access, handle):
-                _check_hope(access, handle, staging, failure)
-                if failure.verdict in RETRIED and backoff.pause():
+                # A completion that nobody waits for any more may go on, while its upload is not open any more.
+                if (failure.verdict in RETRIED or uncertain) and backoff.pause():
                     continue
-                raise failure.as_error("publish", access.shown(_path(handle)), reads=False) from failure
+                _check_hope(access, handle, staging, uncertain or failure)
+                raise (uncertain or failure).as_error("publish", access.shown(_path(handle)), reads=False) from failure
         garbage.add(staged_paths(handle, staging))
         return
 
@@ -74,8 +77,10 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
 def part_goes_back(access: S3Access, handle: PartHandle) -> bool:
     """Whether a part can be published as this handle has it; see ``PartStore.goes_back``."""
     staging = S3Staging.of(handle)
-    if staging is None or staging.upload is None:
-        return staging is not None
+    if staging is None or any(access.head(side_path(side.name)) is None for side in staging.sides):
+        return False
+    if staging.upload is None:
+        return True
     try:
         received = access.received_pieces(_path(handle), staging.upload)
     except NotFound:
@@ -142,10 +147,11 @@ def _put(access: S3Access, handle: PartHandle, staging: S3Staging) -> None:
 
 
 def _check_hope(access: S3Access, handle: PartHandle, staging: S3Staging, failure: S3Failure) -> None:
-    """Raise PartMissing if a part that is not finished cannot be any more; some servers answer 500 to that."""
-    if failure.verdict is Verdict.NO_BUCKET or staging.upload is None:
-        return
-    if failure.verdict in {Verdict.MISSING, Verdict.BROKEN}:
+    """Raise PartMissing if a part that is not finished cannot be any more; some servers answer 500 to that.
+
+    Where a completion was not answered it may be done yet: that part is only owed.
+    """
+    if staging.upload is not None and failure.verdict in {Verdict.MISSING, Verdict.BROKEN}:
         is_open = failure.verdict is Verdict.BROKEN and access.upload_is_open(_path(handle), staging.upload)
         # Completed by somebody else between the two looks, it is finished.
         if not is_open and not _is_finished(access, handle):

@@ -6,14 +6,18 @@ import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from partfile.filesystems.s3_client import S3Client
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from s3fs import S3FileSystem
 
     from partfile.filesystems.s3_options import S3Options
+
+Thing = TypeVar("Thing")
 
 
 class Traits(NamedTuple):
@@ -31,7 +35,6 @@ class S3Process:
     """The clients of this process. s3fs runs an event loop in a thread, which a forked child does not have."""
 
     def __init__(self) -> None:
-        self.process_id = os.getpid()
         self.traits: dict[tuple[str | None, str], Traits] = {}
         """What has been found out, by endpoint and S3 bucket."""
         self._lock = threading.Lock()
@@ -57,36 +60,35 @@ class S3Process:
             return self._clients[options]
 
 
-class _Current:
-    """The S3Process of the process that runs now."""
+class OncePerProcess(Generic[Thing]):
+    """Something of which each process has its own, made again after a fork; what has locks cannot be inherited.
 
-    def __init__(self) -> None:
-        self._process = S3Process()
-        self._inherited: list[S3Process] = []
+    Args:
+        make: Makes it.
+    """
 
-    def get(self) -> S3Process:
+    def __init__(self, make: Callable[[], Thing]) -> None:
+        self._make = make
+        self._made = [(os.getpid(), make())]
+
+    def get(self) -> Thing:
+        """That of the process that asks."""
         # Not under a lock: one that was held at the fork would stay held in the child.
-        if self._process.process_id != os.getpid():
-            # Kept, so that nothing of it is closed here: its sockets and its event queue are the parent's as well.
-            self._inherited.append(self._process)
-            self._process = S3Process()
-        return self._process
+        process_id, thing = self._made[-1]
+        if process_id != os.getpid():
+            # The other is kept, so that nothing of it is closed here: sockets and event queue are the parent's as well.
+            thing = self._make()
+            self._made.append((os.getpid(), thing))
+        return thing
 
 
 # The one piece of global state: sharing a client among all stores of a process is what it is for.
-_CURRENT = _Current()
+_CURRENT = OncePerProcess(S3Process)
 
 
 def this_process() -> S3Process:
     """The clients and threads of the process that calls this."""
     return _CURRENT.get()
-
-
-def reading_client(options: S3Options) -> S3FileSystem:
-    """A client for readers, of their own: it remembers no listing and asks again what is not answered."""
-    from s3fs import S3FileSystem  # noqa: PLC0415 - only who opens an s3:// URL needs it.
-
-    return S3FileSystem(**options.client, skip_instance_cache=True, use_listings_cache=False)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

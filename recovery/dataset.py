@@ -69,7 +69,8 @@ def dataset_of(
     ]
     found = _found_schema(factories) if schema is None else schema
     datasets = [factory.finish(found) for factory in factories]
-    if all(isinstance(dataset.filesystem, ArrowLocalFileSystem) for dataset in datasets):
+    is_json = isinstance(arrow, ds.JsonFileFormat)
+    if not is_json and all(isinstance(dataset.filesystem, ArrowLocalFileSystem) for dataset in datasets):
         return datasets[0]
     # One dataset of all fragments, each with a file system of its own.
     fragments = [fragment for dataset in datasets for fragment in dataset.get_fragments()]

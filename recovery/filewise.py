@@ -1,4 +1,4 @@
-"""A pyarrow dataset that can be scanned in every way although Python opens its files."""
+"""A pyarrow dataset that can be scanned in every way, whoever opens its files and however few processors there are."""
 
 from __future__ import annotations
 
@@ -16,8 +16,35 @@ class FilewiseDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow.da
 
     pyarrow's own scan hangs where Python opens the files: ``Scanner.to_reader``, by which DuckDB reads, and the end of
     an unfinished scan wait for threads that open files while they hold the interpreter's lock. ``to_table``, ``head``
-    and ``count_rows`` release it and stay pyarrow's own.
+    and ``count_rows`` release it. Over several files of JSON they hang all the same, whoever opens them, where
+    there are few threads: seen with pyarrow 26 on three processors.
     """
+
+    _unfiltered: FilewiseDataset | None = None
+
+    @property
+    def unfiltered(self) -> FilewiseDataset:
+        """The same files without a filter: of a dataset that has been filtered pyarrow gives no fragments."""
+        return self._unfiltered or self
+
+    def filter(self, expression: ds.Expression) -> FilewiseDataset:
+        """As ``Dataset.filter``."""
+        filtered: FilewiseDataset = super().filter(expression)
+        filtered._unfiltered = self.unfiltered
+        return filtered
+
+    def sort_by(self, sorting: Any, **options: Any) -> ds.Dataset:
+        """As ``Dataset.sort_by``; in memory, as pyarrow does it."""
+        return self.in_memory().sort_by(sorting, **options)
+
+    def join(self, right_dataset: ds.Dataset, *keys: Any, **options: Any) -> ds.Dataset:
+        """As ``Dataset.join``; of two tables in memory."""
+        right = right_dataset.in_memory() if isinstance(right_dataset, FilewiseDataset) else right_dataset
+        return self.in_memory().join(right, *keys, **options)
+
+    def in_memory(self) -> ds.Dataset:
+        """The same rows, read."""
+        return ds.dataset(self.to_table())
 
     def scanner(self, **options: Any) -> FilewiseScanner:
         """As ``Dataset.scanner``."""
@@ -33,8 +60,9 @@ class FilewiseScanner:
     """
 
     def __init__(self, dataset: FilewiseDataset, options: dict[str, Any]) -> None:
-        self._dataset = dataset
-        self._options = options
+        self._files = dataset.unfiltered
+        self._options = dataset._scanner_options(options)  # noqa: SLF001 - adds the filter of ``Dataset.filter``.
+        self._is_json = isinstance(dataset.format, ds.JsonFileFormat)
         self._whole = ds.Scanner.from_dataset(dataset, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -42,10 +70,41 @@ class FilewiseScanner:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as batches; those of one file are in memory at once."""
-        for fragment in self._dataset.get_fragments(filter=self._options.get("filter")):
-            scanner = ds.Scanner.from_fragment(fragment, schema=self._dataset.schema, **self._options)
+        for scanner in self._scanners():
             yield from scanner.to_table().to_batches()
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream."""
         return pa.RecordBatchReader.from_batches(self._whole.projected_schema, self.to_batches())
+
+    def to_table(self) -> pa.Table:
+        """All rows."""
+        if not self._is_json:
+            return self._whole.to_table()
+        return pa.Table.from_batches(self.to_batches(), self._whole.projected_schema)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows."""
+        if not self._is_json:
+            return self._whole.head(num_rows)
+        found: list[pa.Table] = []
+        for scanner in self._scanners():
+            found.append(scanner.head(num_rows - sum(table.num_rows for table in found)))
+            if sum(table.num_rows for table in found) >= num_rows:
+                break
+        return pa.concat_tables([self._whole.projected_schema.empty_table(), *found])
+
+    def take(self, indices: Any) -> pa.Table:
+        """The rows at some positions."""
+        return self.to_table().take(indices) if self._is_json else self._whole.take(indices)
+
+    def count_rows(self) -> int:
+        """How many rows there are."""
+        if not self._is_json:
+            return int(self._whole.count_rows())
+        return sum(scanner.count_rows() for scanner in self._scanners())
+
+    def _scanners(self) -> Iterator[ds.Scanner]:
+        """A scan of each file."""
+        for fragment in self._files.get_fragments(filter=self._options.get("filter")):
+            yield ds.Scanner.from_fragment(fragment, schema=self._files.schema, **self._options)

@@ -77,6 +77,6 @@ def _open_s3(url: str, storage_options: Mapping[str, object] | None) -> tuple[Ab
     place = S3Url.of(url)
     if find_spec("s3fs") is None:
         raise ConfigError(f"{url!r} needs the package s3fs", hint="pip install 'partfile[s3]'")
-    from partfile.filesystems.s3_process import reading_client  # noqa: PLC0415 - only who reads from S3 needs it.
+    from partfile.filesystems.s3_reading import reading_client  # noqa: PLC0415 - only who reads from S3 needs it.
 
     return reading_client(S3Options.of(storage_options)), f"{place.bucket}/{place.prefix}".rstrip("/")

@@ -97,8 +97,8 @@ class RestoreOnDemand:
         stuck = {part.name for part in open_since(current, point.state) if not self._store.goes_back(part)}
         if stuck:
             logger.warning(
-                "sink %r: the store cannot take back what was added since %r to open parts, so they stay, and their "
-                "later rows come twice: %s",
+                "sink %r: the store cannot take back what was added since %r to open parts, or has lost it; so they "
+                "stay, and their later rows come twice: %s",
                 self._settings.uid,
                 point.location,
                 shown(sorted(stuck)),

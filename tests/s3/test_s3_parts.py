@@ -144,7 +144,7 @@ def test_memory_is_bounded_over_all_open_parts(s3_base: str, s3_options: S3Optio
         for _ in range(4):
             for stream in streams:
                 stream.write(bytes(MIB))
-                assert store._budget._held_bytes <= 9 * MIB
+                assert store._budgets.get()._held_bytes <= 9 * MIB
         for part, stream in zip(parts, streams, strict=True):
             store.publish(stream.close_for_commit(), "auto")
             assert finished_size(store, part) == 4 * MIB

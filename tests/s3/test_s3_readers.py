@@ -15,7 +15,7 @@ from s3_store_support import store_options
 from spark_support import build_session
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, NotFound
+from partfile.filesystems.errors import ConfigError, NotApplied, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,3 +168,23 @@ def test_spark_without_a_client_of_its_own(
     for schema in ("id long, bucket string", "id long"):
         frame = pf.read_spark(spark, base, format=format, schema=schema, storage_options=store_options(moto))
         assert sorted((row.id, row.bucket) for row in frame.collect()) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("bucket", "options", "said"),
+    [
+        (None, {"secret": "wrong"}, "credentials"),
+        (None, {"endpoint_url": "http://127.0.0.1:1"}, "endpoint_url"),
+        ("no-such-bucket", {}, "Create the S3 bucket"),
+    ],
+    ids=["denied", "away", "no bucket"],
+)
+def test_a_reader_is_told_what_a_sink_would_be_told(
+    radosgw: S3Server, bucket: str | None, options: dict[str, object], said: str
+) -> None:
+    """An error of ours that names the place and says what to do; a directory that is empty is none."""
+    base, options = f"s3://{bucket or radosgw.bucket()}/x", store_options(radosgw) | options
+    for read in (pf.read, lambda base, **more: pf.valid_length_filesystem(base, **more).find(base)):
+        with pytest.raises(NotApplied, match=base.split("/")[2]) as raised:
+            read(base, storage_options=options)
+        assert said in raised.value.hint

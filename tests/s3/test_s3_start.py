@@ -14,7 +14,7 @@ from s3_proxy import S3Proxy
 from s3_store_support import options_of, store_options
 
 import partfile as pf
-from partfile.filesystems.contract_base import neighbour
+from partfile.filesystems.contract_base import neighbour, new_part
 from partfile.filesystems.errors import ConfigError, StoreError
 from partfile.filesystems.opening import open_store
 from partfile.filesystems.s3 import S3Store
@@ -172,6 +172,21 @@ def test_a_forked_child_uses_a_client_of_its_own(moto: S3Server) -> None:
         with neighbour(lambda: S3Store(base, options), work) as result:
             assert result == "from the parent"
         assert store.read_file("b", 99) == b"from the child"
+
+
+def test_a_fork_while_parts_are_written_leaves_no_lock_held(moto: S3Server) -> None:
+    """N10: another thread of the parent may be inside the store at that instant."""
+    base, options = f"s3://{moto.bucket()}/x", options_of(moto)
+    with S3Store(base, options) as store, store._budgets.get()._lock, store._garbages.get()._lock:
+
+        def work(_other: Any) -> int:
+            stream = store.create(new_part())
+            stream.write(b"abc")
+            store.publish(stream.close_for_commit(), "auto")
+            return len(list(store.list()))
+
+        with neighbour(lambda: S3Store(base, options), work) as result:
+            assert result == 1
 
 
 def test_a_forked_child_closes_nothing_of_its_parent(moto: S3Server) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
 import threading
 import time
 from email.utils import formatdate
@@ -43,6 +45,10 @@ class Said(NamedTuple):
 def refused(status: int, code: str) -> Said:
     """An error of S3."""
     return Said(status, _ERROR.format(code))
+
+
+RESET = Said(status=0)
+"""Instead of a reply the connection is reset."""
 
 
 class S3Stub:
@@ -130,6 +136,10 @@ class _Handler(BaseHTTPRequestHandler):
             stub.under_way -= 1
         if said is None:
             self.close_connection = True
+        elif said is RESET:
+            self.close_connection = True
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(self.connection.detach())
         else:
             self._say(said)
 

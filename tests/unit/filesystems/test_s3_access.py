@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from s3_stub import Heard, S3Stub, Said, refused
+from s3_stub import RESET, Heard, S3Stub, Said, refused
 
 import partfile as pf
 from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import AlreadyExists, OutcomeUnknown, StoreError
+from partfile.filesystems.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
 from partfile.filesystems.s3 import S3Store
 from partfile.sink.operator import SinkOperator, SubtaskContext
 from partfile.sink.states import SubtaskSnapshot
@@ -123,6 +123,22 @@ def test_an_object_that_was_created_and_cannot_be_looked_at_is_not_called_absent
         assert stub.operations() == ["HeadObject", "PutObject", "HeadObject"]
 
 
+def test_a_request_whose_connection_is_reset_after_the_deed_is_not_called_undone() -> None:
+    """The client reports it as a connection that could not be made; then the server stays away."""
+    with S3Stub(lambda _: RESET) as stub, S3Store(BASE, stub.options(call_timeout_s=1.0)) as store:
+        with pytest.raises(OutcomeUnknown, match="link"):
+            store.create_file("link", b"")
+        assert "PutObject" in stub.operations()
+    with S3Stub() as gone:
+        options = gone.options(call_timeout_s=1.0)
+    with S3Store(BASE, options) as store:
+        # A PUT is repeated by the client itself, so that a refused connection tells nothing of the one before.
+        with pytest.raises(OutcomeUnknown, match="link"):
+            store.create_file("link", b"")
+        with pytest.raises(NotApplied, match="link"):
+            store.read_file("link", 1)
+
+
 def test_a_rival_that_replaced_an_object_is_seen_where_conditions_are_ignored() -> None:
     """It was absent before, and is another one afterwards."""
     answer = in_turn("HeadObject", REPLIES["HeadObject"], Said(headers={"x-amz-meta-partfile-write": "other"}))
@@ -163,7 +179,7 @@ def test_a_completion_whose_reply_is_lost_is_done_where_the_upload_is_gone() -> 
 def test_deleting_many_waits_once_for_a_server_that_is_away() -> None:
     """Each of them alone would only wait again; closing a store takes one call's time."""
     with S3Stub(lambda _: refused(503, "SlowDown")) as stub, S3Store(BASE, stub.options(call_timeout_s=1.0)) as store:
-        store._garbage.add(["a", "b"])
+        store._garbages.get().add(["a", "b"])
         began_s = time.monotonic()
         store.close()
         assert time.monotonic() - began_s < 1.5

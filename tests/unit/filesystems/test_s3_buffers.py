@@ -86,7 +86,7 @@ def test_what_is_on_its_way_counts_as_held(parts: int, write_bytes: int) -> None
         assert tracemalloc.get_traced_memory()[1] - before <= 2 * 16 * MIB + 2 * 8 * MIB + MIB
         for stream in streams:
             stream.close_for_commit()
-        assert store._budget._held_bytes == 0
+        assert store._budgets.get()._held_bytes == 0
 
 
 def test_upload_parts_are_sent_several_at_a_time_while_there_is_room() -> None:
@@ -114,4 +114,4 @@ def test_a_failed_upload_part_gives_its_bytes_back_and_is_heard_of() -> None:
         left.write(bytes(9 * MIB))
         left.close()
         time.sleep(3 * server.upload_part_s)
-        assert store._budget._held_bytes == 0
+        assert store._budgets.get()._held_bytes == 0

@@ -137,13 +137,13 @@ def test_so_many_requests_are_under_way_and_no_more() -> None:
 
 def test_who_waits_for_a_turn_waits_as_long_as_others_get_on() -> None:
     """Their time is not taken from the call that waits; where nothing gets on it is turned away."""
-    options = S3Options(max_parallel_requests=1, attempt_timeout_s=0.2)
+    options = S3Options(max_parallel_requests=1)
     client = S3Client(None, options)
     backoff = Backoff(0.3)
     taken, stop = threading.Event(), threading.Event()
 
     def hold(*, moves: bool) -> None:
-        with client.turn(Backoff(60)):
+        with client.turn(Backoff(60), 0.2):
             taken.set()
             for _ in range(10):
                 stop.wait(0.05)
@@ -156,10 +156,10 @@ def test_who_waits_for_a_turn_waits_as_long_as_others_get_on() -> None:
         other.start()
         taken.wait()
         if moves:
-            with client.turn(backoff):
+            with client.turn(backoff, 0.2):
                 assert backoff.left_s > 0.2
         else:
             client._moved_at_s -= 60
-            with pytest.raises(NoTurn), client.turn(Backoff(60)):
+            with pytest.raises(NoTurn), client.turn(Backoff(60), 0.2):
                 pass
         other.join()
