@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.fsspec_schemes import canonical
 from partfile.filesystems.fsspec_url import FsspecUrl, is_of_fsspec
 from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS, HdfsOptions
 from partfile.filesystems.hdfs_setup import check_setup, default_file_system
@@ -87,7 +88,7 @@ def _service(url: str) -> tuple[str, str]:
     scheme = match.group(1).lower() if match else "file"
     if match is None or scheme == "file":
         return "file", ""
-    scheme = SCHEMES[0] if scheme in SCHEMES else scheme
+    scheme = SCHEMES[0] if scheme in SCHEMES else canonical(scheme)
     rest = url[match.end() :]
     return scheme, rest[2:].partition("/")[0].lower() if rest.startswith("//") else ""
 
