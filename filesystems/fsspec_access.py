@@ -48,6 +48,11 @@ class FsspecAccess:
         self._calls = calls
         self._is_closed = False
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """What tells the base from others, under its URL too."""
+        return self._calls.place
+
     def shown(self, path: str) -> str:
         """A path as a URL, for messages."""
         return f"{self.url}/{path}" if path else str(self.url)

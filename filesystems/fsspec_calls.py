@@ -7,6 +7,7 @@ characters, ``mv`` is a copy by default; listings are remembered; leaving ``with
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from typing import IO, TYPE_CHECKING, Any
@@ -48,6 +49,15 @@ class FsspecCalls:
         self._url = url
         self._options = dict(options)
         self._opened: tuple[int, AbstractFileSystem, str] | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What tells one base of one server and account from others: its URL, and a digest of the options.
+
+        Options that are objects differ by their address, so that an answer is at worst asked for again.
+        """
+        options = repr(sorted(self._options.items()))
+        return str(self._url), hashlib.sha256(options.encode(errors="surrogatepass")).hexdigest()
 
     def root(self) -> str:
         """The path of the base."""

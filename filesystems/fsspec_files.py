@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from partfile.filesystems.tokens import new_token
 
 if TYPE_CHECKING:
     from partfile.filesystems.fsspec_access import FsspecAccess
+
+_RIVALS_ARE_DONE_AFTER_S = 0.2
 
 
 def create_whole(access: FsspecAccess, path: str, data: bytes) -> None:
@@ -105,6 +108,8 @@ def _create_through_another_name(access: FsspecAccess, path: str, data: bytes, w
 
 def _read_back(access: FsspecAccess, path: str, data: bytes) -> None:
     """Where a name can be taken twice, see whose bytes are there."""
+    # Who looked before this file was there has written his own by then, unless he slept: a rival is seen, no more.
+    time.sleep(_RIVALS_ARE_DONE_AFTER_S)
     try:
         found = access.read(path, max(len(data), 1) * 2)
     except NotFound as error:

@@ -7,11 +7,12 @@ coordinators may publish one part at once: each gives the name to the same bytes
 
 from __future__ import annotations
 
+import logging
 import re
 import zlib
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import FileTooLarge, NotFound, StoreError
+from partfile.filesystems.errors import FileTooLarge, NotFound, PartfileError, StoreError
 from partfile.filesystems.fsspec_probe import learn_way
 from partfile.filesystems.fsspec_schemes import Way
 from partfile.filesystems.fsspec_staging import FsspecStaging
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.fsspec_access import FsspecAccess
     from partfile.filesystems.port import PartHandle
 
+logger = logging.getLogger("partfile")
 _MOST_DIGITS = 20
 _LENGTH = re.compile(rb"0|[1-9][0-9]*")
 
@@ -52,8 +54,7 @@ def publish_part(access: FsspecAccess, handle: PartHandle) -> None:
     else:
         if learn_way(access) is Way.COPY and not _is_finished(access, handle):
             raise part_missing(handle, "it was copied, and is not there")
-    for name in (staging.file, *staging.spent):
-        access.remove(handle.path_of(name))
+    _drop_staged(access, handle, staging)
 
 
 def discard_part(access: FsspecAccess, handle: PartHandle) -> bool:
@@ -116,8 +117,18 @@ def _drop_same_file(access: FsspecAccess, handle: PartHandle, staging: FsspecSta
         return
     staged, finished = access.info(handle.path_of(staging.file)), access.info(handle.path_of(handle.name))
     if staged and finished and staged["ino"] == finished["ino"]:
+        _drop_staged(access, handle, staging)
+
+
+def _drop_staged(access: FsspecAccess, handle: PartHandle, staging: FsspecStaging) -> None:
+    """Delete what a finished part was staged in. It is published whether that works or not."""
+    try:
         for name in (staging.file, *staging.spent):
             access.remove(handle.path_of(name))
+    except PartfileError as error:
+        logger.warning(
+            "part %r is published; its staged file stays, for the cleaner: %s", handle.path_of(handle.name), error
+        )
 
 
 def _check_sidecar(access: FsspecAccess, handle: PartHandle) -> None:

@@ -22,16 +22,16 @@ _DATA = b"probe"
 
 
 class _Learned:
-    """What this process has found out, by base."""
+    """What this process has found out, by base and options: those may name another server."""
 
     def __init__(self) -> None:
-        self._ways: dict[tuple[int, str], Way] = {}
+        self._ways: dict[tuple[int, tuple[str, str]], Way] = {}
 
-    def get(self, base: str) -> Way | None:
-        return self._ways.get((os.getpid(), base))
+    def get(self, place: tuple[str, str]) -> Way | None:
+        return self._ways.get((os.getpid(), place))
 
-    def put(self, base: str, way: Way) -> None:
-        self._ways[os.getpid(), base] = way
+    def put(self, place: tuple[str, str], way: Way) -> None:
+        self._ways[os.getpid(), place] = way
 
 
 # Sharing among all stores of a process is what it is for: a server is asked once.
@@ -47,11 +47,10 @@ def learn_way(access: FsspecAccess) -> Way:
     claimed = access.scheme.way
     if claimed not in EXCLUSIVE:
         return claimed
-    base = str(access.url)
-    way = _LEARNED.get(base)
+    way = _LEARNED.get(access.place)
     if way is None:
         way = claimed if _refuses(access, claimed) else Way.COPY
-        _LEARNED.put(base, way)
+        _LEARNED.put(access.place, way)
     return way
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Self, cast
 
 from pydantic import Field, JsonValue, ValidationError
 
-from partfile.filesystems.errors import SnapshotCorrupt
+from partfile.filesystems.errors import ConfigError, SnapshotCorrupt
 from partfile.filesystems.port import Persisted, check_relative_path
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class FsspecStaging(Persisted):
         except ValidationError as error:
             raise SnapshotCorrupt(f"part {handle.path_of(handle.name)!r} has another store's staging") from error
         for name in (staging.file, *staging.spent):
-            if not name or "/" in check_relative_path(name):
+            if not _is_file_name(name):
                 raise SnapshotCorrupt(f"part {handle.path_of(handle.name)!r} names {name!r}, which is no file name")
         return staging
 
@@ -46,3 +46,10 @@ class FsspecStaging(Persisted):
         """The handle with this staged file, at a length in bytes."""
         staging = cast("dict[str, JsonValue]", self.model_dump(mode="json"))
         return handle.model_copy(update={"valid_length": valid_length, "staging": staging})
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        return bool(name) and "/" not in check_relative_path(name)
+    except ConfigError:
+        return False

@@ -9,6 +9,7 @@ from fsspec.registry import known_implementations, registry
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.fsspec_schemes import canonical, is_listed, scheme_named, why_refused
+from partfile.filesystems.shown_urls import check_no_secret, shown_url
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*)?", re.DOTALL)
 _DIRECTORY = "dir::file://"
@@ -35,17 +36,19 @@ class FsspecUrl(NamedTuple):
             return cls("dir", "", _checked(url, url.removeprefix(_DIRECTORY), is_absolute=True))
         match = _URL.fullmatch(url)
         if match is None or "::" in url:
-            raise ConfigError(f"{url!r} is no URL of one file system", hint="Write scheme://place/path.")
+            raise ConfigError(f"{shown_url(url)} is no URL of one file system", hint="Write scheme://place/path.")
         scheme, authority, path = match.group(1).lower(), match.group(2), match.group(3) or ""
+        if scheme == "dir":
+            raise ConfigError(
+                f"{shown_url(url)} does not say of what it is a directory",
+                hint=f"Write {_DIRECTORY}/absolute/path.",
+            )
         reason = why_refused(scheme)
         if reason is not None:
             raise ConfigError(f"a sink cannot write to {scheme}://: {reason}")
+        check_no_secret(url)
         if scheme_named(scheme).package and not authority:
-            raise ConfigError(f"{url!r} names no place", hint=f"Write {scheme}://place/path.")
-        if ":" in authority.rpartition("@")[0]:
-            raise ConfigError(
-                f"a URL of {scheme}:// has a password in it", hint="Pass it in storage_options; URLs are in messages."
-            )
+            raise ConfigError(f"{shown_url(url)} names no place", hint=f"Write {scheme}://place/path.")
         return cls(scheme, authority, _checked(url, path, is_absolute=False))
 
     def __str__(self) -> str:
@@ -73,10 +76,12 @@ def is_of_fsspec(url: str) -> bool:
 
 def _checked(url: str, path: str, *, is_absolute: bool) -> str:
     if is_absolute and not path.startswith("/"):
-        raise ConfigError(f"{url!r} is a relative file URL", hint=f"Write {_DIRECTORY}/absolute/path.")
+        raise ConfigError(f"{shown_url(url)} is a relative file URL", hint=f"Write {_DIRECTORY}/absolute/path.")
     inner = path.strip("/")
     if inner and {"", ".", ".."} & set(inner.split("/")):
-        raise ConfigError(f"{url!r} has an empty segment, '.' or '..' in its path")
+        raise ConfigError(f"{shown_url(url)} has an empty segment, '.' or '..' in its path")
     if set(path) & set("?#*["):
-        raise ConfigError(f"{url!r} has one of ?, #, * and [ in its path", hint="Some file systems do not take them.")
+        raise ConfigError(
+            f"{shown_url(url)} has one of ?, #, * and [ in its path", hint="Some file systems do not take them."
+        )
     return f"/{inner}" if is_absolute else inner

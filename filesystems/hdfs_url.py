@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple, Self
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.shown_urls import shown_url
 
 _URL = re.compile(r"hdfs:(?://([^/]*))?(/.*)?", re.IGNORECASE | re.DOTALL)
 _AUTHORITY = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
@@ -27,20 +28,20 @@ class HdfsUrl(NamedTuple):
         Raises:
             ConfigError: It is not an absolute URL of HDFS, names a user, or its path has ``.``, ``..`` or a colon.
         """
-        match = _URL.fullmatch(url)
+        shown, match = shown_url(url), _URL.fullmatch(url)
         authority, path = (match.group(1) or "", match.group(2) or "") if match else ("", "")
         if match is None or match.groups() == (None, None):
-            raise ConfigError(f"{url!r} is not an absolute URL of HDFS", hint="Write hdfs://namenode:8020/path.")
+            raise ConfigError(f"{shown} is not an absolute URL of HDFS", hint="Write hdfs://namenode:8020/path.")
         if authority and not _AUTHORITY.fullmatch(authority):
             raise ConfigError(
-                f"{url!r} names no host or name service: {authority!r}",
+                f"{shown} names no host or name service",
                 hint="Write hdfs://host:port/path or hdfs://name-service/path; users go into storage_options.",
             )
         segments = [segment for segment in path.split("/") if segment]
         if "." in segments or ".." in segments:
-            raise ConfigError(f"{url!r} has a segment '.' or '..' in its path", hint="Write the path without it.")
+            raise ConfigError(f"{shown} has a segment '.' or '..' in its path", hint="Write the path without it.")
         if ":" in path:
-            raise ConfigError(f"{url!r} has a colon in its path, which HDFS refuses", hint="Write the path without it.")
+            raise ConfigError(f"{shown} has a colon in its path, which HDFS refuses", hint="Write the path without it.")
         return cls(authority, "/" + "/".join(segments))
 
     @property

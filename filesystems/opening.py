@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.fsspec_schemes import canonical
 from partfile.filesystems.fsspec_url import FsspecUrl, is_of_fsspec
 from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS, HdfsOptions
 from partfile.filesystems.hdfs_setup import check_setup, default_file_system
@@ -17,6 +18,7 @@ from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_url import SCHEMES, S3Url
+from partfile.filesystems.shown_urls import shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +88,7 @@ def _service(url: str) -> tuple[str, str]:
     scheme = match.group(1).lower() if match else "file"
     if match is None or scheme == "file":
         return "file", ""
-    scheme = SCHEMES[0] if scheme in SCHEMES else scheme
+    scheme = SCHEMES[0] if scheme in SCHEMES else canonical(scheme)
     rest = url[match.end() :]
     return scheme, rest[2:].partition("/")[0].lower() if rest.startswith("//") else ""
 
@@ -253,7 +255,8 @@ def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create
     # Only who opens such a URL needs the package, and nobody else should wait for its import.
     if find_spec("hdfs_native") is None:
         raise ConfigError(
-            f"{url!r} needs the package hdfs-native, which is not installed", hint="pip install 'partfile[hdfs]'"
+            f"{shown_url(url)} needs the package hdfs-native, which is not installed",
+            hint="pip install 'partfile[hdfs]'",
         )
     from partfile.filesystems.hdfs import HdfsStore  # noqa: PLC0415
 
@@ -263,7 +266,9 @@ def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create
 def _open_s3(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:
     S3Url.of(url)
     if find_spec("s3fs") is None:
-        raise ConfigError(f"{url!r} needs the package s3fs, which is not installed", hint="pip install 'partfile[s3]'")
+        raise ConfigError(
+            f"{shown_url(url)} needs the package s3fs, which is not installed", hint="pip install 'partfile[s3]'"
+        )
     from partfile.filesystems.s3 import S3Store  # noqa: PLC0415
 
     return S3Store(url, S3Options.of(storage_options), create_base=create_base)
@@ -280,12 +285,14 @@ def _check_local(storage_options: Mapping[str, object] | None) -> None:
 def _path_of_file_url(url: str, rest: str) -> str:
     host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", rest[:1], rest[1:])
     if host not in {"", "localhost"}:
-        raise ConfigError(f"{url!r} names the host {host!r}", hint="Write file:///path, with three slashes.")
+        raise ConfigError(f"{shown_url(url)} names a host", hint="Write file:///path, with three slashes.")
     if "?" in path or "#" in path:
-        raise ConfigError(f"{url!r} has a query or a fragment", hint="Write ? as %3F and # as %23.")
+        raise ConfigError(f"{shown_url(url)} has a query or a fragment", hint="Write ? as %3F and # as %23.")
     if slash != "/":
-        raise ConfigError(f"{url!r} is a relative file URL", hint="Write file:///absolute/path or a plain path.")
+        raise ConfigError(
+            f"{shown_url(url)} is a relative file URL", hint="Write file:///absolute/path or a plain path."
+        )
     try:
         return f"/{unquote(path, errors='strict')}"
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{url!r} does not decode to UTF-8") from error
+        raise ConfigError(f"{shown_url(url)} does not decode to UTF-8") from error

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple, Self
 
 from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.shown_urls import shown_url
 
 SCHEMES = ("s3", "s3a")
 _URL = re.compile(r"s3a?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)
@@ -27,8 +28,7 @@ class S3Url(NamedTuple):
         Raises:
             ConfigError: It is not a URL of S3, or its path has an empty segment, ``.`` or ``..``.
         """
-        # Keys may stand before an @, where other clients take them: nothing before it is shown.
-        shown = repr(f"...@{url.rpartition('@')[2]}" if "@" in url else url)
+        shown = shown_url(url)
         match = _URL.fullmatch(url)
         if match is None or not _BUCKET.fullmatch(match.group(1)):
             raise ConfigError(f"{shown} names no S3 bucket", hint="Write s3://bucket/prefix; keys go elsewhere.")

@@ -16,6 +16,7 @@ from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.opening import local_path
 from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_url import SCHEMES, S3Url
+from partfile.filesystems.shown_urls import check_no_secret, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,8 @@ def open_for_reading(
         The file system and the path in it.
 
     Raises:
-        ConfigError: fsspec knows no such scheme, its client is not installed, or an option cannot be used.
+        ConfigError: fsspec knows no such scheme, its client is not installed, an option cannot be used, or the URL
+            carries a secret.
     """
     url = os.fspath(url)
     scheme = split_protocol(url)[0]
@@ -53,20 +55,23 @@ def open_for_reading(
         return _open_hdfs(url, storage_options)
     if scheme in SCHEMES:
         return _open_s3(url, storage_options)
+    check_no_secret(url)
     try:
         file_system, path = fsspec.core.url_to_fs(url, **(storage_options or {}))
     except (ImportError, ValueError, TypeError) as error:
+        # What a client says may hold what it was given; an import names a package.
+        said = str(error) if isinstance(error, ImportError) else type(error).__name__
         raise ConfigError(
-            f"{url!r} cannot be opened for reading: {error}",
+            f"{shown_url(url)} cannot be opened for reading: {said}",
             hint="Install its client (partfile[hdfs], partfile[s3], ...), and check the scheme and storage_options.",
-        ) from error
+        ) from None
     return file_system, path
 
 
 def _open_hdfs(url: str, storage_options: Mapping[str, object] | None) -> tuple[AbstractFileSystem, str]:
     # Only who opens such a URL needs the package.
     if find_spec("hdfs_native") is None:
-        raise ConfigError(f"{url!r} needs the package hdfs-native", hint="pip install 'partfile[hdfs]'")
+        raise ConfigError(f"{shown_url(url)} needs the package hdfs-native", hint="pip install 'partfile[hdfs]'")
     from partfile.filesystems.hdfs_reading import HdfsReading  # noqa: PLC0415
 
     place = HdfsUrl.of(url)
@@ -76,7 +81,7 @@ def _open_hdfs(url: str, storage_options: Mapping[str, object] | None) -> tuple[
 def _open_s3(url: str, storage_options: Mapping[str, object] | None) -> tuple[AbstractFileSystem, str]:
     place = S3Url.of(url)
     if find_spec("s3fs") is None:
-        raise ConfigError(f"{url!r} needs the package s3fs", hint="pip install 'partfile[s3]'")
+        raise ConfigError(f"{shown_url(url)} needs the package s3fs", hint="pip install 'partfile[s3]'")
     from partfile.filesystems.s3_reading import reading_client  # noqa: PLC0415 - only who reads from S3 needs it.
 
     return reading_client(S3Options.of(storage_options)), f"{place.bucket}/{place.prefix}".rstrip("/")

@@ -1,9 +1,11 @@
-"""Kill the process before and after every call of the life cycle on file systems of fsspec; lose replies; compare."""
+"""Kill the process before, in and after every call of the life on file systems of fsspec; lose replies; compare."""
 
 from __future__ import annotations
 
+import os
 import signal
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,14 +20,14 @@ from life_cycle import (
 )
 from plain_file_systems import register
 
-from partfile.filesystems.errors import PartfileError
+from partfile.filesystems.errors import CommitConflict, PartfileError, SnapshotCorrupt
 from partfile.filesystems.faults import FailAt, KillAt, count_calls, intercept
 from partfile.filesystems.fsspec import FsspecStore
 from partfile.filesystems.fsspec_calls import CHANGING_CALLS, FsspecCalls
 from partfile.filesystems.fsspec_url import FsspecUrl
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from partfile.filesystems.faults import When
 
@@ -40,11 +42,34 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return URLS[str(request.param)]
 
 
-def life(url: str, base: Path, interceptor: Any = None) -> None:
+class HalfDone(FsspecCalls):
+    """Dies in the middle of the first write or copy to a name with these words in it."""
+
+    def __init__(self, url: FsspecUrl, options: Any, *, words: str) -> None:
+        super().__init__(url, options)
+        self._words = words
+
+    def write(self, path: str, data: bytes) -> None:
+        """Half of it, where it is the one."""
+        self._half(path, data)
+        super().write(path, data)
+
+    def copy(self, path: str, name: str) -> None:
+        """Likewise."""
+        self._half(name, self.read(path))
+        super().copy(path, name)
+
+    def _half(self, path: str, data: bytes) -> None:
+        if self._words in path:
+            super().write(path, data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def life(url: str, base: Path, interceptor: Any = None, make: Callable[..., FsspecCalls] = FsspecCalls) -> None:
     """The small stream, through a store whose calls an interceptor sees."""
 
     def opener(place: str, options: Any) -> FsspecStore:
-        calls = FsspecCalls(FsspecUrl.of(place), options)
+        calls = make(FsspecUrl.of(place), options)
         return FsspecStore(place, calls=intercept(calls, interceptor) if interceptor is not None else calls)
 
     run_to_the_end(make_sink(url.format(base), open_store=opener), ROWS)
@@ -79,3 +104,33 @@ def test_a_call_that_fails_or_whose_reply_is_lost(url: str, applied: bool, tmp_p
         life(url, base)
         assert_exactly_once(base, ROWS)
     assert stopped < calls
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_kill_in_the_middle_of_a_link_is_undone_or_named(url: str, number: int, tmp_path: Path) -> None:
+    """Where a link is written in place, the start stops and names it; without it, it was never there."""
+    dying = partial(HalfDone, words=f"/chk-{number}/")
+    assert in_child(partial(life, url, tmp_path, make=dying)) == -signal.SIGKILL
+    before = finished_files(tmp_path)
+    if url == URLS["copying"]:
+        with pytest.raises(SnapshotCorrupt, match=rf"chk-{number}/_metadata"):
+            life(url, tmp_path)
+        (damaged,) = tmp_path.rglob(f"chk-{number}/_metadata")
+        damaged.unlink()
+    life(url, tmp_path)
+    assert_only_grew(before, assert_exactly_once(tmp_path, ROWS))
+
+
+def test_a_kill_in_the_middle_of_a_copy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is published over half a file; without it the staged one is published, and no row is lost."""
+    register(monkeypatch)
+    url = URLS["copying"]
+    dying = partial(HalfDone, words="/part-")
+    assert in_child(partial(life, url, tmp_path, make=dying)) == -signal.SIGKILL
+    (half,) = finished_files(tmp_path)
+    for _ in range(2):
+        with pytest.raises(CommitConflict, match=Path(half).name):
+            life(url, tmp_path)
+    (tmp_path / half).unlink()
+    life(url, tmp_path)
+    assert_exactly_once(tmp_path, ROWS)

@@ -1,145 +1,29 @@
-"""What the store over fsspec claims, refuses and says; and what it does with lost replies and wrong files."""
+"""The store over fsspec as a whole: small files, names, places, and the life of a plain sink."""
 
 from __future__ import annotations
 
 import logging
-import os
+import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import fsspec
 import pytest
+from fsspec_stores import DATA, OTHER, intercepted
 from life_cycle import ROWS, assert_exactly_once, make_sink, run_to_the_end
-from plain_file_systems import CopyingFileSystem, register
+from plain_file_systems import register
 
 import partfile as pf
-from partfile.filesystems import fsspec_schemes
-from partfile.filesystems.contract_base import files_in, neighbour, new_part, write_part
-from partfile.filesystems.errors import AlreadyExists, CommitConflict, ConfigError, OutcomeUnknown, PartMissing
-from partfile.filesystems.faults import ActAt, CrashAt, FailAt, Recorder, SimulatedCrash, intercept
+from partfile.filesystems import fsspec_files, fsspec_schemes
+from partfile.filesystems.contract_base import new_part
+from partfile.filesystems.errors import AlreadyExists, ConfigError, OutcomeUnknown
+from partfile.filesystems.faults import ActAt, FailAt
 from partfile.filesystems.fsspec import FsspecStore
-from partfile.filesystems.fsspec_calls import FsspecCalls
 from partfile.filesystems.fsspec_schemes import scheme_named
-from partfile.filesystems.fsspec_url import FsspecUrl
-from partfile.filesystems.opening import check_options, is_same_place, open_store, path_inside
+from partfile.filesystems.opening import is_same_place, open_store, path_inside
 from partfile.recovery.opening import open_for_reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-DATA, OTHER = b"valid bytes", b"other bytes"
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[str]:
-    """A base in memory that is of this test alone."""
-    yield f"memory:/{tmp_path}"
-    fsspec.filesystem("memory").store.clear()
-
-
-def intercepted(url: str, interceptor: Any) -> FsspecStore:
-    """A store whose calls go through an interceptor."""
-    return FsspecStore(url, calls=intercept(FsspecCalls(FsspecUrl.of(url), {}), interceptor))
-
-
-@pytest.mark.parametrize(
-    ("url", "why"),
-    [
-        ("http://host/path", "only be read"),
-        ("https://host/path", "only be read"),
-        ("github://owner:name@main/path", "only be read"),
-        ("zip://inside", "archive"),
-        ("filecache://place", "cache"),
-        ("simplecache::gs://bucket/path", "one file system"),
-        ("dir::gs://bucket/path", "one file system"),
-        ("dir::file://path", "relative"),
-        ("memory:path", "one file system"),
-        ("sftp://user:secret@host/path", "password"),
-        ("memory://a/../b", "'..'"),
-        ("memory://a/b//c", "empty segment"),
-        ("gs:///bucket/path", "names no place"),
-        ("gs://bucket/a?b", "?"),
-        ("nosuch://bucket", "nosuch"),
-    ],
-)
-def test_what_no_sink_can_write_to_is_refused_by_name(url: str, why: str) -> None:
-    """The error says why, and shows no password."""
-    with pytest.raises(ConfigError) as raised:
-        open_store(url)
-    assert why in str(raised.value)
-    assert "secret@" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "package"),
-    [("gs://bucket/x", "gcsfs"), ("abfss://c@a.dfs.core.windows.net/x", "adlfs"), ("sftp://host/x", "paramiko")],
-)
-def test_a_client_that_is_not_installed_is_named(url: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that pip can be told; at once, before anything is written."""
-
-    def missing(scheme: str) -> None:
-        raise ImportError(scheme)
-
-    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
-    for check in (lambda: open_store(url), lambda: check_options(url, {}, "auto")):
-        with pytest.raises(ConfigError, match=f"pip install {package}"):
-            check()
-
-
-def test_options_that_the_client_does_not_take_are_named_and_their_values_are_not_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A client's error may repeat what it was given."""
-
-    class Strict(CopyingFileSystem):
-        protocol = "strict"
-
-        def __init__(self, **options: object) -> None:
-            if options.pop("token", None):
-                raise ValueError("bad token hunter2")
-            super().__init__(**options)
-
-    register(monkeypatch)
-    fsspec.register_implementation("strict", Strict, clobber=True)
-    with open_store(f"strict:/{tmp_path}", {"token": "hunter2"}) as store, pytest.raises(ConfigError) as raised:
-        store.create_file("x", b"")
-    assert "token" in str(raised.value)
-    assert "hunter2" not in str(raised.value)
-    assert raised.value.__cause__ is None
-    with pytest.raises(ConfigError, match="skip_instance_cache"):
-        open_store("memory://x", {"skip_instance_cache": False})
-
-
-def test_what_a_client_says_of_a_failure_is_not_passed_on(memory: str) -> None:
-    """URLs with signatures are in such texts."""
-    with intercepted(memory, FailAt(1, OSError(5, "https://host/?sig=hunter2"), only={"write"})) as store:
-        with pytest.raises(OutcomeUnknown) as raised:
-            store.capabilities  # noqa: B018 - asking is what fails.
-        assert "hunter2" not in str(raised.value)
-
-
-def test_a_forked_child_makes_a_client_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection or an event loop of the parent is of no use to it."""
-
-    class Noting(CopyingFileSystem):
-        protocol = "noting"
-
-        def __init__(self, **options: object) -> None:
-            with (tmp_path / "made").open("a") as file:
-                file.write(f"{os.getpid()}\n")
-            super().__init__(**options)
-
-    register(monkeypatch)
-    fsspec.register_implementation("noting", Noting, clobber=True)
-    with FsspecStore(f"noting:/{tmp_path}") as store:
-        for _ in range(2):
-            store.create_file(f"{tmp_path.name}.{_}", b"")
-        with neighbour(lambda: store, lambda other: other.list_names("")) as names:
-            assert f"{tmp_path.name}.1" in names
-    made = (tmp_path / "made").read_text().splitlines()
-    assert made[0] == str(os.getpid())
-    assert len(set(made)) == len(made) == 2
 
 
 def test_a_directory_that_another_deletes_while_it_is_still_empty_is_made_again(tmp_path: Path) -> None:
@@ -151,137 +35,6 @@ def test_a_directory_that_another_deletes_while_it_is_still_empty_is_made_again(
     with intercepted(url, made) as store:
         store.create_file("a/b", DATA)
         assert store.read_file("a/b", 99) == DATA
-
-
-@pytest.mark.parametrize("scheme", ["dir::file:/", "memory:"])
-def test_a_server_is_asked_once_a_process_whether_it_refuses_a_name(scheme: str, tmp_path: Path) -> None:
-    """The second store asks nothing, and the probe leaves nothing."""
-    url = f"{scheme}/{tmp_path}"
-    with intercepted(url, recorder := Recorder()) as store:
-        assert store.capabilities.exclusive_create
-        assert store.list_names("") == []
-    assert {"link", "create"} & set(recorder.names)
-    with intercepted(url, recorder := Recorder()) as store:
-        assert store.capabilities.no_replace
-    assert recorder.names == []
-
-
-@pytest.mark.parametrize(("scheme", "call"), [("dir::file:/", "link"), ("memory:", "create")])
-def test_what_the_table_claims_and_the_probe_refutes_is_not_claimed(scheme: str, call: str, tmp_path: Path) -> None:
-    """A disk without links, a server that ignores conditions: then a look goes before a copy, and the start says so."""
-
-    class Ignoring(FsspecCalls):
-        def link(self, path: str, name: str) -> None:
-            raise OSError(95, f"no links: {path} {name}")
-
-        def create(self, path: str, data: bytes) -> None:
-            self.write(path, data)
-
-    url = f"{scheme}/{tmp_path}"
-    with FsspecStore(url, calls=Ignoring(FsspecUrl.of(url), {})) as store:
-        assert not store.capabilities.no_replace, call
-        assert not store.capabilities.exclusive_create
-        assert any("detected, not prevented" in hazard for hazard in store.hazards(now_ms=0, longest_open_s=1))
-        handle = write_part(store, DATA, state="finished")
-        assert store.read_file(handle.path_of(handle.name), 99) == DATA
-
-
-@pytest.mark.parametrize(
-    ("scheme", "weaker"),
-    [
-        ("memory:", {"rolls", "durable", "ends with this process"}),
-        ("dir::file:/", {"rolls", "durable"}),
-        ("renaming:", {"rolls", "durable", "detected"}),
-        ("copying:", {"rolls", "durable", "detected", "whole"}),
-    ],
-)
-def test_the_start_says_what_is_weaker(
-    scheme: str, weaker: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each hazard where it is one, and nowhere else."""
-    register(monkeypatch)
-    with FsspecStore(f"{scheme}/{tmp_path}") as store:
-        said = list(store.hazards(now_ms=0, longest_open_s=1))
-    assert len(said) == len(weaker)
-    assert all(any(word in hazard for hazard in said) for word in weaker)
-
-
-@pytest.mark.parametrize("scheme", ["memory:", "dir::file:/", "renaming:", "copying:"])
-@pytest.mark.parametrize("applied", [True, False])
-def test_a_publication_whose_reply_is_lost_is_recognised(
-    scheme: str, applied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By length and checksum, in the same call; one that did not happen is an unknown outcome, and works again."""
-    register(monkeypatch)
-    url = f"{scheme}/{tmp_path}"
-    with FsspecStore(url) as store:
-        assert not store.capabilities.append
-        handle = write_part(store, DATA, state="pending")
-    fault = FailAt(1, ConnectionResetError(), applied=applied, only={"create", "link", "rename", "copy"})
-    with intercepted(url, fault) as store:
-        if applied:
-            store.publish(handle, "auto")
-        else:
-            with pytest.raises(OutcomeUnknown):
-                store.publish(handle, "auto")
-            store.publish(handle, "auto")
-        assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
-
-
-def test_a_staged_name_that_a_crash_has_left_of_a_finished_file_goes(tmp_path: Path) -> None:
-    """Two names of one file: the next publication drops the staged one."""
-    url = f"dir::file://{tmp_path}"
-    with FsspecStore(url) as store:
-        assert store.capabilities.no_replace
-        handle = write_part(store, DATA, state="pending")
-        with intercepted(url, CrashAt(1, only={"remove"})) as dying, pytest.raises(SimulatedCrash):
-            dying.publish(handle, "auto")
-        assert len(files_in(store)) == 2
-        store.publish(handle, "auto")
-        assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
-
-
-@pytest.mark.parametrize("scheme", ["memory:", "dir::file:/", "renaming:", "copying:"])
-def test_another_file_of_the_same_length_is_a_conflict(
-    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before publishing, and where publishing meets it: length alone is not believed."""
-    register(monkeypatch)
-    url = f"{scheme}/{tmp_path}"
-    with FsspecStore(url) as store:
-        handle = write_part(store, DATA, state="pending")
-        store.create_file(handle.path_of(handle.name), OTHER)
-        for commit in (store.publish, store.settle):
-            with pytest.raises(CommitConflict):
-                commit(handle, "auto")
-        assert store.read_file(handle.path_of(handle.name), 99) == OTHER
-
-
-@pytest.mark.parametrize(("scheme", "call"), [("memory:", "create"), ("dir::file:/", "link")])
-def test_a_file_that_appears_just_before_the_publication_is_not_replaced(
-    scheme: str, call: str, tmp_path: Path
-) -> None:
-    """Where no_replace is claimed the look is not what it rests on."""
-    url = f"{scheme}/{tmp_path}"
-    with FsspecStore(url) as store:
-        assert store.capabilities.no_replace
-        handle = write_part(store, DATA, state="pending")
-        rival = ActAt(1, lambda: store.create_file(handle.path_of(handle.name), OTHER), only={call})
-        with intercepted(url, rival) as late, pytest.raises(CommitConflict):
-            late.publish(handle, "auto")
-        assert store.read_file(handle.path_of(handle.name), 99) == OTHER
-
-
-def test_a_staged_file_that_was_changed_is_not_published(memory: str) -> None:
-    """Another length is seen everywhere, other bytes where they pass through this process."""
-    with FsspecStore(memory) as store:
-        for damage in (DATA[:-1], DATA + b"x", OTHER):
-            handle = write_part(store, DATA, state="pending")
-            store.delete_file(handle.path_of(handle.in_progress))
-            store.create_file(handle.path_of(handle.in_progress), damage)
-            with pytest.raises(PartMissing):
-                store.publish(handle, "auto")
-            assert not store.file_exists(handle.path_of(handle.name))
 
 
 def test_a_second_link_is_noticed_where_it_cannot_be_prevented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,3 +101,15 @@ def test_places_are_compared_however_they_are_written() -> None:
     assert path_inside("abfss://c@a/x/y", "abfs://c@a/x", {}) == ("y",)
     assert is_same_place("memory:///a/b", "memory://a/b", {})
     assert is_same_place("dir::file:///tmp/x", "/tmp/x", {})  # noqa: S108 - nothing is opened.
+
+
+def test_a_rival_that_is_a_little_later_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looked before our file was there writes his own a moment after it; we read back only then."""
+    register(monkeypatch)
+    monkeypatch.setattr(fsspec_files, "_RIVALS_ARE_DONE_AFTER_S", 0.2)
+    path = tmp_path / "link"
+    rival = threading.Timer(0.05, lambda: path.write_bytes(OTHER))
+    started = ActAt(1, rival.start, "after", only={"write"})
+    with intercepted(f"copying:/{tmp_path}", started) as late, pytest.raises(AlreadyExists):
+        late.create_file("link", DATA)
+    rival.join()

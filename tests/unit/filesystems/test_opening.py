@@ -158,6 +158,10 @@ def test_a_base_without_write_permission_is_refused_at_once(tmp_path: Path, monk
         ("/savepoints", "s3://bucket/data", False),
         ("s3://bucket/savepoints", "/data", False),
         ("memory:savepoints", "memory:data", True),
+        ("gcs://bucket/savepoints", "gs://bucket/data", True),
+        ("abfss://c@a/savepoints", "az://c@a/data", True),
+        ("abfs://c@a/savepoints", "abfs://c@b/data", False),
+        ("ssh://host/savepoints", "sftp://host/data", True),
     ],
 )
 def test_options_go_to_the_service_they_were_given_for(url: str, base: str, *, is_shared: bool) -> None:
