@@ -58,6 +58,9 @@ rgw data = {directory}/gateway
 rgw frontends = beast endpoint=127.0.0.1:{gateway_port}
 rgw rados pool pg num min = 4
 rgw dynamic resharding = false
+rgw gc obj min wait = 5
+rgw gc processor period = 5
+rgw gc processor max time = 5
 """
 
 
