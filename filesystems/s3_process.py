@@ -35,6 +35,7 @@ class S3Process:
     """The clients of this process. s3fs runs an event loop in a thread, which a forked child does not have."""
 
     def __init__(self) -> None:
+        self.process_id = os.getpid()
         self.traits: dict[tuple[str | None, str], Traits] = {}
         """What has been found out, by endpoint and S3 bucket."""
         self._lock = threading.Lock()
