@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from partfile.filesystems.s3_garbage import Garbage
 
 _GONE = "its upload is gone, and no finished file is there"
+_BROKEN_FOR_S = 10.0
+"""How long a server that has answered 500 is believed to be busy with what is gone."""
 _LIFECYCLE = "Perhaps a lifecycle rule of the S3 bucket aborted the upload; see docs/S3.md."
 
 
@@ -50,7 +52,7 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
     if not _conditions_hold(access, staging) and _is_finished(access, handle):
         garbage.add(staged_paths(handle, staging))
         return
-    backoff = Backoff(access.options.call_timeout_s)
+    backoff, grace = Backoff(access.options.call_timeout_s), Backoff(_BROKEN_FOR_S)
     uncertain: S3Failure | None = None
     while True:
         try:
@@ -65,6 +67,8 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
         except S3Failure as failure:
             uncertain = failure if failure.verdict in UNCERTAIN else uncertain
             if not _is_finished(access, handle):
+                if uncertain and uncertain.verdict is Verdict.BROKEN and not grace.left_s:
+                    _check_hope(access, handle, staging, uncertain)
                 # A completion that nobody waits for any more may go on, while its upload is not open any more.
                 if (failure.verdict in RETRIED or uncertain) and backoff.pause():
                     continue

@@ -78,7 +78,7 @@ class S3Stub:
         """How the S3 store connects to it."""
         endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         known = {"endpoint_url": endpoint, "key": "k", "secret": "s", "region": "us-east-1", "path_style": True}
-        return S3Options.of({**known, "call_timeout_s": 5.0, "conditional_writes": True, **more})
+        return S3Options.of({**known, "call_timeout_s": 20.0, "conditional_writes": True, **more})
 
     def operations(self) -> list[str]:
         """What was asked, in its order."""
