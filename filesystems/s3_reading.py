@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from s3fs import S3FileSystem
-
 from partfile.filesystems.s3_errors import Verdict, failure_of
+
+try:
+    from s3fs import S3FileSystem
+except ImportError:
+    # Who opens an s3:// URL is told what to install before this is used.
+    S3FileSystem = object
 
 if TYPE_CHECKING:
     from partfile.filesystems.s3_options import S3Options
