@@ -45,7 +45,7 @@ class Scale(NamedTuple):
     restarts: int
 
 
-SHORT = Scale(files=12, driver_kills=3, worker_kills=1, restarts=1)
+SHORT = Scale(files=8, driver_kills=2, worker_kills=1, restarts=1)
 LONG = Scale(files=40, driver_kills=15, worker_kills=5, restarts=3)
 """In every run, and with ``--long``: 500 000 rows."""
 

@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
-KILLS = 25
+KILLS, KILLS_IN_EVERY_RUN = 25, 12
 
 
-def test_a_driver_killed_25_times_loses_and_doubles_nothing(tmp_path: Path, rng: random.Random) -> None:
-    """Random instants inside batches and between them; a reader polls all the while."""
-    rows = write_source(tmp_path / "source", 120, rows_a_file=20)
+def test_a_driver_killed_often_loses_and_doubles_nothing(
+    tmp_path: Path, rng: random.Random, request: pytest.FixtureRequest
+) -> None:
+    """Random instants inside batches and between them; a reader polls all the while. With --long 25 kills."""
+    kills = KILLS if request.config.getoption("--long") else KILLS_IN_EVERY_RUN
+    rows = write_source(tmp_path / "source", 5 * kills - 5, rows_a_file=20)
     job = {"base": str(tmp_path / "out"), "source": str(tmp_path / "source"), "checkpoint": str(tmp_path / "spark")}
     with Watcher(tmp_path / "out"), Relay(job) as drivers:
-        for _ in range(KILLS):
+        for _ in range(kills):
             driver = drivers.next()
             for _ in range(rng.randint(1, 3)):
                 assert driver.wait_for("begin") is not None, "the stream ended before all kills; make it longer"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from partfile.filesystems.errors import NotApplied
 from partfile.filesystems.s3_options import S3Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from partfile.filesystems.s3 import S3Store
 
 
 class Place(Protocol):
@@ -34,3 +37,13 @@ def store_options(place: Place, **more: object) -> dict[str, object]:
 def options_of(place: Place, **more: object) -> S3Options:
     """The same, checked."""
     return S3Options.of(store_options(place, **more))
+
+
+def warm_up(store: S3Store) -> None:
+    """Make the client, which takes longer than a short call may where others work."""
+    while True:
+        try:
+            store.file_exists("anything")
+        except NotApplied:
+            continue
+        return

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from s3_store_support import warm_up
 from s3_stub import Heard, S3Stub, Said, refused
 
 from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import NotApplied, OutcomeUnknown, PartMissing
+from partfile.filesystems.errors import OutcomeUnknown, PartMissing
 from partfile.filesystems.s3 import S3Store
 from partfile.filesystems.s3_staging import part_id
 
@@ -54,20 +55,11 @@ class Completing:
 def publish_by(server: Completing, call_timeout_s: float) -> None:
     """Publish a part of 6 MiB."""
     with S3Stub(server) as stub, S3Store(BASE, stub.options(call_timeout_s=call_timeout_s)) as store:
-        while not _is_warm(store):
-            pass
+        warm_up(store)
         stream = store.create(new_part())
         stream.write(bytes(6 * MIB))
         server.handle = stream.close_for_commit()
         store.publish(server.handle, "auto")
-
-
-def _is_warm(store: S3Store) -> bool:
-    """Make the client, which takes longer than a short call may where others work."""
-    try:
-        return not store.file_exists("x")
-    except NotApplied:
-        return False
 
 
 @pytest.mark.parametrize("first", [LOST, refused(500, "InternalError")], ids=["lost", "500"])
