@@ -178,11 +178,11 @@ def test_a_completion_whose_reply_is_lost_is_done_where_the_upload_is_gone() -> 
 
 def test_deleting_many_waits_once_for_a_server_that_is_away() -> None:
     """Each of them alone would only wait again; closing a store takes one call's time."""
-    with S3Stub(lambda _: refused(503, "SlowDown")) as stub, S3Store(BASE, stub.options(call_timeout_s=1.0)) as store:
+    with S3Stub(lambda _: refused(503, "SlowDown")) as stub, S3Store(BASE, stub.options(call_timeout_s=4.0)) as store:
         store._garbages.get().add(["a", "b"])
         began_s = time.monotonic()
         store.close()
-        assert time.monotonic() - began_s < 1.5
+        assert time.monotonic() - began_s < 4 + 2
         assert set(stub.operations()) == {"DeleteObjects"}
 
 
