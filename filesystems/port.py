@@ -272,8 +272,8 @@ class PartStore(Protocol):
     def goes_back(self, handle: PartHandle) -> bool:
         """Whether a part that is not finished can be published at this older length, whatever was added to it since.
 
-        Asks, and changes nothing. Always True where it can be cut or copied; where a staged part is no file it is False
-        as well for one that is seen to be gone.
+        Asks, and changes no part; may try out what the store does. Always True where it can be cut or copied; where a
+        staged part is no file it is False as well for one that is seen to be gone.
         """
 
     def discard(self, handle: PartHandle) -> bool:

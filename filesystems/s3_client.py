@@ -50,7 +50,7 @@ class Progress:
     def __init__(self, timeout_s: float, on_move: Callable[[float], object]) -> None:
         self._timeout_s = timeout_s
         self._on_move = on_move
-        self._began_s = self._moved_at_s = time.monotonic()
+        self._first_s = self._began_s = self._moved_at_s = time.monotonic()
         self._moved_bytes = 0
 
     def moved(self, count_bytes: int) -> None:
@@ -65,8 +65,8 @@ class Progress:
 
     @property
     def moving_s(self) -> float:
-        """Seconds between the beginning and the last byte that moved."""
-        return max(0.0, self._moved_at_s - self._began_s)
+        """Seconds between the beginning and the last byte that moved, what the client repeats by itself included."""
+        return self._moved_at_s - self._first_s
 
     @property
     def left_s(self) -> float:

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from s3_stub import S3Stub, Said
+from s3_stub import RESET, S3Stub, Said
 
 from partfile.filesystems import s3_client
 from partfile.filesystems.backoff import Backoff
@@ -123,6 +123,28 @@ def test_a_slow_link_gets_on() -> None:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda number: access.put(f"x{number}", bytes(14 * MIB)), range(2)))
         assert [len(heard.body) for heard in stub.heard] == [14 * MIB] * 2
+
+
+def test_what_an_attempt_spent_on_moving_bytes_is_not_waiting() -> None:
+    """A body that took longer than a call may wait, and was broken off at its end, is sent again."""
+    # The client repeats a PUT once by itself where it has used the connection before.
+    replies = [RESET, RESET]
+    with S3Stub(bytes_a_s=8 * MIB) as stub:
+        access = access_to(stub.options(call_timeout_s=3.0, attempt_timeout_s=3.0))
+        access.put("client", b"")
+        stub.answer = lambda _: replies.pop() if replies else Said()
+        access.put("x", bytes(14 * MIB))
+        assert len(stub.heard[-1].body) == 14 * MIB
+        assert not replies
+
+
+def test_excuses_are_few_so_that_every_call_ends() -> None:
+    """However long each attempt gets on before it fails."""
+    backoff = Backoff(1.0)
+    for _ in range(100):
+        backoff.excuse(10.0)
+        backoff.excuse(0.01)
+    assert 40 < backoff.left_s <= 41
 
 
 def test_so_many_requests_are_under_way_and_no_more() -> None:
