@@ -14,7 +14,7 @@ import pytest
 from skipped_servers import report, skip_tests_of, skipped_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 _LONGEST_FIRST = ("spark", "hdfs", "s3", "crash", "stateful")
 
@@ -92,3 +92,10 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     seed = f"{request.config.getoption('randomly_seed', secrets.randbits(32))}/{request.node.nodeid}"
     print(f"rng seed: {seed}")  # noqa: T201 - shown with the failure
     return random.Random(seed)
+
+
+@pytest.fixture
+def chosen(request: pytest.FixtureRequest, rng: random.Random) -> Callable[[int, int], list[int]]:
+    """Chooses among so many calls, counted from 1: a few at random, or with ``--long`` all of them."""
+    is_long = request.config.getoption("--long")
+    return lambda count, few: sorted(rng.sample(range(1, count + 1), count if is_long else min(few, count)))

@@ -1,4 +1,4 @@
-"""Kill the process before and after every file-system call of the life cycle; restart; compare. Enumerated."""
+"""Kill the process before and after every file-system call of the life cycle; restart; compare."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ from partfile.filesystems.faults import KillAt, Recorder, count_calls
 from partfile.filesystems.posix import CHANGING_CALLS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from partfile.filesystems.faults import When
 
+FEW = 12
+"""Kills of each kind in every run; with ``--long`` at each call."""
 CUTS = ["truncate", "rewrite", "valid-length"]
 
 
@@ -36,10 +40,12 @@ def life(base: Path, **options: Any) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_kill_at_any_call_loses_and_doubles_nothing(cut: str, when: When, tmp_path: Path) -> None:
-    """SIGKILL at call n, for every n: readers see whole committed rows at once, and after a restart all rows once."""
+def test_a_kill_at_any_call_loses_and_doubles_nothing(
+    cut: str, when: When, tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """SIGKILL at call n, for some n or all: readers see whole committed rows at once, after a restart all rows once."""
     calls = count_calls(lambda recorder: life(tmp_path / "counted", interceptor=recorder, cut=cut), CHANGING_CALLS)
-    for number in range(1, calls + 1):
+    for number in chosen(calls, FEW):
         base = tmp_path / f"{number}"
         killer = KillAt(number, when, only=CHANGING_CALLS)
         code = in_child(partial(life, base, interceptor=killer, cut=cut))
@@ -52,7 +58,9 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(cut: str, when: When, tmp_
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("cut", [*CUTS, "auto"])
-def test_a_kill_at_any_call_of_a_restore_that_cuts(cut: str, when: When, tmp_path: Path) -> None:
+def test_a_kill_at_any_call_of_a_restore_that_cuts(
+    cut: str, when: When, tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
     """The same from a crash on that left open parts with a tail, so that the restore has something to settle."""
     seed_with_a_tail(tmp_path / "seed", cut=cut)
 
@@ -63,7 +71,7 @@ def test_a_kill_at_any_call_of_a_restore_that_cuts(cut: str, when: When, tmp_pat
     recorder = Recorder(CHANGING_CALLS)
     go_on(again("counted"), interceptor=recorder)
     assert ("truncate" in recorder.names) is (cut in {"truncate", "auto"})
-    for number in range(1, len(recorder.calls) + 1):
+    for number in chosen(len(recorder.calls), FEW):
         base = again(number)
         killer = KillAt(number, when, only=CHANGING_CALLS)
         assert in_child(partial(go_on, base, interceptor=killer)) == -signal.SIGKILL, f"call {number}"

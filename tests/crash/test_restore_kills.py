@@ -6,6 +6,7 @@ import shutil
 import signal
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from life_cycle import batch, continue_to, finished_files, in_child, long_sink, rows_of
@@ -13,6 +14,11 @@ from life_cycle import batch, continue_to, finished_files, in_child, long_sink, 
 from partfile.filesystems.faults import KillAt, Recorder
 from partfile.filesystems.posix import CHANGING_CALLS
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FEW = 12
+"""Kills in every run; with ``--long`` one at each call."""
 ROWS = {f"row-{number:04d}": 1 for number in range(9)}
 
 
@@ -42,7 +48,7 @@ def seed(root: Path, *, is_published: bool) -> None:
         "rollback over a damaged link and published parts",
     ],
 )
-def test_a_kill_at_any_call_of_a_restore(tmp_path: Path, case: str) -> None:
+def test_a_kill_at_any_call_of_a_restore(tmp_path: Path, case: str, chosen: Callable[[int, int], list[int]]) -> None:
     """The options stay set: it begins where the user said, once; no row is lost, and only accepted ones come twice."""
     seed(tmp_path / "seed", is_published="published" in case)
     if "damaged" in case:
@@ -52,16 +58,16 @@ def test_a_kill_at_any_call_of_a_restore(tmp_path: Path, case: str) -> None:
     restored = "fresh" if case == "savepoint" else "out"
 
     def restore(root: Path, interceptor: object = None) -> int:
-        chosen = root / "savepoint" if case == "savepoint" else root / "out" / "_partfile" / "life" / "chk-2"
+        origin = root / "savepoint" if case == "savepoint" else root / "out" / "_partfile" / "life" / "chk-2"
         accept = {} if case == "savepoint" else {"accept_newer": True, "retained_checkpoints": 9}
-        return continue_to(long_sink(root / restored, restore_from=chosen, interceptor=interceptor, **accept), 9)
+        return continue_to(long_sink(root / restored, restore_from=origin, interceptor=interceptor, **accept), 9)
 
     def killed(root: Path, kill: KillAt) -> None:
         restore(root, kill)
 
     recorder = Recorder(CHANGING_CALLS)
     assert restore(Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted")), recorder) == 4
-    for number in range(1, len(recorder.calls) + 1):
+    for number in chosen(len(recorder.calls), FEW):
         root = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
         kill = KillAt(number, only=CHANGING_CALLS)
         assert in_child(partial(killed, root, kill)) == -signal.SIGKILL

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from life_cycle import (
+    FAILED,
     FENCED,
     LONG,
     assert_exactly_once,
@@ -27,21 +28,25 @@ from partfile.filesystems.faults import Recorder, StopAt
 from partfile.filesystems.posix import CHANGING_CALLS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from partfile.filesystems.faults import Call
     from partfile.sink.file_sink import FileSink
 
+FEW = 12
+"""Stops of each kind in every run; with ``--long`` at each call."""
 ROWS = 9
 MORE_ROWS = 18
-WHETHER_IT_COUNTS = 30
+WHETHER_IT_COUNTS = 60
 """At most so many calls after a link until it is known to count."""
 
 
-def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path) -> None:
-    """SIGSTOP at call n, for every n; another goes on for three batches; SIGCONT: the output is one history."""
+def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path, chosen: Callable[[int, int], list[int]]) -> None:
+    """SIGSTOP at call n, for some n or all; another goes on for three batches; SIGCONT: the output is one history."""
     recorder = Recorder()
     run_to_the_end(make_sink(tmp_path / "counted", interceptor=recorder), ROWS)
     links = [number for number, call in enumerate(recorder.calls, 1) if is_link(call)]
-    for number in range(1, len(recorder.calls) + 1):
+    for number in chosen(len(recorder.calls), 2 * FEW):
         base = tmp_path / f"{number}"
         sleeper = make_sink(base, interceptor=StopAt(number))
         pid = start_child(partial(run_to_the_end, sleeper, ROWS))
@@ -69,7 +74,9 @@ def is_link(call: Call) -> bool:
 
 
 @pytest.mark.parametrize("cut", ["truncate", "rewrite", "valid-length"])
-def test_a_restore_stopped_at_any_call_is_fenced(cut: str, tmp_path: Path) -> None:
+def test_a_restore_stopped_at_any_call_is_fenced(
+    cut: str, tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
     """The same for one that sleeps while it restores open parts with a tail, which the other then settles."""
     seed_with_a_tail(tmp_path / "seed", cut=cut)
 
@@ -79,7 +86,7 @@ def test_a_restore_stopped_at_any_call_is_fenced(cut: str, tmp_path: Path) -> No
     counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
     recorder = Recorder(CHANGING_CALLS)
     sink(counted, recorder).local().open().close()
-    for number in range(1, len(recorder.calls) + 1):
+    for number in chosen(len(recorder.calls), FEW):
         base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
         pid = start_child(partial(run_to_the_end, sink(base, StopAt(number, only=CHANGING_CALLS)), ROWS))
         assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
@@ -93,7 +100,9 @@ def test_a_restore_stopped_at_any_call_is_fenced(cut: str, tmp_path: Path) -> No
         shutil.rmtree(base)
 
 
-def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(tmp_path: Path) -> None:
+def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(
+    tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
     """Two go back over the same damaged link, one asleep: one history, in which no row is lost or comes twice."""
     seed = make_sink(tmp_path / "seed", rolling=LONG).local().open()
     for first, count in ((0, 4), (4, 3)):
@@ -110,7 +119,8 @@ def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(tmp_path: Path) ->
     counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
     recorder = Recorder(CHANGING_CALLS)
     sink(counted, recorder).local().open().close()
-    for number in range(1, len(recorder.calls) + 1):
+    looked = next(number for number, name in enumerate(recorder.names) if name != "sync_directory")
+    for number in chosen(len(recorder.calls), FEW):
         base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
         pid = start_child(partial(run_to_the_end, sink(base, StopAt(number, only=CHANGING_CALLS)), ROWS))
         assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
@@ -118,6 +128,8 @@ def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(tmp_path: Path) ->
         files = assert_exactly_once(base, MORE_ROWS)
         os.kill(pid, signal.SIGCONT)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert code in {0, FENCED}, f"call {number}: {recorder.names[number - 1]}"
+        # While it looks, it may find that what it is to go back to is gone, and refuse.
+        ends = {0, FENCED} if number > looked else {0, FENCED, FAILED}
+        assert code in ends, f"call {number}: {recorder.names[number - 1]}"
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
         shutil.rmtree(base)

@@ -14,7 +14,6 @@ from server_process import MissingProgram
 from spark_support import build_session
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Iterator
 
     import s3fs
@@ -106,13 +105,6 @@ def proxied(s3_proxy: S3Proxy, bucket: str) -> Place:
 def direct(s3: s3fs.S3FileSystem, bucket: str) -> Place:
     """The same key, reached directly."""
     return Place(s3, bucket, "key")
-
-
-@pytest.fixture
-def chosen(request: pytest.FixtureRequest, rng: random.Random) -> Callable[[int, int], list[int]]:
-    """Chooses among so many requests, counted from 1: a few at random, or with --long all of them."""
-    is_long = request.config.getoption("--long")
-    return lambda count, few: sorted(rng.sample(range(1, count + 1), count if is_long else min(few, count)))
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,19 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from driver_process import Driver, copy_checkpoint
 from spark_support import expected, ids_by_duckdb, write_source
 from watcher import Watcher
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 pytestmark = pytest.mark.spark
+STOPS = (97, 150, 211, 280, 333)
+"""Storage calls of a driver; two of them in every run, all with ``--long``."""
 
 
 def start_driver(root: Path, checkpoint: str = "spark", **job: Any) -> Driver:
@@ -38,24 +43,31 @@ def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
 
 
-@pytest.mark.parametrize("stop_at", [60, 97, 150, 211, 333])
-def test_a_driver_stopped_at_a_storage_call_is_fenced_later(tmp_path: Path, stop_at: int) -> None:
+def test_a_driver_stopped_at_a_storage_call_is_fenced_later(
+    tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
     """SIGSTOP before a storage call of the driver, three batches by another one, SIGCONT: one linear history.
 
     Sampled here on real Spark; enumerated over every call, without Spark, in tests/crash/test_two_coordinators.py.
     """
-    rows = write_source(tmp_path / "source", 12, rows_a_file=20)
-    with Watcher(tmp_path / "out"):
-        first = start_driver(tmp_path, stop_at=stop_at)
+    for one in chosen(len(STOPS), 2):
+        stop_and_let_another_go_on(tmp_path / str(one), STOPS[one - 1])
+
+
+def stop_and_let_another_go_on(root: Path, stop_at: int) -> None:
+    root.mkdir()
+    rows = write_source(root / "source", 12, rows_a_file=20)
+    with Watcher(root / "out"):
+        first = start_driver(root, stop_at=stop_at)
         wait_until_stopped(first.process.pid)
-        copy_checkpoint(tmp_path / "spark", tmp_path / "copy")
-        second = start_driver(tmp_path, checkpoint="copy")
+        copy_checkpoint(root / "spark", root / "copy")
+        second = start_driver(root, checkpoint="copy")
         for _ in range(3):
             assert second.wait_for("end") is not None
         os.kill(first.process.pid, signal.SIGCONT)
         assert second.finish() == "done"
         assert first.finish() == "fenced"
-    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+    assert ids_by_duckdb(root / "out") == expected(rows)
 
 
 def wait_until_stopped(pid: int, timeout_s: float = 60) -> None:

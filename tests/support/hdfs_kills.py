@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Choose = Callable[[int], list[tuple[int, When]]]
 
-STEPS = {True: 4, False: 8}
+STEPS = {True: 10, False: 20}
 """Every so many-th call of a restore that cuts, and of a life that has nothing to cut; from a random one on."""
 PARALLEL = 4
 """Lives at a time; each of them mostly waits for leases and DataNodes."""
