@@ -33,6 +33,7 @@ RULES = CoordinatorRules(
     limits=RequestLimits(max_concurrent=3, min_pause_ms=50), timeout_ms=400, interval_ms=200, tolerable_failures=10**6
 )
 WHO = st.integers(0, 1)
+EXAMPLES = 2 * settings().max_examples
 SELDOM = st.integers(0, 3)
 FAULTS = st.sampled_from([(NotApplied, False), (OutcomeUnknown, False), (OutcomeUnknown, True)])
 
@@ -313,5 +314,5 @@ def pending_ids(one: RandomOwner, which: int) -> list[int]:
     return [pending.checkpoint_id for pending in one.checkpoints.state.pending[which : which + 1]]
 
 
-CoordinatorMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+CoordinatorMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
 TestCoordinators = CoordinatorMachine.TestCase

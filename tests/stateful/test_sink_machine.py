@@ -26,6 +26,7 @@ from partfile.filesystems.local import LocalStore
 from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
 from partfile.sink.runtime import Runtime
 
+EXAMPLES = settings().max_examples
 PARTITIONS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "ab"])), max_size=3)
 
 
@@ -259,7 +260,7 @@ class OperatorMachine(RuleBasedStateMachine):
         self.job.close()
 
 
-BatchMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=25, deadline=None)
-OperatorMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+BatchMachine.TestCase.settings = settings(max_examples=2 * EXAMPLES, stateful_step_count=25, deadline=None)
+OperatorMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
 TestBatches = BatchMachine.TestCase
 TestOperator = OperatorMachine.TestCase
