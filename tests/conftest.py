@@ -22,6 +22,8 @@ _LONGEST_FIRST = ("spark", "hdfs", "s3", "crash", "stateful")
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+# Every Java here lives for some minutes at most: what compiles thoroughly compiles in vain.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # No deadline: an fsync takes what it takes. A failure prints a blob that @reproduce_failure takes back.
 for _name, _examples in {"quick": 10, "default": 50, "thorough": 1000}.items():

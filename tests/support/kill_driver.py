@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""A driver lives for some seconds here: what compiles thoroughly compiles in vain."""
-
-
 def say(text: str) -> None:
     """One line to whoever watches."""
     sys.stdout.write(f"{text}\n")
@@ -82,7 +78,7 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     if "closures" in job:
         note_closures(Path(job["closures"]))
-    spark = build_session(job.get("master", "local[2]"), **SHORT_LIVED | job.get("spark", {}))
+    spark = build_session(job.get("master", "local[2]"), **job.get("spark", {}))
     if job.get("standby"):
         warm_up(spark)
         sys.stdin.readline()
