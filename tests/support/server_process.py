@@ -62,8 +62,11 @@ class ServerProcess:
             self._process.wait()
 
     def pause(self) -> None:
-        """Stop it where it stands (SIGSTOP): its connections stay open, and nobody answers."""
-        self._running().send_signal(signal.SIGSTOP)
+        """Stop it where it stands (SIGSTOP): its connections stay open, and nobody answers once this returns."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        # Whoever waits for a turn on the processor may not have heard yet, and answer.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it go on (SIGCONT)."""
