@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
-KILLS, KILLS_IN_EVERY_RUN = 25, 12
+KILLS, KILLS_IN_EVERY_RUN = 25, 6
 
 
 def test_a_driver_killed_often_loses_and_doubles_nothing(
