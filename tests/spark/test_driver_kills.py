@@ -23,7 +23,7 @@ def test_a_driver_killed_often_loses_and_doubles_nothing(
 ) -> None:
     """Random instants inside batches and between them; a reader polls all the while. With --long 25 kills."""
     kills = KILLS if request.config.getoption("--long") else KILLS_IN_EVERY_RUN
-    rows = write_source(tmp_path / "source", 5 * kills - 5, rows_a_file=20)
+    rows = write_source(tmp_path / "source", 5 * kills, rows_a_file=20)
     job = {"base": str(tmp_path / "out"), "source": str(tmp_path / "source"), "checkpoint": str(tmp_path / "spark")}
     with Watcher(tmp_path / "out"), Relay(job) as drivers:
         for _ in range(kills):
