@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="kill servers, drivers and workers twenty times, not five; and at every call",
+        help="kill servers, drivers and workers some twenty times, and processes at every call, not at a few",
     )
     parser.addoption("--items", action="store_true", help="print the ids of the snapshot list that the tests check")
 

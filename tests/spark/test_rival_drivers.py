@@ -48,7 +48,7 @@ def test_a_driver_stopped_at_a_storage_call_is_fenced_later(
 ) -> None:
     """SIGSTOP before a storage call of the driver, three batches by another one, SIGCONT: one linear history.
 
-    Sampled here on real Spark; enumerated over every call, without Spark, in tests/crash/test_two_coordinators.py.
+    Sampled here on real Spark; at more calls, or all with ``--long``, in tests/crash/test_two_coordinators.py.
     """
     for one in chosen(len(STOPS), 1):
         stop_and_let_another_go_on(tmp_path / str(one), STOPS[one - 1])
