@@ -25,7 +25,7 @@ unexport PYTHONPATH SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.installed-dev ## Build .venv with everything for development (fast when nothing changed)
@@ -41,6 +41,10 @@ demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (u
 .PHONY: demo-s3
 demo-s3: java setup ## The same on a real S3 server that is restarted too (under five minutes)
 	@PYTHONPATH=tests/support $(BIN)/python examples/flights_s3.py $(ARGS)
+
+.PHONY: demo-stuck
+demo-stuck: java setup ## Make a mess with real kills, and mend it with the command line (about a minute)
+	@PYTHON=$(abspath $(BIN)/python) bash examples/stuck.sh
 
 .PHONY: test
 test: java setup ## Run every test; ARGS="-k name" selects
@@ -58,12 +62,39 @@ test-s3: java setup ## Run the tests on real S3 servers alone (part of test; PAR
 items: setup ## Print which items of the snapshot core's list the tests check
 	@$(BIN)/python -m pytest -q --collect-only --no-summary --items | sed -n '/^[A-Z][A-Z]-[0-9]/p; /^[0-9]* items$$/p'
 
+.PHONY: docs
+docs: setup ## Make docs/CLI.md from the code
+	@$(BIN)/python -m partfile.cli.reference > docs/CLI.md.new && mv docs/CLI.md.new docs/CLI.md
+
+.PHONY: runbook
+runbook: java setup ## Make the outputs in docs/RUNBOOK.md by causing each failure (about two minutes)
+	@PYTHONPATH=tests/support $(BIN)/python examples/runbook.py $(ARGS)
+
+.PHONY: crash
+crash: setup ## Kill everything everywhere, twice, on every store (over an hour; seeds are printed)
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --long \
+	  tests/crash tests/stateful tests/model tests/s3/test_s3_kills.py tests/hdfs/test_kills_truncate.py \
+	  tests/hdfs/test_kills_rewrite.py tests/hdfs/test_kills_valid_length.py $(ARGS)
+
+.PHONY: mutants
+mutants: setup ## Show that the tests kill each deliberate bug of tests/mutants (ARGS=word: some of them)
+	@$(BIN)/python tests/mutants/run.py $(ARGS)
+
+.PHONY: faults
+faults: setup ## Print each row of docs/FAULTS.md: which tests hold it, or why it is not ours
+	@$(BIN)/python -m pytest -q --collect-only --no-summary --faults | sed -n '/^[A-Z][0-9]*b\?  /p; /^[0-9]* rows$$/p'
+
 .PHONY: check
-check: setup ## Lint, format check and strict types
+check: setup ## Lint (bandit's rules too), format check, strict types, known vulnerabilities of dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p partfile
 	$(BIN)/mypy tests examples benchmarks
+	@$(BIN)/python tests/support/dependency_audit.py
+
+.PHONY: audit
+audit: setup ## Look for known vulnerabilities of dependencies, and fail where nobody can be asked
+	@PARTFILE_AUDIT=strict $(BIN)/python tests/support/dependency_audit.py
 
 .PHONY: format
 format: setup ## Let ruff format the code and mend what it can

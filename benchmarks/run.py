@@ -24,7 +24,7 @@ from machine import describe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SUITES = ("snapshot", "throughput", "latency", "long", "hdfs", "s3")
+SUITES = ("snapshot", "throughput", "latency", "long", "hdfs", "s3", "cli")
 ROUNDS = 3
 QUICK_ROUNDS = 2
 RESULTS = Path(__file__).parent / "results"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.filesystems.contract_claims import ClaimContract
+from partfile.filesystems.contract_cleaning import CleaningContract
 from partfile.filesystems.contract_commit import CommitContract
 from partfile.filesystems.contract_metadata import ForkedMarkerContract, MetadataContract
 from partfile.filesystems.contract_parts import PartContract
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["MetadataContract", "StoreContract"]
 
 
-class StoreContract(PartContract, ClaimContract, CommitContract, MetadataContract, ForkedMarkerContract):
+class StoreContract(
+    PartContract, ClaimContract, CommitContract, CleaningContract, MetadataContract, ForkedMarkerContract
+):
     """Both ports. Subclass it, name the subclass ``Test...`` and override the fixture ``reopen``."""
 
     def test_the_store_says_where_it_is_and_what_it_can_do(self, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Contract of settle, publish, discard and list."""
+"""Contract of settle, publish and list."""
 
 # ruff: noqa: S101, PLR2004 - the shipped contract suite is made of pytest asserts.
 
@@ -47,7 +47,7 @@ def _needs_cut(store: Store, cut: Cut) -> None:
 
 
 class CommitContract(ContractBase):
-    """Everything a coordinator and a cleaner do with parts."""
+    """Everything a coordinator does with parts."""
 
     @pytest.mark.parametrize("cut", CUTS)
     @pytest.mark.parametrize("state", STATES)
@@ -262,31 +262,6 @@ class CommitContract(ContractBase):
             for _ in range(2):
                 store.publish(handle, cut)
                 assert finished_bytes(store, handle) == DATA
-
-    @pytest.mark.parametrize("state", ["in-progress", "pending"])
-    def test_discard_deletes_the_staged_part_once(self, store: Store, state: State) -> None:
-        """Discarding says whether there was anything, and nothing there counts as done."""
-        handle = write_part(store, DATA, state=state)
-        assert store.discard(handle)
-        assert not store.discard(handle)
-        assert not files_in(store)
-        assert not store.discard(new_part("nowhere"))
-
-    def test_discard_never_touches_a_finished_part(self, store: Store) -> None:
-        """The final name is not the cleaner's."""
-        handle = write_part(store, DATA, state="finished")
-        assert not store.discard(handle)
-        assert finished_bytes(store, handle) == DATA
-
-    def test_discard_is_refused_while_somebody_writes(self, store: Store, elsewhere: Elsewhere) -> None:
-        """A part that is leased is not an orphan, whatever its age."""
-        needs(store, "append", "lease")
-        handle = write_part(store, DATA)
-        held: list[PartStream] = []
-        with elsewhere(lambda other: held.append(other.resume(handle))), pytest.raises(LeaseUnavailable):
-            store.discard(handle)
-        if self.leases_end_with_their_process:
-            assert store.discard(handle)
 
     def test_list_yields_every_file_but_our_own_state(self, store: Store) -> None:
         """Listing walks all buckets, gives sizes and times, and leaves partfile's state directory out."""

@@ -157,6 +157,18 @@ class PartContract(ContractBase):
             store.publish(store.create(new_part(bucket)).close_for_commit(), "auto")
         assert set(files_in(store)) == {"part-0000abcd-0-0", "a/b/c/part-0000abcd-0-0"}
 
+    def test_what_a_part_is_made_of_is_there_from_its_first_persist_on(self, store: Store) -> None:
+        """A part is staged once its bytes are durable, open and closed alike, and not before or after it is dropped."""
+        handle = new_part()
+        assert not store.is_staged(handle)
+        stream = store.create(handle)
+        stream.write(D1)
+        assert store.is_staged(stream.persist())
+        closed = stream.close_for_commit()
+        assert store.is_staged(closed)
+        store.discard(closed)
+        assert not store.is_staged(closed)
+
     def test_resume_is_refused_while_the_part_is_leased(self, store: Store, reopen: Callable[[], Store]) -> None:
         """The stream's lease keeps out every other store of the same process, until it is closed."""
         needs(store, "append", "lease")

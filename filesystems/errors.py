@@ -10,6 +10,7 @@ PartfileError
 │   │   ├── NotFound            the name is not there
 │   │   ├── LeaseUnavailable    somebody else holds the lease of the part
 │   │   ├── NotReady            the store refuses for now (safe mode, recovery, failover); later it may not
+│   │   ├── DirectoriesUnreadable  all was listed but directories that may not be read
 │   │   ├── FileTooLarge        a file is longer than its reader would take
 │   │   ├── StateTooLarge       state is larger than the checkpoint storage takes
 │   │   └── SnapshotCancelled   the snapshot was given up while it was being written
@@ -102,6 +103,13 @@ class LeaseUnavailable(NotApplied):
 
 class NotReady(NotApplied):
     """The store refuses for now, as in safe mode, during a recovery or a failover; the same call may succeed later."""
+
+
+class DirectoriesUnreadable(NotApplied):
+    """Raised at the end of a listing: some directories may not be read, and everything else was listed."""
+
+    directories: tuple[str, ...] = ()
+    """Their paths, relative to the base of the store."""
 
 
 class FileTooLarge(NotApplied):

@@ -8,7 +8,6 @@ An interceptor counts the calls of public methods from 1, over every object that
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import threading
@@ -80,8 +79,8 @@ class _Intercepted:
         self.close()
 
 
-class _Numbered:
-    """Counts calls, of some methods or of all.
+class Numbered:
+    """Base of interceptors that count calls, of some methods or of all.
 
     Args:
         only: The methods that count; None for all of them.
@@ -106,7 +105,7 @@ class _Numbered:
             return self._count
 
 
-class Recorder(_Numbered):
+class Recorder(Numbered):
     """Keeps every call in the order in which they were made.
 
     Args:
@@ -129,7 +128,7 @@ class Recorder(_Numbered):
         return proceed()
 
 
-class FailAt(_Numbered):
+class FailAt(Numbered):
     """Fails one call, or all from one on.
 
     Args:
@@ -165,7 +164,7 @@ class FailAt(_Numbered):
         raise self._error
 
 
-class SkipAt(_Numbered):
+class SkipAt(Numbered):
     """Reports one call as done without doing it: a disk that lies, or a line of code that was forgotten.
 
     Args:
@@ -182,7 +181,7 @@ class SkipAt(_Numbered):
         return None if self.number(call) == self._n else proceed()
 
 
-class ActAt(_Numbered):
+class ActAt(Numbered):
     """Does something just before or after one call: the seam of every interleaving test.
 
     Args:
@@ -236,7 +235,7 @@ class StopAt(ActAt):
         super().__init__(n, lambda: os.kill(os.getpid(), signal.SIGSTOP), when, only=only)
 
 
-class CrashAt(_Numbered):
+class CrashAt(Numbered):
     """Raises SimulatedCrash at one call and at every later one, so that no ``finally`` can clean up.
 
     Args:
@@ -273,4 +272,4 @@ def count_calls(work: Callable[[Recorder], object], only: Collection[str] | None
 def both_sides(calls: int) -> list[tuple[int, When]]:
     """Every kill point of so many calls: before and after each."""
     sides: tuple[When, When] = ("before", "after")
-    return list(itertools.product(range(1, calls + 1), sides))
+    return [(number, when) for number in range(1, calls + 1) for when in sides]

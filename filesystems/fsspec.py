@@ -9,17 +9,20 @@ from partfile.filesystems.errors import NotFound
 from partfile.filesystems.fsspec_access import FsspecAccess
 from partfile.filesystems.fsspec_calls import FsspecCalls
 from partfile.filesystems.fsspec_probe import EXCLUSIVE, hazards, learn_way
-from partfile.filesystems.fsspec_schemes import Way, scheme_named
+from partfile.filesystems.fsspec_schemes import MOVING, Way, scheme_named
 from partfile.filesystems.fsspec_url import FsspecUrl
 from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.part_names import check_handle
-from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile, check_relative_path
+from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile
+from partfile.filesystems.relative_paths import check_relative_path, may_hold_parts
+from partfile.filesystems.staged_names import staged_names
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
+    from partfile.filesystems.cleaning_port import Leftover
     from partfile.filesystems.port import Cut, PartHandle, PartStream
 
 _PARTS_IN_MEMORY = 2
@@ -105,6 +108,11 @@ class FsspecStore:
         # Since it has one length.
         return True
 
+    def is_staged(self, handle: PartHandle) -> bool:
+        """See ``PartStore.is_staged``."""
+        check_handle(handle)
+        return any(self.file_exists(handle.path_of(name)) for name in staged_names(handle))
+
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
         return fsspec_parts.discard_part(self._access, check_handle(handle))
@@ -118,9 +126,35 @@ class FsspecStore:
                 continue
             for entry in self._access.entries(path):
                 if not entry.is_file:
-                    waiting.append(entry.path)
+                    if may_hold_parts(entry.path, self.base):
+                        waiting.append(entry.path)
                 elif entry.path.split("/", maxsplit=1)[0] != STATE_DIRECTORY:
                     yield self._access.stored(entry)
+
+    def look_at(self, path: str) -> StoredFile | None:
+        """See ``PartStore.look_at``."""
+        return fsspec_files.look_at(self._access, path)
+
+    @property
+    def moves_files(self) -> bool:
+        """See ``CleaningStore.moves_files``; not where a file is moved by copying it."""
+        return self._access.scheme.way in MOVING
+
+    def take_away(self, path: str, into: str | None) -> bool:
+        """See ``CleaningStore.take_away``; there are no leases here."""
+        return fsspec_files.take_away(self._access, path, into)
+
+    def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - nobody can know.
+        """See ``CleaningStore.is_being_written``; there are no leases here."""
+        return None
+
+    def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:  # noqa: ARG002 - there are none.
+        """See ``CleaningStore.leftovers``."""
+        yield from ()
+
+    def drop_leftover(self, leftover: Leftover) -> bool:
+        """See ``CleaningStore.drop_leftover``."""
+        return self.take_away(leftover.path, None)
 
     def create_file(self, path: str, data: bytes) -> None:
         """See ``MetadataStore.create_file``."""

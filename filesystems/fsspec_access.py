@@ -9,7 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from partfile.filesystems.errors import ConfigError, FileTooLarge, NotApplied, NotFound, PartfileError
 from partfile.filesystems.fsspec_errors import translated
-from partfile.filesystems.port import StoredFile, check_relative_path
+from partfile.filesystems.port import StoredFile
+from partfile.filesystems.relative_paths import check_relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,6 +138,11 @@ class FsspecAccess:
         except NotFound:
             return False
         return True
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and what is missing above it, where there are any."""
+        if self.scheme.has_directories:
+            self._change("make", path, self._calls.make_directories)
 
     def remove_directory(self, path: str) -> None:
         """Delete a directory, where there are any; leave it where something is in it."""

@@ -7,13 +7,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound, OutcomeUnknown, PartfileError
+from partfile.filesystems.fsspec_access import Entry
 from partfile.filesystems.fsspec_probe import learn_way
-from partfile.filesystems.fsspec_schemes import Way
+from partfile.filesystems.fsspec_schemes import MOVING, Way
 from partfile.filesystems.part_names import split_path
 from partfile.filesystems.tokens import new_token
 
 if TYPE_CHECKING:
     from partfile.filesystems.fsspec_access import FsspecAccess
+    from partfile.filesystems.port import StoredFile
 
 _RIVALS_ARE_DONE_AFTER_S = 0.2
 
@@ -68,6 +70,28 @@ def delete_flat(access: FsspecAccess, directory: str) -> None:
     for entry in found:
         access.remove(entry.path)
     access.remove_directory(directory)
+
+
+def look_at(access: FsspecAccess, path: str) -> StoredFile | None:
+    """One file as a listing shows it; see ``PartStore.look_at``."""
+    split_path(path)
+    found = access.info(path)
+    return None if found is None else access.stored(Entry(path, is_file=True, found=found))
+
+
+def take_away(access: FsspecAccess, path: str, into: str | None) -> bool:
+    """Delete one file, or move it to another directory; see ``CleaningStore.take_away``."""
+    _, name = split_path(path)
+    if into is None:
+        return access.remove(path)
+    if access.scheme.way not in MOVING:
+        raise NotApplied(f"{access.shown(path)!r} cannot be moved but by a copy", hint="Delete it.", path=path)
+    try:
+        access.make_directory(into)
+        access.rename(path, f"{into}/{name}")
+    except NotFound:
+        return False
+    return True
 
 
 def show_marker(access: FsspecAccess, path: str) -> bool:

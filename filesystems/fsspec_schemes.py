@@ -26,6 +26,10 @@ class Way(StrEnum):
     """A copy, or writing again, of which nothing is known; a look goes before and after it."""
 
 
+MOVING = frozenset({Way.LINK, Way.RENAME})
+"""Where a file gets another name by no copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """One file system of fsspec."""

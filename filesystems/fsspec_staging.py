@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Self, cast
 from pydantic import Field, JsonValue, ValidationError
 
 from partfile.filesystems.errors import ConfigError, SnapshotCorrupt
-from partfile.filesystems.port import Persisted, check_relative_path
+from partfile.filesystems.port import Persisted
+from partfile.filesystems.relative_paths import check_relative_path
 
 if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle

@@ -45,7 +45,10 @@ class FsspecUrl(NamedTuple):
             )
         reason = why_refused(scheme)
         if reason is not None:
-            raise ConfigError(f"a sink cannot write to {scheme}://: {reason}")
+            raise ConfigError(
+                f"a sink cannot write to {scheme}://: {reason}",
+                hint="The base is a plain path, file://, hdfs://, s3:// or what fsspec can write to.",
+            )
         check_no_secret(url)
         if scheme_named(scheme).package and not authority:
             raise ConfigError(f"{shown_url(url)} names no place", hint=f"Write {scheme}://place/path.")

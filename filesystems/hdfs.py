@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from partfile.filesystems import hdfs_files, hdfs_parts, hdfs_stream
+from partfile.filesystems import hdfs_cleaning, hdfs_files, hdfs_parts, hdfs_stream
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.hdfs_access import HdfsAccess
 from partfile.filesystems.hdfs_calls import HdfsCalls
@@ -12,14 +12,17 @@ from partfile.filesystems.hdfs_markers import HdfsMarkers
 from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.part_names import check_handle
-from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile, check_relative_path
+from partfile.filesystems.port import STATE_DIRECTORY, Capabilities
+from partfile.filesystems.relative_paths import check_relative_path, may_hold_parts
+from partfile.filesystems.staged_names import staged_names
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.filesystems.cleaning_port import Leftover
+    from partfile.filesystems.port import Cut, PartHandle, StoredFile
 
 
 class HdfsStore:
@@ -100,9 +103,14 @@ class HdfsStore:
         # Since it is cut or copied.
         return True
 
+    def is_staged(self, handle: PartHandle) -> bool:
+        """See ``PartStore.is_staged``."""
+        check_handle(handle)
+        return any(self.file_exists(handle.path_of(name)) for name in staged_names(handle))
+
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
-        return hdfs_parts.discard_part(self._access, check_handle(handle))
+        return hdfs_cleaning.discard_part(self._access, check_handle(handle))
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
         """See ``PartStore.list``; of an open file the size is what its writer has made durable."""
@@ -114,9 +122,35 @@ class HdfsStore:
             for status in self._access.list_status(path):
                 below = f"{path}/{status.name}" if path else status.name
                 if status.is_directory:
-                    waiting.append(below)
+                    if may_hold_parts(below, self.base):
+                        waiting.append(below)
                 elif status.name:
-                    yield StoredFile(path=below, size=status.length_bytes, modified_at_ms=status.modified_at_ms)
+                    yield hdfs_files.stored(below, status)
+
+    def look_at(self, path: str) -> StoredFile | None:
+        """See ``PartStore.look_at``."""
+        return hdfs_files.look_at(self._access, path)
+
+    @property
+    def moves_files(self) -> bool:
+        """See ``CleaningStore.moves_files``."""
+        return True
+
+    def take_away(self, path: str, into: str | None) -> bool:
+        """See ``CleaningStore.take_away``."""
+        return hdfs_cleaning.take_away(self._access, path, into)
+
+    def is_being_written(self, path: str) -> bool | None:
+        """See ``CleaningStore.is_being_written``; by who died, for up to 60 s more."""
+        return hdfs_cleaning.is_being_written(self._access, path)
+
+    def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:  # noqa: ARG002 - there are none.
+        """See ``CleaningStore.leftovers``."""
+        yield from ()
+
+    def drop_leftover(self, leftover: Leftover) -> bool:
+        """See ``CleaningStore.drop_leftover``."""
+        return self.take_away(leftover.path, None)
 
     def create_file(self, path: str, data: bytes) -> None:
         """See ``MetadataStore.create_file``."""

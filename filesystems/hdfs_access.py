@@ -11,7 +11,7 @@ from partfile.filesystems.deadline import CallTimedOut
 from partfile.filesystems.errors import NotApplied, NotFound, NotReady, PartfileError
 from partfile.filesystems.hdfs_errors import Verdict, error_of, timed_out, verdict_of
 from partfile.filesystems.hdfs_process import this_process
-from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.relative_paths import check_relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +111,10 @@ class HdfsAccess:
         """
         full, new_full = self._full(path), self._full(new_path)
         self._change("rename", path, partial(self._calls.rename, full, new_full))
+
+    def make_directories(self, path: str) -> None:
+        """Make a directory and what is missing above it; one that is there counts as done."""
+        self._change("make", path, partial(self._calls.make_directories, self._full(path)))
 
     def recover_lease(self, path: str) -> bool:
         """Take the lease from whoever holds it; whether the file is closed by now."""

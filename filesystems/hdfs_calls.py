@@ -26,6 +26,7 @@ CHANGING_CALLS = frozenset(
         "sync",
         "close",
         "rename",
+        "make_directories",
         "recover_lease",
         "truncate",
         "delete",
@@ -97,6 +98,10 @@ class HdfsCalls:
     def rename(self, path: str, new_path: str) -> None:
         """Rename atomically; replaces nothing, and moves into no directory (rename2 without overwrite)."""
         self._client.rename(path, new_path, overwrite=False)
+
+    def make_directories(self, path: str) -> None:
+        """Make a directory and what is missing above it."""
+        self._client.mkdirs(path, create_parent=True)
 
     def recover_lease(self, path: str) -> bool:
         """Take the lease from whoever holds it; True when the file is closed, False while that takes its time."""

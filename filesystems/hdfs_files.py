@@ -17,10 +17,12 @@ from partfile.filesystems.errors import (
 )
 from partfile.filesystems.hdfs_lease import close_durable
 from partfile.filesystems.part_names import split_path
+from partfile.filesystems.port import StoredFile
 from partfile.filesystems.tokens import new_token
 
 if TYPE_CHECKING:
     from partfile.filesystems.hdfs_access import HdfsAccess
+    from partfile.filesystems.hdfs_calls import HdfsStatus
 
 
 _MAX_ATTEMPTS = 3
@@ -113,6 +115,18 @@ def is_file(access: HdfsAccess, path: str) -> bool:
     split_path(path)
     status = access.status(path)
     return status is not None and not status.is_directory
+
+
+def look_at(access: HdfsAccess, path: str) -> StoredFile | None:
+    """One file as a listing shows it; see ``PartStore.look_at``."""
+    split_path(path)
+    status = access.status(path)
+    return stored(path, status) if status is not None and not status.is_directory else None
+
+
+def stored(path: str, status: HdfsStatus) -> StoredFile:
+    """A file as a listing shows it."""
+    return StoredFile(path=path, size=status.length_bytes, modified_at_ms=status.modified_at_ms)
 
 
 def names_in(access: HdfsAccess, path: str) -> list[str]:

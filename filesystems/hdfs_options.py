@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.storage_options import refused
 from partfile.filesystems.webhdfs_addresses import web_address
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class HdfsOptions(BaseModel):
         try:
             return cls.model_validate(dict(storage_options or {}))
         except ValidationError as error:
-            raise _refusal(error) from None
+            raise refused("HDFS", cls, error, hint="See the table in docs/HDFS.md.") from None
 
     @property
     def client_config(self) -> dict[str, str]:
@@ -97,18 +97,3 @@ class HdfsOptions(BaseModel):
             "dfs.client.failover.sleep.max.millis": str(_RETRY_PAUSE_MAX_MS),
             **self.config,
         }
-
-
-def _refusal(error: ValidationError) -> ConfigError:
-    """What is wrong with which option; the names of all only where one is unknown."""
-    problems: list[str] = []
-    is_unknown = False
-    for problem in error.errors(include_url=False, include_input=False):
-        name = ".".join(map(str, problem["loc"]))
-        is_unknown |= problem["type"] == "extra_forbidden"
-        text = "no such option" if problem["type"] == "extra_forbidden" else problem["msg"]
-        problems.append(f"{name}: {text.removeprefix('Value error, ')}")
-    return ConfigError(
-        f"storage_options for HDFS cannot be used: {'; '.join(problems)}",
-        hint=f"There are {', '.join(HdfsOptions.model_fields)}." if is_unknown else "See the table in docs/HDFS.md.",
-    )

@@ -1,4 +1,4 @@
-"""Settle, publish and discard on HDFS (S3, S5, S6).
+"""Settle and publish on HDFS (S3, S5).
 
 A part moves in one direction: in-progress, pending, finished. It is renamed to its pending name first, so that nobody
 can open it for appending any more; then its lease is recovered, which fences whoever had it open before; only then its
@@ -42,23 +42,6 @@ def settle_part(access: HdfsAccess, handle: PartHandle, cut: Cut) -> PartHandle:
 def publish_part(access: HdfsAccess, handle: PartHandle, cut: Cut) -> None:
     """Make a part finished; see ``PartStore.publish``."""
     _commit(access, handle, cut, is_publish=True)
-
-
-def discard_part(access: HdfsAccess, handle: PartHandle) -> bool:
-    """Delete the staged names of a part after taking its lease; see ``PartStore.discard``."""
-    deleted = False
-    # In the order in which a part moves, so that none is missed.
-    for name in (handle.in_progress, handle.pending, rewritten(handle).pending):
-        with suppress(NotFound):
-            path = handle.path_of(name)
-            # Not by recovery: a part that is being written is no orphan.
-            writer = access.append(path)
-            try:
-                deleted |= access.delete(path)
-            finally:
-                with suppress(NotFound):
-                    access.close_file(writer, path)
-    return deleted
 
 
 def _commit(access: HdfsAccess, handle: PartHandle, cut: Cut, *, is_publish: bool) -> PartHandle:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import stat
 from typing import TYPE_CHECKING, Self
 
-from partfile.filesystems import local_files, local_parts, local_stream
-from partfile.filesystems.errors import NotFound
+from partfile.filesystems import local_cleaning, local_files, local_parts, local_stream
+from partfile.filesystems.errors import DirectoriesUnreadable, NotApplied, NotFound
 from partfile.filesystems.local_errors import translated
 from partfile.filesystems.local_tree import LocalTree
 from partfile.filesystems.part_names import check_handle
-from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile, check_relative_path
+from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile
 from partfile.filesystems.posix import PosixCalls
+from partfile.filesystems.relative_paths import check_relative_path, is_unicode, may_hold_parts
+from partfile.filesystems.staged_names import staged_names
 
 if TYPE_CHECKING:
     import builtins
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
+    from partfile.filesystems.cleaning_port import Leftover
     from partfile.filesystems.port import Cut, PartHandle
+
+logger = logging.getLogger("partfile")
 
 
 class LocalStore:
@@ -34,7 +40,7 @@ class LocalStore:
         calls: The system calls; another object only to inject faults.
 
     Raises:
-        ConfigError: The base, or something above it, is a file.
+        ConfigError: The base, or something above it, is a file; or this process does not name files in UTF-8.
         NotApplied: The base is missing, or cannot be written to.
     """
 
@@ -87,25 +93,64 @@ class LocalStore:
         # Since it is cut.
         return True
 
+    def is_staged(self, handle: PartHandle) -> bool:
+        """See ``PartStore.is_staged``."""
+        check_handle(handle)
+        return any(self.file_exists(handle.path_of(name)) for name in staged_names(handle))
+
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
-        return local_parts.discard_part(self._tree, check_handle(handle))
+        return local_cleaning.discard_part(self._tree, check_handle(handle))
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
-        """See ``PartStore.list``; symbolic links, pipes and names that are not UTF-8 are passed over."""
-        waiting = [check_relative_path(directory)]
+        """See ``PartStore.list``; symbolic links, pipes and names that are not UTF-8 are passed over.
+
+        Raises:
+            DirectoriesUnreadable: At the end, of directories below that this user may not read.
+        """
+        waiting, unreadable = [check_relative_path(directory)], list[NotApplied]()
         while waiting:
             path = waiting.pop()
             if path.split("/", maxsplit=1)[0] == STATE_DIRECTORY:
                 continue
             # One directory at a time, so that neither its depth nor a slow caller holds descriptors.
-            for name, status in self._entries(path):
+            for name, status in self._entries(path, unreadable if path != directory else None):
                 below = f"{path}/{name}" if path else name
                 if stat.S_ISDIR(status.st_mode):
-                    waiting.append(below)
+                    if may_hold_parts(below, self.base):
+                        waiting.append(below)
                 elif stat.S_ISREG(status.st_mode):
-                    modified_at_ms = status.st_mtime_ns // 1_000_000
-                    yield StoredFile(path=below, size=status.st_size, modified_at_ms=modified_at_ms)
+                    yield local_files.stored(below, status)
+        if unreadable:
+            first = unreadable[0]
+            problem = DirectoriesUnreadable(first.message, hint=first.hint, path=first.path)
+            problem.directories = tuple(error.path[len(self.base) + 1 :] for error in unreadable if error.path)
+            raise problem
+
+    def look_at(self, path: str) -> StoredFile | None:
+        """See ``PartStore.look_at``."""
+        return local_files.look_at(self._tree, path)
+
+    @property
+    def moves_files(self) -> bool:
+        """See ``CleaningStore.moves_files``."""
+        return True
+
+    def take_away(self, path: str, into: str | None) -> bool:
+        """See ``CleaningStore.take_away``."""
+        return local_cleaning.take_away(self._tree, path, into)
+
+    def is_being_written(self, path: str) -> bool | None:
+        """See ``CleaningStore.is_being_written``."""
+        return local_cleaning.is_being_written(self._tree, path)
+
+    def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:  # noqa: ARG002 - there are none.
+        """See ``CleaningStore.leftovers``."""
+        yield from ()
+
+    def drop_leftover(self, leftover: Leftover) -> bool:
+        """See ``CleaningStore.drop_leftover``."""
+        return self.take_away(leftover.path, None)
 
     def create_file(self, path: str, data: bytes) -> None:
         """See ``MetadataStore.create_file``."""
@@ -161,16 +206,19 @@ class LocalStore:
         self._markers.close()
         self._tree.close()
 
-    def _entries(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
+    def _entries(self, path: str, unreadable: builtins.list[NotApplied] | None) -> Iterator[tuple[str, os.stat_result]]:
         try:
             with self._tree.directory(path) as directory, translated("list", self._tree.shown(path)):
                 names = self._tree.calls.list_names(directory)
-                found = [(name, self._tree.calls.stat_name(directory, name)) for name in names if _is_unicode(name)]
+                known = [name for name in names if is_unicode(name)]
+                found = [(name, self._tree.calls.stat_name(directory, name)) for name in known]
         except NotFound:
             return
+        except NotApplied as error:
+            if unreadable is None or not isinstance(error.__cause__, PermissionError):
+                raise
+            unreadable.append(error)
+            return
+        if len(known) < len(names):
+            logger.warning("%d names in %r are not UTF-8, and are passed over", len(names) - len(known), path or ".")
         yield from ((name, status) for name, status in found if status is not None)
-
-
-def _is_unicode(name: str) -> bool:
-    # Undecodable bytes arrive as lone surrogates; no name of ours has any, and no message could show it.
-    return not any("\ud800" <= character <= "\udfff" for character in name)

@@ -8,9 +8,10 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotApplied, NotFound
+from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotApplied, NotFound, OutcomeUnknown
 from partfile.filesystems.local_errors import store_error, translated
 from partfile.filesystems.part_names import split_path
+from partfile.filesystems.port import StoredFile
 from partfile.filesystems.tokens import new_token
 
 if TYPE_CHECKING:
@@ -87,13 +88,41 @@ def is_file(tree: LocalTree, path: str) -> bool:
     return status is not None and stat.S_ISREG(status.st_mode)
 
 
+def look_at(tree: LocalTree, path: str) -> StoredFile | None:
+    """One regular file as a listing shows it; see ``PartStore.look_at``."""
+    parent, name = split_path(path)
+    try:
+        with tree.directory(parent) as directory:
+            status = tree.status(directory, name, path)
+    except NotFound:
+        return None
+    return stored(path, status) if status is not None and stat.S_ISREG(status.st_mode) else None
+
+
+def stored(path: str, status: os.stat_result) -> StoredFile:
+    """A file as a listing shows it."""
+    return StoredFile(
+        path=path,
+        size=status.st_size,
+        modified_at_ms=status.st_mtime_ns // 1_000_000,
+        identity=f"{status.st_dev}:{status.st_ino}" if status.st_nlink > 1 else None,
+    )
+
+
 def names_in(tree: LocalTree, path: str) -> list[str]:
-    """The names directly in a directory; empty if it is not there."""
+    """The names directly in a directory, durable by then; empty if it is not there."""
     try:
         with tree.directory(path) as directory, translated("list", tree.shown(path)):
-            return tree.calls.list_names(directory)
+            names = tree.calls.list_names(directory)
+        # Whoever made them may have crashed before they were durable, and the caller will build on what is there.
+        tree.sync_names(path)
     except NotFound:
         return []
+    except OutcomeUnknown as error:
+        if isinstance(error.__cause__, NotFound):
+            return []  # Deleted meanwhile, with all that was in it.
+        raise NotApplied(error.message, hint=error.hint, path=error.path) from error
+    return names
 
 
 def delete_one(tree: LocalTree, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Settle, publish and discard on the local file system (S3, S5, S6).
+"""Settle and publish on the local file system (S3, S5).
 
 A part moves in one direction: in-progress, pending, finished. Whoever moves or cuts it holds its lock from before the
 check of its length until its staged name is gone, and a part whose lock cannot be had is copied instead. So no finished
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import (
     AlreadyExists,
-    LeaseUnavailable,
     NotApplied,
     NotFound,
     OutcomeUnknown,
@@ -59,36 +58,6 @@ def settle_part(tree: LocalTree, handle: PartHandle, cut: Cut) -> PartHandle:
 def publish_part(tree: LocalTree, handle: PartHandle, cut: Cut) -> None:
     """Make a part finished; see ``PartStore.publish``."""
     _commit(tree, handle, cut, is_publish=True)
-
-
-def discard_part(tree: LocalTree, handle: PartHandle) -> bool:
-    """Delete the staged names of a part under its lock; see ``PartStore.discard``."""
-    deleted = False
-    with suppress(NotFound), tree.directory(handle.bucket) as directory:
-        # In the order in which a part moves, so that none is missed.
-        for name in (handle.in_progress, handle.pending):
-            with suppress(NotFound):
-                deleted |= _discard_name(tree, directory, handle, name)
-    return deleted
-
-
-def _discard_name(tree: LocalTree, directory: int, handle: PartHandle, name: str) -> bool:
-    path = handle.path_of(name)
-    descriptor = tree.open_regular(directory, name, path, "modify")
-    locked = False
-    try:
-        with translated("lock", tree.shown(path)):
-            locked = tree.calls.lock(descriptor)
-        if not locked:
-            raise LeaseUnavailable(f"{path!r} is being written, so it is not deleted", path=path)
-        if not tree.names(directory, name, path, descriptor):
-            return False
-        if tree.names(directory, handle.name, handle.path_of(handle.name), descriptor):
-            # The finished name may not be durable yet; losing both would lose the part.
-            tree.sync_directory(directory, path)
-        return tree.drop_name(directory, name, path)
-    finally:
-        tree.release(descriptor, path, locked=locked)
 
 
 def _commit(tree: LocalTree, handle: PartHandle, cut: Cut, *, is_publish: bool) -> PartHandle:

@@ -6,12 +6,13 @@ import itertools
 import os
 import stat
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import ConfigError, NotApplied, NotFound, OutcomeUnknown
 from partfile.filesystems.local_base import LocalBase
+from partfile.filesystems.local_encoding import check_encoding_of_names
 from partfile.filesystems.local_errors import translated, translated_as_unknown
-from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.relative_paths import check_relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from partfile.filesystems.posix import Access, PosixCalls
 
 Identity = tuple[int, int]
+
+
+class _Synced(NamedTuple):
+    """A directory as it was just before its names were made durable."""
+
+    directory: Identity
+    changed_at_ns: int
+    """The inode of a directory that was deleted may be that of the next one; but both change the one above."""
 
 
 def identity(status: os.stat_result) -> Identity:
@@ -38,11 +47,14 @@ class LocalTree:
     def __init__(self, base: str, calls: PosixCalls, *, create_base: bool) -> None:
         if not base or "\x00" in base:
             raise ConfigError(f"{base!r} is not a path", path=base)
+        check_encoding_of_names(base)
         self.calls = calls
         self.base = os.path.realpath(base)
         self._base = LocalBase(self.base, calls, creates=create_base)
-        # Directories whose name is known to be durable, so that a part does not fsync all its ancestors again.
-        self._durable: dict[str, Identity] = {}
+        # So that a part does not fsync all its ancestors again: directories whose names were made durable, and which
+        # directory was under a name then.
+        self._synced: dict[str, _Synced] = {}
+        self._named: dict[str, Identity] = {}
 
     def close(self) -> None:
         """Release the base; may be called twice."""
@@ -87,15 +99,26 @@ class LocalTree:
     def _sync_names(self, path: str) -> None:
         chain = self._open_chain(path, create=False)
         try:
+            steps = path.split("/")
             for depth, (parent, child) in enumerate(itertools.pairwise(chain)):
-                child_path = "/".join(path.split("/")[: depth + 1])
-                child_identity = identity(self.status_open(child, child_path))
-                if self._durable.get(child_path) != child_identity:
-                    self.sync_directory(parent, child_path)
-                    self._durable[child_path] = child_identity
-            self.sync_directory(chain[-1], path)
+                above, below = "/".join(steps[:depth]), "/".join(steps[: depth + 1])
+                named = identity(self.status_open(child, below))
+                if self._named.get(below) != named or self._synced.get(above) != self._now(parent, above):
+                    self._sync_noted(parent, above)
+                    self._named[below] = named
+            self._sync_noted(chain[-1], path)
         finally:
             self._close_chain(chain)
+
+    def _sync_noted(self, directory: int, path: str) -> None:
+        # What changes while it is synced is synced again.
+        seen = self._now(directory, path)
+        self.sync_directory(directory, path)
+        self._synced[path] = seen
+
+    def _now(self, directory: int, path: str) -> _Synced:
+        status = self.status_open(directory, path)
+        return _Synced(identity(status), status.st_mtime_ns)
 
     def sync_directory(self, directory: int, path: str) -> None:
         """Make the names in one open directory durable."""
@@ -202,7 +225,7 @@ class LocalTree:
             except FileNotFoundError:
                 if not create:
                     raise
-            self._durable.pop(path, None)
+            self._named.pop(path, None)
             with suppress(FileExistsError):
                 self.calls.make_directory(parent, segment)
             return self.calls.open_directory(parent, segment)

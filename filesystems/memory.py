@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems.errors import AlreadyExists, ConfigError, FileTooLarge, NotApplied, NotFound
-from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.relative_paths import check_relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -42,7 +42,10 @@ class MetadataStore(Protocol):
         """Whether a file is there now."""
 
     def list_names(self, directory: str) -> list[str]:
-        """The names directly in a directory, files and directories alike; empty if it is not there."""
+        """The names directly in a directory, files and directories alike; empty if it is not there.
+
+        Durability: what is listed survives power loss, whoever created it: a start builds on the links that it finds.
+        """
 
     def delete_file(self, path: str) -> None:
         """Delete one file by its literal name. Idempotence: absent counts as done."""

@@ -147,7 +147,7 @@ def local_path(url: str) -> str:
     match = _SCHEME.match(url)
     if match is None:
         if not url:
-            raise ConfigError("the base path is empty")
+            raise ConfigError("the base path is empty", hint="Name a directory; the working directory is '.'.")
         return str(Path(url).absolute())
     scheme = match.group(1).lower()
     if scheme != "file":
@@ -183,6 +183,16 @@ def is_adrift(url: str, base: str) -> bool:
 def absolute(url: str) -> str:
     """A plain path as it is from the working directory of now; a URL as it is."""
     return url if _SCHEME.match(url) else os.path.abspath(url)  # noqa: PTH100 - links stay as they are
+
+
+def resolved(url: str) -> str:
+    """A local path with its links followed as they are now; any other URL as it is.
+
+    Raises:
+        ConfigError: It is of no store that there is.
+    """
+    is_local = not (_is_hdfs(url) or _is_s3(url) or is_of_fsspec(url))
+    return os.path.realpath(local_path(url)) if is_local else url
 
 
 def path_inside(path: str, base: str, storage_options: Mapping[str, object]) -> tuple[str, ...] | None:

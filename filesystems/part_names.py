@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.relative_paths import check_relative_path
 from partfile.filesystems.tokens import TOKEN_HEX_DIGITS, new_token
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ class implements this port and that of checkpoints; ``filesystems/contract.py`` 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
-from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.cleaning_port import CleaningStore
 from partfile.filesystems.metadata_port import MetadataStore
+from partfile.filesystems.relative_paths import check_file_name, check_relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,47 +23,8 @@ Cut = Literal["auto", "truncate", "rewrite", "valid-length"]
 
 PartState = Literal["in-progress", "pending", "finished", "sidecar"]
 
-MAX_SEGMENT_BYTES = 255
 STATE_DIRECTORY = "_partfile"
 """Directory of partfile's own state directly below a base; no part is ever in it."""
-
-_FORBIDDEN_IN_SEGMENT = re.compile("[\x00-\x1f\x7f/]")
-
-
-def check_relative_path(path: str) -> str:
-    """Return ``path`` if it stays below the base, else raise.
-
-    The second half of a pair assertion: bucketers escape what they make, and every store checks what it is given, since
-    metadata is untrusted input too. The empty string is the base itself.
-
-    Args:
-        path: A relative path with ``/`` between its segments.
-
-    Returns:
-        The same path.
-
-    Raises:
-        ConfigError: If it is absolute, has an empty, ``.`` or ``..`` segment, a control character, or a segment of
-            more than 255 bytes.
-    """
-    if not path:
-        return path
-    for segment in path.split("/"):
-        if segment in {"", ".", ".."} or _FORBIDDEN_IN_SEGMENT.search(segment):
-            raise ConfigError(f"{path!r} is not a path below the base: bad segment {segment!r}", path=path)
-        try:
-            too_long = len(segment.encode()) > MAX_SEGMENT_BYTES
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"{path!r} cannot be encoded as UTF-8", path=path) from error
-        if too_long:
-            raise ConfigError(f"a segment of {path[:80]!r}... is longer than {MAX_SEGMENT_BYTES} bytes", path=path)
-    return path
-
-
-def _check_name(name: str) -> str:
-    if not name or "/" in name:
-        raise ConfigError(f"{name!r} is not a file name", path=name)
-    return check_relative_path(name)
 
 
 class Persisted(BaseModel):
@@ -108,7 +69,7 @@ class PartHandle(Persisted):
     @field_validator("name", "in_progress", "pending", "sidecar")
     @classmethod
     def _name_is_one_segment(cls, value: str) -> str:
-        return _check_name(value)
+        return check_file_name(value)
 
     def path_of(self, name: str) -> str:
         """The path of one of this part's names, relative to the base."""
@@ -155,6 +116,9 @@ class StoredFile(Persisted):
     """In bytes."""
     modified_at_ms: int
     """By the store's clock, in milliseconds since the epoch."""
+    identity: str | None = None
+    """The same for all names of one file; None for a file with one name, as nearly all are, and on stores where no file
+    has two."""
 
 
 @runtime_checkable
@@ -276,6 +240,12 @@ class PartStore(Protocol):
         staged part is no file it is False as well for one that is seen to be gone.
         """
 
+    def is_staged(self, handle: PartHandle) -> bool:
+        """Whether what a part that is not finished is made of is there now, under any of its names.
+
+        Asks, and changes nothing. Says nothing of how long it is; one that moves on meanwhile may be missed.
+        """
+
     def discard(self, handle: PartHandle) -> bool:
         """Delete the staged names of a part after taking its lease; for the cleaner alone (S6).
 
@@ -291,9 +261,15 @@ class PartStore(Protocol):
     def list(self, directory: str = "") -> Iterator[StoredFile]:
         """Yield every file below ``directory`` except partfile's own state, in no order; tolerate files that vanish."""
 
+    def look_at(self, path: str) -> StoredFile | None:
+        """One file as a listing shows it, of partfile's own state as well; None if there is none.
 
-class Store(PartStore, MetadataStore, Protocol):
-    """Both ports over one base, as every store implements them."""
+        The time may be that of the listing in whole seconds.
+        """
+
+
+class Store(PartStore, MetadataStore, CleaningStore, Protocol):
+    """All ports over one base, as every store implements them."""
 
     def __enter__(self) -> Self: ...
 

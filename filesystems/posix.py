@@ -28,6 +28,7 @@ CHANGING_CALLS = frozenset(
         "sync_directory",
         "truncate",
         "rename",
+        "move",
         "link",
         "unlink",
         "remove_directory",
@@ -101,6 +102,10 @@ class PosixCalls:
     def rename(self, directory: int, name: str, new_name: str) -> None:
         """Rename within a directory. Replaces what has the new name, so only for names that carry a token."""
         os.rename(name, new_name, src_dir_fd=directory, dst_dir_fd=directory)
+
+    def move(self, directory: int, name: str, new_directory: int) -> None:
+        """Move to another directory under the same name. Replaces, so only into a directory whose name has a token."""
+        os.rename(name, name, src_dir_fd=directory, dst_dir_fd=new_directory)
 
     def link(self, directory: int, name: str, new_name: str) -> None:
         """Give a file a second name within its directory, replacing nothing."""

@@ -7,9 +7,11 @@ them after every call.
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.local_tree import Identity, identity
 from partfile.filesystems.posix import CHANGING_CALLS
@@ -20,11 +22,30 @@ if TYPE_CHECKING:
 
     from partfile.filesystems.faults import Call
     from partfile.filesystems.port import PartHandle
+    from partfile.filesystems.posix import Access
 
 Tree = dict[str, bytes]
 """Files by path relative to the base."""
 
 _Names = dict[str, Identity]
+_Directories = dict[Identity, _Names]
+_MOST_COMBINED = 4
+"""Names changed since the last sync, up to which every combination of them is looked at, and not only each alone."""
+
+
+class Survivor(NamedTuple):
+    """What a power loss may leave."""
+
+    directories: list[str]
+    """Below the base, each after the one that it is in."""
+    names: dict[str, Identity]
+    """The file behind each path; a file with two names is behind both."""
+    contents: dict[Identity, bytes]
+
+    @property
+    def files(self) -> Tree:
+        """The bytes behind each path."""
+        return {path: self.contents.get(file, b"") for path, file in self.names.items()}
 
 
 class PowerLossCalls(TrackedCalls):
@@ -51,15 +72,23 @@ class PowerLossCalls(TrackedCalls):
         return descriptor
 
     def make_directory(self, directory: int, segment: str) -> None:
-        """Make a directory, which is empty and not durable."""
+        """Make a directory, which is empty and not durable; its inode may be that of something deleted before."""
         super().make_directory(directory, segment)
-        self._names[identity(os.stat(segment, dir_fd=directory))] = {}
+        inode = identity(os.stat(segment, dir_fd=directory))
+        self._forget(inode)
+        self._names[inode] = {}
 
     def create(self, directory: int, name: str) -> int:
-        """Create a file, whose inode may be that of a file deleted before."""
+        """Create a file, whose inode may be that of something deleted before, a directory as well."""
         descriptor = super().create(directory, name)
-        for known in (self._bytes, self._uncut):
-            known.pop(identity(os.fstat(descriptor)), None)
+        self._forget(identity(os.fstat(descriptor)))
+        return descriptor
+
+    def open_existing(self, directory: int, name: str, access: Access) -> int:
+        """Open a file; one that is appended to can be read too, since its bytes are looked at when it is synced."""
+        descriptor = super().open_existing(directory, name, "modify" if access == "append" else access)
+        if access == "append":
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
         return descriptor
 
     def sync(self, descriptor: int) -> None:
@@ -87,33 +116,37 @@ class PowerLossCalls(TrackedCalls):
 
     def all_survivors(self) -> list[Tree]:
         """Every tree that may be left by a power loss now: files by path relative to the base."""
-        directories, contents = self._read_tree(self._base)
+        return [survivor.files for survivor in self.survivors()]
+
+    def survivors(self) -> list[Survivor]:
+        """The same, with directories and with what tells two names of one file from two files alike."""
+        if self._base < 0:
+            return []
+        directories, contents = _read_tree(self._base)
         synced = {inode: self._names.get(inode, {}) for inode in {*directories, *self._names}}
-        views = [directories, synced]
+        bytes_now = {**self._bytes, **contents}
+        versions = [bytes_now, *self._older_versions(bytes_now)]
+        views = [directories, *_views(synced, self._unsynced(directories, synced))]
+        base = identity(os.fstat(self._base))
+        return [_survivor(base, view, version) for view in views for version in versions]
+
+    def _unsynced(self, directories: _Directories, synced: _Directories) -> list[_Change]:
+        """The changes of names that may survive or not, each by itself."""
+        found = []
         for inode, names in directories.items():
             durable = synced[inode]
-            new, gone = names.items() - durable.items(), durable.keys() - names.keys()
+            found += [_Change(inode, name, child) for name, child in names.items() - durable.items()]
             # A rename is atomic: it survives with both names or not at all.
-            gone -= {name for directory, name in self._renamed if directory == inode}
-            views += [{**synced, inode: {**durable, name: child}} for name, child in new]
-            views += [{**synced, inode: {n: child for n, child in durable.items() if n != name}} for name in gone]
-        bytes_now = {**self._bytes, **contents}
-        bytes_synced = {inode: self._bytes.get(inode, b"") for inode in bytes_now}
-        versions = [bytes_now, bytes_synced] + ([{**bytes_synced, **self._uncut}] if self._uncut else [])
-        return [self._tree(view, version) for view in views for version in versions]
+            gone = durable.keys() - names.keys() - {name for parent, name in self._renamed if parent == inode}
+            found += [_Change(inode, name, None) for name in gone]
+        return found
 
-    def _tree(self, directories: dict[Identity, _Names], contents: dict[Identity, bytes]) -> Tree:
-        files: Tree = {}
-        waiting = [("", identity(os.fstat(self._base)))]
-        while waiting:
-            path, inode = waiting.pop()
-            for name, child in directories[inode].items():
-                below = f"{path}/{name}" if path else name
-                if child in directories:
-                    waiting.append((below, child))
-                else:
-                    files[below] = contents.get(child, b"")
-        return files
+    def _older_versions(self, bytes_now: dict[Identity, bytes]) -> list[dict[Identity, bytes]]:
+        """What files may hold instead of what was written last."""
+        synced = {inode: self._bytes.get(inode, b"") for inode in bytes_now}
+        half = {inode: _half_between(synced[inode], data) for inode, data in bytes_now.items()}
+        versions = [synced, *([{**synced, **self._uncut}] if self._uncut else []), half]
+        return [version for version in versions if version != bytes_now]
 
     def stop(self) -> None:
         """Release the descriptors; what has been learnt stays."""
@@ -122,28 +155,25 @@ class PowerLossCalls(TrackedCalls):
             os.close(self._base)
             self._base = -1
 
+    def _forget(self, inode: Identity) -> None:
+        """Nothing that was known of an inode holds for the one that has got its number."""
+        self._bytes.pop(inode, None)
+        self._uncut.pop(inode, None)
+        self._names.pop(inode, None)
+        self._renamed = {(parent, name) for parent, name in self._renamed if parent != inode}
+
     def _remember_tree(self, base: int) -> None:
-        directories, contents = self._read_tree(base)
+        directories, contents = _read_tree(base)
         self._names.update(directories)
         self._bytes.update(contents)
 
-    def _read_tree(self, base: int) -> tuple[dict[Identity, _Names], dict[Identity, bytes]]:
-        directories: dict[Identity, _Names] = {}
-        contents: dict[Identity, bytes] = {}
-        waiting = [os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=base)]
-        while waiting:
-            directory = waiting.pop()
-            names = dict(_names_now(directory))
-            directories[identity(os.fstat(directory))] = names
-            for name in names:
-                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
-                if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                    waiting.append(descriptor)
-                else:
-                    contents[identity(os.fstat(descriptor))] = _content(descriptor)
-                    os.close(descriptor)
-            os.close(directory)
-        return directories, contents
+
+class _Change(NamedTuple):
+    """A name that was given or taken since its directory was synced."""
+
+    directory: Identity
+    name: str
+    file: Identity | None
 
 
 class Violation(BaseException):
@@ -176,6 +206,68 @@ def part_in(tree: Tree, handle: PartHandle) -> bytes | None:
     if data is None or sidecar is None:
         return data
     return data[: int(sidecar)] if sidecar.isdigit() else b"a sidecar that cannot be read"
+
+
+def survivor_below(path: str) -> Survivor:
+    """Everything that is below a directory, as it is now."""
+    base = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return _survivor(identity(os.fstat(base)), *_read_tree(base))
+    finally:
+        os.close(base)
+
+
+def _views(synced: _Directories, changes: list[_Change]) -> Iterator[_Directories]:
+    """What directories may hold: no change, all but one, each alone, and where they are few any of them together."""
+    few = len(changes) <= _MOST_COMBINED
+    sizes = range(1, len(changes)) if few else {1, len(changes) - 1}
+    yield synced
+    for size in sizes:
+        for some in itertools.combinations(changes, size):
+            view = dict(synced)
+            for change in some:
+                names = {name: file for name, file in view[change.directory].items() if name != change.name}
+                view[change.directory] = names if change.file is None else {**names, change.name: change.file}
+            yield view
+
+
+def _half_between(durable: bytes, written: bytes) -> bytes:
+    """A file of which half of what was added has been written back."""
+    return written[: (len(durable) + len(written) + 1) // 2] if written.startswith(durable) else durable
+
+
+def _survivor(base: Identity, directories: _Directories, contents: dict[Identity, bytes]) -> Survivor:
+    found = Survivor([], {}, contents)
+    waiting = [("", base)]
+    while waiting:
+        path, inode = waiting.pop()
+        for name, child in directories[inode].items():
+            below = f"{path}/{name}" if path else name
+            if child in directories:
+                found.directories.append(below)
+                waiting.append((below, child))
+            else:
+                found.names[below] = child
+    return found
+
+
+def _read_tree(base: int) -> tuple[_Directories, dict[Identity, bytes]]:
+    directories: _Directories = {}
+    contents: dict[Identity, bytes] = {}
+    waiting = [os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=base)]
+    while waiting:
+        directory = waiting.pop()
+        names = dict(_names_now(directory))
+        directories[identity(os.fstat(directory))] = names
+        for name in names:
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                waiting.append(descriptor)
+            else:
+                contents[identity(os.fstat(descriptor))] = _content(descriptor)
+                os.close(descriptor)
+        os.close(directory)
+    return directories, contents
 
 
 def _names_now(directory: int) -> Iterator[tuple[str, Identity]]:

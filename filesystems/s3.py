@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from partfile.filesystems import s3_files, s3_parts, s3_stream
+from partfile.filesystems import s3_cleaning, s3_files, s3_parts, s3_stream
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.part_names import check_handle
-from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile, check_relative_path
+from partfile.filesystems.port import STATE_DIRECTORY, Capabilities
+from partfile.filesystems.relative_paths import check_relative_path
 from partfile.filesystems.s3_access import S3Access
 from partfile.filesystems.s3_buffers import BufferBudget
 from partfile.filesystems.s3_calls import S3Calls
@@ -21,10 +22,11 @@ from partfile.filesystems.s3_url import S3Url
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.filesystems.cleaning_port import Leftover
+    from partfile.filesystems.port import Cut, PartHandle, StoredFile
 
 _THREADS = 16
 """Parts at a time, of which each does little but wait for the server."""
@@ -113,11 +115,15 @@ class S3Store:
         """See ``PartStore.goes_back``; not where a completion has to name what later versions have sent."""
         return s3_parts.part_goes_back(self._access, check_handle(handle))
 
+    def is_staged(self, handle: PartHandle) -> bool:
+        """See ``PartStore.is_staged``; its upload and every side object."""
+        return s3_parts.part_is_staged(self._access, check_handle(handle))
+
     def discard(self, handle: PartHandle) -> bool:
         """See ``PartStore.discard``."""
         # What a published part has left is no orphan's.
         self._garbages.get().delete()
-        return s3_parts.discard_part(self._access, check_handle(handle))
+        return s3_cleaning.discard_part(self._access, check_handle(handle))
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
         """See ``PartStore.list``; a staged part is no file and does not show."""
@@ -127,7 +133,32 @@ class S3Store:
             for found in page.objects:
                 path = self._access.relative(found.key)
                 if path and not path.startswith(f"{STATE_DIRECTORY}/") and not path.endswith("/"):
-                    yield StoredFile(path=path, size=found.size, modified_at_ms=found.modified_at_ms)
+                    yield s3_files.stored(path, found)
+
+    def look_at(self, path: str) -> StoredFile | None:
+        """See ``PartStore.look_at``."""
+        return s3_files.look_at(self._access, path)
+
+    @property
+    def moves_files(self) -> bool:
+        """See ``CleaningStore.moves_files``; what is moved here is copied, and an upload cannot even be that."""
+        return False
+
+    def take_away(self, path: str, into: str | None) -> bool:
+        """See ``CleaningStore.take_away``; there are no leases here."""
+        return s3_cleaning.take_away(self._access, path, into)
+
+    def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - nobody can know.
+        """See ``CleaningStore.is_being_written``; there are no leases here."""
+        return None
+
+    def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:
+        """See ``CleaningStore.leftovers``; a HEAD for each side object and claim."""
+        return s3_cleaning.leftovers(self._access, parts, before_ms)
+
+    def drop_leftover(self, leftover: Leftover) -> bool:
+        """See ``CleaningStore.drop_leftover``."""
+        return s3_cleaning.drop_leftover(self._access, leftover)
 
     def create_file(self, path: str, data: bytes) -> None:
         """See ``MetadataStore.create_file``; a server that ignores conditions is found out first."""

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown, PartfileError
-from partfile.filesystems.port import check_relative_path
-from partfile.filesystems.s3_client import GivenUp, NoTurn
-from partfile.filesystems.s3_errors import RETRIED, UNCERTAIN, S3Failure, Verdict, failure_of
+from partfile.filesystems.relative_paths import check_relative_path
+from partfile.filesystems.s3_attempts import Result, once, patiently, verdict_of
+from partfile.filesystems.s3_errors import Verdict
 from partfile.filesystems.s3_process import Traits, this_process
 from partfile.filesystems.tokens import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from partfile.filesystems.s3_calls import ReceivedPiece, S3Calls, S3Object, S3Page
+    from partfile.filesystems.s3_calls import ReceivedPiece, S3Calls, S3Object, S3Page, S3Upload
     from partfile.filesystems.s3_options import S3Options
     from partfile.filesystems.s3_staging import Piece
     from partfile.filesystems.s3_url import S3Url
 
-Result = TypeVar("Result")
 WRITE_METADATA = "partfile-write"
 """Name of the object metadata by which a writer whose reply was lost knows his object again."""
 DELETED_AT_ONCE = 1000
 _RIVALS_ARE_DONE_AFTER_S = 0.2
-_SHORTEST_ATTEMPT_S = 0.2
 _MAX_KEY_BYTES = 1024
-_TELLING = {Verdict.MISSING, Verdict.TAKEN}
 _WITHOUT_MANY = {Verdict.REFUSED, Verdict.UNSUPPORTED, Verdict.DENIED}
 """What servers answer who do not delete many objects by one request."""
 
@@ -83,13 +79,13 @@ class S3Access:
         """Refuse every further request by path."""
         self._closed = True
 
-    def create(self, path: str, data: bytes) -> None:
+    def create(self, path: str, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
         """Create an object exclusively; raises AlreadyExists where somebody else's is there.
 
         Where the server ignores conditions it looks before and after instead, so that a rival is seen, not prevented.
         Where it cannot look afterwards it raises OutcomeUnknown, for the object may be there, and ours.
         """
-        key, nonce = self._key(path), {WRITE_METADATA: new_token()}
+        key, nonce = self._key(path), {**(metadata or {}), WRITE_METADATA: new_token()}
         trusts = self.traits.puts is not False
         if not trusts and self.head(path) is not None:
             raise AlreadyExists(f"{path!r} is there already", path=path)
@@ -115,7 +111,7 @@ class S3Access:
         except AlreadyExists:
             return False
         except NotApplied as error:
-            if _verdict_of(error) is not Verdict.UNSUPPORTED:
+            if verdict_of(error) is not Verdict.UNSUPPORTED:
                 raise
         return True
 
@@ -130,14 +126,14 @@ class S3Access:
             # Nobody else knows this upload: an attempt whose reply was lost has completed it.
             return True
         except NotApplied as error:
-            if _verdict_of(error) is not Verdict.UNSUPPORTED:
+            if verdict_of(error) is not Verdict.UNSUPPORTED:
                 raise
             self.abort_upload(path, upload)
         return True
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
         """Write an object, instead of any that is there."""
-        self._change("write", path, partial(self.calls.put, self._key(path), data, {}, if_absent=False))
+        self._change("write", path, partial(self.calls.put, self._key(path), data, metadata or {}, if_absent=False))
 
     def get(self, path: str, max_bytes: int) -> bytes:
         """Read a whole object; raises NotFound and FileTooLarge."""
@@ -160,6 +156,16 @@ class S3Access:
             if token is None:
                 return
 
+    def uploads(self) -> Iterator[S3Upload]:
+        """Every upload below the base that is neither completed nor aborted."""
+        prefix, after = self._prefix(""), None
+        while True:
+            page = self._look("list the uploads below", "", partial(self.calls.upload_page, prefix, after))
+            yield from page.uploads
+            after = page.next_after
+            if after is None:
+                return
+
     def relative(self, key: str) -> str:
         """The path of a key that a listing gave."""
         return key[len(self._prefix("")) :]
@@ -178,7 +184,7 @@ class S3Access:
                 failed = self._change("delete", some[0], partial(self.calls.delete_many, keys)) if some[1:] else keys
             except NotApplied as error:
                 # Some servers want a header in this one request that s3fs does not send. Others fail with any request.
-                if _verdict_of(error) not in _WITHOUT_MANY:
+                if verdict_of(error) not in _WITHOUT_MANY:
                     raise
             for path, key in zip(some, keys, strict=True):
                 if key in failed:
@@ -216,18 +222,20 @@ class S3Access:
     def put_finished_once(self, path: str, data: bytes, metadata: Mapping[str, str]) -> None:
         """Write a finished file by a single attempt, whose failure its caller judges; raises S3Failure."""
         condition = self.traits.puts is not False
-        self._once(partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition))
+        work = partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition)
+        once(self.options, work, self.options.attempt_timeout_s)
 
     def complete_upload_once(self, path: str, upload: str, pieces: Sequence[Piece]) -> None:
         """Complete an upload by a single attempt, which has the time of a whole call; raises S3Failure."""
         condition = self.traits.completes is not False
         work = partial(self.calls.complete_upload, self._key(path), upload, pieces, if_absent=condition)
         # The server puts the file together before it answers.
-        self._attempt(work, Backoff(self.options.call_timeout_s), self.options.call_timeout_s)
+        once(self.options, work, self.options.call_timeout_s)
 
     def upload_part_once(self, path: str, upload: str, number: int, data: bytes, crc32: int | None) -> str:
         """Send one upload part by a single attempt; raises S3Failure."""
-        return self._once(partial(self.calls.upload_part, self._key(path), upload, number, data, crc32))
+        work = partial(self.calls.upload_part, self._key(path), upload, number, data, crc32)
+        return once(self.options, work, self.options.attempt_timeout_s)
 
     def ask(self, work: Callable[[], Result]) -> Result:
         """Ask the server something about the S3 bucket as a whole."""
@@ -261,47 +269,7 @@ class S3Access:
             raise NotApplied(f"the store of {self.base!r} is closed", path=self.base)
 
     def _look(self, doing: str, path: str, work: Callable[[], Result]) -> Result:
-        return self._run(doing, path, work, reads=True)
+        return patiently(self.options, work, lambda failure: failure.as_error(doing, self.shown(path), reads=True))
 
     def _change(self, doing: str, path: str, work: Callable[[], Result]) -> Result:
-        return self._run(doing, path, work, reads=False)
-
-    def _run(self, doing: str, path: str, work: Callable[[], Result], *, reads: bool) -> Result:
-        backoff = Backoff(self.options.call_timeout_s)
-        unanswered: S3Failure | None = None
-        while True:
-            try:
-                return self._attempt(work, backoff, self.options.attempt_timeout_s)
-            except S3Failure as failure:
-                if failure.verdict in UNCERTAIN:
-                    unanswered = failure
-                # An attempt without time would only put "no answer" in the place of what the server says.
-                if failure.verdict in RETRIED and backoff.pause() and backoff.left_s > _SHORTEST_ATTEMPT_S:
-                    continue
-                # What an earlier attempt may have done is not undone by a later one that was turned away.
-                told = unanswered if unanswered and failure.verdict not in _TELLING else failure
-                raise told.as_error(doing, self.shown(path), reads=reads) from failure
-
-    def _once(self, work: Callable[[], Result]) -> Result:
-        timeout_s = self.options.attempt_timeout_s
-        return self._attempt(work, Backoff(timeout_s), timeout_s)
-
-    def _attempt(self, work: Callable[[], Result], backoff: Backoff, timeout_s: float) -> Result:
-        try:
-            with this_process().client(self.options).turn(backoff, timeout_s):
-                return work()
-        except NoTurn:
-            text = f"{self.options.max_parallel_requests} other requests are under way, and none gets on"
-            raise S3Failure(Verdict.BUSY, text) from None
-        except GivenUp:
-            text = f"nothing moved for {timeout_s:.3g} s, or until the deadline"
-            raise S3Failure(Verdict.UNANSWERED, text) from None
-        except PartfileError:
-            raise
-        except Exception as error:
-            raise failure_of(error) from error
-
-
-def _verdict_of(error: PartfileError) -> Verdict | None:
-    """What the last attempt of a call came to."""
-    return error.__cause__.verdict if isinstance(error.__cause__, S3Failure) else None
+        return patiently(self.options, work, lambda failure: failure.as_error(doing, self.shown(path), reads=False))

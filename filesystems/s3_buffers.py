@@ -1,4 +1,4 @@
-"""How many bytes the open parts of one S3 store hold in memory."""
+"""What the open parts of one S3 store hold in memory, and how much they may."""
 
 from __future__ import annotations
 
@@ -42,3 +42,47 @@ class BufferBudget:
         """Whether a stream that holds ``own_bytes`` is one that holds too many."""
         with self._lock:
             return self._held_bytes > self._max_bytes and own_bytes > self._max_bytes // max(self._streams, 1)
+
+
+class HeldBytes:
+    """The bytes of one stream that wait in memory, counted against what all streams may hold.
+
+    Args:
+        budget: Shared by the streams of the store; this one joins it.
+    """
+
+    def __init__(self, budget: BufferBudget) -> None:
+        self._budget = budget
+        self._bytes = bytearray()
+        budget.join()
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self._bytes)
+
+    def content(self) -> bytes:
+        """A copy of all of them."""
+        return bytes(self._bytes)
+
+    def take(self, data: memoryview) -> None:
+        """Hold more."""
+        self._bytes += data
+        self._budget.change(len(data))
+
+    def drop(self, count: int, *, after: bytes = b"") -> bytes:
+        """Let go of the first bytes, and return them behind others.
+
+        Args:
+            count: How many.
+            after: What comes before them in what is returned.
+        """
+        self._budget.change(-count)
+        with memoryview(self._bytes) as view:
+            data = b"".join((after, view[:count]))
+        del self._bytes[:count]
+        return data
+
+    def give_back(self) -> None:
+        """Let go of everything, and of the stream's share; for once."""
+        self._budget.leave(len(self._bytes))
+        self._bytes = bytearray()

@@ -70,6 +70,22 @@ class S3Page(NamedTuple):
     next_token: str | None
 
 
+class S3Upload(NamedTuple):
+    """An upload that is neither completed nor aborted."""
+
+    key: str
+    upload: str
+    begun_at_ms: int
+    """By the server's clock, in milliseconds since the epoch."""
+
+
+class S3UploadPage(NamedTuple):
+    """One page of a listing of uploads."""
+
+    uploads: list[S3Upload]
+    next_after: tuple[str, str] | None
+
+
 class S3Calls:
     """Requests to one S3 bucket. Raises what s3fs raises; keeps no state but the address.
 
@@ -166,6 +182,18 @@ class S3Calls:
             if not answer.get("IsTruncated") or not found:
                 return found
             more = {"PartNumberMarker": found[-1].number}
+
+    def upload_page(self, prefix: str, after: tuple[str, str] | None = None) -> S3UploadPage:
+        """One page of the uploads under keys that begin with ``prefix`` and that are neither completed nor aborted."""
+        more = {} if after is None else {"KeyMarker": after[0], "UploadIdMarker": after[1]}
+        answer = self._call("list_multipart_uploads", Prefix=prefix, **more)
+        found = [
+            S3Upload(one["Key"], one["UploadId"], int(one["Initiated"].timestamp() * 1000))
+            for one in answer.get("Uploads", [])
+        ]
+        # A page that says it is not the last one and holds nothing would be asked for again for ever.
+        ends = not answer.get("IsTruncated") or not found
+        return S3UploadPage(found, None if ends else (answer["NextKeyMarker"], answer["NextUploadIdMarker"]))
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         """The rules by which the S3 bucket deletes and aborts by itself."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import AlreadyExists
-from partfile.filesystems.s3_staging import claim_path
+from partfile.filesystems.s3_staging import claim_path, owner_metadata
 
 if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
@@ -29,7 +29,7 @@ def win_claim(access: S3Access, handle: PartHandle, number: int) -> bool:
         number: Of the claim.
     """
     try:
-        access.create(claim_path(handle, number), b"")
+        access.create(claim_path(handle, number), b"", owner_metadata(handle))
     except AlreadyExists:
         return False
     return True

@@ -142,7 +142,7 @@ _MEANINGS = {
     Verdict.BUSY: _Meaning(NotApplied, "The server throttles: lower max_parallel_requests, or spread the prefix."),
     Verdict.UNREACHABLE: _Meaning(OutcomeUnknown, "Look at endpoint_url, region, network and proxy."),
     Verdict.BROKEN: _Meaning(OutcomeUnknown, "Look at the server; then do it again."),
-    Verdict.UNANSWERED: _Meaning(OutcomeUnknown, "Look at server and network, or raise call_timeout_s."),
+    Verdict.UNANSWERED: _Meaning(OutcomeUnknown, "Look at endpoint_url, server and network, or raise call_timeout_s."),
     Verdict.DENIED: _Meaning(
         NotApplied,
         "Check credentials, policy and this host's clock; storage_options of a base go to its own S3 bucket alone. "

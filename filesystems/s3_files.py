@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound
 from partfile.filesystems.part_names import split_path
+from partfile.filesystems.port import StoredFile
 
 if TYPE_CHECKING:
     from partfile.filesystems.s3_access import S3Access
+    from partfile.filesystems.s3_calls import S3Object
 
 
 def create_whole(access: S3Access, path: str, data: bytes) -> None:
@@ -27,6 +29,18 @@ def is_file(access: S3Access, path: str) -> bool:
     """Whether a file is there now."""
     split_path(path)
     return access.head(path) is not None
+
+
+def look_at(access: S3Access, path: str) -> StoredFile | None:
+    """One object as a listing shows it; see ``PartStore.look_at``."""
+    split_path(path)
+    found = access.head(path)
+    return stored(path, found) if found is not None else None
+
+
+def stored(path: str, found: S3Object) -> StoredFile:
+    """An object as a listing shows it."""
+    return StoredFile(path=path, size=found.size, modified_at_ms=found.modified_at_ms)
 
 
 def names_in(access: S3Access, directory: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
-from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.storage_options import refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,14 +101,7 @@ class S3Options(BaseModel):
         try:
             return cls.model_validate(dict(storage_options or {}))
         except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, problem['loc'])) or 'options'}: {problem['msg']}"
-                for problem in error.errors(include_url=False, include_input=False)
-            ]
-            raise ConfigError(
-                f"storage_options for S3 cannot be used: {'; '.join(problems)}",
-                hint=f"There are {', '.join(cls.model_fields)}.",
-            ) from None
+            raise refused("S3", cls, error, hint="See the table in docs/S3.md.") from None
 
     @property
     def sends_checksums(self) -> bool:

@@ -1,4 +1,4 @@
-"""Settle, publish and discard on S3 (S3, S5, S6).
+"""Settle and publish on S3 (S3, S5).
 
 A handle lists the upload parts and side objects that make up the valid length, so there is nothing to cut: what anybody
 added since is not listed. Publishing is one request, a PUT or the completion of the upload, which shows the whole file
@@ -18,7 +18,7 @@ from partfile.filesystems.s3_completion import complete_part
 from partfile.filesystems.s3_errors import RETRIED, UNCERTAIN, S3Failure, Verdict
 from partfile.filesystems.s3_probe import learn_leaving_out
 from partfile.filesystems.s3_sides import committed_bytes
-from partfile.filesystems.s3_staging import PART_METADATA, S3Staging, claim_path, part_id, side_path, staged_paths
+from partfile.filesystems.s3_staging import PART_METADATA, S3Staging, part_id, side_path, staged_paths
 
 if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
@@ -94,18 +94,14 @@ def part_goes_back(access: S3Access, handle: PartHandle) -> bool:
     return all(piece.number < end for piece in received) or learn_leaving_out(access)
 
 
-def discard_part(access: S3Access, handle: PartHandle) -> bool:
-    """Delete what is staged of a part; see ``PartStore.discard``. There is no lease: only age tells an orphan."""
+def part_is_staged(access: S3Access, handle: PartHandle) -> bool:
+    """Whether the upload and the side objects of a part are there; see ``PartStore.is_staged``."""
     staging = S3Staging.of(handle)
     if staging is None:
         return False
-    found = [side_path(name) for name in (*staging.spent, *(side.name for side in staging.sides))]
-    found = [path for path in found if access.head(path) is not None]
-    access.delete_many([*found, *(claim_path(handle, number) for number in range(staging.claims + 1))])
-    is_open = staging.upload is not None and access.upload_is_open(_path(handle), staging.upload)
-    if is_open and staging.upload is not None:
-        access.abort_upload(_path(handle), staging.upload)
-    return bool(found) or is_open
+    if staging.upload is not None and not access.upload_is_open(_path(handle), staging.upload):
+        return False
+    return all(access.head(side_path(side.name)) is not None for side in staging.sides)
 
 
 def _path(handle: PartHandle) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from partfile.filesystems.errors import FileTooLarge, NotFound
 from partfile.filesystems.part_errors import part_missing
 from partfile.filesystems.s3_process import this_process
-from partfile.filesystems.s3_staging import SideObject, part_id, side_path
+from partfile.filesystems.s3_staging import SideObject, owner_metadata, part_id, side_path
 from partfile.filesystems.tokens import new_token
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def write_side(access: S3Access, handle: PartHandle, data: bytes) -> SideObject:
     """Write bytes under a name that carries this writer's own token, so that no other attempt meets it (S4)."""
     name = f"{part_id(handle)}.{new_token()}"
-    access.put(side_path(name), data)
+    access.put(side_path(name), data, owner_metadata(handle))
     return SideObject(name=name, size_bytes=len(data), crc32=zlib.crc32(data))
 
 

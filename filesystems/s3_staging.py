@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import zlib
 from typing import TYPE_CHECKING, Annotated, Self
+from urllib.parse import quote
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -21,6 +21,8 @@ SIDE_DIRECTORY = f"{STATE_DIRECTORY}/_sides"
 CLAIM_DIRECTORY = f"{STATE_DIRECTORY}/_claims"
 PART_METADATA = "partfile-part"
 """Name of the object metadata that says which part a finished file is."""
+OWNER_METADATA = "partfile-name"
+"""Name of the object metadata that says to which final name what is staged belongs, percent-encoded."""
 
 HIGHEST_NUMBER = 10_000
 """The highest number of an upload part that S3 takes. Writers leave it to who publishes."""
@@ -28,9 +30,12 @@ MOST_PIECES = 9_000
 """A part with so many upload parts is not extended any more, so that those of one more batch find numbers."""
 MOST_SIDES = 1_000
 """Likewise with side objects: each is named by every checkpoint until the part is finished."""
+MOST_CLAIMS = 100_000
+"""Likewise with claims, which are deleted one by one when the part is finished."""
 _PIECES_A_SIZE = 1_000
 _GROUP_BYTES = 8 << 20
-_NAME = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{32}")
+# Anchored: a pattern of pydantic's may match anywhere.
+_NAME = r"^[0-9a-f]{32}\.[0-9a-f]{32}$"
 
 
 class Piece(Persisted):
@@ -60,7 +65,7 @@ class Piece(Persisted):
 class SideObject(Persisted):
     """One object with bytes that are not in the upload."""
 
-    name: Annotated[str, Field(pattern=_NAME.pattern)]
+    name: Annotated[str, Field(pattern=_NAME)]
     size_bytes: Annotated[int, Field(ge=1)]
     crc32: Annotated[int, Field(ge=0)]
 
@@ -68,7 +73,7 @@ class SideObject(Persisted):
 class S3Staging(Persisted):
     """The bytes of a part in their order: those in the upload, then those in side objects."""
 
-    claims: Annotated[int, Field(ge=0)] = 0
+    claims: Annotated[int, Field(ge=0, le=MOST_CLAIMS)] = 0
     """Number of the claim that who extends the part has to win. Each is won once while the part is not finished."""
     closed: bool = False
     """Nobody extends it any more."""
@@ -79,7 +84,7 @@ class S3Staging(Persisted):
     names_all: bool | None = None
     """Whether a completion has to name every upload part that was sent, as Ceph's gateway wants it; None as long as
     nothing depends on it. Then bytes go into the upload only once a checkpoint vouches for them."""
-    spent: tuple[str, ...] = ()
+    spent: tuple[Annotated[str, Field(pattern=_NAME)], ...] = ()
     """Side objects whose bytes are in the upload by now. They are deleted with the others when the part is finished:
     until then an older checkpoint may name them."""
 
@@ -164,6 +169,8 @@ class S3Staging(Persisted):
             return f"it has {len(self.pieces)} upload parts"
         if len(self.sides) + len(self.spent) >= MOST_SIDES:
             return f"it has {len(self.sides) + len(self.spent)} side objects"
+        if self.claims >= MOST_CLAIMS:
+            return f"it was extended {self.claims} times"
         return ""
 
     def after_claim(self) -> S3Staging:
@@ -191,6 +198,11 @@ class S3Staging(Persisted):
 def part_id(handle: PartHandle) -> str:
     """Which part it is, in 32 hexadecimal digits: made of the name that carries the attempt's token (S4)."""
     return hashlib.sha256(handle.path_of(handle.in_progress).encode()).hexdigest()[:32]
+
+
+def owner_metadata(handle: PartHandle) -> dict[str, str]:
+    """Object metadata by which the cleaner knows which part a side object or a claim belongs to."""
+    return {OWNER_METADATA: quote(handle.name)}
 
 
 def claim_path(handle: PartHandle, number: int) -> str:

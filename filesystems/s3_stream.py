@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound
 from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.s3_buffers import HeldBytes
 from partfile.filesystems.s3_claims import win_claim
 from partfile.filesystems.s3_options import LEAST_PIECE_BYTES
 from partfile.filesystems.s3_probe import learn_leaving_out
@@ -89,11 +90,10 @@ class S3PartStream:
         self._number = staging.next_number
         self._uploaded = staging.uploaded_bytes
         self._has_sent = False
-        self._buffer = bytearray()
+        self._buffer = HeldBytes(budget)
         self._process = os.getpid()
         self._is_closed = False
         self._failure = ""
-        budget.join()
 
     @property
     def handle(self) -> PartHandle:
@@ -115,7 +115,7 @@ class S3PartStream:
         while rest:
             whole = piece_bytes(self._number, self._access.options.upload_part_bytes)
             taken = rest[: whole - self._waiting_bytes if self._waiting_bytes < whole else _TAKEN_BYTES]
-            self._take(taken)
+            self._buffer.take(taken)
             rest = rest[len(taken) :]
             if self._waiting_bytes >= whole and self._may_send():
                 self._send(whole)
@@ -171,10 +171,6 @@ class S3PartStream:
     def _has_changed(self) -> bool:
         return bool(self._buffer) or self._has_sent or self._staging != self._given
 
-    def _take(self, data: memoryview) -> None:
-        self._buffer += data
-        self._budget.change(len(data))
-
     def _let_go(self) -> None:
         """Hold little in memory while the parts of the store together hold too much."""
         if self._sender is not None and self._budget.must_let_go(self._sender.under_way_bytes + len(self._buffer)):
@@ -183,14 +179,6 @@ class S3PartStream:
             self._store_rest()
             if self._sender is not None:
                 self._sender.let_go()
-
-    def _drop(self, count: int, *, after: bytes = b"") -> bytes:
-        """Let go of the first bytes, and return them behind others."""
-        self._budget.change(-count)
-        with memoryview(self._buffer) as view:
-            data = b"".join((after, view[:count]))
-        del self._buffer[:count]
-        return data
 
     def _store_rest(self) -> None:
         """Put what is in memory where it is durable: into the upload if it is enough for that, else beside it."""
@@ -207,9 +195,9 @@ class S3PartStream:
         if self._staging.names_all:
             self._move_committed()
             self._begin_upload_of_much()
-        side = write_side(self._access, self._handle, bytes(self._buffer))
+        side = write_side(self._access, self._handle, self._buffer.content())
         self._staging = self._staging.with_side(side)
-        self._drop(len(self._buffer))
+        self._buffer.drop(len(self._buffer))
 
     def _may_send(self) -> bool:
         """Whether bytes may go into the upload that no checkpoint vouches for: a crash leaves them in it."""
@@ -247,7 +235,7 @@ class S3PartStream:
         self._claim()
         sender = self._begun_sender()
         tail = self._read(self._staging.sides)
-        sender.send(self._number, self._drop(size_bytes - len(tail), after=tail), self._staging)
+        sender.send(self._number, self._buffer.drop(size_bytes - len(tail), after=tail), self._staging)
         self._staging = self._staging.with_sides_spent(sender.upload, len(self._staging.sides))
         self._count_sent(size_bytes)
 
@@ -299,8 +287,7 @@ class S3PartStream:
         self._is_closed = True
         if self._sender is not None:
             self._sender.abandon()
-        self._budget.leave(len(self._buffer))
-        self._buffer = bytearray()
+        self._buffer.give_back()
 
     def _check_usable(self) -> None:
         if os.getpid() != self._process:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from partfile.filesystems.errors import ConfigError, NotApplied, NotReady, OutcomeUnknown
-from partfile.filesystems.port import check_relative_path
+from partfile.filesystems.relative_paths import check_relative_path
 from partfile.filesystems.webhdfs_errors import Reply, error_of_reply, is_standby
 
 if TYPE_CHECKING:

@@ -67,6 +67,11 @@ def dataset_of(
         ds.FileSystemDatasetFactory(file_system_of_some, infos, arrow, options)
         for file_system_of_some, infos in _file_systems(file_system, base, readable, name)
     ]
+    return _of_factories(factories, arrow, schema)
+
+
+def _of_factories(factories: Sequence[ds.DatasetFactory], arrow: ds.FileFormat, schema: pa.Schema | None) -> ds.Dataset:
+    """One dataset of what several file systems hold."""
     found = _found_schema(factories) if schema is None else schema
     datasets = [factory.finish(found) for factory in factories]
     is_json = isinstance(arrow, ds.JsonFileFormat)

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import fsspec
 from fsspec.core import split_protocol
-from fsspec.implementations.local import LocalFileSystem
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.hdfs_url import HdfsUrl
+from partfile.filesystems.local_encoding import check_encoding_of_names
 from partfile.filesystems.opening import local_path
 from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_url import SCHEMES, S3Url
 from partfile.filesystems.shown_urls import check_no_secret, shown_url
+from partfile.recovery.local_reading import LocalReading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,9 @@ def open_for_reading(
                 f"local files take no storage_options, got {sorted(storage_options)}",
                 hint="Leave storage_options out, or check the URL.",
             )
-        return LocalFileSystem(), os.path.realpath(local_path(url))
+        check_encoding_of_names(url)
+        base = os.path.realpath(local_path(url))
+        return LocalReading(base), base
     if scheme == "hdfs":
         return _open_hdfs(url, storage_options)
     if scheme in SCHEMES:

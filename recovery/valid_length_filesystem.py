@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fsspec import AbstractFileSystem
 
 from partfile.filesystems.errors import NotApplied
+from partfile.filesystems.relative_paths import is_unicode
 from partfile.recovery.layout import (
     DEFAULT_SIDECARS,
     MAX_SIDECAR_BYTES,
@@ -32,7 +33,8 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
     """Finished files below a base path, read through another file system. Read-only.
 
     Staged files, sidecars and state are not there; a file with a sidecar has its valid length, and reads end there.
-    Paths are those of the file system behind it. Symbolic links are passed over, as a local store does.
+    Paths are those of the file system behind it. Symbolic links and names that are not UTF-8 are passed over, as a
+    local store does.
 
     Args:
         fs: The file system behind it.
@@ -192,7 +194,7 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
 def _is_shown(entry: Info, directory: str) -> bool:
     """Whether an entry of a listing is a visible file or directory; some stores list the directory itself as well."""
     name = entry["name"].rstrip("/")
-    is_plain = entry["type"] in SHOWN_KINDS and not entry.get("islink")
+    is_plain = entry["type"] in SHOWN_KINDS and not entry.get("islink") and is_unicode(name)
     return is_plain and name != directory and not is_hidden(posixpath.basename(name))
 
 

@@ -1,4 +1,4 @@
-"""May this query's batch go on from what the checkpoint holds? Never skips silently (DESIGN section 5.2). Pure."""
+"""May this query go on from what the checkpoint holds, or end it? Never skips silently (DESIGN section 5.2). Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from partfile.filesystems.errors import CheckpointMismatch
 from partfile.sink.options import Options
 
 if TYPE_CHECKING:
+    from partfile.sink.planning import SinkSnapshot
     from partfile.sink.states import QueryPosition, StreamPosition
 
 ADOPT = "adopt:"
@@ -72,6 +73,28 @@ def position_after(stands: StreamPosition, batch: QueryPosition) -> StreamPositi
     if stands.query is not None and stands.query.query_id != batch.query_id:
         retired = (*retired, stands.query.query_id)
     return stands.model_copy(update={"query": batch, "retired_queries": retired})
+
+
+def is_no_others(left: SinkSnapshot | None, query_id: str) -> bool:
+    """Whether a query that ends may end the sink too: nothing was written yet, or nobody but this query has.
+
+    Args:
+        left: What the newest checkpoint holds; None if there is none.
+        query_id: The query.
+    """
+    last = left.position.query if left is not None else None
+    return last is None or last.query_id == query_id
+
+
+def has_left_parts(left: SinkSnapshot | None, query_id: str) -> bool:
+    """Whether a query was the last that wrote, and has left parts that are not finished.
+
+    Args:
+        left: What the newest checkpoint holds; None if there is none.
+        query_id: The query.
+    """
+    query = left.position.query if left is not None else None
+    return left is not None and query is not None and query.query_id == query_id and bool(left.open or left.pending)
 
 
 def _first(uid: str, batch: QueryPosition, rules: AdmissionRules) -> Admission:

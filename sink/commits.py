@@ -45,7 +45,10 @@ class CommitReport:
 
     checkpoint_id: int
     published: int
+    """Parts that have their final names by now."""
     owed: int
     """Parts whose publication failed and is tried again."""
     commit_ms: float
     publish_ms: float
+    given_up: int = 0
+    """Parts that were gone, and that nobody looks for again because ``accept_missing`` is set."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import PartfileError, StoreError
+from partfile.filesystems.errors import PartfileError
 from partfile.sink import planning
-from partfile.sink.beginning import Beginning
+from partfile.sink.beginning import Beginning, StartTerms
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.commit_hooks import CommitHooks
 from partfile.sink.commits import CommitReport
-from partfile.sink.publishing import Publisher
+from partfile.sink.publishing import Publication, Publisher, mark_published
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.coordinator import CheckpointCoordinator
 from partfile.snapshot.operator_snapshot import write_operator_state
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.model import LinkRef, OperatorState, SubtaskState
     from partfile.snapshot.pending import PendingCheckpoint
     from partfile.snapshot.storage import CheckpointStorage
-
-logger = logging.getLogger("partfile")
 
 
 class SinkCoordinator:
@@ -64,6 +61,8 @@ class SinkCoordinator:
         self._state: SinkSnapshot | None = None
         self._next: SinkSnapshot | None = None
         """The state that is in force once the link that holds it is there."""
+        self._terms = StartTerms()
+        """How this generation was begun."""
         self._now_ms = 0
         """The batch time, as the callers tell it."""
         self._began_ms = 0.0
@@ -114,20 +113,14 @@ class SinkCoordinator:
         return planning.restored_state(link.operators, self._storage.read_state) if link else None
 
     def start(
-        self,
-        admit: Callable[[StreamPosition], None],
-        now_ms: int,
-        *,
-        succeeding: int | None = None,
-        goes_back: bool = True,
+        self, admit: Callable[[StreamPosition], None], now_ms: int, terms: StartTerms | None = None
     ) -> CommitReport:
         """Begin a generation: check, create the fence link, then settle and publish what the last one left.
 
         Args:
             admit: Raises if this run must not go on from that position; then nothing has been changed.
             now_ms: The coordinator's time, in milliseconds since the epoch.
-            succeeding: Begin only right after this generation, if given.
-            goes_back: Whether what is chosen on demand is restored where there is a checkpoint already.
+            terms: How it is to be done; None goes on as any run of the sink does.
 
         Raises:
             Fenced: Another generation came after the one to succeed; nothing was changed.
@@ -136,9 +129,8 @@ class SinkCoordinator:
             PartMissing: A part that a checkpoint vouches for is gone.
         """
         self._now_ms, self._began_ms = now_ms, stopwatch_ms()
-
-        may_keep = self._store.capabilities.append
-        begin = Beginning(self._storage, self._on_demand, admit, succeeding, goes_back=goes_back, may_keep=may_keep)
+        self._terms = terms = terms or StartTerms()
+        begin = Beginning(self._storage, self._on_demand, admit, terms, self._store.capabilities.append)
 
         def states(snapshot: SinkSnapshot, checkpoint_id: int) -> dict[str, OperatorState]:
             self._next = snapshot
@@ -291,22 +283,17 @@ class SinkCoordinator:
     def _settle(self, commit_ms: float) -> CommitReport:
         """Publish what the newest checkpoint owes, and mark it when that is all done."""
         began = stopwatch_ms()
-        parts = self.state.pending
-        owed = self._publisher.publish(parts)
-        self._state = replace(self.state, pending=owed)
+        parts, terms = self.state.pending, self._terms
+        done = Publication(parts, ()) if terms.holds else self._publisher.publish(parts, terms.gives_up, terms.tried)
+        self._state = replace(self.state, pending=done.owed)
         checkpoint_id = self._checkpoints.completed_id
-        if parts and not owed:
-            self._mark_published(checkpoint_id)
+        if parts and not done.owed:
+            mark_published(self._storage, checkpoint_id)
         return CommitReport(
             checkpoint_id=checkpoint_id,
-            published=len([part for part in parts if part not in owed]),
-            owed=len(owed),
+            published=len(parts) - len(done.owed) - len(done.given_up),
+            owed=len(done.owed),
+            given_up=len(done.given_up),
             commit_ms=commit_ms,
             publish_ms=stopwatch_ms() - began,
         )
-
-    def _mark_published(self, checkpoint_id: int) -> None:
-        try:
-            self._storage.mark_published(checkpoint_id)
-        except StoreError as error:
-            logger.warning("checkpoint %d is complete and published, but not marked so: %s", checkpoint_id, error)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
-from partfile.filesystems.port import PartHandle, check_relative_path
+from partfile.filesystems.port import PartHandle
+from partfile.filesystems.relative_paths import check_relative_path
 from partfile.sink.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 HIDING_PREFIXES = ("_", ".")
 
@@ -25,12 +29,25 @@ class PartNumber:
     """The part counter: one beyond the committed union maximum, then upwards (S4)."""
 
 
-def number_in(name: str, chain: str) -> PartNumber | None:
-    """What the name of a finished file says if it is a part of this chain, whatever its affixes; else None."""
+_NUMBER = re.compile(r"(?=-([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,18})(?![0-9]))")
+"""A look ahead, since what a prefix ends with may look like a chain, too."""
+
+
+def numbers_in(name: str) -> list[PartNumber]:
+    """Everything in a name that can be what makes a part unique, whatever its affixes, hidden or not."""
+    return [PartNumber(match[1], int(match[2]), int(match[3])) for match in _NUMBER.finditer(name)]
+
+
+def number_in(name: str, chains: Container[str]) -> PartNumber | None:
+    """What the name of a finished file says if it is a part of one of these chains; else None.
+
+    Args:
+        name: The name, without its directory.
+        chains: Ids of chains.
+    """
     if name.startswith(HIDING_PREFIXES):
         return None
-    match = re.search(rf"-{chain}-([0-9]{{1,9}})-([0-9]{{1,18}})(?![0-9])", name)
-    return PartNumber(chain, int(match[1]), int(match[2])) if match else None
+    return next((number for number in numbers_in(name) if number.chain in chains), None)
 
 
 class PartNaming(Options):

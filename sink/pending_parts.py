@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import NotFound, SnapshotCorrupt
+from partfile.filesystems.errors import NotFound
 from partfile.filesystems.opening import open_store
-from partfile.sink import planning
-from partfile.snapshot.chain import Chain
+from partfile.sink.newest_state import newest_state
 from partfile.snapshot.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from partfile.filesystems.port import PartHandle
-    from partfile.snapshot.model import CheckpointMetadata
-
-_MAX_LOOKS = 10
 
 
 def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | None = None) -> list[PartHandle]:
@@ -47,20 +43,5 @@ def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | N
 
 
 def _pending_of(storage: CheckpointStorage) -> list[PartHandle]:
-    for _ in range(_MAX_LOOKS):
-        _, link = Chain(storage).look()
-        if link is None or storage.is_published(link.checkpoint_id):
-            return []
-        try:
-            state = planning.restored_state(link.operators, storage.read_state)
-        except SnapshotCorrupt:
-            if _still_stands(storage, link):
-                raise
-            continue  # Its state was deleted because the sink has gone on.
-        return [pending.part for pending in state.pending]
-    raise NotFound(f"the checkpoints of {storage.job!r} change faster than they can be read", path=storage.directory)
-
-
-def _still_stands(storage: CheckpointStorage, link: CheckpointMetadata) -> bool:
-    found = storage.read_link(link.checkpoint_id)
-    return found is not None and found.nonce == link.nonce
+    held = newest_state(storage)
+    return [] if held is None or held.is_published else [pending.part for pending in held.state.pending]

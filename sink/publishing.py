@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import CommitError, NotReady, PartMissing, StoreError
 from partfile.sink.concurrently import Patience, for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from partfile.filesystems.port import Cut, PartStore
     from partfile.sink.states import PendingPart
+    from partfile.snapshot.storage import CheckpointStorage
 
 logger = logging.getLogger("partfile")
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What became of the parts that did not become finished files."""
+
+    owed: tuple[PendingPart, ...]
+    """Could not be published now; tried again."""
+    given_up: tuple[PendingPart, ...]
+    """Gone, and nobody looks for them again."""
 
 
 class Publisher:
@@ -38,35 +49,59 @@ class Publisher:
         self._threads = threads or store.capabilities.publish_threads
         self._accept_missing = accept_missing
 
-    def publish(self, parts: Sequence[PendingPart]) -> tuple[PendingPart, ...]:
-        """Publish each part; return those that could not be published now and are still owed.
+    def publish(
+        self,
+        parts: Sequence[PendingPart],
+        gives_up: Collection[str] | None = None,
+        tried: Callable[[int], None] = lambda _parts: None,
+    ) -> Publication:
+        """Publish each part.
 
         Idempotent. A storage failure leaves the part owed: it stays in the snapshot and is tried again with the next
         checkpoint and at restore. Where storage does not answer, parts that have not begun are owed untried.
+
+        Args:
+            parts: To be published.
+            gives_up: Final paths of the only parts that ``accept_missing`` is meant for; None is all.
+            tried: Told how many parts more were published, or could not be; from any thread.
+
+        Returns:
+            Those that were not published.
 
         Raises:
             PartMissing: A part that the checkpoint vouches for is gone; the others have been published.
             CommitConflict: Foreign bytes stand in the place of one; the others have been published.
         """
         patience = Patience(self._threads)
-        failures = for_each(partial(self._attempt, patience), parts, self._threads, "partfile-publish")
-        for failure in failures:
-            if isinstance(failure, CommitError):
+
+        def attempt(part: PendingPart) -> Exception | None:
+            failure = self._attempt(patience, part)
+            tried(1)
+            return failure
+
+        failures = for_each(attempt, parts, self._threads, "partfile-publish")
+        owed, given_up = [], []
+        for part, failure in zip(parts, failures, strict=True):
+            if isinstance(failure, PartMissing) and self._may_give_up(part, gives_up):
+                given_up.append(part)
+                logger.error("given up, because accept_missing is set: %s", failure)
+            elif isinstance(failure, CommitError):
                 where = f"sink {self._job!r} at {self._store.base!r}"
                 raise type(failure)(f"{where}: {failure.message}", hint=failure.hint, path=failure.path) from failure
-            if failure is not None and not isinstance(failure, StoreError):
+            elif failure is not None and not isinstance(failure, StoreError):
                 raise failure
-        return tuple(part for part, failure in zip(parts, failures, strict=True) if failure is not None)
+            elif failure is not None:
+                owed.append(part)
+        return Publication(tuple(owed), tuple(given_up))
+
+    def _may_give_up(self, part: PendingPart, gives_up: Collection[str] | None) -> bool:
+        return self._accept_missing and (gives_up is None or part.part.path_of(part.part.name) in gives_up)
 
     def _attempt(self, patience: Patience, part: PendingPart) -> Exception | None:
         if patience.is_over:
             return NotReady("not tried, since storage does not answer", path=part.part.path_of(part.part.name))
         try:
             self._store.publish(part.part, self._cut)
-        except PartMissing as error:
-            if not self._accept_missing:
-                return error
-            logger.error("given up, because accept_missing is set: %s", error)  # noqa: TRY400 - no trace needed
         except StoreError as error:
             patience.note(error)
             logger.warning("part %s is not published yet: %s", part.part.path_of(part.part.name), error)
@@ -74,3 +109,14 @@ class Publisher:
         except Exception as error:  # noqa: BLE001 - raised by the caller once the other parts are published
             return error
         return None
+
+
+def mark_published(storage: CheckpointStorage, checkpoint_id: int) -> None:
+    """Note that all parts of a checkpoint have their final names, so that no start looks for them again.
+
+    Without the mark the next start publishes them once more, which changes nothing.
+    """
+    try:
+        storage.mark_published(checkpoint_id)
+    except StoreError as error:
+        logger.warning("checkpoint %d is complete and published, but not marked so: %s", checkpoint_id, error)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from partfile.filesystems.errors import ConfigError, NotFound
-from partfile.filesystems.port import STATE_DIRECTORY
 from partfile.recovery.dataset import Partitioning, dataset_of
 from partfile.recovery.layout import DEFAULT_SIDECARS, SidecarNaming
 from partfile.recovery.opening import open_for_reading
 from partfile.recovery.readable_files import finished, with_pending
 from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
 from partfile.sink.pending_parts import pending_parts
+from partfile.sink.restore_settings import checkpoint_url_of
 
 if TYPE_CHECKING:
     import os
@@ -73,7 +73,8 @@ def read(
     pending: list[PartHandle] = []
     if include == "pending":
         # Before the files are listed: what is published in between is then among them.
-        pending = pending_parts(str(checkpoint_dir or f"{str(path).rstrip('/')}/{STATE_DIRECTORY}"), storage_options)
+        checkpoints = checkpoint_url_of(str(path), None if checkpoint_dir is None else str(checkpoint_dir))
+        pending = pending_parts(checkpoints, storage_options)
     files = with_pending(finished(file_system), pending)
     return dataset_of(behind, file_system.base, files, format=format, partitioning=partitioning, schema=schema)
 

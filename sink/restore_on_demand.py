@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.opening import is_same_place, options_for
 from partfile.filesystems.tokens import new_chain_id
+from partfile.sink.base_tie import BaseTie
 from partfile.sink.naming import number_in
 from partfile.sink.restore_points import own_checkpoint_id, read_restore_point
 from partfile.sink.restoring import (
     Choice,
     FinishedPart,
     choose,
+    doubled_parts,
     later_parts,
     noted,
     onto_an_empty_chain,
@@ -35,12 +37,13 @@ from partfile.sink.restoring_damage import (
 from partfile.snapshot.pointers import pointer_to
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from partfile.filesystems.errors import SnapshotCorrupt
     from partfile.filesystems.port import Store
     from partfile.sink.planning import SinkSnapshot
-    from partfile.sink.settings import SinkSettings
+    from partfile.sink.restore_settings import RestoreSettings
+    from partfile.sink.restoring import RestorePoint
     from partfile.snapshot.storage import CheckpointStorage
 
 logger = logging.getLogger("partfile")
@@ -55,10 +58,12 @@ class RestoreOnDemand:
         storage: The sink's own checkpoints.
     """
 
-    def __init__(self, settings: SinkSettings, store: Store, storage: CheckpointStorage) -> None:
+    def __init__(self, settings: RestoreSettings, store: Store, storage: CheckpointStorage) -> None:
         self._settings = settings
         self._store = store
         self._storage = storage
+        self.tie = BaseTie.of(settings)
+        """Which base the chain has to be of."""
 
     def begin(self, current: SinkSnapshot | None) -> SinkSnapshot | None:
         """The state to begin with; None if nothing is to be restored on demand.
@@ -87,14 +92,12 @@ class RestoreOnDemand:
             if current.position.restored_from == point.token:
                 self._tell_applied(location)
             return noted(current, point)
-        chains = {one.position.chain for one in (current, point.state) if one is not None}
-        is_listed = choice is Choice.REFUSE or point.state.max_count >= 0
-        later = later_parts(finished_parts(self._store, chains) if is_listed else (), current, point.state)
+        later = self._later(current, point, choice)
         if not self._settings.accept_newer and (choice is Choice.REFUSE or later):
             raise refusal(self._settings.uid, point, later)
         if current is None:
             return onto_an_empty_chain(point, new_chain_id())
-        stuck = {part.name for part in open_since(current, point.state) if not self._store.goes_back(part)}
+        stuck = self._stuck(current, point)
         if stuck:
             logger.warning(
                 "sink %r: the store cannot take back what was added since %r to open parts, or has lost it; so they "
@@ -104,6 +107,37 @@ class RestoreOnDemand:
                 shown(sorted(stuck)),
             )
         return over_later_parts(current, point, stuck)
+
+    def doubled(self, current: SinkSnapshot | None) -> list[str]:
+        """The files that hold rows which come twice if what is chosen on demand is restored, by their final paths.
+
+        Args:
+            current: What the newest link holds; None where it cannot be read.
+
+        Raises:
+            NotFound: What is to be restored is not there.
+            SnapshotCorrupt: It cannot be read.
+        """
+        if self._settings.restore_from is None:
+            return []
+        point = read_restore_point(self._settings, self._settings.restore_from, self._storage)
+        choice = Choice.REFUSE if current is None else choose(current, point)
+        if choice is Choice.GO_ON:
+            return []
+        stuck = set() if current is None else self._stuck(current, point)
+        return doubled_parts(self._finished(current, point, choice), current, point.state, stuck)
+
+    def _stuck(self, current: SinkSnapshot, point: RestorePoint) -> set[str]:
+        """The names of the parts open at the point and still, that the store cannot cut back to what it holds."""
+        return {part.name for part in open_since(current, point.state) if not self._store.goes_back(part)}
+
+    def _later(self, current: SinkSnapshot | None, point: RestorePoint, choice: Choice) -> list[str]:
+        return later_parts(self._finished(current, point, choice), current, point.state)
+
+    def _finished(self, current: SinkSnapshot | None, point: RestorePoint, choice: Choice) -> Iterable[FinishedPart]:
+        chains = {one.position.chain for one in (current, point.state) if one is not None}
+        is_listed = choice is Choice.REFUSE or point.state.max_count >= 0
+        return finished_parts(self._store, chains) if is_listed else ()
 
     def begin_over(self, damage: SnapshotCorrupt) -> SinkSnapshot:
         """The state of an older checkpoint of the own chain to begin with, although the newest state cannot be read.
@@ -160,13 +194,12 @@ class RestoreOnDemand:
 def finished_parts(store: Store, chains: Collection[str]) -> Iterator[FinishedPart]:
     """Every finished file below the base that is a part of one of the chains, by its name. Lists the whole base."""
     for file in store.list():
-        numbers = (number_in(file.path.rpartition("/")[2], chain) for chain in chains)
-        number = next((number for number in numbers if number is not None), None)
+        number = number_in(file.path.rpartition("/")[2], chains)
         if number is not None:
             yield FinishedPart(file.path, number)
 
 
-def _is_same(settings: SinkSettings, one: str | None, other: str) -> bool:
+def _is_same(settings: RestoreSettings, one: str | None, other: str) -> bool:
     """Whether two locations mean the same snapshot, however they are written."""
     if one is None:
         return False

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partfile.filesystems.port import Store
-    from partfile.sink.settings import SinkSettings
+    from partfile.sink.restore_settings import RestoreSettings
     from partfile.snapshot.model import CheckpointMetadata
     from partfile.snapshot.pointers import Pointer
 
@@ -39,7 +39,7 @@ _MUST_BE = (
 )
 
 
-def own_checkpoint_id(settings: SinkSettings, location: str, storage: CheckpointStorage) -> int | None:
+def own_checkpoint_id(settings: RestoreSettings, location: str, storage: CheckpointStorage) -> int | None:
     """The id of the checkpoint of the sink's own chain that is named; None if something else is."""
     pointer = pointer_to(location)
     own = _own_directory(settings, storage)
@@ -47,7 +47,7 @@ def own_checkpoint_id(settings: SinkSettings, location: str, storage: Checkpoint
     return pointer.checkpoint_id if is_own else None
 
 
-def read_restore_point(settings: SinkSettings, location: str, storage: CheckpointStorage) -> RestorePoint:
+def read_restore_point(settings: RestoreSettings, location: str, storage: CheckpointStorage) -> RestorePoint:
     """Read what ``restore_from`` names. Changes nothing.
 
     Args:
@@ -78,7 +78,7 @@ def read_restore_point(settings: SinkSettings, location: str, storage: Checkpoin
         ) from error
 
 
-def _own_directory(settings: SinkSettings, storage: CheckpointStorage) -> str:
+def _own_directory(settings: RestoreSettings, storage: CheckpointStorage) -> str:
     return f"{settings.checkpoint_url}/{storage.job}"
 
 
@@ -89,7 +89,10 @@ def _named(location: str) -> Iterator[None]:
         yield
     except NotFound as error:
         raise NotFound(
-            f"restore_from={location!r} is not there: {error.message}", hint=error.hint or _MUST_BE, path=error.path
+            f"restore_from={location!r} is not there: {error.message}",
+            # What it may be besides a savepoint, whoever looks for savepoints alone does not say.
+            hint=_MUST_BE if error.checkpoint_id is None else error.hint,
+            path=error.path,
         ) from error
     except (StoreError, SnapshotError) as error:
         raise type(error)(
@@ -100,7 +103,7 @@ def _named(location: str) -> Iterator[None]:
         ) from error
 
 
-def _opened(settings: SinkSettings, location: str, parent: str) -> Store:
+def _opened(settings: RestoreSettings, location: str, parent: str) -> Store:
     """The store of the directory above.
 
     Raises:
@@ -120,7 +123,7 @@ def _opened(settings: SinkSettings, location: str, parent: str) -> Store:
         ) from error
 
 
-def _savepoint(settings: SinkSettings, location: str, pointer: Pointer, job: str) -> RestorePoint:
+def _savepoint(settings: RestoreSettings, location: str, pointer: Pointer, job: str) -> RestorePoint:
     with _opened(settings, location, pointer.parent) as store, _named(location):
         savepoint = read_savepoint(store, pointer.directory)
         if _writer(savepoint.job) != _writer(job):

@@ -116,6 +116,12 @@ def noted(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
     return replace(current, position=current.position.model_copy(update=origin(point)))
 
 
+def is_as_noted(current: SinkSnapshot, restored: SinkSnapshot) -> bool:
+    """Whether what is restored is the state that is in force already, but for where it says that it came from."""
+    where = {field: getattr(current.position, field) for field in ("restored_from", "restored_location")}
+    return replace(restored, position=restored.position.model_copy(update=where)) == current
+
+
 def origin(point: RestorePoint) -> dict[str, str]:
     """The fields of a position that say where it came from."""
     return {"restored_from": point.token, "restored_location": point.location}
@@ -182,6 +188,29 @@ def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, 
     if current is not None:
         known = {part.part.name for part in point.pending}
         paths |= {part.path_of(part.name) for part in _parts(current) if part.name not in known}
+    return sorted(paths)
+
+
+def doubled_parts(
+    finished: Iterable[FinishedPart], current: SinkSnapshot | None, point: SinkSnapshot, stuck: Collection[str]
+) -> list[str]:
+    """The files whose rows come twice once the point is restored over later parts, by their final paths.
+
+    What is finished or promised since then stays. Open parts are cut to what the point holds of them, and those that
+    were opened since are left behind, so none of their later rows is in a finished file.
+
+    Args:
+        finished: As ``later_parts``.
+        current: What the newest link holds; None where there is none, or it cannot be read.
+        point: What is restored.
+        stuck: Names of open parts that cannot go back.
+    """
+    paths = set(later_parts(finished, None, point))
+    if current is not None:
+        known = {(part.path_of(part.name), part.valid_length) for part in _parts(point)}
+        opened = (part.part for parts in current.open.values() for part in parts if part.part.name in stuck)
+        stays = {(part.path_of(part.name), part.valid_length) for part in (*(p.part for p in current.pending), *opened)}
+        paths |= {path for path, _ in stays - known}
     return sorted(paths)
 
 

@@ -13,7 +13,7 @@ from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
 if TYPE_CHECKING:
-    from partfile.sink.settings import SinkSettings
+    from partfile.sink.restore_settings import RestoreSettings
 
 MARKER = "_marker"
 logger = logging.getLogger("partfile")
@@ -28,7 +28,7 @@ class Runtime:
         interval_ms: Between periodic checkpoints; None takes none.
     """
 
-    def __init__(self, settings: SinkSettings, job: str, *, interval_ms: int | None = None) -> None:
+    def __init__(self, settings: RestoreSettings, job: str, *, interval_ms: int | None = None) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
         try:
@@ -74,7 +74,7 @@ class Runtime:
         self.store.close()
         self.storage.store.close()
 
-    def _warn(self, settings: SinkSettings) -> None:
+    def _warn(self, settings: RestoreSettings) -> None:
         """Say what about the places can hurt; that asking fails is for the restore to tell."""
         now_ms, longest_open_s = settings.clock(), settings.rolling.rollover_interval_s
         try:

@@ -11,7 +11,7 @@ from partfile.filesystems.errors import ConfigError, PartfileError, StoreError
 from partfile.filesystems.opening import absolute, options_for, path_inside
 from partfile.filesystems.tokens import new_token
 from partfile.sink import planning
-from partfile.sink.settings import check_directory
+from partfile.sink.restore_settings import check_directory
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.savepoint_model import SavepointMetadata
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from partfile.filesystems.port import Store
     from partfile.sink.coordinator import SinkCoordinator
-    from partfile.sink.settings import SinkSettings
+    from partfile.sink.restore_settings import RestoreSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +71,16 @@ class ReservedSavepoint:
         return self.location
 
 
-@contextmanager
-def reserved_savepoint(
-    settings: SinkSettings, job: str, directory: str | os.PathLike[str] | None
-) -> Iterator[ReservedSavepoint]:
-    """Reserve a savepoint before any work is done for it, and delete what is left of it if that fails.
+def directory_for_savepoints(settings: RestoreSettings, job: str, directory: str | os.PathLike[str] | None) -> str:
+    """Where savepoints of a chain are to be made, as a URL or an absolute path. Nothing is opened.
 
     Args:
         settings: The sink's options; ``savepoint_dir`` is the default directory.
         job: The name of the chain.
-        directory: Where to make it; None takes the default.
+        directory: What was asked for; None takes the default.
 
     Raises:
-        ConfigError: There is neither.
-        StoreError: The directory cannot be written or read.
+        ConfigError: There is neither, or savepoints would not outlive the sink there.
     """
     chosen: object = settings.savepoint_dir if directory is None else directory
     if chosen is None:
@@ -98,6 +94,25 @@ def reserved_savepoint(
             f"the directory for savepoints {url!r} lies inside the sink's own checkpoints, which it deletes",
             hint="Choose a directory elsewhere.",
         )
+    return url
+
+
+@contextmanager
+def reserved_savepoint(
+    settings: RestoreSettings, job: str, directory: str | os.PathLike[str] | None
+) -> Iterator[ReservedSavepoint]:
+    """Reserve a savepoint before any work is done for it, and delete what is left of it if that fails.
+
+    Args:
+        settings: The sink's options; ``savepoint_dir`` is the default directory.
+        job: The name of the chain.
+        directory: Where to make it; None takes the default.
+
+    Raises:
+        ConfigError: There is neither.
+        StoreError: The directory cannot be written or read.
+    """
+    url = directory_for_savepoints(settings, job, directory)
     with _opened(settings, url) as store:
         name = reserve_savepoint(store, job)
         try:
@@ -109,7 +124,7 @@ def reserved_savepoint(
             raise
 
 
-def _opened(settings: SinkSettings, url: str) -> Store:
+def _opened(settings: RestoreSettings, url: str) -> Store:
     try:
         return settings.open_store(url, options_for(url, settings.base, settings.storage_options))
     except PartfileError as error:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
@@ -15,76 +13,31 @@ from partfile.bucketers.escaping import is_safe_path
 from partfile.bucketers.port import Bucketer
 from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.opening import check_options, is_adrift, open_store, options_for, path_inside
-from partfile.filesystems.port import STATE_DIRECTORY, Cut, Store
+from partfile.filesystems.opening import open_store
 from partfile.sink.admission import AdmissionRules
-from partfile.sink.clock import Clock, system_clock_ms
 from partfile.sink.naming import PartNaming
 from partfile.sink.operator import SinkDescription
-from partfile.sink.options import Options
 from partfile.sink.progress import BatchProgress
-from partfile.sink.rolling import RollingPolicy
-from partfile.snapshot.storage_settings import (
-    DriverMemoryStorageSettings,
-    StorageOptions,
-    StorageSettings,
-    select_storage,
-)
-from partfile.snapshot.stream_factory import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
+from partfile.sink.restore_settings import RestoreSettings, StoreOpener
 from partfile.writers.formats import resolve_format
 from partfile.writers.port import Format
 
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-StoreOpener = Callable[[str, Mapping[str, object]], Store]
-
-
-class SinkSettings(Options):
+class SinkSettings(RestoreSettings):
     """Options of a sink."""
 
-    base: str
-    """Where finished files go: a local path, ``file://``, ``hdfs://`` or ``s3://``."""
-    uid: str
-    """Stable name of the sink; its checkpoints are found by it. Changing it starts from nothing."""
     format: Format
     """How rows become bytes."""
     bucketer: Bucketer = Field(default_factory=BasePathBucketer)
     """Which directory a row goes to."""
-    rolling: RollingPolicy = Field(default_factory=RollingPolicy)
-    """When a part is closed."""
     naming: PartNaming = Field(default_factory=PartNaming)
     """Affixes of part files."""
-    cut: Cut = "auto"
-    """How a part that a crash left too long is cut; ``valid-length`` needs readers that honour sidecars."""
     distribution: Literal["none", "hash"] = "none"
     """``none`` keeps the batch's partitions; ``hash`` sends each bucket to one subtask: a shuffle, but fewer files."""
     hash_partitions: int | None = Field(default=None, ge=1)
     """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
-    checkpoint_dir: str | None = None
-    """Where checkpoints go; None is ``_partfile`` below the base. The uid is a directory in it."""
-    inline_threshold_bytes: int = Field(default=DEFAULT_INLINE_THRESHOLD_BYTES, ge=0, le=MAX_INLINE_THRESHOLD_BYTES)
-    """State of at most this size lies in the checkpoint's metadata, and a task's travels in its acknowledgement; more
-    goes to a file of its own."""
-    savepoint_dir: str | None = None
-    """Where savepoints are made unless a call names another directory."""
-    restore_from: str | None = None
-    """A savepoint, or a retained checkpoint of this sink, to begin with: its directory or the ``_metadata`` in it. It
-    may stay set: a sink that was restored from it goes on from its own checkpoints."""
-    accept_newer: bool = False
-    """Restore although the sink has gone on since: what later parts hold is then written a second time."""
-    allow_non_restored: bool = False
-    """Restore a savepoint although it holds state of operators that this job does not have; it is left behind."""
-    storage_options: Mapping[str, object] = Field(default_factory=dict, repr=False)
-    """Passed to the store; may hold secrets, so it is never shown."""
-    retained_checkpoints: int = Field(default=2, ge=1)
-    """Completed checkpoints that are kept."""
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled."""
-    publish_threads: int | None = Field(default=None, ge=1)
-    """Parts published at the same time; None takes what suits the store: 8, and 64 on HDFS, where that is waiting."""
-    accept_missing: bool = False
-    """Give parts up that a checkpoint vouches for and that are gone: their rows are lost to this base path. For one
-    run, once it is known why; for instance because a consumer moved finished files before all were published."""
     on_stop: Literal["publish", "keep"] = "publish"
     """What a clean end does with open parts: publish them, or keep them for the next run to go on with."""
     on_bad_bucket: str = "fail"
@@ -93,34 +46,8 @@ class SinkSettings(Options):
     """What is allowed when a query does not simply continue."""
     on_progress: Callable[[BatchProgress], None] | None = None
     """Called with the progress of each batch, on the driver."""
-    clock: Clock = system_clock_ms
-    """The coordinator's clock: milliseconds since the epoch."""
-    open_store: StoreOpener = open_store
-    """Opens the coordinator's stores; replaced in tests that inject faults."""
     open_store_in_tasks: StoreOpener = open_store
     """Opens the stores of Spark's tasks; must be picklable."""
-
-    @field_validator("base", "checkpoint_dir", "savepoint_dir", "restore_from", mode="before")
-    @classmethod
-    def _path_is_text(cls, value: object) -> object:
-        path = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if isinstance(path, str) and not path.strip():
-            raise ValueError("an empty path names no directory")
-        return path
-
-    @field_validator("checkpoint_dir", mode="before")
-    @classmethod
-    def _checkpoints_outlive_the_driver(cls, value: object) -> object:
-        if isinstance(value, DriverMemoryStorageSettings):
-            raise ValueError("checkpoints in memory are lost with the driver, and with them which rows count")  # noqa: TRY004 - becomes a ConfigError
-        return value
-
-    @field_validator("uid")
-    @classmethod
-    def _uid_is_a_name(cls, value: str) -> str:
-        if not _UID.fullmatch(value):
-            raise ValueError("use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit")
-        return value
 
     @field_validator("bucketer", mode="before")
     @classmethod
@@ -135,38 +62,10 @@ class SinkSettings(Options):
         return value
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _hashes_only_by_hash(self) -> Self:
         if self.hash_partitions is not None and self.distribution != "hash":
             raise ValueError("hash_partitions has no effect without distribution='hash'")
-        if self.open_store is open_store:
-            check_options(self.base, self.storage_options, self.cut)
-        for name in ("checkpoint_dir", "savepoint_dir"):
-            if getattr(self, name) is not None:
-                check_directory(getattr(self, name), self.base, name, self.storage_options)
-        for name in ("accept_newer", "allow_non_restored"):
-            if getattr(self, name) and self.restore_from is None:
-                raise ValueError(f"{name} has no effect without restore_from")
         return self
-
-    @property
-    def checkpoint_url(self) -> str:
-        """The directory that holds the directories of the uids."""
-        return self.checkpoint_dir or f"{self.base.rstrip('/')}/{STATE_DIRECTORY}"
-
-    @property
-    def checkpoint_options(self) -> Mapping[str, object]:
-        """What the store of the checkpoints is opened with."""
-        return options_for(self.checkpoint_url, self.base, self.storage_options)
-
-    @property
-    def checkpoints(self) -> StorageSettings:
-        """How checkpoints are stored: always on a file system, in a directory for each writer."""
-        return select_storage(
-            None,
-            StorageOptions(
-                checkpoint_directory=self.checkpoint_url, inline_threshold_bytes=self.inline_threshold_bytes
-            ),
-        )
 
     @property
     def description(self) -> SinkDescription:
@@ -178,31 +77,6 @@ class SinkSettings(Options):
             naming=self.naming,
             max_open_parts=self.max_open_parts,
             on_bad_bucket=self.on_bad_bucket,
-        )
-
-
-def check_directory(path: str, base: str, name: str, storage_options: Mapping[str, object]) -> None:
-    """Refuse a directory for partfile's own files that the next run may not find, or that readers of the base would.
-
-    Args:
-        path: The directory.
-        base: The base path.
-        name: What it was given as, for the message.
-        storage_options: Of the sink.
-
-    Raises:
-        ConfigError: It is relative although the base is remote, or lies visibly below the base.
-    """
-    if is_adrift(path, base):
-        raise ConfigError(
-            f"{name}={path!r} is relative to the working directory, but the base is not on this host",
-            hint="Write a URL beside the base, or an absolute path that every start of this sink finds.",
-        )
-    inside = path_inside(path, base, storage_options)
-    if inside is not None and not any(step.startswith(("_", ".")) for step in inside):
-        raise ConfigError(
-            f"{name}={path!r} lies visibly below the base, where readers would take its files for data",
-            hint=f"Choose a directory elsewhere, or one that begins with '_', for instance {STATE_DIRECTORY!r}.",
         )
 
 

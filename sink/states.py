@@ -66,7 +66,7 @@ class QueryPosition(Persisted):
 class StreamPosition(Persisted):
     """The coordinator's own state."""
 
-    chain: str
+    chain: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
     """8 hexadecimal digits in every part name of this chain."""
     query: QueryPosition | None = None
     retired_queries: tuple[str, ...] = ()
@@ -81,6 +81,8 @@ class StreamPosition(Persisted):
     """Token of the savepoint or older checkpoint that this chain was last restored from on demand."""
     restored_location: str | None = None
     """Where that was, so that it need not be there any more."""
+    base: str | None = None
+    """The base that the checkpoints are of, if they lie outside it."""
     user_position: JsonValue = None
     """What the caller of the plain operator wants back after a restore."""
 

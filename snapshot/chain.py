@@ -19,11 +19,11 @@ from partfile.filesystems.errors import (
     SnapshotError,
     StoreError,
 )
-from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
 from partfile.snapshot.codec import CORRUPT_HINT
 from partfile.snapshot.damage import DamagedEnd, damaged_end, stands
 from partfile.snapshot.link_errors import fenced, undecided
+from partfile.snapshot.links import linked_to, tombstone_of
 from partfile.snapshot.subsumption import Link, subsumable
 
 if TYPE_CHECKING:
@@ -66,12 +66,13 @@ class Chain:
         Raises:
             SnapshotCorrupt: The newest link cannot be read: never fall back to the one before it (S12).
         """
-        seen = self._look()
+        seen = self.see()
         if isinstance(seen, DamagedEnd):
             raise seen.error
         return seen
 
-    def _look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None] | DamagedEnd:
+    def see(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None] | DamagedEnd:
+        """The same, or what is known of a chain whose newest link cannot be read."""
         for _ in range(MAX_START_ATTEMPTS):
             ids, published = self._storage.list_ids()
             lost = self._lost_after(ids[-1] if ids else 0, published)
@@ -119,13 +120,13 @@ class Chain:
             OutcomeUnknown: The store did not say whether the link was created; start again.
         """
         for _ in range(MAX_START_ATTEMPTS):
-            seen = self._look()
+            seen = self.see()
             newest, restored = (seen, seen) if isinstance(seen, DamagedEnd) else seen
             fence = successor(restored, newest.reserved_through + 1 if newest else 1)
             last = self._close_reserved(newest, fence) if newest else None
             if newest and last is None:
                 continue
-            link = _linked(fence, last)
+            link = linked_to(last, fence)
             if self._create(link) == link:
                 if self._predecessor_stands(link) and self._is_last(link):
                     self._append(link)
@@ -142,7 +143,7 @@ class Chain:
                 ``newest`` is its tombstone.
             OutcomeUnknown: The outcome is still unknown: start again.
         """
-        link = _linked(metadata, self.newest)
+        link = linked_to(self.newest, metadata)
         created = self._create(link)
         if created is None or not self._predecessor_stands(created):
             raise fenced(self._storage, link)
@@ -205,13 +206,13 @@ class Chain:
         last = newest
         for checkpoint_id in range(newest.checkpoint_id + 1, fence.checkpoint_id):
             # A start that dies here has to be gone on with by the next one: the promise is handed on.
-            tombstone = _tombstone(
+            tombstone = tombstone_of(
                 fence,
                 checkpoint_id=checkpoint_id,
                 generation=newest.generation,
                 ids_ahead=newest.reserved_through - checkpoint_id,
             )
-            closed = self._create(_linked(tombstone, last))
+            closed = self._create(linked_to(last, tombstone))
             if closed is None or not self._predecessor_stands(closed):
                 return None
             self._links.append(Link(checkpoint_id, closed.holds_state))
@@ -239,7 +240,7 @@ class Chain:
 
     def _decide_by_tombstone(self, link: CheckpointMetadata) -> CheckpointMetadata | None:
         # Reading alone cannot decide: a request that is still on its way could create the link later.
-        tombstone = _tombstone(link)
+        tombstone = tombstone_of(link)
         try:
             self._storage.create_link(tombstone)
         except AlreadyExists:
@@ -287,14 +288,3 @@ def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[Ch
         if link.holds_state:
             break
     return links
-
-
-def _tombstone(link: CheckpointMetadata, **changes: int) -> CheckpointMetadata:
-    """A link that closes an id, otherwise as another one."""
-    return link.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}, **changes})
-
-
-def _linked(metadata: CheckpointMetadata, predecessor: CheckpointMetadata | DamagedEnd | None) -> CheckpointMetadata:
-    if predecessor is None:
-        return metadata
-    return metadata.model_copy(update={"predecessor": predecessor.ref, "chain_id": predecessor.chain_id})

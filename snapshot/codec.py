@@ -7,7 +7,6 @@ before anything in it is believed. A checksum finds corruption, not tampering.
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from partfile.filesystems.errors import FileTooLarge, SnapshotCorrupt, SnapshotVersionError, StateTooLarge
+from partfile.snapshot.strict_json import check_strict
 
 if TYPE_CHECKING:
     from partfile.filesystems.metadata_port import MetadataStore
@@ -120,22 +120,10 @@ def decode_model(schema: str, model: type[Document], text: bytes | memoryview, p
     """
     data = bytes(text)
     try:
-        # A model takes the last of two fields with one name, and whoever wrote two meant something else.
-        json.loads(data, object_pairs_hook=_without_doubled_names, parse_int=_of_64_bits)
+        check_strict(data, most_digits=_MAX_DIGITS)
         return model.model_validate_json(data, strict=True)
     except (ValidationError, ValueError, RecursionError) as error:
         raise SnapshotCorrupt(f"{path} is not a valid {schema}: {error}", hint=CORRUPT_HINT, path=path) from error
-
-
-def _without_doubled_names(pairs: list[tuple[str, object]]) -> None:
-    names = {name for name, _ in pairs}
-    if len(names) < len(pairs):
-        raise ValueError(f"of the fields {sorted(names)} one is in it twice")
-
-
-def _of_64_bits(digits: str) -> None:
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"it holds a number of {len(digits)} digits")
 
 
 CORRUPT_HINT = "Nothing was changed. Put the file back from a backup or a copy."

@@ -11,6 +11,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
 from partfile.filesystems.errors import SnapshotCorrupt, UnencodableState
 from partfile.snapshot.state_info import CodecInfo
+from partfile.snapshot.strict_json import check_strict
 
 Value = TypeVar("Value")
 Model = TypeVar("Model", bound=BaseModel)
@@ -110,12 +111,16 @@ class ModelCodec(Generic[Model]):
         """The model again, validated.
 
         Raises:
-            SnapshotCorrupt: The bytes are not this model.
+            SnapshotCorrupt: The bytes are not this model, or hold a name twice or a number that is not finite.
         """
         try:
-            return self._model.model_validate_json(data)
-        except (ValidationError, ValueError) as error:
+            value = self._model.model_validate_json(data)
+            # What is exactly as it was written needs no second parsing, which would cost more than the first.
+            if value.model_dump_json().encode() != data or any(word in data for word in _NOT_FINITE):
+                check_strict(data)
+        except (ValidationError, ValueError, RecursionError) as error:
             raise SnapshotCorrupt(f"an element of state is not a {self._model.__name__}: {error}") from error
+        return value
 
 
 def is_immutable(value: object) -> bool:
@@ -144,11 +149,11 @@ def decode_json(data: bytes) -> JsonValue:
     """The JSON value in ``data``.
 
     Raises:
-        SnapshotCorrupt: It is no JSON, or holds a number that is not finite.
+        SnapshotCorrupt: It is no JSON, or holds a name twice or a number that is not finite.
     """
     try:
         value = _JSON.validate_json(data)
-        check_json(value)
+        check_strict(data)
     except (ValidationError, ValueError, RecursionError) as error:
         raise SnapshotCorrupt(f"an element of state is no JSON value: {error}") from error
     return value

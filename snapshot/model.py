@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_serializer, model_validator
 
-from partfile.filesystems.port import Persisted, check_relative_path
+from partfile.filesystems.port import Persisted
+from partfile.filesystems.relative_paths import check_relative_path
 from partfile.snapshot import layout
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from partfile.snapshot.model import FileHandle, LinkRef, OperatorState, handles_
 class SavepointMetadata(Persisted):
     """A snapshot that belongs to the user. Names files of its own directory alone, so it can be moved and copied."""
 
-    savepoint_id: Annotated[str, Field(pattern=r"[0-9a-f]{32}")]
+    savepoint_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     """Drawn for this savepoint; how a job recognises the one it was restored from, wherever that lies by then."""
     job: str
     """The uid of the job it was taken of."""

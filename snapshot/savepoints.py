@@ -20,6 +20,7 @@ from partfile.filesystems.errors import (
     StoreError,
 )
 from partfile.filesystems.tokens import new_token
+from partfile.snapshot import layout
 from partfile.snapshot.codec import decode_document, encode_document, read_document
 from partfile.snapshot.savepoint_model import SavepointMetadata
 
@@ -91,6 +92,11 @@ def complete_savepoint(target: MetadataStore, directory: str, metadata: Savepoin
         target.delete_file(f"{directory}/{_STARTED}")
 
 
+def is_savepoint_name(directory: str) -> bool:
+    """Whether a directory is called as savepoints are."""
+    return bool(_NAME.fullmatch(directory))
+
+
 def is_complete(target: MetadataStore, directory: str) -> bool:
     """Whether there is a complete savepoint of this name."""
     return target.file_exists(f"{directory}/{_METADATA}")
@@ -113,6 +119,14 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
             hint="Name the directory of a savepoint or its _metadata; list the directory above to find one.",
             path=path,
         ) from error
+    except NotApplied as error:
+        if not target.file_exists(directory):
+            raise
+        raise NotFound(
+            f"{directory!r} in {target.base!r} is no savepoint: it is a file",
+            hint="Name the directory of a savepoint or its _metadata.",
+            path=directory,
+        ) from error
     return decode_document(SCHEMA, SavepointMetadata, data, f"{target.base}/{path}")
 
 
@@ -124,15 +138,22 @@ def savepoints_in(target: MetadataStore) -> list[FoundSavepoint]:
             found.append(FoundSavepoint(directory, read_savepoint(target, directory), ""))
         except NotFound:
             found.append(FoundSavepoint(directory, None, "it was never finished, or is being disposed of"))
-        except SnapshotError as error:
+        except (SnapshotError, NotApplied) as error:
+            # What is no directory, or may not be read, is no reason to hide the others.
             found.append(FoundSavepoint(directory, None, str(error)))
     return found
+
+
+def is_file_of_savepoint(name: str) -> bool:
+    """Whether a file in the directory of a savepoint is called as its own are; others are the user's."""
+    return name in {_METADATA, _STARTED} or layout.is_state_file(name) or layout.is_temporary(name)
 
 
 def delete_savepoint(target: MetadataStore, directory: str) -> None:
     """Delete a savepoint, or what is left of an unfinished one: its metadata first, then its data, then the directory.
 
-    Idempotent. A crash on the way leaves something that is no savepoint any more and can be disposed of again.
+    Files of others stay, and the directory with them. Idempotent. A crash on the way leaves something that is no
+    savepoint any more and can be disposed of again.
 
     Raises:
         ConfigError: It is neither a savepoint nor called like one; nothing was deleted.
@@ -144,7 +165,12 @@ def delete_savepoint(target: MetadataStore, directory: str) -> None:
             path=directory,
         )
     target.delete_file(f"{directory}/{_METADATA}")
-    target.delete_directory(directory)
+    names = target.list_names(directory)
+    if all(map(is_file_of_savepoint, names)):
+        target.delete_directory(directory)
+        return
+    for name in filter(is_file_of_savepoint, names):
+        target.delete_file(f"{directory}/{name}")
 
 
 def _reads(target: MetadataStore, directory: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotFound, SnapshotCorrupt
+from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotApplied, NotFound, SnapshotCorrupt
 from partfile.filesystems.memory import MemoryMetadataStore
 from partfile.filesystems.opening import open_store
 from partfile.snapshot import layout
@@ -83,7 +83,7 @@ class CheckpointStorage:
         """Return what was written to the stream that a handle came from.
 
         Raises:
-            SnapshotCorrupt: The file is missing, damaged or not the one that was written.
+            SnapshotCorrupt: The file is missing, damaged or not the one that was written, or something else is there.
         """
         if isinstance(handle, InlineHandle):
             return handle.data
@@ -94,6 +94,15 @@ class CheckpointStorage:
             raise SnapshotCorrupt(f"state file {shown} is missing", path=shown) from error
         except FileTooLarge as error:
             raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown) from error
+        except NotApplied as error:
+            # A store that cannot be read proves nothing of the checkpoint.
+            if self.store.file_exists(self.path(handle.path)):
+                raise
+            raise SnapshotCorrupt(
+                f"in the place of state file {shown} is something else than a file",
+                hint="Find out what it is and who put it there, move it away, and put the file back from a copy.",
+                path=shown,
+            ) from error
         if len(data) != handle.size_bytes or zlib.crc32(data) != handle.crc32:
             raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
         return data
@@ -171,6 +180,17 @@ class CheckpointStorage:
     def is_published(self, checkpoint_id: int) -> bool:
         """Whether the checkpoint has been marked as published."""
         return self.store.file_exists(self.path(layout.published_path(checkpoint_id)))
+
+    def mark_released(self, checkpoint_id: int) -> None:
+        """Record that whoever created the link does no more with the chain. Idempotent and durable."""
+        try:
+            self.store.create_file(self.path(layout.released_path(checkpoint_id)), b"")
+        except AlreadyExists:
+            return
+
+    def is_released(self, checkpoint_id: int) -> bool:
+        """Whether somebody has recorded that."""
+        return self.store.file_exists(self.path(layout.released_path(checkpoint_id)))
 
     def delete_checkpoint(self, checkpoint_id: int) -> None:
         """Delete a checkpoint: its link first, so that it cannot be restored from once anything of it is gone.

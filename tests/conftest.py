@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import fault_rows
 import hypothesis
 import pytest
 from skipped_servers import report, skip_tests_of, skipped_servers
@@ -16,7 +17,8 @@ from skipped_servers import report, skip_tests_of, skipped_servers
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-_LONGEST_FIRST = ("spark", "hdfs", "s3", "crash", "stateful")
+_LONGEST_FIRST = ("unit/sink/test_savepoints.py", "crash", "spark", "hdfs", "s3", "model", "stateful")
+"""What forks at every call is first: the processes that share the tests grow beyond a gigabyte, and forks slow down."""
 
 # Workers must run this interpreter: any other python3 on the PATH lacks partfile.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -52,20 +54,27 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--items``, which goes with ``--collect-only``, and ``--long``."""
+    """Add ``--items`` and ``--faults``, which go with ``--collect-only``, and ``--long``."""
     parser.addoption(
         "--long",
         action="store_true",
         help="kill servers, drivers and workers some twenty times, and processes at every call, not at a few",
     )
     parser.addoption("--items", action="store_true", help="print the ids of the snapshot list that the tests check")
+    parser.addoption(
+        "--faults", action="store_true", help="print each row of docs/FAULTS.md with the tests that hold it"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what ``PARTFILE_SKIP`` leaves out; begin with what takes longest, so that no process ends alone with it."""
     skip_tests_of(skipped_servers(os.environ), items, config.rootpath)
-    folders = [config.rootpath / "tests" / name for name in _LONGEST_FIRST]
-    items.sort(key=lambda item: next((place for place, one in enumerate(folders) if one in item.path.parents), 99))
+    first = [config.rootpath / "tests" / name for name in _LONGEST_FIRST]
+    items.sort(
+        key=lambda item: next(
+            (at for at, one in enumerate(first) if one in (item.path, *item.path.parents)), len(first)
+        )
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -76,12 +85,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Print each id of the snapshot list with the number of tests that are marked with it."""
+    """Print what ``--items`` and ``--faults`` ask for."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    if session.config.getoption("--faults"):
+        for line in ["", *fault_rows.report(session.items)]:
+            reporter.write_line(line)
     if not session.config.getoption("--items"):
         return
     checked = Counter(item for test in session.items for mark in test.iter_markers("item") for item in mark.args)
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    assert reporter is not None
     reporter.write_line("")
     for item, tests in sorted(checked.items()):
         reporter.write_line(f"{item}  {tests} tests")

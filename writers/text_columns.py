@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 TEXT = pa.large_string()
 
 kernels: Any = pyarrow.compute  # The stubs miss some kernels, and operands that every kernel takes.
-_EMPTY = pa.scalar("", TEXT)
+# From buffers: pyarrow loads pandas for the first scalar that is made of a value, which doubles the time of an import.
+_EMPTY = pa.Array.from_buffers(TEXT, 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]
 _BLOCK_BYTES = 1 << 16
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
     from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
@@ -81,11 +81,7 @@ def read_spark(
     columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
     if "s3" in shown.fs.protocol and format in _CUTTABLE:
         return _through_executors(spark, shown, schema, _files(path, storage_options, format, columns, given), given)
-    reader = spark.read.format(format).options(**given)
-    if not columns:
-        # Spark would not look into directories that are no partitions.
-        reader = reader.option("recursiveFileLookup", "true")
-    plain = (reader.schema(schema) if schema is not None else reader).load(_literal_url(shown, path))
+    plain = _plain_reader(spark, format, schema, given, is_flat=not columns).load(_literal_url(shown, path))
     # Spark has listed its files by now, and each sidecar was there before its file's name.
     found = shown.find(shown.base, detail=True)
     cut = {_relative(shown, name): entry["size"] for name, entry in found.items() if entry["sidecar"]}
@@ -98,6 +94,22 @@ def read_spark(
 
     files = _files(path, storage_options, format, columns, given)
     return without(plain, shown.base, cut).unionByName(files.rows(spark, cut, plain.schema, given))
+
+
+def _plain_reader(
+    spark: SparkSession,
+    format: str,
+    schema: StructType | str | None,
+    options: Mapping[str, str],
+    *,
+    is_flat: bool,
+) -> DataFrameReader:
+    """Spark's own reader; ``is_flat`` means that no directory is a partition."""
+    reader = spark.read.format(format).options(**options)
+    if is_flat:
+        # Spark would not look into directories that are no partitions.
+        reader = reader.option("recursiveFileLookup", "true")
+    return reader.schema(schema) if schema is not None else reader
 
 
 def _files(

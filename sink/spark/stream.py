@@ -7,7 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from partfile.filesystems.errors import ConfigError, Fenced, PartfileError
-from partfile.sink.admission import Admission, admit, position_after
+from partfile.sink.admission import Admission, admit, has_left_parts, is_no_others, position_after
+from partfile.sink.beginning import StartTerms
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.progress import report
 from partfile.sink.runtime import Runtime
@@ -148,12 +149,8 @@ class SparkStream:
 
     def _begun_for(self, query: StreamingQuery) -> Runtime:
         """A new generation for the end of a query that no batch came to in this run, or whose last batch was lost."""
-
-        def is_its_own(left: SinkSnapshot | None) -> bool:
-            last = left.position.query if left is not None else None
-            return last is None or last.query_id == str(query.id)
-
-        runtime = None if query.exception() is not None else self._begun(is_its_own)
+        has_failed = query.exception() is not None
+        runtime = None if has_failed else self._begun(lambda left: is_no_others(left, str(query.id)))
         if runtime is None:
             raise PartfileError(
                 f"query {query.id} has failed, or sink {self._settings.uid!r} holds the rows of another query",
@@ -176,17 +173,7 @@ class SparkStream:
 
     def _restored_for(self, query_id: str) -> Runtime | None:
         """A new generation, if the last one was this query's and left something to do."""
-
-        def is_wanted(left: SinkSnapshot | None) -> bool:
-            query = left.position.query if left is not None else None
-            return (
-                left is not None
-                and query is not None
-                and query.query_id == query_id
-                and bool(left.open or left.pending)
-            )
-
-        return self._begun(is_wanted)
+        return self._begun(lambda left: has_left_parts(left, query_id))
 
     def _begun(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
         """A new generation after the last one of this driver, if the newest checkpoint is as wanted."""
@@ -198,7 +185,9 @@ class SparkStream:
             # Whoever began a generation since then goes on; only what this driver left is ended here.
             # Nor is an older checkpoint gone back to: only a batch shows whether Spark has gone back as well.
             runtime.coordinator.start(
-                lambda _stands: None, self._settings.clock(), succeeding=self._last_generation, goes_back=False
+                lambda _stands: None,
+                self._settings.clock(),
+                StartTerms(succeeding=self._last_generation, goes_back=False),
             )
         except BaseException:
             runtime.close()

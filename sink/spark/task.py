@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from partfile.filesystems.port import Store
-    from partfile.sink.settings import StoreOpener
+    from partfile.sink.restore_settings import StoreOpener
     from partfile.sink.states import SubtaskSnapshot
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.storage_settings import StorageSettings

@@ -41,6 +41,7 @@ from partfile.writers.port import Format, RowFormat, RowWriter, Writer
 from partfile.writers.text import TextFormat
 
 if TYPE_CHECKING:
+    from partfile.recovery.flink_sidecars import FlinkSidecars
     from partfile.recovery.layout import SidecarNaming
     from partfile.recovery.valid_length_filesystem import valid_length_filesystem
     from partfile.sink.reading import read
@@ -60,6 +61,7 @@ __all__ = [
     "DateTimeBucketer",
     "Fenced",
     "FileSink",
+    "FlinkSidecars",
     "Format",
     "HiveBucketer",
     "JsonLinesFormat",
@@ -91,6 +93,7 @@ __all__ = [
 ]
 
 _READERS = {
+    "FlinkSidecars": "partfile.recovery.flink_sidecars",
     "SidecarNaming": "partfile.recovery.layout",
     "read": "partfile.sink.reading",
     "read_spark": "partfile.sink.spark.reading",

@@ -39,6 +39,7 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
     assert (outside / "victim").read_bytes() == FOREIGN
 
 
+@pytest.mark.fault("H2")
 def test_a_bucket_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path: Path) -> None:
     """No verb goes through a link to a directory, at whatever depth."""
     link = tmp_path / "base" / "day=1"
@@ -63,6 +64,7 @@ def test_a_bucket_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path
 
 
 @pytest.mark.parametrize("name", ["in_progress", "pending", "name", "sidecar"])
+@pytest.mark.fault("H2")
 def test_a_part_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path: Path, name: str) -> None:
     """A link in place of a part or its sidecar is neither followed nor published."""
     handle = new_part().at(len(DATA))
@@ -82,6 +84,7 @@ def test_a_part_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path: 
     assert (bucket / getattr(handle, name)).is_symlink()
 
 
+@pytest.mark.fault("H2")
 def test_creation_does_not_go_through_a_dangling_link(store: LocalStore, tmp_path: Path) -> None:
     """A link to nothing under the name to be created counts as taken."""
     handle = new_part()
@@ -97,6 +100,7 @@ def test_creation_does_not_go_through_a_dangling_link(store: LocalStore, tmp_pat
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", ["in_progress", "pending", "name", "sidecar"])
+@pytest.mark.fault("H2")
 def test_a_pipe_in_place_of_a_part_does_not_block(store: LocalStore, tmp_path: Path, name: str) -> None:
     """Opening a FIFO would wait for its other end for ever; it is refused instead, and listed nowhere."""
     handle = new_part().at(len(DATA))
@@ -118,6 +122,7 @@ def test_a_pipe_in_place_of_a_part_does_not_block(store: LocalStore, tmp_path: P
 
 
 @pytest.mark.parametrize("state", ["in-progress", "pending"])
+@pytest.mark.fault("H2")
 def test_a_part_with_a_name_elsewhere_is_copied_not_cut(store: LocalStore, tmp_path: Path, state: str) -> None:
     """A hard link could be anybody's file: it keeps every byte, the part is published from a copy."""
     handle = new_part().at(len(DATA))
@@ -166,6 +171,7 @@ def test_a_part_under_both_staged_names_loses_neither_file(store: LocalStore, tm
     assert (bucket / handle.in_progress).read_bytes() == FOREIGN
 
 
+@pytest.mark.fault("H2")
 def test_a_directory_in_place_of_a_part_is_refused(store: LocalStore, tmp_path: Path) -> None:
     """Neither publishing over a directory nor deleting one as if it were a file works."""
     handle = write_part(store, DATA, state="pending")
@@ -186,6 +192,7 @@ def test_a_link_of_just_the_valid_length_is_no_finished_part(store: LocalStore, 
         store.publish(handle, "auto")
 
 
+@pytest.mark.fault("H2")
 def test_a_file_in_place_of_a_bucket_is_refused(store: LocalStore, tmp_path: Path) -> None:
     """The error names the path that is in the way."""
     (tmp_path / "base" / "day=1").write_bytes(b"")
@@ -194,6 +201,7 @@ def test_a_file_in_place_of_a_bucket_is_refused(store: LocalStore, tmp_path: Pat
     assert "day=1" in str(raised.value)
 
 
+@pytest.mark.fault("H3")
 def test_names_that_are_not_unicode_are_passed_over(store: LocalStore, tmp_path: Path) -> None:
     """A foreign file with a strange name stops no listing."""
     with open(os.fsencode(tmp_path / "base") + b"/\xff\xfe", "wb"):  # noqa: PTH123 - Path takes no bytes.
@@ -202,6 +210,7 @@ def test_names_that_are_not_unicode_are_passed_over(store: LocalStore, tmp_path:
     assert [file.path for file in store.list()] == ["known"]
 
 
+@pytest.mark.fault("H2")
 def test_the_base_is_resolved_once(tmp_path: Path) -> None:
     """A base reached by a link stays the directory that it was when the store was opened."""
     for name in ("first", "second"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from changing import broken_invariants
 from life_cycle import (
     FAILED,
     FENCED,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.faults import Call
     from partfile.sink.file_sink import FileSink
 
-FEW = 12
+FEW = 8
 """Stops of each kind in every run; with ``--long`` at each call."""
 ROWS = 9
 MORE_ROWS = 18
@@ -41,6 +42,7 @@ WHETHER_IT_COUNTS = 60
 """At most so many calls after a link until it is known to count."""
 
 
+@pytest.mark.fault("D9", "D10")
 def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path, chosen: Callable[[int, int], list[int]]) -> None:
     """SIGSTOP at call n, for some n or all; another goes on for three batches; SIGCONT: the output is one history."""
     recorder = Recorder()
@@ -57,6 +59,7 @@ def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path, chosen: Cal
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         assert code in possible_ends(number, links), f"call {number}: {recorder.names[number - 1]}"
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
+        assert not broken_invariants(base), f"call {number}"
     assert len(links) > 2
 
 
@@ -74,6 +77,7 @@ def is_link(call: Call) -> bool:
 
 
 @pytest.mark.parametrize("cut", ["truncate", "rewrite", "valid-length"])
+@pytest.mark.fault("D9", "D10")
 def test_a_restore_stopped_at_any_call_is_fenced(
     cut: str, tmp_path: Path, chosen: Callable[[int, int], list[int]]
 ) -> None:
@@ -97,6 +101,7 @@ def test_a_restore_stopped_at_any_call_is_fenced(
         # Before it has its fence link it begins a generation of its own, after the other has ended; then never again.
         assert code in {0, FENCED}, f"call {number}: {recorder.names[number - 1]}"
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
+        assert not broken_invariants(base), f"call {number}"
         shutil.rmtree(base)
 
 
@@ -132,4 +137,5 @@ def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(
         ends = {0, FENCED} if number > looked else {0, FENCED, FAILED}
         assert code in ends, f"call {number}: {recorder.names[number - 1]}"
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
+        assert not broken_invariants(base), f"call {number}"
         shutil.rmtree(base)

@@ -60,6 +60,7 @@ class NameNodeKills:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.fault("K17")
 def test_a_stream_that_outlives_its_drivers_and_its_namenode_loses_and_doubles_nothing(
     own_hdfs: HdfsCluster, own_hdfs_directory: str, tmp_path: Path, rng: random.Random, request: pytest.FixtureRequest
 ) -> None:

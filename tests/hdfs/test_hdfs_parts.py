@@ -72,6 +72,7 @@ def test_a_writer_killed_between_hsync_and_close_loses_nothing(opener: Opener, z
 
 
 @pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.fault("D3")
 def test_a_zombie_that_writes_after_settlement_is_refused_by_the_datanode(
     opener: Opener, zombie: RemoteWriter, cut: Cut
 ) -> None:
@@ -109,6 +110,7 @@ def test_recovering_before_renaming_lets_a_zombie_in(
     assert files_in(store) == {handle.path_of(handle.name): len(DATA + TAIL)}
 
 
+@pytest.mark.fault("D3")
 def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener, zombie: RemoteWriter) -> None:
     """Ours: whoever tries to open and write just before any call, or after all, changes nothing that is published."""
 
@@ -219,6 +221,7 @@ def test_a_kill_at_any_call_of_a_publish_is_survived(
         assert finished_bytes(store, handle) == DATA
 
 
+@pytest.mark.fault("S10")
 def test_a_part_that_lost_bytes_is_missing(opener: Opener, raw: hdfs_native.Client, hdfs_directory: str) -> None:
     """A staged file that is shorter than vouched for is refused under each of its names."""
     store = opener()
@@ -271,6 +274,7 @@ assert store.read_file("child", 9) == b"x"
 """
 
 
+@pytest.mark.fault("N10")
 def test_a_forked_child_has_a_client_of_its_own_and_ends_by_itself(hdfs: HdfsCluster, hdfs_directory: str) -> None:
     """It works through the store it inherited, reads through no connection of its parent's, and ends by itself."""
     subprocess.run([sys.executable, "-c", FORKING, hdfs.url + hdfs_directory], check=True, timeout=30)

@@ -82,6 +82,7 @@ def test_what_hdfs_native_says_of_erasure_coding_is_sorted() -> None:
     ("quota", "lift"),
     [(("-setQuota", "6"), "-clrQuota"), (("-setSpaceQuota", str(SMALL_BLOCK_BYTES // 2)), "-clrSpaceQuota")],
 )
+@pytest.mark.fault("S3")
 def test_a_quota_stops_the_stream_and_loses_nothing(
     hdfs: HdfsCluster, hdfs_directory: str, make_sink: MakeSink, quota: tuple[str, str], lift: str
 ) -> None:

@@ -59,6 +59,7 @@ def move_away(opener: Opener, handle: PartHandle) -> None:
 
 
 @pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.fault("S7")
 def test_a_finished_file_that_was_moved_is_missing(opener: Opener, cut: Cut) -> None:
     """By each way of cutting; nothing that is left over is published in its place."""
     handle = write_part(opener(), DATA, tail=TAIL)

@@ -162,6 +162,7 @@ def test_safe_mode_is_waited_for_and_then_named(own_hdfs: HdfsCluster, reopen: C
 
 
 @pytest.mark.parametrize("cut", ["truncate", "rewrite"])
+@pytest.mark.fault("S9")
 def test_a_lease_recovery_that_does_not_end_leaves_the_part_owed(
     own_hdfs: HdfsCluster, reopen: Callable[[], HdfsStore], cut: Any
 ) -> None:

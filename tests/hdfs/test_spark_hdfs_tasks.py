@@ -127,6 +127,7 @@ def test_a_task_never_calls_webhdfs(
     assert ids_on_hdfs(hdfs, base) == expected(rows)
 
 
+@pytest.mark.fault("D18")
 def test_a_secret_reaches_neither_tasks_nor_logs_nor_checkpoints(
     spark: SparkSession, hdfs: HdfsCluster, hdfs_directory: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

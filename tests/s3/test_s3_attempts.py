@@ -42,6 +42,7 @@ def store(s3_base: str, s3_options: S3Options) -> Iterator[S3Store]:
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.fault("D1", "D2", "D4")
 def test_two_attempts_with_number_0_never_mix(store: S3Store, size: int) -> None:
     """D1, D2, D4: both finish; the one whose report was accepted is published, byte for byte, the other nowhere."""
     winner = written_open(store, [b"w" * size, b"w" * 50])
@@ -56,6 +57,7 @@ def test_two_attempts_with_number_0_never_mix(store: S3Store, size: int) -> None
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.fault("D2")
 def test_two_attempts_that_resume_one_part(store: S3Store, size: int) -> None:
     """D2: one extends it, the other begins a part of its own; a part is never made of the bytes of both."""
     handle = written_open(store, [bytes(size)])
@@ -68,6 +70,7 @@ def test_two_attempts_that_resume_one_part(store: S3Store, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.fault("D3")
 def test_a_zombie_that_goes_on_after_everything(s3_base: str, s3_options: S3Options, size: int) -> None:
     """D3: whenever it persists, nothing that it adds is in a finished file, and no finished file changes."""
     # The server answers 500 where others say that the upload is gone, and is asked again.
@@ -86,6 +89,7 @@ def test_a_zombie_that_goes_on_after_everything(s3_base: str, s3_options: S3Opti
     assert [(file.path, file.size, file.modified_at_ms) for file in store.list()] == before
 
 
+@pytest.mark.fault("D5", "D6")
 def test_a_batch_that_is_written_again_with_other_rows(moto: S3Server) -> None:
     """D5, D6: what a crash left of the first try is in no file, though it was durable and had more rows."""
     stream = Stream(f"s3://{moto.bucket()}/base", options_of(moto), row_bytes=3 * MIB)
@@ -102,6 +106,7 @@ def test_a_batch_that_is_written_again_with_other_rows(moto: S3Server) -> None:
     stream.assert_exactly_once()
 
 
+@pytest.mark.fault("D9", "D10")
 def test_a_fenced_coordinator_that_sleeps_before_it_publishes(moto: S3Server) -> None:
     """D9, D10: it wakes up after another run has published the same part, finds it its own, and is fenced after."""
     stream = Stream(f"s3://{moto.bucket()}/base", options_of(moto))
@@ -118,6 +123,7 @@ def test_a_fenced_coordinator_that_sleeps_before_it_publishes(moto: S3Server) ->
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.fault("D10")
 def test_a_publication_that_arrives_after_another_part_took_the_name(
     s3_base: str, s3_options: S3Options, store: S3Store, size: int
 ) -> None:
@@ -130,6 +136,7 @@ def test_a_publication_that_arrives_after_another_part_took_the_name(
     assert store.read_file(handle.path_of(handle.name), 1 << 24) == b"r" * size
 
 
+@pytest.mark.fault("D11", "D12")
 def test_two_sinks_on_one_base(moto: S3Server) -> None:
     """D11, D12: two uids that start at the same time never meet: not in names, not in what they delete."""
     base = f"s3://{moto.bucket()}/base"

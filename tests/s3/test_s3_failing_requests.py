@@ -33,6 +33,7 @@ def stream_through(proxy: S3Proxy, server: S3Server) -> Stream:
     return Stream(base, options_of(proxy), rows=6, row_bytes=2 * MIB, rows_a_checkpoint=1)
 
 
+@pytest.mark.fault("N4")
 def test_an_error_in_the_body_of_a_success_is_an_error(moto: S3Server, proxy: S3Proxy) -> None:
     """N4: a completion that is answered by 200 and an error is not believed, and is done again."""
     for reaches_server in (True, False):
@@ -72,6 +73,7 @@ def test_one_call_publishes_although_a_request_fails(
 
 @pytest.mark.parametrize("operation", ["GetObject", "HeadObject", "ListObjectsV2"])
 @pytest.mark.parametrize("fault", [reset(), slow_down(), internal_error()], ids=["reset", "503", "500"])
+@pytest.mark.fault("N3")
 def test_a_burst_of_failing_reads_is_waited_out(moto: S3Server, proxy: S3Proxy, operation: str, fault: Fault) -> None:
     """N3: reads are asked again until the deadline."""
     with S3Store(f"s3://{moto.bucket()}/base", options_of(proxy)) as store:
@@ -83,6 +85,7 @@ def test_a_burst_of_failing_reads_is_waited_out(moto: S3Server, proxy: S3Proxy, 
         assert injection.struck.is_set()
 
 
+@pytest.mark.fault("S11")
 def test_a_body_that_ends_too_soon_is_not_believed(moto: S3Server, proxy: S3Proxy) -> None:
     """A GET that delivers less than it promised is asked again."""
     with S3Store(f"s3://{moto.bucket()}/base", options_of(proxy)) as store:
@@ -92,6 +95,7 @@ def test_a_body_that_ends_too_soon_is_not_believed(moto: S3Server, proxy: S3Prox
 
 
 @pytest.mark.parametrize("fault", [lost_reply(), slow_down(), reset()], ids=["lost", "503", "reset"])
+@pytest.mark.fault("N1", "N3")
 def test_a_server_that_does_not_come_back_is_given_up_at_the_deadline(
     moto: S3Server, proxy: S3Proxy, fault: Fault
 ) -> None:

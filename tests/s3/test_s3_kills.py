@@ -14,6 +14,7 @@ from partfile.filesystems.faults import KillAt, count_calls
 from partfile.filesystems.s3_calls import CHANGING_CALLS
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable
 
     from s3_server import S3Server
@@ -39,6 +40,7 @@ def _base(server: S3Server) -> str:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", [small, large])
+@pytest.mark.fault("D14")
 def test_a_kill_at_a_request_loses_and_doubles_nothing(
     s3_server: S3Server,
     kind: Callable[[S3Server], Stream],
@@ -58,3 +60,25 @@ def test_a_kill_at_a_request_loses_and_doubles_nothing(
         stream.assert_exactly_once()
         after = stream.finished()
         assert {path: after.get(path) for path in seen} == seen
+
+
+@pytest.mark.parametrize("kind", [small, large])
+@pytest.mark.fault("K16")
+def test_a_second_kill_loses_and_doubles_nothing(
+    s3_server: S3Server,
+    kind: Callable[[S3Server], Stream],
+    rng: random.Random,
+    chosen: Callable[[int, int], list[int]],
+) -> None:
+    """The start that follows a kill is killed too, at a request of its own at random; then all rows are there once."""
+    calls = count_calls(lambda recorder: kind(s3_server).run_to_the_end(recorder), CHANGING_CALLS)
+    for number in chosen(calls, 1):
+        stream, second = kind(s3_server), rng.randint(1, calls)
+        for call in (number, second):
+            killer = KillAt(call, "after", only=CHANGING_CALLS)
+            code = in_child(lambda stream=stream, killer=killer: stream.run_to_the_end(killer))  # type: ignore[misc]
+            # A start that has less to do than that ends well.
+            assert code in {-signal.SIGKILL, 0}, f"request {call} after {number} of {calls}"
+            assert max(stream.rows_seen().values(), default=1) == 1
+        assert in_child(stream.run_to_the_end) == 0, f"requests {number} and {second} of {calls}"
+        stream.assert_exactly_once()

@@ -72,6 +72,7 @@ def whole(moto: S3Server) -> Whole:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("operation", CHANGING)
+@pytest.mark.fault("N2", "N3")
 def test_a_request_that_goes_wrong_once(  # noqa: PLR0917 - fixtures.
     moto: S3Server, proxy: S3Proxy, whole: Whole, operation: str, fault: str, chosen: Callable[[int, int], list[int]]
 ) -> None:

@@ -73,6 +73,7 @@ def test_every_request_of_a_life_is_granted(moto: S3Server, proxy: S3Proxy) -> N
 
 
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB])
+@pytest.mark.fault("S4")
 def test_without_leave_to_delete_all_is_committed(
     moto: S3Server, proxy: S3Proxy, row_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,6 +97,7 @@ def test_without_what_is_optional_all_is_committed(moto: S3Server, proxy: S3Prox
 
 @pytest.mark.parametrize("code", ["AccessDenied", "ExpiredToken"])
 @pytest.mark.parametrize("operation", ["UploadPart", "CompleteMultipartUpload", "PutObject", "CreateMultipartUpload"])
+@pytest.mark.fault("N6")
 def test_credentials_that_end_in_the_middle(moto: S3Server, proxy: S3Proxy, operation: str, code: str) -> None:
     """N6: it is known that nothing was done, nobody sees anything, and with credentials again the stream goes on."""
     stream = stream_on(proxy, moto, 3 * MIB)

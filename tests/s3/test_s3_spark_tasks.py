@@ -85,6 +85,7 @@ def test_an_upload_goes_on_in_another_process_with_each_batch(
 
 
 @pytest.mark.parametrize("passed", [True, False], ids=["passed", "ambient"])
+@pytest.mark.fault("D18")
 def test_a_closure_holds_the_credentials_that_were_passed_alone(
     radosgw: S3Server, tmp_path: Path, passed: bool
 ) -> None:

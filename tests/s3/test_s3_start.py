@@ -129,6 +129,7 @@ def test_the_probe_leaves_nothing_and_asks_once(moto: S3Server) -> None:
         assert proxy.count()["PutObject"] <= 4
 
 
+@pytest.mark.fault("N11")
 def test_an_s3_bucket_that_is_not_there_is_an_error_of_ours(moto: S3Server) -> None:
     """N11: named, and nothing but a StoreError or ConfigError."""
     store = S3Store("s3://no-such-bucket-here/x", options_of(moto))
@@ -149,6 +150,7 @@ def test_a_base_that_must_be_there_is_looked_for(moto: S3Server) -> None:
         assert store.read_file("a", 1) == b"1"
 
 
+@pytest.mark.fault("N6")
 def test_wrong_credentials_are_denied_at_once(radosgw: S3Server) -> None:
     """N6: not asked again until the deadline, and the secret is not shown."""
     wrong = "wrong-secret"
@@ -159,6 +161,7 @@ def test_wrong_credentials_are_denied_at_once(radosgw: S3Server) -> None:
     assert "credentials" in raised.value.hint
 
 
+@pytest.mark.fault("N10")
 def test_a_forked_child_uses_a_client_of_its_own(moto: S3Server) -> None:
     """N10: also through the very store that the parent has used before."""
     base, options = f"s3://{moto.bucket()}/x", options_of(moto)
@@ -189,6 +192,7 @@ def test_a_fork_while_parts_are_written_leaves_no_lock_held(moto: S3Server) -> N
             assert result == 1
 
 
+@pytest.mark.fault("N10")
 def test_a_forked_child_closes_nothing_of_its_parent(moto: S3Server) -> None:
     """N10: the inherited client shares sockets and an event queue with the parent's, so it is left as it is."""
     base, options = f"s3://{moto.bucket()}/x", options_of(moto)
@@ -211,6 +215,7 @@ def _read(base: str, options: dict[str, object]) -> None:
         assert store.read_file("a", 1) == b"1"
 
 
+@pytest.mark.fault("N10", "D18")
 def test_a_spawned_child_opens_the_store_from_its_url(moto: S3Server) -> None:
     """N10, D18: what travels is the URL and the options, no connection."""
     base, options = f"s3://{moto.bucket()}/x", store_options(moto)

@@ -69,6 +69,7 @@ def test_an_id_that_another_took_is_told_as_that_whatever_was_deleted(tmp_path: 
 
 
 @pytest.mark.parametrize("batches", range(5))
+@pytest.mark.fault("D10")
 def test_a_freed_name_is_no_way_back(batches: int, tmp_path: Path) -> None:
     """A coordinator that slept while its next name was used and deleted again creates it, and is fenced all the same.
 
@@ -140,6 +141,7 @@ def test_a_start_that_dies_between_its_links_hands_the_promise_on(call: int, whe
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.fault("D9")
 def test_two_starts_at_once_take_the_links_in_turn(call: int, tmp_path: Path) -> None:
     """Another start comes between any two links of the first: one of them begins again, and both ids differ."""
     Owner(tmp_path).start()
@@ -220,6 +222,7 @@ def test_an_unknown_outcome_that_stays_unknown_ends_the_generation(tmp_path: Pat
     assert held(Owner(tmp_path).start()) == "fresh"
 
 
+@pytest.mark.fault("D16")
 def test_an_aborted_id_is_closed_and_the_next_one_goes_on(tmp_path: Path) -> None:
     """A tombstone takes the aborted id; it holds no state, and restore passes it by."""
     one = Owner(tmp_path)

@@ -42,6 +42,7 @@ def test_a_document_round_trips() -> None:
     assert decode(encode_document("checkpoint", sample())) == sample()
 
 
+@pytest.mark.fault("M1")
 def test_truncation_at_every_byte_is_noticed() -> None:
     """A prefix of any length is SnapshotCorrupt, and the message names the file."""
     data = encode_document("checkpoint", sample())
@@ -50,6 +51,7 @@ def test_truncation_at_every_byte_is_noticed() -> None:
             decode(data[:length])
 
 
+@pytest.mark.fault("M1")
 def test_a_flip_of_any_byte_is_noticed() -> None:
     """No single damaged byte goes unnoticed."""
     data = encode_document("checkpoint", sample())
@@ -84,12 +86,14 @@ def test_a_newer_version_is_refused_by_number() -> None:
         b'"\\ud800"',
     ],
 )
+@pytest.mark.fault("M5")
 def test_hostile_content_with_a_right_checksum_is_refused(body: bytes) -> None:
     """Content that is no checkpoint is SnapshotCorrupt, whatever it is, and nothing else is raised."""
     with pytest.raises(SnapshotCorrupt):
         decode(document(body))
 
 
+@pytest.mark.fault("H1")
 def test_a_state_path_cannot_leave_the_job() -> None:
     """A handle that names a file outside the job's directory is refused before any storage call (H1)."""
     for path in ("../x.state", "/etc/passwd", "chk-1/../../x", "a\x00b"):
@@ -146,6 +150,7 @@ def test_inline_state_is_text_where_it_can_be(data: bytes, form: dict[str, str])
         {},
     ],
 )
+@pytest.mark.fault("H1")
 def test_a_hostile_handle_is_refused(handle: dict[str, object]) -> None:
     """A handle that is not exactly one of the known forms is SnapshotCorrupt."""
     raw = json.loads(sample().model_dump_json())

@@ -64,6 +64,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     "data",
     [b"", b"NaN", b"[1e400]", b"-Infinity", b"{", b"1 2", b"\xff", b'"\\ud800"', b"[" * 100_000, b"9" * 10_000],
 )
+@pytest.mark.fault("M5")
 def test_hostile_json_is_corrupt(data: bytes) -> None:
     """Whatever the bytes are, only SnapshotCorrupt is raised."""
     with pytest.raises(SnapshotCorrupt):

@@ -56,6 +56,7 @@ def flipped(data: bytes) -> Iterator[bytes]:
 
 @pytest.mark.item("DL-08")
 @pytest.mark.parametrize("damage", [truncated, flipped])
+@pytest.mark.fault("M1")
 def test_every_damaged_byte_of_a_link_is_refused(tmp_path: Path, damage: Callable[[bytes], Iterator[bytes]]) -> None:
     """M1: cut at each offset, flipped in each byte; whole starts of a sink for a sample, and they change nothing."""
     link = seed(tmp_path)
@@ -78,6 +79,7 @@ def test_every_damaged_byte_of_a_link_is_refused(tmp_path: Path, damage: Callabl
 
 
 @pytest.mark.parametrize("damage", [truncated, flipped])
+@pytest.mark.fault("S11", "M1")
 def test_every_damaged_byte_of_a_state_file_is_refused(
     tmp_path: Path, damage: Callable[[bytes], Iterator[bytes]]
 ) -> None:
@@ -105,6 +107,7 @@ def test_every_damaged_byte_of_a_state_file_is_refused(
 
 
 @pytest.mark.parametrize("damage", [truncated, flipped])
+@pytest.mark.fault("M1")
 def test_every_damaged_byte_of_a_savepoint_is_refused(
     tmp_path: Path, damage: Callable[[bytes], Iterator[bytes]]
 ) -> None:
@@ -123,6 +126,7 @@ def test_every_damaged_byte_of_a_savepoint_is_refused(
     assert not list((tmp_path / "fresh").rglob("_metadata"))
 
 
+@pytest.mark.fault("M2")
 def test_nothing_starts_fresh_over_unreadable_checkpoints(tmp_path: Path) -> None:
     """M2: every link is damaged; refused, and no part is touched."""
     seed(tmp_path)
@@ -172,6 +176,7 @@ def _nested(raw: Any) -> bytes:
         pytest.param(lambda _raw: b"\x81\xa1a\x01", id="msgpack"),
     ],
 )
+@pytest.mark.fault("M5", "M7")
 def test_hostile_content_is_refused_in_bounded_time_and_memory(tmp_path: Path, change: Callable[[Any], Any]) -> None:
     """M5, M7: whatever the body says, with a right checksum; nothing is changed."""
     link = seed(tmp_path)
@@ -187,6 +192,7 @@ def test_hostile_content_is_refused_in_bounded_time_and_memory(tmp_path: Path, c
     assert everything(tmp_path) == before
 
 
+@pytest.mark.fault("M5")
 def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
     """M5: a gigabyte that looks like a document from its header is more than any that was written."""
     link = seed(tmp_path)
@@ -199,6 +205,7 @@ def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
         assert out.position == 4
 
 
+@pytest.mark.fault("M3")
 def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
     """M3: the error names the version and says to upgrade; nothing is touched."""
     link = seed(tmp_path)
@@ -209,6 +216,7 @@ def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
+@pytest.mark.fault("M7")
 def test_a_link_of_another_base_is_refused(tmp_path: Path) -> None:
     """M7: a checkpoint copied in from elsewhere is of another chain than the one before it, though job and id fit."""
     for name in ("here", "there"):
@@ -231,6 +239,7 @@ def test_a_damaged_older_link_does_not_stop_a_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("survivors", ["all others", "none"])
+@pytest.mark.fault("M2")
 def test_a_newest_link_that_was_deleted_is_missed(tmp_path: Path, survivors: str) -> None:
     """Its parts are published: going on from the one before, or from nothing, would write their rows again (M2)."""
     run_to_the_end(make_sink(tmp_path), 6)
@@ -251,6 +260,7 @@ def test_a_newest_link_that_was_deleted_is_missed(tmp_path: Path, survivors: str
 
 
 @pytest.mark.item("CC-06")
+@pytest.mark.fault("M5")
 def test_an_id_that_no_job_reaches_is_refused(tmp_path: Path) -> None:
     """M5: a link that would leave no name for the next one."""
     link = seed(tmp_path)

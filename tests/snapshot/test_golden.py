@@ -31,6 +31,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.item("DL-08")
+@pytest.mark.fault("M4")
 def test_a_crashed_sink_is_restored(golden: Path) -> None:
     """The position comes back, open parts are cut to their valid length and published, and the stream goes on."""
     with make_sink(golden / "base", rolling=LONG).local() as out:
@@ -41,6 +42,7 @@ def test_a_crashed_sink_is_restored(golden: Path) -> None:
 
 
 @pytest.mark.item("SP-14")
+@pytest.mark.fault("M4")
 def test_a_savepoint_is_restored(golden: Path) -> None:
     """Onto a fresh base."""
     with make_sink(golden / "fresh", restore_from=golden / "savepoint").local() as out:

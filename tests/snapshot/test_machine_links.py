@@ -47,6 +47,7 @@ def test_a_checkpoint_is_told_when_its_link_is_there_and_only_then_older_ones_go
 
 
 @pytest.mark.item("CC-10")
+@pytest.mark.fault("D15")
 def test_a_completion_aborts_smaller_checkpoints_and_closes_them_first_in_order() -> None:
     """The row has no holes: 2 and 3 are closed, then 4 is linked; 5 is untouched."""
     machine = Machine()
@@ -105,6 +106,7 @@ def test_the_last_savepoint_commits_like_a_checkpoint() -> None:
 
 
 @pytest.mark.item("CC-06")
+@pytest.mark.fault("D16")
 def test_an_aborted_id_is_closed_in_its_turn() -> None:
     """Not while a smaller one is pending."""
     machine = Machine()

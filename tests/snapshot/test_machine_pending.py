@@ -57,6 +57,7 @@ def test_a_checkpoint_is_not_linked_while_its_tasks_are_being_told() -> None:
 
 
 @pytest.mark.item("CC-13")
+@pytest.mark.fault("D15")
 def test_a_duplicate_is_ignored_and_not_deleted() -> None:
     """The first one's state stands, and both may name the same file."""
     machine = Machine()
@@ -80,6 +81,7 @@ def test_the_state_of_an_unknown_subtask_is_deleted(is_known_first: bool) -> Non
 
 
 @pytest.mark.item("CC-04", "CC-13")
+@pytest.mark.fault("D15")
 def test_a_late_acknowledgement_is_deleted() -> None:
     """Of a checkpoint that was given up, before and after its id is closed."""
     machine = Machine(rules(9, tolerable_failures=99, timeout_ms=10))

@@ -28,6 +28,8 @@ from partfile.snapshot.savepoints import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+STATE = f"{'a' * 32}.state"
+
 
 def metadata(*paths: str) -> SavepointMetadata:
     operators = {
@@ -49,8 +51,8 @@ def metadata(*paths: str) -> SavepointMetadata:
 
 def make(target: LocalStore, taken: SavepointMetadata | None = None) -> str:
     directory = reserve_savepoint(target, "flights")
-    target.create_file(f"{directory}/a.state", b"data")
-    complete_savepoint(target, directory, taken or metadata("a.state"))
+    target.create_file(f"{directory}/{STATE}", b"data")
+    complete_savepoint(target, directory, taken or metadata(STATE))
     return directory
 
 
@@ -61,7 +63,7 @@ def test_the_name_tells_the_job(tmp_path: Path) -> None:
     first, second = make(target), make(target)
     assert re.fullmatch(r"savepoint-flight-[0-9a-f]{12}", first)
     assert first != second
-    assert sorted(path.name for path in (tmp_path / first).iterdir()) == ["_metadata", "a.state"]
+    assert sorted(path.name for path in (tmp_path / first).iterdir()) == ["_metadata", STATE]
 
 
 @pytest.mark.item("SP-05")
@@ -90,7 +92,7 @@ def test_a_target_that_cannot_be_used_is_found_out_first(tmp_path: Path, verb: s
 def test_a_moved_copy_reads_the_same(tmp_path: Path) -> None:
     """All names are relative to the directory; the original may be deleted."""
     target = LocalStore(str(tmp_path / "target"))
-    taken = metadata("a.state")
+    taken = metadata(STATE)
     directory = make(target, taken)
     shutil.move(tmp_path / "target" / directory, tmp_path / "elsewhere" / "by-another-name")
     moved = LocalStore(str(tmp_path / "elsewhere"))
@@ -106,7 +108,7 @@ def test_a_savepoint_names_nothing_outside(tmp_path: Path) -> None:
             metadata(path)
     target = LocalStore(str(tmp_path))
     directory = make(target)
-    raw = json.loads(metadata("a.state").model_dump_json())
+    raw = json.loads(metadata(STATE).model_dump_json())
     raw["operators"]["operator-0"]["coordinator"]["path"] = "shared/a"
     body = json.dumps(raw).encode()
     header = f"partfile savepoint 1 {len(body)} {zlib.crc32(body):08x}\n".encode()
@@ -119,7 +121,7 @@ def test_a_savepoint_names_nothing_outside(tmp_path: Path) -> None:
 def test_only_what_has_state_is_named(tmp_path: Path) -> None:
     """The content is a map from operator id to state."""
     target = LocalStore(str(tmp_path))
-    directory = make(target, metadata("a.state"))
+    directory = make(target, metadata(STATE))
     assert list(read_savepoint(target, directory).operators) == ["operator-0"]
 
 
@@ -129,7 +131,7 @@ def test_disposing_is_whole_at_every_crash(tmp_path: Path) -> None:
     recorder = Recorder()
     delete_savepoint(intercept(LocalStore(str(tmp_path)), recorder), make(LocalStore(str(tmp_path))))
     assert list(tmp_path.iterdir()) == []
-    assert recorder.names == ["delete_file", "delete_directory"]
+    assert recorder.names == ["delete_file", "list_names", "delete_directory"]
     for number in range(1, len(recorder.calls) + 1):
         target = LocalStore(str(tmp_path))
         directory = make(target)
@@ -182,7 +184,7 @@ def test_a_savepoint_is_never_overwritten(tmp_path: Path) -> None:
     target = LocalStore(str(tmp_path))
     directory = make(target)
     with pytest.raises(AlreadyExists):
-        complete_savepoint(target, directory, metadata("a.state"))
+        complete_savepoint(target, directory, metadata(STATE))
 
 
 @pytest.mark.item("SP-16", "SP-26")

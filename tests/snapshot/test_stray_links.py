@@ -66,6 +66,7 @@ def test_a_link_that_another_start_went_on_from_is_no_stray(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("batches", [3, 4])
+@pytest.mark.fault("S12")
 def test_a_slow_list_does_not_go_on_from_a_stray(tmp_path: Path, batches: int) -> None:
     """A start that lists names before, and looks at them after, others went on: the stray alone seems to be there.
 

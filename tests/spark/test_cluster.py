@@ -37,6 +37,7 @@ def attempts(root: Path) -> list[dict[str, int]]:
     return [json.loads(line) for line in (root / "flag.log").read_text().splitlines()]
 
 
+@pytest.mark.fault("K17", "D2", "D13")
 def test_a_fetch_failure_runs_one_partition_twice_with_attempt_0(tmp_path: Path) -> None:
     """An executor dies with its shuffle files: a partition runs again beside its first run, both with attempt 0."""
     rows = write_source(tmp_path / "source", 4, rows_a_file=40)
@@ -54,6 +55,7 @@ def test_a_fetch_failure_runs_one_partition_twice_with_attempt_0(tmp_path: Path)
     assert len(first_attempts) > len(set(first_attempts)), "no partition ran twice with attempt number 0"
 
 
+@pytest.mark.fault("D2")
 def test_a_speculative_twin_doubles_nothing(tmp_path: Path) -> None:
     """A slow task gets a twin: whichever is acknowledged, its rows are there once, and the other's nowhere."""
     rows = write_source(tmp_path / "source", 4, rows_a_file=40)

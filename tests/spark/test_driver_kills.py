@@ -1,12 +1,15 @@
-"""SIGKILL the driver at random instants, over one stream."""
+"""SIGKILL the driver, its Python workers, and the command that recovers between two drivers, over one stream."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from command_line import told
+from driver_chaos import Chaos
 from driver_process import Relay
+from python_workers import WorkerKills
+from recovering import Recovering
 from spark_support import expected, ids_by_duckdb, write_source
 from watcher import Watcher
 
@@ -15,22 +18,45 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
-KILLS, KILLS_IN_EVERY_RUN = 25, 6
 
 
-def test_a_driver_killed_often_loses_and_doubles_nothing(
+class Scale(NamedTuple):
+    """How much of it."""
+
+    kills: int
+    """Of drivers and workers together."""
+    files: int
+
+
+SHORT, LONG = Scale(kills=8, files=24), Scale(kills=100, files=160)
+"""In every run, and with ``--long``."""
+WORKERS_SHARE = 0.7
+"""Of the lives of drivers."""
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.fault("K17", "D14", "K16", "H6")
+def test_a_stream_killed_often_and_recovered_in_between_loses_and_doubles_nothing(
     tmp_path: Path, rng: random.Random, request: pytest.FixtureRequest
 ) -> None:
-    """Random instants inside batches and between them; a reader polls all the while. With --long 25 kills."""
-    kills = KILLS if request.config.getoption("--long") else KILLS_IN_EVERY_RUN
-    rows = write_source(tmp_path / "source", 5 * kills, rows_a_file=20)
-    job = {"base": str(tmp_path / "out"), "source": str(tmp_path / "source"), "checkpoint": str(tmp_path / "spark")}
-    with Watcher(tmp_path / "out"), Relay(job) as drivers:
-        for _ in range(kills):
-            driver = drivers.next()
-            for _ in range(rng.randint(1, 3)):
-                assert driver.wait_for("begin") is not None, "the stream ended before all kills; make it longer"
-            time.sleep(rng.uniform(0, 0.4))
-            driver.kill()
-        assert drivers.next(is_last=True).finish() == "done"
-    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+    """Random instants inside batches and commands; a reader polls all the while; in the end no invariant is broken."""
+    scale = LONG if request.config.getoption("--long") else SHORT
+    rows = write_source(tmp_path / "source", scale.files, rows_a_file=20)
+    base = tmp_path / "out"
+    job = {
+        "base": str(base),
+        "source": str(tmp_path / "source"),
+        "checkpoint": str(tmp_path / "spark"),
+        "master": "local[2,4]",
+    }
+    workers, recovering = WorkerKills(rng, most=3), Recovering(base, rng)
+    with Watcher(base) as watcher, Relay(job) as drivers:
+        chaos = Chaos(drivers, rng, most_given_up=0)
+        while chaos.kills + workers.done < scale.kills:
+            chaos.life(workers if rng.random() < WORKERS_SHARE else None)
+            recovering()
+        chaos.to_the_end()
+    print(f"{chaos.kills=} {workers.done=} {recovering.done=} {recovering.kills=} {watcher.rounds=} {rows=}")  # noqa: T201 - how much it was.
+    assert ids_by_duckdb(base) == expected(rows)
+    assert "errors=0" in told("verify", base)
+    assert "STUCK" not in told("status", base, "--scan")

@@ -84,6 +84,7 @@ def test_plain_foreach_batch_leaves_parts_that_the_next_run_publishes(spark: Spa
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.fault("K9", "D5")
 def test_a_replayed_batch_is_recognised(spark: SparkSession, tmp_path: Path) -> None:
     """Spark forgets that a batch was committed and sends it again: it is skipped, and the stream goes on."""
     write_source(tmp_path / "source", 3)
@@ -102,6 +103,7 @@ def forget_commit(checkpoint: Path, batch_id: int) -> None:
         path.unlink()
 
 
+@pytest.mark.fault("D6")
 def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A batch id whose offsets changed behind our back is neither skipped nor written."""
     write_source(tmp_path / "source", 3)
@@ -118,6 +120,7 @@ def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_p
         run(spark, make_sink(base), tmp_path)
 
 
+@pytest.mark.fault("D7")
 def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSession, tmp_path: Path) -> None:
     """A new query on a used uid is refused with the way out in the message; adopting works and retires the old one."""
     rows = write_source(tmp_path / "source", 3)
@@ -159,6 +162,7 @@ def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tm
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.fault("D8")
 def test_an_empty_batch_without_partitions_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """A batch with no partition at all is a checkpoint that carries every open part."""
     rows = write_source(tmp_path / "source", 5)
@@ -185,6 +189,7 @@ def test_open_parts_follow_a_changing_number_of_partitions(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("deed", ["raise", "kill"])
+@pytest.mark.fault("D1", "D4")
 def test_a_task_that_fails_once_is_retried_without_a_trace(spark: SparkSession, tmp_path: Path, deed: str) -> None:
     """A task that raises, or whose worker is killed, in the middle of a batch: the retry's rows count, once."""
     rows = write_source(tmp_path / "source", 5)

@@ -30,6 +30,9 @@ class Chaos:
     """How long the first batch of a life took, which restores as well."""
     later_s: list[float] = field(default_factory=list)
     driver_kills: int = 0
+    """Inside a batch."""
+    kills: int = 0
+    """Of drivers, wherever they stood."""
     gave_up: int = 0
     broken_off: list[tuple[float, float]] = field(default_factory=list)
     """From when to when a batch was under way that something was done to, in seconds since the epoch."""
@@ -55,6 +58,7 @@ class Chaos:
                 mischief(driver)
             if number == batches - 1:
                 self._sleep_inside(known_s)
+                self.kills += 1
                 self.driver_kills += f"end {batch}" not in driver.kill()
             elif driver.wait_for(f"end {batch}") is not None and not (number == 0 and mischief is not None):
                 known_s.append(time.monotonic() - began)

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from life_cycle import LONG, ROWS, batch, make_sink, rows_of, run_to_the_end
+from life_cycle import LONG, ROWS, STAGED_ENDS, batch, make_sink, rows_of, run_to_the_end, visible
 
 from partfile.filesystems.faults import KillAt, Recorder, intercept
 from partfile.filesystems.hdfs import HdfsStore
@@ -41,7 +41,7 @@ def opener(http_address: str, interceptor: Interceptor | None = None) -> Callabl
     return opened
 
 
-class _KillBeforeTheLink:
+class KillBeforeTheLink:
     """Kills its own process when a checkpoint has made its parts durable and is about to be complete."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def _sink(url: str, http_address: str, cut: Cut, interceptor: Interceptor | None
 
 def seed(url: str, http_address: str, cut: Cut) -> None:
     """Leave what a crash leaves: open parts that a checkpoint vouches for, each with bytes beyond its valid length."""
-    killer = _KillBeforeTheLink()
+    killer = KillBeforeTheLink()
     out = _sink(url, http_address, cut, killer, rolling=LONG).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
@@ -109,16 +109,8 @@ def publish(url: str, http_address: str, cut: Cut, *, handle: str, number: int, 
 
 def finished_files(store: HdfsStore) -> dict[str, bytes]:
     """What any reader sees: the visible files below the base, cut to their sidecar where there is one."""
-    files = {}
-    sizes = {file.path for file in store.list()}
-    for path in sorted(sizes):
-        parent, _, name = path.rpartition("/")
-        if any(step.startswith(("_", ".")) for step in path.split("/")):
-            continue
-        data = store.read_file(path, MAX_BYTES)
-        sidecar = f"{parent}/_{name}.valid-length"
-        files[path] = data[: int(store.read_file(sidecar, 20))] if sidecar in sizes else data
-    return files
+    paths = [file.path for file in store.list() if not file.path.endswith(STAGED_ENDS)]
+    return visible({path: store.read_file(path, MAX_BYTES) for path in paths if "/_tmp." not in path})
 
 
 def assert_exactly_once(store: HdfsStore) -> dict[str, bytes]:

@@ -23,13 +23,14 @@ from partfile.filesystems.posix import PosixCalls
 from partfile.sink.file_sink import FileSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 ROWS = 12
 ROWS_A_CHECKPOINT = 3
 LONG = pf.RollingPolicy(max_part_bytes=10**6, rollover_interval_s=1e6, inactivity_interval_s=1e6)
 """Parts that stay open until the clean end."""
+STAGED_ENDS = (".in-progress", ".pending")
 FENCED = 17
 FAILED = 18
 
@@ -128,13 +129,13 @@ def seed_with_a_tail(base: Path, **options: Any) -> None:
     assert in_child(begin) == 0
 
 
-def in_child(work: Callable[[], None]) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """Run ``work`` in a forked process and return its exit code, negative for a signal; FENCED if it was fenced."""
     pid = start_child(work)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def start_child(work: Callable[[], None]) -> int:
+def start_child(work: Callable[[], object]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -156,15 +157,20 @@ def start_child(work: Callable[[], None]) -> int:
 
 def finished_files(base: Path) -> dict[str, bytes]:
     """What any reader sees: the visible files below the base, cut to their sidecar where there is one."""
-    files = {}
-    for path in sorted(base.rglob("*")):
-        relative = path.relative_to(base)
-        if not path.is_file() or any(step.startswith(("_", ".")) for step in relative.parts):
+    files = {str(path.relative_to(base)): path.read_bytes() for path in sorted(base.rglob("*")) if path.is_file()}
+    return visible(files)
+
+
+def visible(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The finished ones of the files below a base, cut to their sidecar where there is one."""
+    seen = {}
+    for path, data in files.items():
+        if any(step.startswith(("_", ".")) for step in path.split("/")):
             continue
-        sidecar = path.with_name(f"_{path.name}.valid-length")
-        data = path.read_bytes()
-        files[str(relative)] = data[: int(sidecar.read_text())] if sidecar.exists() else data
-    return files
+        parent, slash, name = path.rpartition("/")
+        sidecar = files.get(f"{parent}{slash}_{name}.valid-length")
+        seen[path] = data if sidecar is None else data[: int(sidecar)]
+    return seen
 
 
 def rows_of(files: dict[str, bytes]) -> Counter[str]:
@@ -188,6 +194,4 @@ def assert_only_grew(before: dict[str, bytes], after: dict[str, bytes]) -> None:
 
 
 def staged_files(base: Path) -> list[str]:
-    return sorted(
-        str(path.relative_to(base)) for path in base.rglob("*") if path.name.endswith((".in-progress", ".pending"))
-    )
+    return sorted(str(path.relative_to(base)) for path in base.rglob("*") if path.name.endswith(STAGED_ENDS))

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+from crash_worlds import Process
 from life_cycle import SteppingClock, rows_done
 
 import partfile as pf
@@ -42,20 +43,24 @@ class Stream(NamedTuple):
         rows = [f"row-{number:04d}".ljust(self.row_bytes - 1, "x") for number in numbers]
         return pa.RecordBatch.from_pydict({"bucket": [f"b{number % 2}" for number in numbers], "row": rows})
 
-    def sink(self, interceptor: Any = None, **more: Any) -> FileSink:
-        """The sink; an interceptor sees each request."""
+    def process(self, interceptor: Any = None) -> Process:
+        """A process that works there; an interceptor sees each request."""
 
         def opener(url: str, _options: Any) -> S3Store:
             calls = S3Calls(S3Url.of(url).bucket, self.options)
             return S3Store(url, self.options, calls=intercept(calls, interceptor) if interceptor else calls)
 
+        return Process(self.base, opener)
+
+    def sink(self, interceptor: Any = None, **more: Any) -> FileSink:
+        """The sink; an interceptor sees each request."""
         fixed: dict[str, Any] = {
             "uid": "life",
             "format": "text",
             "bucketer": pf.HiveBucketer("bucket"),
             "clock": SteppingClock(),
             "rolling": self.rolling,
-            "open_store": opener,
+            "open_store": self.process(interceptor).open_store,
         }
         return pf.FileSink(self.base, **(fixed | more))
 

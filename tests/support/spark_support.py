@@ -171,8 +171,9 @@ class Once:
             raise RuntimeError("deliberate failure of a task")
 
     def _go_on_as_zombie(self, batch: pa.RecordBatch) -> None:
+        os.setsid()  # Spark ends its workers by their process group.
         close_sockets()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not Path(f"{self.flag}.go").exists():
             if time.monotonic() > deadline:
                 os._exit(1)

@@ -26,8 +26,15 @@ INTERNAL = {
     "recovery": {"filesystems", "snapshot"},
     "sink": {"filesystems", "snapshot", "bucketers", "writers", "recovery"},
     "sink/spark": {"filesystems", "snapshot", "bucketers", "writers", "recovery", "sink"},
+    "cli/inspection": {"filesystems", "snapshot", "recovery", "sink"},
+    "cli/changing": {"filesystems", "snapshot", "recovery", "sink", "cli/inspection"},
+    "cli/adopting": {"filesystems", "snapshot", "recovery", "cli/inspection", "cli/changing"},
+    "cli": {"filesystems", "snapshot", "recovery", "sink", "cli/inspection", "cli/changing", "cli/adopting"},
 }
 """Which folders each folder may import besides itself. ``sink`` may reach ``sink.spark`` only where it hands over."""
+
+INNER = tuple(layer for layer in INTERNAL if "/" in layer)
+"""Layers that are folders in another layer's."""
 
 EXTERNAL = {
     "filesystems": {"fsspec", "s3fs", "hdfs_native", "pydantic"},
@@ -37,6 +44,10 @@ EXTERNAL = {
     "recovery": {"fsspec", "pyarrow", "pydantic"},
     "sink": {"pyarrow", "pydantic"},
     "sink/spark": {"pyarrow", "pydantic", "pyspark"},
+    "cli/inspection": {"fsspec", "pyarrow", "pydantic"},
+    "cli/changing": {"pydantic"},
+    "cli/adopting": {"pydantic"},
+    "cli": {"pyarrow", "pydantic", "rich", "typer"},
 }
 """Packages beyond the standard library that each folder may import."""
 
@@ -48,6 +59,9 @@ HANDING_OVER = {"sink/file_sink.py": "partfile.sink.spark.stream"}
 
 OPTIONAL = {"pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest", "hypothesis", "aiobotocore"}
 """What importing partfile must not load: everything that install_requires does not name."""
+
+COMMAND_LINE = {"typer", "rich"}
+"""What only the command line needs, and importing partfile must not load either (docs/adr/0022)."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +80,14 @@ class Import:
 
 def folder_of(file: str) -> str:
     """The layer a source file belongs to."""
-    return "sink/spark" if file.startswith("sink/spark/") else file.split("/", 1)[0]
+    return next((layer for layer in INNER if file.startswith(f"{layer}/")), file.split("/", 1)[0])
 
 
 def layer_of(module: str) -> str:
     """The layer a module of ours belongs to."""
     parts = module.split(".")
-    return "sink/spark" if parts[1:3] == ["sink", "spark"] else (parts[1] if len(parts) > 1 else "")
+    inner = "/".join(parts[1:3])
+    return inner if inner in INNER else (parts[1] if len(parts) > 1 else "")
 
 
 def imports_in(source: str, file: str) -> list[Import]:
@@ -155,7 +170,7 @@ def test_the_leaves_import_nothing_of_ours() -> None:
 def test_the_scan_sees_every_module() -> None:
     """A scan that finds nothing would prove nothing: each layer has modules, and known imports are found."""
     scanned = {folder_of(found.file) for found in all_imports()}
-    assert scanned >= {"filesystems", "snapshot", "bucketers", "writers", "sink", "sink/spark"}
+    assert scanned >= {"filesystems", "snapshot", "bucketers", "writers", "sink", "sink/spark", "cli", "cli/inspection"}
     assert any(found.module == "pyspark" and found.file.startswith("sink/spark/") for found in all_imports())
     assert any(found.module == "partfile.sink.spark.stream" and found.in_function for found in all_imports())
 
@@ -179,6 +194,10 @@ def test_the_scan_sees_every_module() -> None:
         ("bucketers/hive.py", "from partfile.filesystems.port import PartStore"),
         ("snapshot/codec.py", "import partfile"),
         ("filesystems/local.py", "import pytest"),
+        ("sink/coordinator.py", "from partfile.cli.inspection.places import Place"),
+        ("cli/inspection/places.py", "from partfile.cli.output import Output"),
+        ("cli/inspection/places.py", "import rich"),
+        ("cli/verb.py", "from partfile.sink.spark.stream import SparkStream"),
     ],
 )
 def test_a_forbidden_import_is_caught(file: str, source: str) -> None:
@@ -196,7 +215,14 @@ def test_importing_partfile_loads_nothing_optional() -> None:
         print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before})))
     """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd="/")
-    assert sorted(OPTIONAL & set(json.loads(done.stdout))) == []
+    assert sorted((OPTIONAL | COMMAND_LINE) & set(json.loads(done.stdout))) == []
+
+
+def test_the_command_line_waits_for_no_reader_of_formats() -> None:
+    """What only ``cat`` and the readers need would double the time until a command begins."""
+    script = "import sys, partfile.cli.main; print({'pandas', 'pyarrow.dataset'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd="/")
+    assert done.stdout == "set()\n"
 
 
 def test_what_is_always_imported_is_always_installed() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("filesystems", "snapshot", "bucketers", "writers", "recovery", "sink")
+FOLDERS = ("filesystems", "snapshot", "bucketers", "writers", "recovery", "sink", "cli")
 ROOT_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 EXTRAS_ONLY = ("pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest")
 
@@ -144,6 +144,13 @@ def test_the_wheel_imports_in_a_clean_environment(wheel: Path, clean_python: Pat
     assert "imported" in run(clean_python, "-c", WALK, home, stdin=modules_in(wheel))
     find = f"import importlib.util as u; print([n for n in {EXTRAS_ONLY!r} if u.find_spec(n)])"
     assert run(clean_python, "-c", find).strip() == "[]"
+
+
+def test_the_wheel_brings_the_command(clean_python: Path) -> None:
+    """``partfile`` runs with what the package requires alone, and so does ``python -m partfile``."""
+    by_script = run(clean_python.with_name("partfile"), "--version")
+    assert by_script == run(clean_python, "-m", "partfile", "--version")
+    assert "verify" in run(clean_python.with_name("partfile"), "--help")
 
 
 def test_the_wheel_imports_from_a_zip(wheel: Path, clean_python: Path, tmp_path: Path) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
+import pyarrow as pa
 import pytest
+from command_line import told
+from life_cycle import in_child
 
+import partfile as pf
 from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.s3_options import S3Options
 from partfile.sink.admission import AdmissionRules
+from partfile.sink.clock import system_clock_ms
 from partfile.sink.settings import SinkSettings
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +68,36 @@ def test_the_spark_example_writes_one_file_a_day(tmp_path: Path) -> None:
     run(FIVE_FLIGHTS + ending, tmp_path)
     days = ["2013-01-01", "2013-01-02", "2013-01-03"]
     assert finished(tmp_path / "landing" / "events") == [f"{day}/part.json.gz" for day in days]
+
+
+def test_what_the_command_line_shows_is_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's status of a killed sink is, but for the chain's id, what the command prints of such a one."""
+    monkeypatch.chdir(tmp_path)
+    assert in_child(die_with_open_parts) == 0
+    shown = re.search(r"    \$ (partfile status .*)\n((?:    .*\n|\n)+)", (ROOT / "README.md").read_text())
+    assert shown is not None
+    words = shown[1].split()[1:]
+    assert without_chain(told(*words, code=1)).rstrip() == without_chain(dedent(shown[2])).rstrip()
+
+
+def die_with_open_parts() -> None:
+    """Two hours ago a sink was killed between two checkpoints."""
+    sink = pf.FileSink(
+        "landing/events",
+        uid="events",
+        bucketer=pf.HiveBucketer("day"),
+        clock=lambda: system_clock_ms() - 7_505_000,
+    )
+    out = sink.local().open()
+    for days in (["2013-01-01"], ["2013-01-01", "2013-01-02"]):
+        out.write(pa.table({"day": days, "amount": [1.5] * len(days)}))
+        out.checkpoint()
+    os._exit(0)
+
+
+def without_chain(text: str) -> str:
+    """A text without what makes part names unique."""
+    return re.sub(r"part-[0-9a-f]{8}-", "part-", text)
 
 
 @pytest.mark.parametrize("kit", ["OperatorHarness", "SinkHarness"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from partfile.filesystems import local_tree, power_loss
 from partfile.filesystems.contract_base import new_part
 from partfile.filesystems.faults import CrashAt, Recorder, SimulatedCrash, SkipAt, intercept
 from partfile.filesystems.local import LocalStore
@@ -202,6 +203,43 @@ def test_a_directory_that_somebody_else_made_again_is_synced_again(new_model: Ne
         promise(model, "after create_file", lambda tree: tree.get("a/second") == DATA)
 
 
+def test_a_directory_with_the_inode_of_its_predecessor_is_synced_again(
+    new_model: NewModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system gives the number of a directory that was deleted to the next one: it proves nothing of the name."""
+    base = tmp_path.stat().st_ino
+    monkeypatch.setattr(
+        local_tree, "identity", lambda status: (status.st_dev, status.st_ino if status.st_ino == base else 7)
+    )
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as store, LocalStore(str(tmp_path), calls=model) as other:
+        store.create_file("a/first", DATA)
+        other.delete_directory("a")
+        model.sync_directory(model.open_base(str(tmp_path)))
+        other.create(new_part("a")).close()
+        store.create_file("a/second", DATA)
+        promise(model, "after create_file", lambda tree: tree.get("a/second") == DATA)
+
+
+def test_the_model_takes_no_file_for_a_directory_of_the_same_inode(
+    new_model: NewModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may get the number of a directory that was deleted, and is a file all the same."""
+    base = tmp_path.stat().st_ino
+    monkeypatch.setattr(
+        power_loss, "identity", lambda status: (status.st_dev, status.st_ino if status.st_ino == base else 7)
+    )
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as store:
+        directory = model.open_base(str(tmp_path))
+        model.make_directory(directory, "a")
+        model.sync_directory(directory)
+        store.delete_directory("a")
+        model.close(model.create(directory, "file"))
+        model.sync_directory(directory)
+        promise(model, "after the sync", lambda tree: tree == {"file": b""})
+
+
 @pytest.mark.parametrize("verb", ["publish", "settle", "discard"])
 def test_a_name_whose_author_died_is_durable_when_it_is_found(verb: str, new_model: NewModel, tmp_path: Path) -> None:
     """A final name that was linked but not synced is durable before the staged name goes, whoever comes by."""
@@ -221,6 +259,20 @@ def test_a_name_whose_author_died_is_durable_when_it_is_found(verb: str, new_mod
     promise(model, "after the next", lambda tree: part_in(tree, handle) == DATA)
 
 
+def test_names_whose_author_died_are_durable_when_they_are_listed(new_model: NewModel, tmp_path: Path) -> None:
+    """A start builds on the links that it lists: none of them may be gone when what was built on it is there."""
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as store:
+        store.create_file("a/seed", DATA)
+    with pytest.raises(SimulatedCrash):
+        LocalStore(str(tmp_path), calls=intercept(model, CrashAt(1, "after", only={"link"}))).create_file(LINK, DATA)
+    model.die()
+    with LocalStore(str(tmp_path), calls=model) as store:
+        for depth in range(len(LINK.split("/"))):
+            store.list_names("/".join(LINK.split("/")[:depth]))
+    promise(model, "after the list", lambda tree: tree.get(LINK) == DATA)
+
+
 def test_the_model_itself_loses_what_is_not_synced(new_model: NewModel, tmp_path: Path) -> None:
     """Without an fsync neither bytes nor names are promised, and everything may survive all the same."""
     model = new_model()
@@ -228,11 +280,11 @@ def test_the_model_itself_loses_what_is_not_synced(new_model: NewModel, tmp_path
         stream = store.create(new_part("a"))
         stream.write(DATA)
         path = stream.handle.path_of(stream.handle.in_progress)
-        assert {tree.get(path) for tree in model.all_survivors()} == {None, b"", DATA}
+        assert {tree.get(path) for tree in model.all_survivors()} == {None, b"", DATA[:6], DATA}
         stream.persist()
         assert all(tree == {path: DATA} for tree in model.all_survivors())
         stream.write(TAIL)
-        assert {tree.get(path) for tree in model.all_survivors()} == {DATA, DATA + TAIL}
+        assert {tree.get(path) for tree in model.all_survivors()} == {DATA, (DATA + TAIL)[:24], DATA + TAIL}
         stream.close()
         model.truncate(descriptor := model.open_existing(model.open_base(str(tmp_path / "a")), path[2:], "modify"), 3)
         assert {tree.get(path) for tree in model.all_survivors()} == {DATA[:3], DATA, DATA + TAIL}

@@ -24,6 +24,7 @@ from partfile.filesystems.faults import (
     count_calls,
     intercept,
 )
+from partfile.filesystems.late_calls import LateAt
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.port import PartStream
 from partfile.filesystems.posix import CHANGING_CALLS, PosixCalls
@@ -117,6 +118,16 @@ def test_skip_at_reports_a_call_that_was_not_done() -> None:
     assert counter.add(1) == 1
     assert not counter.add(1)
     assert counter.add(1) == 2
+
+
+def test_late_at_does_a_call_after_it_has_failed() -> None:
+    """So many calls later, once; until then it has not been done."""
+    counter = intercept(Counter(), LateAt(1, TimeoutError("late"), gap=2))
+    with pytest.raises(TimeoutError):
+        counter.add(10)
+    assert counter.add(1) == 1
+    assert counter.add(1) == 12
+    assert counter.add(1) == 13
 
 
 @pytest.mark.parametrize(("when", "seen"), [("before", 1), ("after", 2)])

@@ -100,6 +100,7 @@ def test_what_a_client_says_of_a_failure_is_not_passed_on(memory: str) -> None:
         assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.fault("N10")
 def test_a_forked_child_makes_a_client_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection or an event loop of the parent is of no use to it."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("scheme", ["memory:", "dir::file:/", "renaming:", "copying:"])
 @pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.fault("S8")
 def test_a_publication_whose_reply_is_lost_is_recognised(
     scheme: str, applied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_staged_name_that_a_crash_has_left_of_a_finished_file_goes(tmp_path: P
 
 
 @pytest.mark.parametrize("scheme", ["memory:", "dir::file:/", "renaming:", "copying:"])
+@pytest.mark.fault("S6")
 def test_another_file_of_the_same_length_is_a_conflict(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

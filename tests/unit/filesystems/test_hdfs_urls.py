@@ -75,6 +75,7 @@ def test_other_schemes_of_hadoop_are_refused_with_what_to_write(url: str, word: 
         ("hdfs://nn/a", "hdfs://nn", ("a",)),
     ],
 )
+@pytest.mark.fault("T9")
 def test_places_are_compared_over_their_spellings(path: str, base: str, inside: tuple[str, ...] | None) -> None:
     """Case of the host and the default port make no difference; another file system does."""
     assert path_inside(path, base, {}) == inside

@@ -36,6 +36,7 @@ def failing(base: Path, interceptor: Interceptor) -> LocalStore:
     return LocalStore(str(base), calls=intercept(PosixCalls(), interceptor))
 
 
+@pytest.mark.fault("S1")
 def test_a_failed_fsync_poisons_the_stream(tmp_path: Path) -> None:
     """After one EIO the stream never calls fsync again, which would succeed although bytes are lost (fsyncgate)."""
     recorder = Recorder({"sync"})
@@ -54,6 +55,7 @@ def test_a_failed_fsync_poisons_the_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["sync_directory", "write", "rename"])
+@pytest.mark.fault("S1", "S2")
 def test_any_failure_of_a_stream_poisons_it(tmp_path: Path, call: str) -> None:
     """Whatever went wrong, the part is left to the coordinator, who cuts it to its last valid length."""
     with failing(tmp_path, FailAt(1, EIO, only={call})) as store:
@@ -74,6 +76,7 @@ def _write_and_commit(stream: PartStream) -> None:
     stream.close_for_commit()
 
 
+@pytest.mark.fault("S2")
 def test_a_failed_close_is_reported_once(tmp_path: Path) -> None:
     """A close that fails is an unknown outcome; the descriptor is gone, so the second close has nothing to do."""
     calls = intercept(PosixCalls(), FailAt(1, EIO, applied=True, only={"unlock"}))
@@ -84,6 +87,7 @@ def test_a_failed_close_is_reported_once(tmp_path: Path) -> None:
         stream.close()
 
 
+@pytest.mark.fault("K3")
 def test_short_writes_are_continued(tmp_path: Path) -> None:
     """The kernel may take fewer bytes than it was given; every byte arrives all the same, in order."""
 
@@ -100,6 +104,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
         assert finished_bytes(store, handle) == store.read_file("metadata", 99) == DATA
 
 
+@pytest.mark.fault("S11")
 def test_a_short_read_is_continued_and_a_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
     """Copies take every valid byte, however few a read returns."""
 
@@ -115,6 +120,7 @@ def test_a_short_read_is_continued_and_a_file_that_shrinks_is_noticed(tmp_path: 
 
 @pytest.mark.parametrize("error", [EIO, OSError(errno.ENOENT, "")])
 @pytest.mark.parametrize("call", ["rename", "link"])
+@pytest.mark.fault("S16")
 def test_a_rename_or_link_that_was_done_but_reported_as_failed(tmp_path: Path, call: str, error: OSError) -> None:
     """NFS repeats a request whose reply was lost: at the latest the next attempt finds that it was done."""
     with LocalStore(str(tmp_path)) as store:
@@ -125,6 +131,7 @@ def test_a_rename_or_link_that_was_done_but_reported_as_failed(tmp_path: Path, c
         assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
 
 
+@pytest.mark.fault("S8", "S16")
 def test_a_commit_whose_rename_reply_was_lost_succeeds(tmp_path: Path) -> None:
     """The names tell that the part is pending, whatever rename reported."""
     with failing(tmp_path, FailAt(1, EIO, applied=True, only={"rename"})) as store:
@@ -161,6 +168,7 @@ def test_after_the_link_every_failure_of_a_creation_is_unknown(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("cut", ["auto", "truncate"])
+@pytest.mark.fault("S9")
 def test_a_truncate_that_is_refused(tmp_path: Path, cut: Cut) -> None:
     """Auto falls back to rewriting; truncate on its own raises, and the part stays as it is."""
     for state in ("in-progress", "pending"):
@@ -177,6 +185,7 @@ def test_a_truncate_that_is_refused(tmp_path: Path, cut: Cut) -> None:
             assert finished_bytes(store, handle) == DATA
 
 
+@pytest.mark.fault("S9")
 def test_a_truncate_that_does_nothing_is_noticed(tmp_path: Path) -> None:
     """The length is checked after the cut; nothing is published with a tail."""
 
@@ -246,6 +255,7 @@ def test_every_failing_call_of_a_creation(tmp_path: Path) -> None:
         lambda store: store.hold_marker("x/y"),
     ],
 )
+@pytest.mark.fault("S4")
 def test_permission_denied_names_path_and_remedy(tmp_path: Path, verb: Callable[[LocalStore], object]) -> None:
     """EACCES on any way of creating arrives as NotApplied, with the path and a hint."""
     with failing(tmp_path, FailAt(1, PermissionError(errno.EACCES, ""), only={"create"})) as store:

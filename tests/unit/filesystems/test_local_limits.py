@@ -36,6 +36,7 @@ def small_disk(path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)
 
 
+@pytest.mark.fault("S3")
 def test_a_full_disk_is_determinate_and_can_be_recovered_from(tmp_path: Path) -> None:
     """ENOSPC: parts and metadata fail with a hint, nothing half is visible, and after freeing space it goes on."""
     with small_disk(tmp_path / "disk") as disk, LocalStore(str(disk)) as store:
@@ -56,6 +57,7 @@ def test_a_full_disk_is_determinate_and_can_be_recovered_from(tmp_path: Path) ->
         store.create_file("_partfile/chk-1/_metadata", bytes(4096))
 
 
+@pytest.mark.fault("S3")
 def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     """A publication that runs out of space while it copies does not fill the disk with each attempt."""
     with small_disk(tmp_path / "disk") as disk, LocalStore(str(disk)) as store:
@@ -68,6 +70,7 @@ def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         assert files_in(store) == {handle.path_of(handle.name): 600 << 10}
 
 
+@pytest.mark.fault("S4")
 def test_a_read_only_file_system_is_refused_at_once(tmp_path: Path) -> None:
     """EROFS shows when the store is opened for writing, while reading stays possible."""
     with small_disk(tmp_path / "disk") as disk:
@@ -97,6 +100,7 @@ def test_too_large_a_file_is_determinate(tmp_path: Path) -> None:
         assert "ulimit -f" in hint
 
 
+@pytest.mark.fault("S13")
 def test_too_many_open_files_leak_none(tmp_path: Path) -> None:
     """EMFILE fails the creation with a hint; after closing parts it goes on, and every part is still good."""
 

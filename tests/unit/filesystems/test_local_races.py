@@ -71,6 +71,7 @@ def _turns(tmp_path: Path) -> Iterator[Turn]:
 
 @pytest.mark.parametrize("cut", ["auto", "rewrite", "valid-length"])
 @pytest.mark.parametrize("state", ["in-progress", "pending"])
+@pytest.mark.fault("S5", "D10")
 def test_two_coordinators_publish_one_part(turns: Iterator[Turn], state: str, cut: Cut) -> None:
     """Both publish without an error, and the one finished file is whole."""
     for turn in turns:
@@ -90,6 +91,7 @@ def test_a_coordinator_settles_what_another_publishes(turns: Iterator[Turn]) -> 
         assert finished_bytes(turn.other, handle) == DATA
 
 
+@pytest.mark.fault("D3")
 def test_a_zombie_appends_while_a_coordinator_publishes(turns: Iterator[Turn]) -> None:
     """A task that resumes the part at any moment of its publication gets its own file or none."""
     for turn in turns:

@@ -123,6 +123,7 @@ def test_a_marker_that_is_replaced_while_it_is_taken_is_taken_again(tmp_path: Pa
             assert other.marker_is_held("marker")
 
 
+@pytest.mark.fault("S10")
 def test_a_part_that_shrinks_while_it_is_copied_is_missing(tmp_path: Path) -> None:
     """A copy that ends before the valid length is not published, and not left behind."""
     with LocalStore(str(tmp_path)) as other:

@@ -79,6 +79,7 @@ def test_urls_that_name_no_place_are_refused(url: str) -> None:
             look(url)
 
 
+@pytest.mark.fault("T9")
 def test_places_are_compared_by_bucket_and_prefix() -> None:
     """Whichever way they are written; a local path is never the same place."""
     assert is_same_place("s3://bucket/a/", "s3a://bucket/a", {})
@@ -237,6 +238,7 @@ def test_a_failure_has_one_line() -> None:
     assert isinstance(failure_of(ValueError()), S3Failure)
 
 
+@pytest.mark.fault("N8")
 def test_upload_parts_grow_so_that_their_numbers_suffice() -> None:
     """Ten thousand of them hold more than the 5 TiB that S3 has long allowed; none is under 5 MiB."""
     assert piece_bytes(1, 0) == 5 * MIB

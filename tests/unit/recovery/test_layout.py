@@ -15,6 +15,7 @@ from partfile.sink.naming import PartNaming, PartNumber
 HANDLE = PartNaming().handle("day=1", PartNumber("0" * 8, 0, 0), suffix=".json", token="0" * 32)
 
 
+@pytest.mark.fault("H3")
 def test_only_finished_files_are_seen() -> None:
     """Whatever has a segment that begins with ``_`` or ``.`` is hidden: staged files, sidecars, state."""
     final = HANDLE.path_of(HANDLE.name)
@@ -60,6 +61,7 @@ def test_a_length_comes_back(length: int) -> None:
         "\u0661".encode(),
     ],
 )
+@pytest.mark.fault("M6")
 def test_a_damaged_sidecar_is_an_error_that_names_it(content: bytes) -> None:
     """Nothing but plain decimal digits is a length."""
     with pytest.raises(SnapshotCorrupt, match=r"'day=1/_x\.valid-length'") as caught:
@@ -67,6 +69,7 @@ def test_a_damaged_sidecar_is_an_error_that_names_it(content: bytes) -> None:
     assert caught.value.path == "day=1/_x.valid-length"
 
 
+@pytest.mark.fault("S10")
 def test_a_file_shorter_than_its_valid_length_is_missing_data() -> None:
     """Equal is whole, longer is cut, shorter is an error that names both lengths."""
     file = ListedFile("b/part-1", 10, "b/_part-1.valid-length")

@@ -37,6 +37,7 @@ def test_the_last_batch_again_is_a_replay(kept: str | None, came: str | None) ->
     assert admit("u", stands(at(4, digest=kept)), at(4, digest=came), STRICT) is Admission.REPLAY
 
 
+@pytest.mark.fault("D6")
 def test_the_same_batch_with_other_offsets_is_refused() -> None:
     """A completed batch id whose offsets changed is neither skipped nor written."""
     with pytest.raises(CheckpointMismatch, match=r"batch 4 .* other offsets"):
@@ -44,12 +45,14 @@ def test_the_same_batch_with_other_offsets_is_refused() -> None:
 
 
 @pytest.mark.parametrize("came", [0, 3])
+@pytest.mark.fault("D7")
 def test_a_batch_that_went_backwards_is_refused(came: int) -> None:
     """A batch id below the completed one is refused, naming both."""
     with pytest.raises(CheckpointMismatch, match=rf"batch {came}.*up to batch 4"):
         admit("u", stands(at(4)), at(came), STRICT)
 
 
+@pytest.mark.fault("D8")
 def test_a_gap_is_refused_unless_accepted() -> None:
     """Skipped batches are refused, on a known query and on a fresh uid, unless the user accepts a gap."""
     accepting = AdmissionRules(on_gap="accept")

@@ -162,6 +162,7 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", path], check=True)
 
 
+@pytest.mark.fault("S3")
 def test_a_full_disk_loses_nothing_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
     """A real file system runs full in the middle of a stream: the error says so, and the stream resumes after it."""
     with small_disk(tmp_path / "disk", "192k") as base:
@@ -219,6 +220,7 @@ def test_a_damaged_checkpoint_is_refused_and_works_again_once_repaired(tmp_path:
 
 
 @pytest.mark.parametrize("deed", ["delete", "shorten"])
+@pytest.mark.fault("S7")
 def test_a_part_that_a_checkpoint_vouches_for_is_gone(tmp_path: Path, deed: str) -> None:
     """Acknowledged rows that vanished are an error that names the part, never a silent skip; put back, all is well."""
     sink = make_sink(tmp_path, rolling=pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6))

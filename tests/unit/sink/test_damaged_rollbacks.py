@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from damaged_chains import BACK, chk, damage, expected, newest_id, seed
 from life_cycle import (
     assert_only_grew,
     batch,
@@ -21,7 +22,6 @@ from life_cycle import (
 
 import partfile as pf
 from partfile.filesystems.errors import (
-    CheckpointMismatch,
     NotApplied,
     RecoveryRefused,
     SnapshotCorrupt,
@@ -29,49 +29,12 @@ from partfile.filesystems.errors import (
 )
 from partfile.filesystems.faults import FailAt, intercept
 from partfile.filesystems.local import LocalStore
-from partfile.sink.runtime import Runtime
-from partfile.sink.states import QueryPosition
 from partfile.snapshot.codec import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), b"checkpoint 99 "
-BACK: dict[str, Any] = {"accept_newer": True, "retained_checkpoints": 9}
-
-
-def chk(base: Path, checkpoint_id: int) -> Path:
-    return base / "_partfile" / "life" / f"chk-{checkpoint_id}"
-
-
-def newest_id(base: Path) -> int:
-    return max(int(path.parent.name[4:]) for path in chk(base, 0).parent.glob("chk-*/_metadata"))
-
-
-def damage(base: Path, checkpoint_id: int) -> bytes:
-    """Cut a link; returns what is left."""
-    path = chk(base, checkpoint_id) / "_metadata"
-    path.write_bytes(path.read_bytes()[:-9])
-    return path.read_bytes()
-
-
-def seed(base: Path, *, is_published: bool = False) -> Path:
-    """Rows 0 to 3 in open parts at ``chk-2``, which is returned; then rows 4 to 6, perhaps published; damaged."""
-    out = long_sink(base, retained_checkpoints=9).local().open()
-    out.write(batch(0, 4), position=4)
-    out.checkpoint()
-    out.write(batch(4, 3), position=7)
-    out.checkpoint()
-    if is_published:
-        out.finish()
-    out.close()
-    damage(base, newest_id(base))
-    return chk(base, 2)
-
-
-def expected(rows: int, doubled: Iterable[int] = ()) -> dict[str, int]:
-    return {f"row-{number:04d}": 2 if number in doubled else 1 for number in range(rows)}
 
 
 @pytest.mark.item("DL-10")
@@ -248,15 +211,6 @@ def test_a_part_that_the_point_still_owes_is_published(tmp_path: Path) -> None:
     assert rows_of(finished_files(out)) == expected(9)
 
 
-def ended(base: Path) -> None:
-    """Rows 0 to 3 in open parts at ``chk-2``; then a clean end."""
-    out = long_sink(base, retained_checkpoints=9).local().open()
-    out.write(batch(0, 4), position=4)
-    out.checkpoint()
-    out.finish()
-    out.close()
-
-
 def owing(base: Path) -> Path:
     """A checkpoint of rows 0 to 3 whose parts could not be published, which is returned; the next one is damaged."""
 
@@ -272,95 +226,3 @@ def owing(base: Path) -> Path:
     writer.close()
     damage(base, newest_id(base))
     return chosen
-
-
-@pytest.mark.item("DL-10")
-def test_a_stream_of_another_kind_is_refused_over_damage_too(tmp_path: Path) -> None:
-    """The position of a Spark query means nothing to plain Python, whichever checkpoint it is in."""
-    out = tmp_path / "out"
-    writer = long_sink(out, retained_checkpoints=9).local().open()
-    coordinator = writer._runtime.coordinator
-    query = coordinator.state.position.model_copy(update={"query": QueryPosition(query_id="q", batch_id=4)})
-    coordinator.complete(coordinator.trigger(1), (), query)
-    chosen = chk(out, newest_id(out))
-    coordinator.complete(coordinator.trigger(2), (), query)
-    writer.close()
-    damage(out, newest_id(out))
-    held = everything(out)
-    with pytest.raises(CheckpointMismatch, match="query q"):
-        long_sink(out, restore_from=chosen, **BACK).local().open()
-    assert everything(out) == held
-
-
-@pytest.mark.item("DL-10")
-@pytest.mark.parametrize("options", [{"succeeding": 1}, {"goes_back": False}])
-def test_a_clean_end_never_goes_back(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Who ends what a driver has left begins with the newest checkpoint, or not at all."""
-    out = tmp_path / "out"
-    chosen = seed(out)
-    held = everything(out)
-    runtime = Runtime(long_sink(out, restore_from=chosen, **BACK).settings, "life")
-    with pytest.raises(SnapshotCorrupt, match="damaged"):
-        runtime.coordinator.start(lambda _stands: None, 1, **options)
-    runtime.close()
-    assert everything(out) == held
-
-
-@pytest.mark.item("DL-10")
-def test_a_link_nobody_can_read_may_have_added_rows(tmp_path: Path) -> None:
-    """A rollback to a point with a damaged link after it, and a good one after that, is not taken for the newest."""
-    out = tmp_path / "out"
-    sink = long_sink(out, retained_checkpoints=9).local().open()
-    for position in (4, 8, 8):
-        sink.write(batch(position - 4, 4), position=position)
-        sink.checkpoint()
-    sink.close()
-    damage(out, 3)
-    with pytest.raises(RecoveryRefused, match="has gone on"):
-        long_sink(out, restore_from=chk(out, 2)).local().open()
-
-
-@pytest.mark.item("DL-10", "SP-14")
-def test_a_file_that_is_put_back_later_is_refused_for_what_it_is(tmp_path: Path) -> None:
-    """It counted, but the chain has gone on from before it."""
-    out = tmp_path / "out"
-    ended(out)
-    file = chk(out, newest_id(out)) / "_metadata"
-    whole = file.read_bytes()
-    damage(out, newest_id(out))
-    assert continue_to(long_sink(out, restore_from=chk(out, 2), accept_missing=True, **BACK), 9) == 4
-    file.write_bytes(whole)
-    with pytest.raises(RecoveryRefused, match="could not be read when the chain went on"):
-        long_sink(out, restore_from=file, **BACK).local().open()
-
-
-@pytest.mark.item("DL-10")
-@pytest.mark.parametrize("is_rival_there", [False, True])
-def test_going_back_over_a_newest_link_that_was_deleted(tmp_path: Path, *, is_rival_there: bool) -> None:
-    """Refused without the options; with them the fence goes above the name that was used."""
-    out = tmp_path / "out"
-    ended(out)
-    lost = newest_id(out)
-    (chk(out, lost) / "_metadata").unlink()
-    assert (chk(out, lost) / "_published").exists()
-    with pytest.raises(SnapshotCorrupt, match=f"checkpoint {lost} .* is gone.*restore_from"):
-        long_sink(out).local().open()
-    older = chk(out, newest_id(out))
-    back = long_sink(out, restore_from=older, accept_missing=True, **BACK)
-    if is_rival_there:
-        long_sink(out, restore_from=older, accept_missing=True, **BACK).local().open().close()
-    assert continue_to(back, 6) == 4
-    assert newest_id(out) > lost
-    assert rows_of(finished_files(out)) == expected(6)
-
-
-@pytest.mark.parametrize("thing", ["directory", "link"])
-def test_something_else_in_the_place_of_a_link_is_told(tmp_path: Path, thing: str) -> None:
-    """Not taken for a free name, which would never be decided."""
-    out = tmp_path / "out"
-    seed(out)
-    file = chk(out, newest_id(out)) / "_metadata"
-    file.unlink()
-    file.mkdir() if thing == "directory" else file.symlink_to(chk(out, 2) / "_metadata")
-    with pytest.raises(NotApplied, match=f"{file.parent.name}/_metadata"):
-        long_sink(out).local().open()

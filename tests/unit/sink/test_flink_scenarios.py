@@ -126,6 +126,7 @@ def test_t_a13_idle_buckets_are_closed_and_busy_ones_stay_open(tmp_path: Path) -
     assert sorted(name.split("/")[0] for name in job.finished()) == ["2", "3"]
 
 
+@pytest.mark.fault("S6")
 def test_t_a15_to_t_a20_a_foreign_file_under_a_final_name_is_never_replaced(tmp_path: Path) -> None:
     """Names come from the committed counter, not from probing; if a stranger took one, we stop and replace nothing."""
     job = Harness(tmp_path, max_part_bytes=1)
@@ -164,6 +165,7 @@ def test_t_b03_a_restored_part_is_cut_and_published_never_appended_to(tmp_path: 
     assert job.finished() == {"test1/part-0-0.txt": "test1@1\n", "test1/part-0-1.txt": "test1@4\ntest1@5\n"}
 
 
+@pytest.mark.fault("D15")
 def test_t_b04_a_skipped_checkpoint_publishes_with_the_next_one(tmp_path: Path) -> None:
     """Checkpoint 1 completes, 2 is aborted, 3 completes: parts appear in order, those of 2 with 3."""
     job = Harness(tmp_path, max_part_bytes=10, idle_ms=100)

@@ -85,6 +85,7 @@ def test_a_second_process_fences_the_first(tmp_path: Path) -> None:
     assert_exactly_once(tmp_path, 4)
 
 
+@pytest.mark.fault("D11")
 def test_independent_writers_share_a_uid_by_their_index(tmp_path: Path) -> None:
     """Each subtask index has checkpoints of its own, so several processes write side by side."""
     sinks = [make_sink(tmp_path).local(subtask_index=index).open() for index in range(3)]
@@ -111,6 +112,7 @@ def test_progress_is_told_for_each_checkpoint(tmp_path: Path) -> None:
     assert seen[0].bytes == 27
 
 
+@pytest.mark.fault("S13")
 def test_open_parts_are_capped(tmp_path: Path) -> None:
     """Beyond the cap the least recently used part is rolled, so open files are bounded whatever the data."""
     job = Harness(tmp_path, max_open_parts=2)
@@ -192,6 +194,7 @@ def test_carried_state_is_written_again_into_its_own_checkpoint(tmp_path: Path) 
     assert len(job.finished()) == 100
 
 
+@pytest.mark.fault("H3")
 def test_nothing_is_deleted_that_a_crash_left(tmp_path: Path) -> None:
     """Writers and restores delete only names of parts just published: orphans stay for the cleaner (S6)."""
     out = make_sink(tmp_path).local().open()

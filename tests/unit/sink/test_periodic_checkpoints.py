@@ -161,6 +161,7 @@ def test_an_offset_that_is_moved_on_in_place_is_not_the_position(tmp_path: Path)
 
 
 @pytest.mark.item("CC-08")
+@pytest.mark.fault("T1")
 def test_a_clock_that_is_set_back_puts_nothing_off_for_long(tmp_path: Path) -> None:
     """An hour back: the next checkpoint comes one interval later, by the new time, and so do those after it."""
     clock, told = Clock(), Progress()

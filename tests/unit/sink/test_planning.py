@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from partfile.filesystems.port import PartHandle
 from partfile.sink import planning
 from partfile.sink.planning import SinkSnapshot
@@ -92,6 +94,7 @@ def test_parts_whose_subtask_did_not_run_are_carried() -> None:
     assert after.position.parallelism == 1
 
 
+@pytest.mark.fault("D8")
 def test_an_empty_batch_keeps_the_assignment() -> None:
     """A batch without partitions changes nothing about who has which part."""
     before = state({0: (part("a"),), 1: (part("b"),)})

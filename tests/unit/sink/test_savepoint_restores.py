@@ -59,6 +59,7 @@ def test_the_option_may_stay_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.item("SP-14", "SP-26")
+@pytest.mark.fault("M8")
 def test_a_base_that_has_moved_on_is_refused_with_its_later_parts(tmp_path: Path) -> None:
     """M8: the error names each part that came later; nothing is changed; leaving the option out goes on."""
     where = stopped_with_savepoint(tmp_path)

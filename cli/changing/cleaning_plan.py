@@ -1,0 +1,251 @@
+"""Which files nobody needs any more: decided from the checkpoints, names and ages alone (S6). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING
+
+from partfile.cli.changing.cleaning_items import CleanedChain, CleaningItem, CleaningPlan, DoubtfulCheckpoint
+from partfile.sink.naming import number_in
+from partfile.snapshot import layout
+from partfile.snapshot.subsumption import Link, subsumable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from partfile.cli.changing.cleaning_items import CleaningOptions, ItemKind, Side
+    from partfile.cli.inspection.classification import ClassifiedFile
+    from partfile.filesystems.cleaning_port import Leftover
+    from partfile.filesystems.port import StoredFile
+    from partfile.snapshot.model import CheckpointMetadata, LinkRef
+
+_MARKS = {layout.PUBLISHED, layout.RELEASED}
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """One directory of a checkpoint."""
+
+    checkpoint_id: int
+    link: CheckpointMetadata | None
+    """None if it has none that can be read."""
+    files: tuple[StoredFile, ...]
+    """By paths relative to the directory of all checkpoints."""
+
+    @property
+    def has_link(self) -> bool:
+        """Whether it has one, be it damaged."""
+        return self.link is not None or any(_name(file) == layout.METADATA for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """One job."""
+
+    name: str
+    ref: LinkRef
+    """Its newest link with state, before this command took it over."""
+    moved_at_ms: int
+    """When that was created, by the store's clock."""
+    chains: frozenset[str]
+    """The ids that stand in the names of its parts."""
+    checkpoints: tuple[CheckpointFacts, ...]
+    """By their ids, ascending, up to that link."""
+    strays: frozenset[int] = frozenset()
+    """Ids of links that never counted: the link after each names another one in its place."""
+    repeats: frozenset[int] = frozenset()
+    """Ids of fences that hold what the link before each does: a start or a command made them, and no row came."""
+    loose: tuple[StoredFile, ...] = ()
+    """Files beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningFacts:
+    """Everything that is looked at."""
+
+    options: CleaningOptions
+    now_ms: int
+    """By the store's clock, in milliseconds since the epoch."""
+    jobs: tuple[JobFacts, ...]
+    owns_base: bool
+    """Whether these are all jobs that anybody here knows of, so that what carries no name is probably theirs too."""
+    moves: Mapping[Side, bool]
+    """Whether each store can move files."""
+
+
+def cutoff_ms(options: CleaningOptions, now_ms: int) -> int:
+    """What was changed then or later is too young.
+
+    An orphan may be younger than the newest checkpoint all the same: the cleaner's own link comes after it, and no
+    generation before that one can have it named any more.
+    """
+    return now_ms - round(options.older_than_s * 1000)
+
+
+def _cutoff_of_state_ms(job: JobFacts, facts: CleaningFacts) -> int:
+    """What carries no name of a part was changed before the newest checkpoint as well, or it is left."""
+    return min(cutoff_ms(facts.options, facts.now_ms), job.moved_at_ms)
+
+
+def plan_cleaning(facts: CleaningFacts, files: Iterable[ClassifiedFile], leftovers: Iterable[Leftover]) -> CleaningPlan:
+    """Decide.
+
+    Args:
+        facts: What is known of the jobs.
+        files: Every file below the base with what it is.
+        leftovers: What no listing shows and no retained checkpoint names.
+    """
+    # A listing has no order, and a plan has one digest. State goes in the order that its deletion needs.
+    before_ms, young = cutoff_ms(facts.options, facts.now_ms), 0
+    items = list[CleaningItem]()
+    for item in chain(_orphans(facts, files), _leftovers(facts, leftovers)):
+        if item.modified_at_ms < before_ms:
+            items.append(item)
+        else:
+            young += 1
+    items.sort(key=_order)
+    items += [item for job in facts.jobs for item in _state(facts, job)]
+    owners = {item.job for item in items if item.action != "leave"}
+    return CleaningPlan(
+        options=facts.options,
+        chains=tuple(
+            CleanedChain(job=job.name, checkpoint_id=job.ref.checkpoint_id, nonce=job.ref.nonce)
+            for job in facts.jobs
+            # What carries no name may be anybody's.
+            if job.name in owners or None in owners
+        ),
+        items=tuple(items),
+        young=young,
+        doubtful=tuple(one for job in facts.jobs for one in _doubtful(facts, job)),
+    )
+
+
+def _order(item: CleaningItem) -> tuple[str, str, str]:
+    return item.kind, item.path, item.upload or ""
+
+
+def _orphans(facts: CleaningFacts, files: Iterable[ClassifiedFile]) -> Iterator[CleaningItem]:
+    jobs = {job.name: job for job in facts.jobs}
+    # A sink that keeps its checkpoints elsewhere may write below this base too; it names such a file within seconds.
+    oldest = min((facts.now_ms - _DAY_MS, *(_cutoff_of_state_ms(job, facts) for job in facts.jobs)))
+    for one in files:
+        owner = jobs.get(one.what.job.name) if one.what.job is not None else None
+        if one.what.kind == "orphan" and owner is not None:
+            yield _item(facts, "orphan", "base", one.file, owner)
+        elif one.what.kind == "temporary" and facts.owns_base and one.file.modified_at_ms < oldest:
+            yield _item(facts, "temporary", "base", one.file, None)
+
+
+def _leftovers(facts: CleaningFacts, leftovers: Iterable[Leftover]) -> Iterator[CleaningItem]:
+    chains = {one: job for job in facts.jobs for one in job.chains}
+    for one in leftovers:
+        number = number_in(one.name, chains) if one.name else None
+        if number is None:
+            continue
+        yield CleaningItem(
+            kind=one.kind,
+            side="base",
+            path=one.path,
+            job=chains[number.chain].name,
+            size=one.size,
+            modified_at_ms=one.modified_at_ms,
+            upload=one.upload,
+            action="delete" if facts.options.delete else "leave",
+        )
+
+
+def _state(facts: CleaningFacts, job: JobFacts) -> Iterator[CleaningItem]:
+    """What of a job's checkpoints nobody needs; of each the link before its files, the oldest first."""
+    before_ms = _cutoff_of_state_ms(job, facts)
+    gone = _doomed(facts, job)
+    for file in job.loose:
+        if file.modified_at_ms < before_ms and layout.is_temporary(_name(file)):
+            yield _item(facts, "temporary", "checkpoints", file, job)
+    for one in job.checkpoints:
+        kind = gone.get(one.checkpoint_id)
+        for file in sorted(one.files, key=lambda file: (_name(file) != layout.METADATA, file.path)):
+            if kind is not None and _is_ours(file):
+                yield _item(facts, kind, "checkpoints", file, job)
+            elif kind is None and file.modified_at_ms < before_ms and _is_unnamed(one, file):
+                yield _item(facts, "state file", "checkpoints", file, job)
+
+
+def _doomed(facts: CleaningFacts, job: JobFacts) -> dict[int, ItemKind]:
+    """The links that go, by their ids, with why. Each goes whole or not at all, and those that counted oldest first."""
+    before_ms = _cutoff_of_state_ms(job, facts)
+    young = {
+        one.checkpoint_id
+        for one in job.checkpoints
+        if any(file.modified_at_ms >= before_ms for file in one.files if _is_ours(file))
+    }
+    gone: dict[int, ItemKind] = dict.fromkeys(job.strays - young, "stray checkpoint")
+    if facts.options.retain is not None:
+        links = [
+            Link(one.checkpoint_id, _is_retainable(job, one))
+            for one in job.checkpoints
+            if one.has_link and one.checkpoint_id not in job.strays
+        ]
+        beyond = subsumable(links, facts.options.retain)
+        gone |= dict.fromkeys(takewhile(lambda number: number not in young, beyond), "old checkpoint")
+    return gone
+
+
+def _is_retainable(job: JobFacts, one: CheckpointFacts) -> bool:
+    """Whether a link is a point of its own to go back to.
+
+    A damaged one that the chain has passed by is none. If a fence were, each run of this command would drop a point.
+    """
+    return one.link is not None and one.link.holds_state and one.checkpoint_id not in job.repeats
+
+
+def _doubtful(facts: CleaningFacts, job: JobFacts) -> Iterator[DoubtfulCheckpoint]:
+    """The links below a hole, which stay: one that counted is not told there from one that never did."""
+    gone, expected, is_whole = _doomed(facts, job), job.ref.checkpoint_id, True
+    for one in sorted(job.checkpoints, key=lambda one: one.checkpoint_id, reverse=True):
+        if not one.has_link or one.checkpoint_id in job.strays:
+            continue
+        is_whole &= one.checkpoint_id == expected
+        expected = one.checkpoint_id - 1
+        if not is_whole and one.checkpoint_id not in gone:
+            yield DoubtfulCheckpoint(job=job.name, checkpoint_id=one.checkpoint_id)
+
+
+def _name(file: StoredFile) -> str:
+    return file.path.rpartition("/")[2]
+
+
+def _holds_state(name: str) -> bool:
+    return layout.is_state_file(name) or layout.is_temporary(name)
+
+
+def _is_ours(file: StoredFile) -> bool:
+    """Whether a file of a checkpoint's directory has a name that partfile gives there; others are somebody else's."""
+    name = _name(file)
+    return name == layout.METADATA or name in _MARKS or _holds_state(name)
+
+
+def _is_unnamed(one: CheckpointFacts, file: StoredFile) -> bool:
+    """Whether a file of a directory of ours is named by no link, and by its own name is nothing but that."""
+    name = _name(file)
+    if one.link is None and one.has_link:
+        # What a damaged one names, nobody knows; it goes with it.
+        return False
+    if one.link is None:
+        # Its link went first, when it was deleted, or was never created.
+        return name in _MARKS or _holds_state(name)
+    named = {handle.path.rpartition("/")[2] for handle in one.link.handles() if handle.kind == "file"}
+    return name not in named and _holds_state(name)
+
+
+def _item(facts: CleaningFacts, kind: ItemKind, side: Side, file: StoredFile, job: JobFacts | None) -> CleaningItem:
+    return CleaningItem(
+        kind=kind,
+        side=side,
+        path=file.path,
+        job=job.name if job else None,
+        size=file.size,
+        modified_at_ms=file.modified_at_ms,
+        action="delete" if facts.options.delete else "quarantine" if facts.moves[side] else "leave",
+    )

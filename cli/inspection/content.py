@@ -1,0 +1,79 @@
+"""The bytes of one part that count, wherever it is in its life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from partfile.cli.inspection.classification import classify
+from partfile.filesystems.errors import NotFound, RecoveryRefused
+from partfile.filesystems.opening import path_inside
+from partfile.filesystems.relative_paths import check_relative_path
+from partfile.recovery.opening import open_for_reading
+from partfile.recovery.readable_files import ReadableFile, open_readable
+from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
+
+if TYPE_CHECKING:
+    from partfile.cli.inspection.bases import SeenBase
+    from partfile.cli.inspection.knowledge import KnownPart
+    from partfile.cli.inspection.places import Place
+
+
+def path_below(place: Place, part: str) -> str:
+    """The path of a part below the base, as it was named: relative to the base, or in full.
+
+    Raises:
+        ConfigError: It is elsewhere.
+    """
+    is_full = part.startswith("/") or "://" in part
+    inside = path_inside(part, place.base, place.storage_options) if is_full else None
+    return check_relative_path("/".join(inside) if inside is not None else part)
+
+
+def open_valid(place: Place, seen: SeenBase, path: str) -> tuple[Any, str]:
+    """Open the valid bytes of a part, under whichever name it has now.
+
+    Args:
+        place: Where its base is.
+        seen: What the checkpoints say.
+        path: Any name of it, relative to the base: final, in-progress or pending.
+
+    Returns:
+        The open file, and the final path of the part, which tells its format and compression.
+
+    Raises:
+        NotFound: There is no such file.
+        RecoveryRefused: No checkpoint vouches for a byte of it, or its bytes are in no file yet, as on S3.
+        PartMissing: It is under none of its names, or shorter than its valid length.
+        SnapshotCorrupt: Its sidecar is damaged.
+        StoreError: It cannot be read, for instance because somebody holds it open on HDFS.
+    """
+    behind, base = open_for_reading(place.base, place.storage_options)
+    known = seen.known.staged.get(path) or seen.known.parts.get(path)
+    if known is not None and (known.is_current or path != known.path):
+        return _open_known(behind, base, known), known.path
+    if classify(path, seen.known).kind in {"orphan", "temporary"}:
+        raise RecoveryRefused(
+            f"no retained checkpoint vouches for a byte of {path!r}",
+            hint="It is an orphan: a task died before its bytes counted, and wrote them again elsewhere.",
+            path=path,
+        )
+    file_system = ValidLengthFileSystem(behind, base, sidecars=seen.known.sidecars[0])
+    try:
+        return file_system.open(f"{base}/{path}", "rb"), path
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise NotFound(
+            f"{path!r} is no finished file below the base, and no part that a retained checkpoint names",
+            hint="partfile list shows what there is.",
+            path=path,
+        ) from error
+
+
+def _open_known(behind: Any, base: str, part: KnownPart) -> Any:
+    names = (*part.staged_paths, part.path)
+    if not part.is_file and not behind.exists(f"{base}/{part.path}"):
+        raise RecoveryRefused(
+            f"the bytes of {part.path!r} are in no file before it is published",
+            hint="On S3 they are in an upload, which nobody can read. The next start of the sink publishes it.",
+            path=part.path,
+        )
+    return open_readable(behind, base, ReadableFile(part.path, part.handle.valid_length, names))

@@ -1,0 +1,231 @@
+"""What the retained checkpoints of a base know of its files: whose chain, which part, under which names. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from partfile.cli.inspection.strays import doubtful_ids
+from partfile.filesystems.staged_names import is_staged_file, staged_names
+from partfile.filesystems.tokens import TOKEN_HEX_DIGITS
+from partfile.recovery.layout import DEFAULT_SIDECARS, SidecarNaming
+from partfile.sink.naming import HIDING_PREFIXES, PartNaming, numbers_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from partfile.cli.inspection.chains import SeenChain
+    from partfile.cli.inspection.places import Job
+    from partfile.filesystems.port import PartHandle
+    from partfile.sink.naming import PartNumber
+    from partfile.sink.planning import SinkSnapshot
+
+_TOKEN = rf"\.[0-9a-f]{{{TOKEN_HEX_DIGITS}}}"
+_REST = re.compile(rf"{_TOKEN}(.*)", re.DOTALL)
+_TOKENS = re.compile(_TOKEN)
+
+KnownState = Literal["in-progress", "pending", "abandoned"]
+"""in-progress: open. pending: to be published as it is. abandoned: to be cut and published."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPart:
+    """A part that a retained checkpoint names."""
+
+    job: Job
+    handle: PartHandle
+    state: KnownState
+    """As the newest checkpoint has it that names the part."""
+    checkpoint_id: int
+    """That checkpoint."""
+    since: int | None
+    """The first checkpoint that holds it as pending; None while it is open."""
+    is_current: bool
+    """Whether the state in force names it and its publication is not known to be done: it has to be there."""
+    subtask: int | None
+    """Who has it in the next batch; None of a pending part."""
+    rows: int
+    created_at_ms: int | None
+    """By the coordinator's clock; None of a pending part."""
+    last_write_ms: int | None
+    is_doubtful: bool = False
+    """Whether only checkpoints name it that have probably never counted: it may have become another file."""
+
+    @property
+    def path(self) -> str:
+        """Its final path."""
+        return self.handle.path_of(self.handle.name)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file before it is finished."""
+        return is_staged_file(self.handle)
+
+    @property
+    def number(self) -> PartNumber | None:
+        """What its name says; None if it was named by another version."""
+        return next(iter(numbers_in(self.handle.name)), None)
+
+    @property
+    def staged_paths(self) -> tuple[str, ...]:
+        """The paths it can have before it is finished, in the order of its life."""
+        return tuple(map(self.handle.path_of, staged_names(self.handle)))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownChain:
+    """A chain id that stands in part names."""
+
+    job: Job
+    max_count: int
+    """The highest part counter of its retained checkpoints; -1 before the first part."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedNaming:
+    """What stands around the final name and the token in a staged name."""
+
+    prefix: str
+    suffix: str
+
+    def final_of(self, name: str) -> str | None:
+        """The final name of the part whose staged name this is; None if it is no such name, or that would be hidden."""
+        found = re.fullmatch(rf"{re.escape(self.prefix)}([^_.].*){_TOKEN}{re.escape(self.suffix)}", name)
+        return found[1] if found else None
+
+
+_DEFAULTS = PartNaming()
+DEFAULT_STAGED = (
+    StagedNaming(_DEFAULTS.in_progress_prefix, _DEFAULTS.in_progress_suffix),
+    StagedNaming(_DEFAULTS.pending_prefix, _DEFAULTS.pending_suffix),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """Everything that tells one file below a base from another."""
+
+    chains: Mapping[str, KnownChain] = field(default_factory=dict)
+    """By the id in part names."""
+    parts: Mapping[str, KnownPart] = field(default_factory=dict)
+    """By final path."""
+    staged: Mapping[str, KnownPart] = field(default_factory=dict)
+    """By every path that a part can have before it is finished."""
+    tokens: frozenset[str] = frozenset()
+    """In those paths. Each was drawn for one part, so that a file with one of them under another path is a copy."""
+    sidecars: tuple[SidecarNaming, ...] = (DEFAULT_SIDECARS,)
+    """How the sinks name sidecars; the default ones come last."""
+    stagings: tuple[StagedNaming, ...] = DEFAULT_STAGED
+    """How the sinks name what is staged; the default ones come last. Other affixes are those of a foreign file."""
+    state_directory: str | None = None
+    """Where checkpoints lie below the base, if they do so elsewhere than in ``_partfile``."""
+    is_complete: bool = True
+    """Whether every retained checkpoint could be read. If not, what looks like an orphan may be none."""
+
+    @property
+    def current(self) -> list[KnownPart]:
+        """The parts that have to be there, by path."""
+        return sorted((part for part in self.parts.values() if part.is_current), key=lambda part: part.path)
+
+
+def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Iterator[KnownPart]:
+    """The parts that one checkpoint names."""
+    newest = chain.newest
+    doubtful = checkpoint_id in doubtful_ids(chain)
+    in_force = newest is not None and checkpoint_id == newest.link.checkpoint_id
+    is_owed = newest is not None and not newest.is_published
+    for subtask, opened in sorted(state.open.items()):
+        for part in opened:
+            yield KnownPart(
+                job=chain.job,
+                handle=part.part,
+                state="in-progress",
+                checkpoint_id=checkpoint_id,
+                since=None,
+                is_current=in_force,
+                subtask=subtask,
+                rows=part.rows,
+                created_at_ms=part.created_at_ms,
+                last_write_ms=part.last_write_ms,
+                is_doubtful=doubtful,
+            )
+    for pending in state.pending:
+        yield KnownPart(
+            job=chain.job,
+            handle=pending.part,
+            state="abandoned" if pending.abandoned else "pending",
+            checkpoint_id=checkpoint_id,
+            since=pending.since,
+            is_current=in_force and is_owed,
+            subtask=None,
+            rows=pending.rows,
+            created_at_ms=None,
+            last_write_ms=None,
+            is_doubtful=doubtful,
+        )
+
+
+def knowledge_of(
+    chains: Iterable[tuple[SeenChain, Mapping[int, SinkSnapshot]]], state_directory: str | None = None
+) -> Knowledge:
+    """Put together what the chains of a base say.
+
+    Args:
+        chains: Each with the states of its retained links.
+        state_directory: Where checkpoints lie below the base, if they do so elsewhere than in ``_partfile``.
+    """
+    ids: dict[str, KnownChain] = {}
+    parts: dict[str, KnownPart] = {}
+    staged: dict[str, KnownPart] = {}
+    is_complete = True
+    for chain, states in chains:
+        is_complete &= chain.problem is None and not chain.lost_ids
+        is_complete &= all(seen.link is not None for seen in chain.links)
+        is_complete &= states.keys() >= {one.checkpoint_id for one in chain.links if one.link and one.link.holds_state}
+        # From the oldest to the newest, so that what is newer stands; and what is in doubt before all.
+        doubtful = doubtful_ids(chain)
+        for checkpoint_id, state in sorted(states.items(), key=lambda one: (one[0] not in doubtful, one[0])):
+            before = ids.get(state.position.chain)
+            ids[state.position.chain] = KnownChain(chain.job, max(state.max_count, before.max_count if before else -1))
+            for part in parts_of(chain, checkpoint_id, state):
+                parts[part.path] = part
+                staged |= dict.fromkeys(part.staged_paths, part)
+    return Knowledge(
+        chains=ids,
+        parts=parts,
+        staged=staged,
+        tokens=frozenset(token for path in staged for token in tokens_in(path)),
+        sidecars=_sidecar_namings(parts.values()),
+        stagings=_staged_namings(parts.values()),
+        state_directory=state_directory,
+        is_complete=is_complete,
+    )
+
+
+def tokens_in(name: str) -> list[str]:
+    """What in a name looks like the token of a staged file."""
+    return _TOKENS.findall(name)
+
+
+def _sidecar_namings(parts: Iterable[KnownPart]) -> tuple[SidecarNaming, ...]:
+    """The affixes that the parts' own sidecars have."""
+    found: dict[SidecarNaming, None] = {}
+    for part in parts:
+        prefix, name, suffix = part.handle.sidecar.partition(part.handle.name)
+        if name and prefix.startswith(("_", ".")):
+            found[SidecarNaming(prefix, suffix)] = None
+    found.pop(DEFAULT_SIDECARS, None)
+    return (*found, DEFAULT_SIDECARS)
+
+
+def _staged_namings(parts: Iterable[KnownPart]) -> tuple[StagedNaming, ...]:
+    """The affixes that the parts' own staged names have."""
+    found: dict[StagedNaming, None] = {}
+    for part in parts:
+        for staged in (part.handle.in_progress, part.handle.pending):
+            prefix, name, rest = staged.partition(part.handle.name)
+            match = _REST.fullmatch(rest)
+            if name and match and prefix.startswith(HIDING_PREFIXES):
+                found[StagedNaming(prefix, match[1])] = None
+    return (*(one for one in found if one not in DEFAULT_STAGED), *DEFAULT_STAGED)

@@ -1,0 +1,233 @@
+"""What the checkpoints of a base say of its sinks, stuck parts first. No bucket is listed, no part is looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field
+
+from partfile.cli.inspection.chains import is_running
+from partfile.cli.inspection.document import Json
+from partfile.cli.inspection.knowledge import KnownState
+from partfile.cli.inspection.option_names import in_words_of_a_command
+from partfile.cli.inspection.scan import ScanReport
+from partfile.cli.inspection.verdicts import SinkFacts, verdict_on
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partfile.cli.inspection.bases import SeenBase
+    from partfile.cli.inspection.chains import SeenChain
+    from partfile.cli.inspection.knowledge import KnownPart
+    from partfile.filesystems.errors import PartfileError
+
+
+class PartStatus(Json):
+    """One part that is not finished."""
+
+    path: str
+    """Its final path, relative to the base."""
+    bucket: str
+    """Its directory, relative to the base; empty for the base."""
+    state: KnownState
+    """in-progress: open. pending: to be published as it is. abandoned: to be cut and published."""
+    valid_length: int
+    """Bytes that the checkpoint vouches for."""
+    rows: int
+    """Rows that the checkpoint vouches for."""
+    subtask: int | None
+    """Who has it in the next batch; null of a pending part."""
+    checkpoint_id: int
+    """The newest checkpoint that names it."""
+    age_s: float | None
+    """Since its last write, or since the checkpoint that promised it; null where that is not retained."""
+    is_stuck: bool
+    """Whether nothing will become of it by itself."""
+    why: str
+    """Why it is there."""
+    outcome: str
+    """What will become of it."""
+    is_for_recover: bool
+    """Whether ``partfile recover`` mends it."""
+
+
+class PartsTotal(Json):
+    """The parts of a sink in one state."""
+
+    count: int
+    """Number of parts."""
+    bytes: int
+    """Valid bytes."""
+    oldest_age_s: float | None
+    """The highest age among them; null if none is known."""
+
+
+class Problem(Json):
+    """Why nobody can go on from the newest checkpoint."""
+
+    error: str
+    """Name of the error's class."""
+    message: str
+    """What cannot be read, and why."""
+    hint: str
+    """What to do about it; may be empty."""
+
+    @classmethod
+    def of(cls, error: PartfileError) -> Self:
+        """What there is to say of an error."""
+        return cls(
+            error=type(error).__name__,
+            message=in_words_of_a_command(error.message),
+            hint=in_words_of_a_command(error.hint),
+        )
+
+
+class SinkStatus(Json):
+    """One sink, or one writer of it with a chain of its own."""
+
+    uid: str
+    """The sink."""
+    writer: int
+    """0 for the sink itself."""
+    job: str
+    """The directory of its checkpoints: ``uid``, or ``uid~writer``."""
+    is_running: bool | None
+    """Whether a driver holds its marker; null where nobody can tell: plain Python, and stores without locks."""
+    counts_as_stopped: bool
+    """Whether its parts are judged as those of a sink that has stopped. If it is not known whether it runs, that is so
+    after ``quiet_after_s`` without a checkpoint."""
+    generation: int | None
+    """Raised by every start."""
+    newest_checkpoint_id: int | None
+    """Id of the newest link."""
+    newest_kind: str | None
+    """checkpoint; fence, which a start makes; tombstone, which closes the id of one that did not complete."""
+    last_moved_ms: int | None
+    """When the newest checkpoint was created, by the coordinator's clock or the store's, whichever says earlier, in
+    milliseconds since the epoch."""
+    quiet_s: float | None
+    """Since then."""
+    retained_checkpoint_ids: tuple[int, ...]
+    """Those whose link is there, ascending."""
+    query_id: str | None
+    """Spark's; null in plain Python."""
+    batch_id: int | None
+    """The last batch of that query that counts."""
+    chain: str | None
+    """The id in its part names."""
+    is_kept: bool
+    """A clean stop kept the open parts for the next run."""
+    parts: dict[KnownState, PartsTotal]
+    """What is not finished, by state."""
+    stuck: tuple[PartStatus, ...]
+    """The oldest first."""
+    problem: Problem | None
+    """Why a start would be refused; null if it would not."""
+
+    @property
+    def may_be_stuck(self) -> bool:
+        """Whether it has parts that are stuck if it has stopped, which nobody can tell yet."""
+        waits = any(total.count for total in self.parts.values())
+        return waits and self.is_running is None and not self.counts_as_stopped and not self.is_kept
+
+
+class StatusReport(Json):
+    """What ``status --json`` prints."""
+
+    schema_name: Literal["partfile.status"] = Field("partfile.status", alias="schema")
+    schema_version: Literal[1] = 1
+    base: str
+    """The base path as it was given."""
+    checkpoints_at: str
+    """Where its checkpoints are."""
+    checked_at_ms: int
+    """When it was looked at, by this host."""
+    quiet_after_s: float
+    """A sink that shows nothing else counts as stopped so long after its newest checkpoint, in seconds."""
+    sinks: tuple[SinkStatus, ...]
+    """Each sink and writer, by name."""
+    scan: ScanReport | None = None
+    """With ``--scan``."""
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether something is stuck, damaged or missing."""
+        missing = self.scan is not None and bool(self.scan.missing)
+        return missing or any(sink.stuck or sink.problem for sink in self.sinks)
+
+
+def status_of(
+    seen: SeenBase, chain: SeenChain, now_ms: int, quiet_after_s: float, moved_at_ms: int | None
+) -> SinkStatus:
+    """What there is to say of one sink; asks whether its driver is alive.
+
+    Args:
+        seen: Its base.
+        chain: Its chain.
+        now_ms: Now, in milliseconds since the epoch.
+        quiet_after_s: A sink that shows nothing else counts as stopped after so long.
+        moved_at_ms: When its newest link was created, by the store's clock, which recover goes by. The time that the
+            link says itself counts where it is earlier: the clock of a host that died may have been ahead.
+    """
+    newest, link = chain.newest, chain.links[-1].link if chain.links else None
+    moved_at_ms = min(
+        (time for time in (moved_at_ms, link.time_ms if link else None) if time is not None), default=None
+    )
+    quiet_s = None if moved_at_ms is None else max(0.0, (now_ms - moved_at_ms) / 1000)
+    position = None if newest is None else newest.state.position
+    query = None if position is None else position.query
+    facts = SinkFacts(is_running(chain), quiet_s or 0.0, quiet_after_s, position is not None and position.kept)
+    current = [part for part in seen.known.current if part.job == chain.job]
+    parts = [_part_status(part, chain, facts, now_ms) for part in current]
+    problem = chain.problem or seen.strangers.get(chain.job)
+    return SinkStatus(
+        uid=chain.job.uid,
+        writer=chain.job.writer,
+        job=chain.job.name,
+        is_running=facts.is_running,
+        counts_as_stopped=facts.has_stopped,
+        generation=None if link is None else link.generation,
+        newest_checkpoint_id=chain.links[-1].checkpoint_id if chain.links else None,
+        newest_kind=None if link is None else link.kind,
+        last_moved_ms=moved_at_ms,
+        quiet_s=quiet_s,
+        retained_checkpoint_ids=tuple(one.checkpoint_id for one in chain.links),
+        query_id=None if query is None else query.query_id,
+        batch_id=None if query is None else query.batch_id,
+        chain=None if position is None else position.chain,
+        is_kept=facts.is_kept,
+        parts=_totals(parts),
+        stuck=tuple(sorted((part for part in parts if part.is_stuck), key=lambda part: -(part.age_s or 0))),
+        problem=Problem.of(problem) if problem else None,
+    )
+
+
+def _part_status(part: KnownPart, chain: SeenChain, facts: SinkFacts, now_ms: int) -> PartStatus:
+    since_ms = part.last_write_ms if part.since is None else chain.time_ms_of(part.since)
+    verdict = verdict_on(part, facts)
+    return PartStatus(
+        path=part.path,
+        bucket=part.handle.bucket,
+        state=part.state,
+        valid_length=part.handle.valid_length,
+        rows=part.rows,
+        subtask=part.subtask,
+        checkpoint_id=part.checkpoint_id,
+        age_s=None if since_ms is None else max(0.0, (now_ms - since_ms) / 1000),
+        is_stuck=verdict.is_stuck,
+        why=verdict.why,
+        outcome=verdict.outcome,
+        is_for_recover=verdict.is_for_recover,
+    )
+
+
+def _totals(parts: Sequence[PartStatus]) -> dict[KnownState, PartsTotal]:
+    found: dict[KnownState, PartsTotal] = {}
+    states: tuple[KnownState, ...] = ("in-progress", "pending", "abandoned")
+    for state in states:
+        some = [part for part in parts if part.state == state]
+        ages = [part.age_s for part in some if part.age_s is not None]
+        found[state] = PartsTotal(
+            count=len(some), bytes=sum(part.valid_length for part in some), oldest_age_s=max(ages, default=None)
+        )
+    return found

@@ -1,0 +1,222 @@
+"""The failures of ``docs/RUNBOOK.md`` that need no Spark: each is caused for real, looked at, and mended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from life_cycle import in_child
+
+import partfile as pf
+from partfile.filesystems.faults import FailAt, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.posix import PosixCalls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runbook_terminal import Terminal
+
+BATCH = 3
+LONG = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
+"""A part stays open until the clean end."""
+AT_ONCE = ("--idle-for", "0s")
+
+
+class KilledFirst:
+    """In place of what publishes."""
+
+    def publish(self, *_: object) -> None:
+        """SIGKILL, before anything is published."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rows(first: int, *, width: int = 0) -> pa.RecordBatch:
+    """Numbered rows, as wide as is asked for."""
+    numbers = list(range(first, first + BATCH))
+    wide = {"text": [f"{number} ".ljust(width, "x") for number in numbers]} if width else {}
+    return pa.RecordBatch.from_pydict({"id": numbers, **wide})
+
+
+def events(base: Path | str, **options: Any) -> pf.FileSink:
+    """The sink of every failure here: one open part, published at the end."""
+    return pf.FileSink(base, uid="events", format="json", **{"rolling": LONG, **options})
+
+
+def run_batches(base: Path | str, batches: int = 1, **options: Any) -> None:
+    """Go on from where the sink stands, a checkpoint a batch, to a clean end."""
+    with events(base, **options).local() as out:
+        for _ in range(batches):
+            done = int(str(out.position or 0))
+            out.write(rows(done), position=done + BATCH)
+            out.checkpoint()
+
+
+def die(base: Path | str, *, checkpoints: int = 1, when_promised: bool = False, width: int = 0, **options: Any) -> None:
+    """Complete some checkpoints, write beyond the last one, and be killed; or before the first part is published."""
+
+    def work() -> None:
+        out = events(base, **options).local().open()
+        if when_promised:
+            out._runtime.coordinator._publisher = KilledFirst()  # type: ignore[assignment]  # noqa: SLF001
+        for number in range(checkpoints):
+            out.write(rows(number * BATCH, width=width), position=(number + 1) * BATCH)
+            out.checkpoint()
+        out.write(rows(checkpoints * BATCH, width=width), position=(checkpoints + 1) * BATCH)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ended = in_child(work)
+    if ended != -signal.SIGKILL:
+        raise SystemExit(f"the job was not killed, but ended with {ended}")
+
+
+def driver_killed(terminal: Terminal) -> None:
+    """SIGKILL between two checkpoints."""
+    base = terminal.root / "landing"
+    terminal.section("seen")
+    die(base)
+    terminal.show("python job.py", "Killed", 137)
+    terminal.partfile("status", base, "--quiet-after", "0s")
+    terminal.section("mended")
+    terminal.partfile("recover", base)
+    terminal.partfile("recover", base, "--apply", *AT_ONCE)
+    terminal.partfile("status", base)
+    terminal.job(lambda: run_batches(base))
+
+
+def two_drivers(terminal: Terminal) -> None:
+    """A second one starts while the first one runs."""
+    base = terminal.root / "landing"
+    first = events(base).local().open()
+    first.write(rows(0), position=BATCH)
+    first.checkpoint()
+    run_batches(base)
+
+    def go_on() -> None:
+        first.write(rows(BATCH), position=2 * BATCH)
+        first.checkpoint()
+
+    terminal.section("seen")
+    terminal.job(go_on)
+    terminal.section("mended")
+    terminal.partfile("checkpoints", base)
+    terminal.job(lambda: run_batches(base))
+    terminal.partfile("verify", base)
+    first.close()
+
+
+def pending_stuck(terminal: Terminal) -> None:
+    """Killed between the checkpoint and the publication."""
+    base = terminal.root / "landing"
+    die(base, when_promised=True, rolling=pf.RollingPolicy(on_checkpoint=True))
+    terminal.section("seen")
+    terminal.partfile("status", base, "--quiet-after", "0s")
+    terminal.section("mended")
+    terminal.partfile("recover", base)
+    terminal.partfile("recover", base, "--apply", *AT_ONCE)
+    terminal.partfile("verify", base)
+
+
+def checkpoint_damaged(terminal: Terminal) -> None:
+    """A disk that has eaten the end of the newest metadata."""
+    base = terminal.root / "landing"
+    die(base, checkpoints=2)
+    links = sorted((base / "_partfile" / "events").glob("chk-*/_metadata"), key=lambda path: path.stat().st_mtime_ns)
+    newest, before = links[-1], links[-2]
+    newest.write_bytes(newest.read_bytes()[:-20])
+    terminal.section("seen")
+    terminal.job(lambda: run_batches(base))
+    terminal.partfile("status", base)
+    terminal.section("mended")
+    back = ("--restore-from", before.parent, "--accept-newer")
+    terminal.partfile("checkpoints", base)
+    terminal.partfile("recover", base, *back)
+    terminal.partfile("recover", base, *back, "--apply", *AT_ONCE)
+    terminal.job(lambda: run_batches(base, 2))
+    terminal.partfile("verify", base)
+
+
+def part_missing(terminal: Terminal) -> None:
+    """Somebody has deleted a staged file."""
+    base = terminal.root / "landing"
+    die(base)
+    (staged,) = base.glob("_part-*")
+    staged.unlink()
+    terminal.section("seen")
+    terminal.job(lambda: run_batches(base))
+    terminal.partfile("verify", base)
+    terminal.section("mended")
+    terminal.partfile("recover", base, "--accept-missing")
+    terminal.partfile("recover", base, "--accept-missing", "--apply", *AT_ONCE)
+    terminal.partfile("verify", base)
+
+
+def name_taken(terminal: Terminal) -> None:
+    """Somebody's file where a part should be."""
+    base = terminal.root / "landing"
+    die(base)
+    (staged,) = base.glob("_part-*")
+    taken = base / staged.name[1:].partition(".json")[0]
+    taken = taken.with_name(f"{taken.name}.json")
+    taken.write_text("somebody else's\n")
+    terminal.section("seen")
+    terminal.job(lambda: run_batches(base))
+    terminal.section("mended")
+    terminal.show(f"mv {taken} {terminal.root}/somebodys.json", "", 0)
+    shutil.move(taken, terminal.root / "somebodys.json")
+    terminal.partfile("recover", base, "--apply", *AT_ONCE)
+    terminal.partfile("verify", base)
+
+
+def disk_full(terminal: Terminal) -> None:
+    """The kernel has no room for a batch; then somebody makes some."""
+    base = terminal.root / "landing"
+    full = FailAt(1, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), persistent=True, only={"write"})
+
+    def opener(url: str, _options: Any) -> Any:
+        return LocalStore(url, calls=intercept(PosixCalls(), full))
+
+    run_batches(base)
+    terminal.section("seen")
+    terminal.job(lambda: run_batches(base, open_store=opener))
+    terminal.partfile("status", base)
+    terminal.section("mended")
+    terminal.job(lambda: run_batches(base))
+    terminal.partfile("verify", base)
+
+
+def back_to_a_savepoint(terminal: Terminal) -> None:
+    """The last batches were wrong, and a savepoint was taken before them."""
+    base, savepoints = terminal.root / "landing", terminal.root / "savepoints"
+    out = events(base).local().open()
+    out.write(rows(0), position=BATCH)
+    savepoint = out.stop_with_savepoint(savepoints)
+    run_batches(base)
+    terminal.section("seen")
+    terminal.partfile("savepoint", "list", savepoints)
+    terminal.job(lambda: run_batches(base, restore_from=savepoint))
+    terminal.section("mended")
+    terminal.job(lambda: run_batches(terminal.root / "elsewhere", restore_from=savepoint))
+    terminal.partfile("verify", terminal.root / "elsewhere")
+    terminal.section("in-place")
+    back = ("--restore-from", savepoint, "--accept-newer")
+    terminal.partfile("recover", base, *back)
+    terminal.partfile("recover", base, *back, "--apply", *AT_ONCE)
+    terminal.partfile("verify", base)
+
+
+LOCAL = {
+    "driver-killed": driver_killed,
+    "two-drivers": two_drivers,
+    "pending-stuck": pending_stuck,
+    "checkpoint-damaged": checkpoint_damaged,
+    "part-missing": part_missing,
+    "name-taken": name_taken,
+    "disk-full": disk_full,
+    "back-to-a-savepoint": back_to_a_savepoint,
+}
+"""Those on local disk, by the names in the document."""

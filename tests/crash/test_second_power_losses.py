@@ -1,0 +1,36 @@
+"""The power fails twice, or after a kill: a recovery finds what its predecessor has not synced. Random moments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from crash_harness import CrashHarness, all_of, some_of
+from crash_scenarios import EVERY_SCENARIO, Scenario
+from posix_worlds import Powerless
+
+if TYPE_CHECKING:
+    import random
+
+    from numbered_tokens import NumberedTokens
+
+
+@pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
+@pytest.mark.fault("K12", "K16")
+def test_two_power_losses(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
+) -> None:
+    """The recovery loses its power too; moments at random, with ``--long`` all first ones and more second ones."""
+    first, second = (all_of, some_of(rng, 10)) if is_long else (some_of(rng, 10), some_of(rng, 8))
+    explored = CrashHarness(scenario, Powerless(), numbered_tokens, first=first, second=second).explore()
+    assert explored.second_moments > 10
+
+
+@pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
+@pytest.mark.fault("K8", "K12")
+def test_a_power_loss_after_a_kill(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
+) -> None:
+    """A recovery finds names that its killed predecessor has not synced, acts on them, and loses its power."""
+    harness = CrashHarness(scenario, Powerless(), numbered_tokens, second=some_of(rng, 60 if is_long else 5))
+    assert harness.kill_then_crash(all_of if is_long else some_of(rng, 10)) > 10

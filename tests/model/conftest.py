@@ -1,0 +1,16 @@
+"""What the tests of the model share."""
+
+from __future__ import annotations
+
+import pytest
+from numbered_tokens import NumberedTokens
+
+from partfile.filesystems import tokens
+
+
+@pytest.fixture
+def numbered_tokens(monkeypatch: pytest.MonkeyPatch) -> NumberedTokens:
+    """Tokens are drawn from here, so that a seed repeats a run to the byte."""
+    drawn = NumberedTokens()
+    monkeypatch.setattr(tokens, "secrets", drawn)
+    return drawn

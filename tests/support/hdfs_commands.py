@@ -1,0 +1,55 @@
+"""The command line on HDFS, with the mess it mends: functions for processes of their own; see ``clean_forks``."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from command_scenarios import clean_by_command, recover_by_command
+from crash_worlds import Process
+from hdfs_life import KillBeforeTheLink, live, opener, seed
+from life_cycle import LONG, batch, make_sink
+
+from partfile.filesystems.faults import KillAt, Recorder
+from partfile.filesystems.hdfs_calls import CHANGING_CALLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partfile.filesystems.faults import When
+
+__all__ = ["command", "count_command", "die_in_command", "live", "orphans", "seed"]
+
+COMMANDS: dict[str, Callable[[Process], object]] = {
+    "recover": recover_by_command,
+    "clean": partial(clean_by_command, delete=False),
+    "clean --delete": partial(clean_by_command, delete=True),
+}
+
+
+def orphans(url: str, http_address: str) -> None:
+    """Leave durable parts that no checkpoint names, by a kill before the link."""
+    killer = KillBeforeTheLink()
+    out = make_sink(url, open_store=opener(http_address, killer), rolling=LONG).local().open()
+    out.write(batch(0, 4), position=4)
+    killer.is_armed = True
+    out.checkpoint()
+
+
+def command(url: str, http_address: str, name: str, interceptor: Any = None) -> None:
+    """Plan and apply a command."""
+    COMMANDS[name](Process(url, opener(http_address, interceptor)))
+
+
+def count_command(url: str, http_address: str, name: str, to: str) -> None:
+    """The same, and write down how many changing calls it makes."""
+    recorder = Recorder(CHANGING_CALLS)
+    command(url, http_address, name, recorder)
+    Path(to).write_text(json.dumps(len(recorder.calls)))
+
+
+def die_in_command(url: str, http_address: str, name: str, number: int, when: When) -> None:
+    """The same, with SIGKILL at one changing call."""
+    command(url, http_address, name, KillAt(number, when, only=CHANGING_CALLS))

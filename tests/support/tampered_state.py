@@ -1,0 +1,43 @@
+"""State of a sink as somebody with the right checksums would change it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+from partfile.sink.states import OPERATOR
+from partfile.snapshot.codec import FORMAT_VERSION
+from partfile.snapshot.state_file import decode_states, encode_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def newest_link(base: Path, uid: str = "life") -> Path:
+    """The file of the newest link of a sink."""
+    return max(base.glob(f"_partfile/{uid}/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
+
+
+def tamper(link: Path, state: str, change: Callable[[Any], Any]) -> None:
+    """Change each element of one list state of a link; what ``change`` returns is JSON or its bytes."""
+    raw = json.loads(link.read_bytes().split(b"\n", 1)[1])
+    handle = raw["operators"][OPERATOR]["coordinator"]
+    states = decode_states(handle["text"].encode(), str(link))
+    assert states[state].elements, f"there is no element of {state} to change"
+    changed = [
+        (one.info, [_changed(element, change) for element in one.elements] if name == state else one.elements)
+        for name, one in states.items()
+    ]
+    del handle["text"]
+    handle["base64"] = b64encode(encode_states(changed)).decode()
+    body = json.dumps(raw).encode()
+    header = f"partfile checkpoint {FORMAT_VERSION} {len(body)} {zlib.crc32(body):08x}\n"
+    link.write_bytes(header.encode() + body + b"\n")
+
+
+def _changed(element: bytes, change: Callable[[Any], Any]) -> bytes:
+    new = change(json.loads(element))
+    return new if isinstance(new, bytes) else json.dumps(new).encode()
