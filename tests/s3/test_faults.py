@@ -147,7 +147,8 @@ def test_a_late_request_is_done_behind_the_clients_back(s3_proxy: S3Proxy, bucke
         skip_instance_cache=True,
     )
     impatient.retries = 1
-    s3_proxy.inject(late_request(3.0))
+    impatient.connect()
+    s3_proxy.inject(late_request(6.0))
     with pytest.raises(ReadTimeoutError):
         Place(impatient, bucket, "key").call("put_object", Body=b"body")
     assert not direct.exists()
