@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FEW_SECOND = 2
 """Second kills after each first one, in every run."""
+FEW_FAULTS = 16
+"""Calls of each life that fail, in every run."""
 
 
 @pytest.fixture
@@ -38,6 +40,12 @@ def chosen(rng: random.Random, *, is_long: bool) -> Callable[[int, int], list[in
 def second(is_long: bool, rng: random.Random) -> Choose:
     """The moments of each recovery that is killed too: a few at random, or with ``--long`` all of them."""
     return all_of if is_long else some_of(rng, FEW_SECOND)
+
+
+@pytest.fixture
+def failing(is_long: bool, rng: random.Random) -> Choose:
+    """The calls of a life that fail: some at random, or with ``--long`` all of them."""
+    return all_of if is_long else some_of(rng, FEW_FAULTS)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Requests that fail, done or not, or are done later, and lists that are old: on a strict model of S3. Enumerated."""
+"""Requests that fail, done or not, or are done later, and lists that are old: on a strict model of S3."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from partfile.filesystems.late_calls import LateAt
 from partfile.filesystems.s3_calls import CHANGING_CALLS
 
 if TYPE_CHECKING:
+    from crash_harness import Choose
     from numbered_tokens import NumberedTokens
     from s3_model import Bucket, Rules
 
@@ -36,11 +37,14 @@ def rules(request: pytest.FixtureRequest) -> Rules:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
 @pytest.mark.fault("N1", "N2")
-def test_a_reply_is_lost(scenario: Scenario, applied: bool, rules: Rules, numbered_tokens: NumberedTokens) -> None:
+def test_a_reply_is_lost(
+    scenario: Scenario, applied: bool, rules: Rules, numbered_tokens: NumberedTokens, failing: Choose
+) -> None:
     """Whether the request was done or not, the life goes on: it is repeated, and what was done is known again."""
     harness: CrashHarness[Bucket] = CrashHarness(scenario, Objects(rules), numbered_tokens)
     lives, ended = harness.fault_at_each(
-        lambda number: FailAt(number, ConnectionResetError("lost"), applied=applied, only=CHANGING_CALLS)
+        lambda number: FailAt(number, ConnectionResetError("lost"), applied=applied, only=CHANGING_CALLS),
+        failing,
     )
     assert lives > 10
     assert ended == 0
@@ -50,23 +54,27 @@ def test_a_reply_is_lost(scenario: Scenario, applied: bool, rules: Rules, number
 @pytest.mark.parametrize("gap", [1, 4, 1000])
 @pytest.mark.fault("N2", "N9")
 def test_a_request_is_done_after_it_was_given_up(
-    scenario: Scenario, gap: int, rules: Rules, numbered_tokens: NumberedTokens
+    scenario: Scenario, gap: int, rules: Rules, numbered_tokens: NumberedTokens, failing: Choose
 ) -> None:
     """It arrives behind its own repetition, a few requests later, or never."""
     harness: CrashHarness[Bucket] = CrashHarness(scenario, Objects(rules), numbered_tokens)
     lives, _ = harness.fault_at_each(
-        lambda number: LateAt(number, TimeoutError("given up"), gap=gap, only=CHANGING_CALLS)
+        lambda number: LateAt(number, TimeoutError("given up"), gap=gap, only=CHANGING_CALLS),
+        failing,
     )
     assert lives > 10
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.fault("N6")
-def test_credentials_expire_for_good(scenario: Scenario, rules: Rules, numbered_tokens: NumberedTokens) -> None:
+def test_credentials_expire_for_good(
+    scenario: Scenario, rules: Rules, numbered_tokens: NumberedTokens, failing: Choose
+) -> None:
     """From any request on all that would change something are refused; the next start has new credentials."""
     harness: CrashHarness[Bucket] = CrashHarness(scenario, Objects(rules), numbered_tokens)
     lives, ended = harness.fault_at_each(
-        lambda number: FailAt(number, refusal("ExpiredToken"), persistent=True, only=CHANGING_CALLS)
+        lambda number: FailAt(number, refusal("ExpiredToken"), persistent=True, only=CHANGING_CALLS),
+        failing,
     )
     assert ended > lives // 2
 
