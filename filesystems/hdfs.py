@@ -15,9 +15,11 @@ from partfile.filesystems.part_names import check_handle
 from partfile.filesystems.port import STATE_DIRECTORY, Capabilities
 from partfile.filesystems.relative_paths import check_relative_path, may_hold_parts
 from partfile.filesystems.staged_names import staged_names
+from partfile.filesystems.stages import checked_for_publishing, checked_stage, stages_refused
 
 if TYPE_CHECKING:
     import builtins
+    import io
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
@@ -91,11 +93,15 @@ class HdfsStore:
 
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
         """See ``PartStore.settle``."""
-        return hdfs_parts.settle_part(self._access, check_handle(handle), cut)
+        return hdfs_parts.settle_part(self._access, checked_for_publishing(handle), cut)
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
         """See ``PartStore.publish``."""
-        hdfs_parts.publish_part(self._access, check_handle(handle), cut)
+        hdfs_parts.publish_part(self._access, checked_for_publishing(handle), cut)
+
+    def open_stage(self, handle: PartHandle) -> io.BufferedReader:
+        """See ``PartStore.open_stage``; always refused."""
+        raise stages_refused(checked_stage(handle), self.base)
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``."""
