@@ -107,7 +107,7 @@ class FsspecStore:
         """See ``PartStore.publish``."""
         fsspec_parts.publish_part(self._access, checked_for_publishing(handle))
 
-    def open_stage(self, handle: PartHandle) -> io.BufferedReader:
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
         """See ``PartStore.open_stage``; always refused."""
         raise stages_refused(checked_stage(handle), self.base)
 

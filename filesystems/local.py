@@ -90,7 +90,7 @@ class LocalStore:
         """See ``PartStore.publish``."""
         local_parts.publish_part(self._tree, checked_for_publishing(handle), cut)
 
-    def open_stage(self, handle: PartHandle) -> io.BufferedReader:
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
         """See ``PartStore.open_stage``."""
         return local_reading.open_stage(self._tree, checked_stage(handle))
 

@@ -243,11 +243,17 @@ class PartStore(Protocol):
             PartfileError: It is a stage.
         """
 
-    def open_stage(self, handle: PartHandle) -> BinaryIO:
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> BinaryIO:
         """Open a stage to read exactly its valid length: the file ends there, whatever was added to it since.
 
-        Takes no lease and disturbs nobody who writes it. Follows no link. The file can seek, reads what is asked for
-        and keeps little of it; it is for one thread, belongs to the process that opened it and outlives the store.
+        Takes no lease and disturbs nobody who writes it, unless ``fences``. Follows no link. The file can seek, reads
+        what is asked for and keeps little of it; it is for one thread, belongs to the process that opened it and
+        outlives the store.
+
+        Args:
+            handle: The stage.
+            fences: Nobody who counts appends to it any more, so a lease that is in the way may be taken from whoever
+                holds it. Without, a dead writer's stage may have to wait until his lease ends.
 
         Raises:
             PartMissing: It is gone, or shorter than its valid length; perhaps only seen on reading.

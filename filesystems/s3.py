@@ -113,7 +113,7 @@ class S3Store:
         """See ``PartStore.publish``."""
         s3_parts.publish_part(self._access, self._garbages.get(), checked_for_publishing(handle))
 
-    def open_stage(self, handle: PartHandle) -> io.BufferedReader:
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
         """See ``PartStore.open_stage``; always refused."""
         raise stages_refused(checked_stage(handle), self.base)
 
