@@ -30,7 +30,7 @@ def resolve_format(format: str | Format, compression: str | None = None, **optio
     Args:
         format: ``"text"``, ``"json"``, ``"csv"`` or ``"parquet"``, or a format of the user's own, which is returned as
             it is.
-        compression: None, ``"gzip"`` or ``"zstd"`` for rows, and one member or frame from persist to persist; for
+        compression: For rows None or a codec of `Compression`, one member or frame from persist to persist; for
             Parquet the codec of its pages, where None is ``"snappy"``.
         options: The format's other fields, as ``header`` for CSV, and ``compression_level``.
 
