@@ -23,8 +23,10 @@ from life_cycle import SteppingClock, finished_files, rows_of
 import partfile as pf
 from partfile.filesystems.errors import PartfileError
 from partfile.filesystems.local import LocalStore
-from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
+from partfile.sink.description import SubtaskContext
+from partfile.sink.operator import SinkOperator
 from partfile.sink.runtime import Runtime
+from partfile.sink.states import assigned_to
 
 EXAMPLES = settings().max_examples
 PARTITIONS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "ab"])), max_size=3)
