@@ -23,6 +23,7 @@ from partfile.filesystems.contract_cleaning import CleaningContract
 from partfile.filesystems.contract_commit import CommitContract
 from partfile.filesystems.contract_metadata import ForkedMarkerContract, MetadataContract
 from partfile.filesystems.contract_parts import PartContract
+from partfile.filesystems.contract_stages import StageContract
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.port import Capabilities
 
@@ -33,7 +34,13 @@ __all__ = ["MetadataContract", "StoreContract"]
 
 
 class StoreContract(
-    PartContract, ClaimContract, CommitContract, CleaningContract, MetadataContract, ForkedMarkerContract
+    PartContract,
+    ClaimContract,
+    CommitContract,
+    StageContract,
+    CleaningContract,
+    MetadataContract,
+    ForkedMarkerContract,
 ):
     """Both ports. Subclass it, name the subclass ``Test...`` and override the fixture ``reopen``."""
 

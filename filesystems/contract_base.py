@@ -42,6 +42,11 @@ def new_part(bucket: str = "day=1", name: str = "part-0000abcd-0-0") -> PartHand
     )
 
 
+def new_stage(bucket: str = "day=1", name: str = "part-0000abcd-0-0") -> PartHandle:
+    """The same for a stage."""
+    return new_part(bucket, name).model_copy(update={"is_stage": True})
+
+
 def write_part(store: Store, valid: bytes, *, tail: bytes = b"", state: State = "in-progress") -> PartHandle:
     """Bring a part to a state, with ``valid`` vouched for and ``tail`` written after it."""
     handle = new_part()

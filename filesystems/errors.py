@@ -18,6 +18,7 @@ PartfileError
 ├── CommitError
 │   ├── CommitConflict          somebody else's bytes are where ours should be
 │   ├── PartMissing             a part that a completed checkpoint vouches for is gone or too short
+│   ├── PartDamaged             a part holds something else than what was written to it
 │   ├── Fenced                  a newer generation exists; stop, never retry
 │   └── CheckpointMismatch      the query or batch does not continue what the checkpoint holds
 ├── SnapshotError
@@ -138,6 +139,10 @@ class CommitConflict(CommitError):
 
 class PartMissing(CommitError):
     """A part that a completed checkpoint vouches for is under none of its names, or too short."""
+
+
+class PartDamaged(CommitError):
+    """A part holds, within its valid length, something else than what was written to it."""
 
 
 class Fenced(CommitError):

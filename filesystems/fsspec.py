@@ -16,9 +16,11 @@ from partfile.filesystems.part_names import check_handle
 from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile
 from partfile.filesystems.relative_paths import check_relative_path, may_hold_parts
 from partfile.filesystems.staged_names import staged_names
+from partfile.filesystems.stages import checked_for_publishing, checked_stage, stages_refused
 
 if TYPE_CHECKING:
     import builtins
+    import io
     from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
@@ -87,8 +89,11 @@ class FsspecStore:
         return self._access.scheme.threads
 
     def create(self, handle: PartHandle) -> fsspec_stream.FsspecPartStream:
-        """See ``PartStore.create``; nothing is there before the first persist."""
-        return fsspec_stream.create_part(self._access, check_handle(handle))
+        """See ``PartStore.create``; nothing is there before the first persist. Stages are refused."""
+        handle = check_handle(handle)
+        if handle.is_stage:
+            raise stages_refused(handle, self.base)
+        return fsspec_stream.create_part(self._access, handle)
 
     def resume(self, handle: PartHandle) -> PartStream:
         """See ``PartStore.resume``; always refused."""
@@ -96,11 +101,15 @@ class FsspecStore:
 
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.settle``."""
-        return fsspec_parts.settle_part(self._access, check_handle(handle))
+        return fsspec_parts.settle_part(self._access, checked_for_publishing(handle))
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.publish``."""
-        fsspec_parts.publish_part(self._access, check_handle(handle))
+        fsspec_parts.publish_part(self._access, checked_for_publishing(handle))
+
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+        """See ``PartStore.open_stage``; always refused."""
+        raise stages_refused(checked_stage(handle), self.base)
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from partfile.filesystems import hdfs_cleaning, hdfs_files, hdfs_parts, hdfs_stream
+from partfile.filesystems import hdfs_cleaning, hdfs_files, hdfs_parts, hdfs_stages, hdfs_stream
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.hdfs_access import HdfsAccess
 from partfile.filesystems.hdfs_calls import HdfsCalls
@@ -15,9 +15,11 @@ from partfile.filesystems.part_names import check_handle
 from partfile.filesystems.port import STATE_DIRECTORY, Capabilities
 from partfile.filesystems.relative_paths import check_relative_path, may_hold_parts
 from partfile.filesystems.staged_names import staged_names
+from partfile.filesystems.stages import checked_for_publishing, checked_stage
 
 if TYPE_CHECKING:
     import builtins
+    import io
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
@@ -73,6 +75,7 @@ class HdfsStore:
             no_replace=True,
             durable=True,
             shared=True,
+            stages=True,
             publish_threads=64,
         )
 
@@ -91,11 +94,15 @@ class HdfsStore:
 
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
         """See ``PartStore.settle``."""
-        return hdfs_parts.settle_part(self._access, check_handle(handle), cut)
+        return hdfs_parts.settle_part(self._access, checked_for_publishing(handle), cut)
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
         """See ``PartStore.publish``."""
-        hdfs_parts.publish_part(self._access, check_handle(handle), cut)
+        hdfs_parts.publish_part(self._access, checked_for_publishing(handle), cut)
+
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
+        """See ``PartStore.open_stage``; what somebody has open is read over WebHDFS, as far as it is not closed."""
+        return hdfs_stages.open_stage(self._access, checked_stage(handle), fences=fences)
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.deadline import CallTimedOut
-from partfile.filesystems.errors import NotApplied, NotFound, NotReady, PartfileError
+from partfile.filesystems.errors import NotApplied, NotFound, NotReady, OutcomeUnknown, PartfileError
 from partfile.filesystems.hdfs_errors import Verdict, error_of, timed_out, verdict_of
 from partfile.filesystems.hdfs_process import this_process
 from partfile.filesystems.relative_paths import check_relative_path
@@ -164,6 +164,15 @@ class HdfsAccess:
     def read(self, reader: FileReader, offset: int, count: int, path: str) -> bytes:
         """Read a range that the file has."""
         return self._look("read", path, partial(self._calls.read, reader, offset, count))
+
+    def read_open(self, path: str, offset: int, count: int) -> bytes:
+        """Read a range of a file that somebody may have open, over WebHDFS; fewer bytes where it ends."""
+        full = self._full(path)
+        try:
+            return self._look("read", path, partial(self._calls.read_open, full, offset, count))
+        except OutcomeUnknown as error:
+            # Nothing changes by reading.
+            raise NotApplied(error.message, hint=error.hint, path=path) from error
 
     def _full(self, path: str) -> str:
         check_relative_path(path)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.hdfs_process import this_process
 from partfile.filesystems.hdfs_setup import block_layout, configuration_of
-from partfile.filesystems.hdfs_truncation import HdfsTruncation
+from partfile.filesystems.hdfs_truncation import HdfsTruncation, connect_to_web
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileReader, FileStatus
     from hdfs_native._internal import RawFileWriter
 
     from partfile.filesystems.hdfs_options import HdfsOptions
+    from partfile.filesystems.webhdfs import WebHdfs
 
 CHANGING_CALLS = frozenset(
     {
@@ -60,6 +61,7 @@ class HdfsCalls:
         self._options = options
         self._layout = block_layout(options, configuration_of(url, options))
         self._truncation = HdfsTruncation(url, options)
+        self._web: WebHdfs | None = None
 
     @property
     def truncates(self) -> bool:
@@ -136,6 +138,12 @@ class HdfsCalls:
     def read(self, reader: FileReader, offset: int, count: int) -> bytes:
         """Read a range that the file has."""
         return reader.read_range(offset, count)
+
+    def read_open(self, path: str, offset: int, count: int) -> bytes:
+        """Read a range of a file that somebody has open, over WebHDFS; what its writer has made durable is seen."""
+        if self._web is None:
+            self._web = connect_to_web(self._url or "hdfs:///", self._options)
+        return self._web.read(path, offset, count, self._options.call_timeout_s)
 
     @property
     def _client(self) -> Client:

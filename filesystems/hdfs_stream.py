@@ -18,6 +18,7 @@ from partfile.filesystems.errors import (
 from partfile.filesystems.hdfs_lease import close_durable
 from partfile.filesystems.hdfs_names import rename_staged
 from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.stages import checked_for_publishing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,6 +154,7 @@ class HdfsPartStream:
         In this order, since a lease that was given back first could be taken by the name that others know. A lease
         follows its file through a rename.
         """
+        checked_for_publishing(self._handle)
         handle = self.persist()
         self._failure = "it could not be made pending"
         try:

@@ -79,11 +79,16 @@ class HdfsTruncation:
 
     def _connected(self) -> WebHdfs:
         if self._client is None:
-            self._client = _connect(self._url, self._options)
+            self._client = connect_to_web(self._url, self._options)
         return self._client
 
 
-def _connect(url: str, options: HdfsOptions) -> WebHdfs:
+def connect_to_web(url: str, options: HdfsOptions) -> WebHdfs:
+    """A client of the web servers of a file system, from the options and Hadoop's files.
+
+    Raises:
+        ConfigError: They name none, or cannot be used.
+    """
     token = options.delegation_token
     return WebHdfs(
         _addresses(url, options),

@@ -6,7 +6,7 @@ import logging
 import stat
 from typing import TYPE_CHECKING, Self
 
-from partfile.filesystems import local_cleaning, local_files, local_parts, local_stream
+from partfile.filesystems import local_cleaning, local_files, local_parts, local_reading, local_stream
 from partfile.filesystems.errors import DirectoriesUnreadable, NotApplied, NotFound
 from partfile.filesystems.local_errors import translated
 from partfile.filesystems.local_tree import LocalTree
@@ -15,9 +15,11 @@ from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile
 from partfile.filesystems.posix import PosixCalls
 from partfile.filesystems.relative_paths import check_relative_path, is_unicode, may_hold_parts
 from partfile.filesystems.staged_names import staged_names
+from partfile.filesystems.stages import checked_for_publishing, checked_stage
 
 if TYPE_CHECKING:
     import builtins
+    import io
     import os
     from collections.abc import Iterable, Iterator
     from types import TracebackType
@@ -64,6 +66,7 @@ class LocalStore:
             no_replace=True,
             durable=True,
             shared=False,
+            stages=True,
         )
 
     @property
@@ -81,11 +84,15 @@ class LocalStore:
 
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
         """See ``PartStore.settle``."""
-        return local_parts.settle_part(self._tree, check_handle(handle), cut)
+        return local_parts.settle_part(self._tree, checked_for_publishing(handle), cut)
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
         """See ``PartStore.publish``."""
-        local_parts.publish_part(self._tree, check_handle(handle), cut)
+        local_parts.publish_part(self._tree, checked_for_publishing(handle), cut)
+
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+        """See ``PartStore.open_stage``."""
+        return local_reading.open_stage(self._tree, checked_stage(handle))
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``."""

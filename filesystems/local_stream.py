@@ -10,6 +10,7 @@ from partfile.filesystems.errors import NotApplied, NotFound
 from partfile.filesystems.local_errors import store_error, translated
 from partfile.filesystems.local_tree import identity
 from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.stages import checked_for_publishing
 
 if TYPE_CHECKING:
     from partfile.filesystems.local_tree import LocalTree
@@ -154,6 +155,7 @@ class LocalPartStream:
 
     def close_for_commit(self) -> PartHandle:
         """Persist, rename to the pending name, release the lock."""
+        checked_for_publishing(self._handle)
         handle = self.persist()
         self.verify()
         self._failure = "it could not be made pending"

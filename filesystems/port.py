@@ -17,6 +17,7 @@ from partfile.filesystems.relative_paths import check_file_name, check_relative_
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
+    from typing import BinaryIO
 
 Cut = Literal["auto", "truncate", "rewrite", "valid-length"]
 """How a part that is longer than its valid length is cut; auto is truncate, else rewrite, else it stays abandoned."""
@@ -60,6 +61,8 @@ class PartHandle(Persisted):
     """Bytes of the part that are durable and vouched for, in bytes of the file as stored."""
     staging: dict[str, JsonValue] = {}
     """What a store without appendable files needs to go on (upload id, parts); empty on file systems."""
+    is_stage: bool = False
+    """Its bytes are read back and encoded into another part; it is never pending and never finished."""
 
     @field_validator("bucket")
     @classmethod
@@ -103,6 +106,8 @@ class Capabilities(Persisted):
     nowhere, one handle can be resumed once, and a finished file tells whose it is."""
     exclusive_create: bool = True
     """Of several who create one metadata file, one succeeds. Else two coordinators are detected, not prevented."""
+    stages: bool = False
+    """A stage can be read back up to its valid length, by another process and while it is being written."""
     publish_threads: Annotated[int, Field(ge=1)] = 8
     """Parts that a coordinator does well to publish at the same time, unless the user says otherwise."""
 
@@ -157,6 +162,9 @@ class PartStream(Protocol):
         """Persist, rename to the pending name and release the lease. The stream cannot be used afterwards.
 
         Durability: bytes as persist; the rename needs none, since either name is found again.
+
+        Raises:
+            PartfileError: It is a stage, which is persisted and closed instead; nothing was done.
         """
 
     def verify(self) -> None:
@@ -219,6 +227,7 @@ class PartStore(Protocol):
         Raises:
             PartMissing: It is under none of its names, or shorter than its valid length.
             CommitConflict: Another sidecar or another finished file stands in its place.
+            PartfileError: It is a stage.
         """
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
@@ -231,6 +240,26 @@ class PartStore(Protocol):
         Raises:
             PartMissing: It is under none of its names, or shorter than its valid length.
             CommitConflict: The final name is taken by something of another length.
+            PartfileError: It is a stage.
+        """
+
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> BinaryIO:
+        """Open a stage to read exactly its valid length: the file ends there, whatever was added to it since.
+
+        Takes no lease and disturbs nobody who writes it, unless ``fences``. Follows no link. The file can seek, reads
+        what is asked for and keeps little of it; it is for one thread, belongs to the process that opened it and
+        outlives the store.
+
+        Args:
+            handle: The stage.
+            fences: Nobody who counts appends to it any more, so a lease that is in the way may be taken from whoever
+                holds it. Without, a dead writer's stage may have to wait until his lease ends.
+
+        Raises:
+            PartMissing: It is gone, or shorter than its valid length; perhaps only seen on reading.
+            NotReady: It cannot be read for now, since somebody has it open.
+            NotApplied: The store has no ``stages``, or cannot read it.
+            PartfileError: It is no stage.
         """
 
     def goes_back(self, handle: PartHandle) -> bool:
@@ -247,7 +276,7 @@ class PartStore(Protocol):
         """
 
     def discard(self, handle: PartHandle) -> bool:
-        """Delete the staged names of a part after taking its lease; for the cleaner alone (S6).
+        """Delete the staged names of a part after taking its lease; only what no retained checkpoint names (S6).
 
         Idempotence: nothing there counts as done. A finished part is never touched.
 

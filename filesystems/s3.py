@@ -19,9 +19,11 @@ from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_probe import hazards, learn_puts, learn_traits
 from partfile.filesystems.s3_process import OncePerProcess
 from partfile.filesystems.s3_url import S3Url
+from partfile.filesystems.stages import checked_for_publishing, checked_stage, stages_refused
 
 if TYPE_CHECKING:
     import builtins
+    import io
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
@@ -105,11 +107,15 @@ class S3Store:
 
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.settle``."""
-        return s3_parts.settle_part(self._access, check_handle(handle))
+        return s3_parts.settle_part(self._access, checked_for_publishing(handle))
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.publish``."""
-        s3_parts.publish_part(self._access, self._garbages.get(), check_handle(handle))
+        s3_parts.publish_part(self._access, self._garbages.get(), checked_for_publishing(handle))
+
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+        """See ``PartStore.open_stage``; always refused."""
+        raise stages_refused(checked_stage(handle), self.base)
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``; not where a completion has to name what later versions have sent."""

@@ -14,6 +14,7 @@ from partfile.filesystems.s3_probe import learn_leaving_out
 from partfile.filesystems.s3_sides import read_sides, write_side
 from partfile.filesystems.s3_staging import HIGHEST_NUMBER, PART_METADATA, S3Staging, group_bytes, part_id, piece_bytes
 from partfile.filesystems.s3_upload import PieceSender
+from partfile.filesystems.stages import checked_for_publishing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,6 +139,7 @@ class S3PartStream:
     def close_for_commit(self) -> PartHandle:
         """Persist, and see to it that nobody goes on from any handle that was given out."""
         self._check_usable()
+        checked_for_publishing(self._handle)
         self._failure = "it could not be made pending"
         if self._has_upload and self._waiting_bytes and self._may_send():
             # The last upload part may be as short as it is: who publishes need not move the bytes.

@@ -6,6 +6,8 @@ import io
 import os
 from abc import abstractmethod
 
+_AT_ONCE_BYTES = 1 << 20
+
 
 class SeekableFile(io.RawIOBase):
     """A file to read, at a position of its own; a subclass says where it ends, and reads by ``readinto``.
@@ -35,6 +37,13 @@ class SeekableFile(io.RawIOBase):
     def tell(self) -> int:
         """Bytes from the start."""
         return self._position
+
+    def readall(self) -> bytes:
+        """Read all that is left; Python itself would ask for a few KiB at a time."""
+        pieces = []
+        while piece := self.read(_AT_ONCE_BYTES):
+            pieces.append(piece)
+        return b"".join(pieces)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move; beyond the end nothing is read."""

@@ -1,4 +1,4 @@
-"""What hdfs-native lacks, over a NameNode's web server: truncate (WebHDFS)."""
+"""What hdfs-native lacks, over HDFS's web servers: truncate, and reading what somebody has open (WebHDFS)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from partfile.filesystems.errors import ConfigError, NotApplied, NotReady, OutcomeUnknown
 from partfile.filesystems.relative_paths import check_relative_path
+from partfile.filesystems.webhdfs_addresses import web_address
 from partfile.filesystems.webhdfs_errors import Reply, error_of_reply, is_standby
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class WebHdfs:
     """Client of the web servers of one name service; asks each in turn until one is active.
 
     Keeps no connection between two calls, so it may be shared between threads and used after a fork. A request that
-    was sent and got no answer is never sent again. Redirections are not followed.
+    was sent and got no answer is never sent again. No HTTP redirection is followed.
 
     Args:
         addresses: The NameNodes' web servers, at least one.
@@ -111,7 +112,59 @@ class WebHdfs:
             return finished
         raise error_of_reply(reply, f"{query['op']} {path!r} at {where}", path, secret=self._token)
 
-    def _ask(self, path: str, query: Mapping[str, str], timeout_s: float) -> tuple[Reply, WebAddress]:
+    def read(self, path: str, offset: int, count: int, timeout_s: float) -> bytes:
+        """Read a range of a file, whoever has it open: what its writer has made durable is seen.
+
+        Args:
+            path: Absolute path in HDFS.
+            offset: Where to begin, in bytes; within the file.
+            count: At most how many bytes; up to ``MAX_REPLY_BYTES``.
+            timeout_s: Longest wait for all servers together, in seconds.
+
+        Returns:
+            Up to ``count`` bytes, fewer where the file ends.
+
+        Raises:
+            NotFound: There is no file.
+            NotReady: Safe mode, or no active NameNode.
+            NotApplied: The user may not, or the range begins beyond the end.
+            Unreachable: No NameNode or not the DataNode took the connection.
+            OutcomeUnknown: The answer was lost; the call may be repeated.
+            ConfigError: A certificate is not trusted, or the address is not WebHDFS or wants another proof of identity.
+
+        Source: Hadoop's WebHDFS REST API (``OPEN`` with ``noredirect``), as of 3.5.
+        """
+        ends_at_s = time.monotonic() + timeout_s
+        query = {"op": "OPEN", "offset": str(offset), "length": str(count), "noredirect": "true"}
+        reply, where = self._ask(path, query, timeout_s, method="GET")
+        location = reply.content().get("Location")
+        if not reply.is_success or not isinstance(location, str):
+            raise error_of_reply(reply, f"{query['op']} {path!r} at {where}", path, secret=self._token)
+        address, target = _parted(location, path)
+        if where.is_tls and not address.is_tls:
+            # The token is in what to ask it.
+            raise ConfigError(
+                f"{where} says to read {path!r} at {address}, without TLS",
+                hint="Let the DataNodes serve https too (dfs.http.policy).",
+                path=path,
+            )
+        try:
+            data = self._send(address, target, ends_at_s, method="GET")
+        except _NoAnswer as problem:
+            if problem.was_sent:
+                raise _lost(query, path, [f"{address}: {problem}"]) from problem
+            raise Unreachable(
+                f"cannot {query['op']} {path!r} over WebHDFS: {address}: {problem}",
+                hint="Let this host reach the web servers of the DataNodes (dfs.datanode.http.address).",
+                path=path,
+            ) from problem
+        if data.is_success:
+            return data.body
+        raise error_of_reply(data, f"{query['op']} {path!r} at {address}", path, secret=self._token)
+
+    def _ask(
+        self, path: str, query: Mapping[str, str], timeout_s: float, *, method: str = "POST"
+    ) -> tuple[Reply, WebAddress]:
         """The first answer of a server that is not on standby, and who gave it."""
         target = self._target(path, query)
         ends_at_s = time.monotonic() + timeout_s
@@ -121,7 +174,7 @@ class WebHdfs:
             number = (self._active + turn) % len(self._addresses)
             address = self._addresses[number]
             try:
-                reply = self._send(address, target, ends_at_s)
+                reply = self._send(address, target, ends_at_s, method=method)
             except _NoAnswer as problem:
                 problems.append(f"{address}: {problem}")
                 if problem.was_sent:
@@ -145,7 +198,7 @@ class WebHdfs:
         check_relative_path(path[1:])
         return f"{_PREFIX}{quote(path)}?{urlencode({**query, **self._identity}, quote_via=quote)}"
 
-    def _send(self, address: WebAddress, target: str, ends_at_s: float) -> Reply:
+    def _send(self, address: WebAddress, target: str, ends_at_s: float, *, method: str) -> Reply:
         """Ask one server on a connection of its own."""
         connection = self._connection(address)
         was_sent = False
@@ -154,7 +207,7 @@ class WebHdfs:
             connection.connect()
             connection.sock.settimeout(_left_s(ends_at_s))
             was_sent = True
-            connection.request("POST", target, headers={"Accept": "application/json", "Connection": "close"})
+            connection.request(method, target, headers={"Accept": "*/*", "Connection": "close"})
             return _reply(connection, ends_at_s)
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(
@@ -193,6 +246,19 @@ def _left_s(ends_at_s: float) -> float:
     if left_s <= 0:
         raise TimeoutError
     return left_s
+
+
+def _parted(location: str, path: str) -> tuple[WebAddress, str]:
+    """The server that a NameNode names, and what to ask it.
+
+    Raises:
+        ConfigError: It names none.
+    """
+    address = web_address(location.partition("/webhdfs/")[0])
+    target = location.partition("/webhdfs/")[2]
+    if not target:
+        raise ConfigError(f"a NameNode says to read {path!r} at {address}, and not what to ask there", path=path)
+    return address, f"/webhdfs/{target}"
 
 
 def _lost(query: Mapping[str, str], path: str, problems: Sequence[str]) -> OutcomeUnknown:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import PartfileError
 from partfile.sink.rolling import PartProgress
+from partfile.sink.states import published_size_bytes
 from partfile.writers.port import RowWriter
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class ActivePart:
     @property
     def progress(self) -> PartProgress:
         """What the rolling policy may know of it."""
-        return PartProgress(self._stream.position, self._rows, self._state.created_at_ms, self._last_write_ms)
+        size_bytes = published_size_bytes(self._stream.position, self._state.stage)
+        return PartProgress(size_bytes, self._rows, self._state.created_at_ms, self._last_write_ms)
 
     @property
     def added_bytes(self) -> int:
@@ -70,11 +72,22 @@ class ActivePart:
         self._stream.verify()
         return self._at(handle)
 
-    def close_for_commit(self) -> OpenPart:
-        """End the part, make it durable and pending, and return what a snapshot says of it."""
+    def end(self) -> OpenPart:
+        """End the part, make it durable, release it, and return what a snapshot says of it.
+
+        It is pending then; a stage stays what it is, for it is encoded and never published.
+        """
+        if self._state.stage is not None:
+            return self.suspend()
         self._writer.close()
         handle = self._stream.close_for_commit()
         return self._at(handle)
+
+    def suspend(self) -> OpenPart:
+        """Make the part durable and release it, to be resumed or encoded; return what a snapshot says of it."""
+        state = self.persist()
+        self._stream.close()
+        return state
 
     def close(self) -> None:
         """Release the part; deletes nothing."""

@@ -52,3 +52,14 @@ class CommitReport:
     publish_ms: float
     given_up: int = 0
     """Parts that were gone, and that nobody looks for again because ``accept_missing`` is set."""
+
+    def followed_by(self, later: CommitReport) -> CommitReport:
+        """What this checkpoint and the one after it did together."""
+        return CommitReport(
+            checkpoint_id=later.checkpoint_id,
+            published=self.published + later.published,
+            owed=later.owed,
+            commit_ms=self.commit_ms + later.commit_ms,
+            publish_ms=self.publish_ms + later.publish_ms,
+            given_up=self.given_up + later.given_up,
+        )

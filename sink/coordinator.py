@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from partfile.filesystems.errors import PartfileError
 from partfile.sink import planning
 from partfile.sink.beginning import Beginning, StartTerms
+from partfile.sink.checkpoints import SinkCheckpoints
 from partfile.sink.clock import stopwatch_ms
-from partfile.sink.commit_hooks import CommitHooks
 from partfile.sink.commits import CommitReport
-from partfile.sink.publishing import Publication, Publisher, mark_published
-from partfile.sink.states import OPERATOR, SubtaskSnapshot
-from partfile.snapshot.coordinator import CheckpointCoordinator
-from partfile.snapshot.operator_snapshot import write_operator_state
-from partfile.snapshot.requests import RequestKind
-from partfile.snapshot.settings import CoordinatorSettings
+from partfile.sink.staged_parts import StagedParts
+from partfile.sink.states import SubtaskSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from partfile.filesystems.port import PartStore
     from partfile.sink.commits import CommitSettings
+    from partfile.sink.encoding import StageEncoder
     from partfile.sink.planning import SinkSnapshot
     from partfile.sink.restore_on_demand import RestoreOnDemand
+    from partfile.sink.staged_parts import Encoding
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.model import LinkRef, OperatorState, SubtaskState
+    from partfile.snapshot.model import OperatorState
     from partfile.snapshot.pending import PendingCheckpoint
     from partfile.snapshot.storage import CheckpointStorage
 
+Report = TypeVar("Report", CommitReport, CommitReport | None)
 
-class SinkCoordinator:
+
+class SinkCoordinator(SinkCheckpoints):
     """Owns the state of one sink between a start and its end, one checkpoint at a time.
 
     Args:
@@ -39,83 +37,25 @@ class SinkCoordinator:
         storage: Where the checkpoints are.
         settings: What to do at a checkpoint.
         on_demand: What a start begins with instead of the newest checkpoint.
+        encoder: Encodes rolled stages.
     """
 
     def __init__(
-        self, store: PartStore, storage: CheckpointStorage, settings: CommitSettings, on_demand: RestoreOnDemand
+        self,
+        store: PartStore,
+        storage: CheckpointStorage,
+        settings: CommitSettings,
+        on_demand: RestoreOnDemand,
+        encoder: StageEncoder,
     ) -> None:
+        super().__init__(store, storage, settings)
         self._on_demand = on_demand
-        self._store = store
-        self._storage = storage
-        self._settings = settings
-        self._hooks = CommitHooks(self._finalise, self._publish)
-        self._checkpoints = CheckpointCoordinator(
-            storage,
-            self._hooks,
-            lambda: self._now_ms,
-            CoordinatorSettings(settings.writer, settings.retained_checkpoints, settings.rules),
-        )
-        self._publisher = Publisher(
-            store, settings.cut, settings.publish_threads, job=storage.job, accept_missing=settings.accept_missing
-        )
-        self._state: SinkSnapshot | None = None
-        self._next: SinkSnapshot | None = None
-        """The state that is in force once the link that holds it is there."""
-        self._terms = StartTerms()
-        """How this generation was begun."""
-        self._now_ms = 0
-        """The batch time, as the callers tell it."""
-        self._began_ms = 0.0
-        self._report: CommitReport | None = None
-
-    @property
-    def state(self) -> SinkSnapshot:
-        """The state as of the newest checkpoint; its pending parts are those whose publication is still owed."""
-        if self._state is None:
-            raise PartfileError("the coordinator has not been started")
-        return self._state
-
-    @property
-    def held_generation(self) -> int | None:
-        """The generation this coordinator began, or None if it has not been started."""
-        return None if self._state is None else self.generation
-
-    @property
-    def generation(self) -> int:
-        """The generation this coordinator began."""
-        return self._checkpoints.newest.generation
-
-    @property
-    def job(self) -> str:
-        """The name of the chain of checkpoints."""
-        return self._storage.job
-
-    @property
-    def newest_link(self) -> LinkRef:
-        """The newest link."""
-        return self._checkpoints.newest.ref
-
-    @property
-    def newest_checkpoint_id(self) -> int:
-        """Id of the newest link."""
-        return self._checkpoints.newest.checkpoint_id
-
-    @property
-    def pending(self) -> PendingCheckpoint:
-        """The triggered checkpoint, with the acknowledgements that have come in."""
-        if not self._checkpoints.state.pending:
-            raise PartfileError("no checkpoint is pending; trigger one first")
-        return self._checkpoints.state.pending[-1]
-
-    def look(self) -> SinkSnapshot | None:
-        """The state by the newest checkpoint, None if there is none; changes nothing, fences nobody."""
-        link = self._checkpoints.look()
-        return planning.restored_state(link.operators, self._storage.read_state) if link else None
+        self._stages = StagedParts(store, encoder, job=storage.job, accept_missing=settings.accept_missing)
 
     def start(
         self, admit: Callable[[StreamPosition], None], now_ms: int, terms: StartTerms | None = None
     ) -> CommitReport:
-        """Begin a generation: check, create the fence link, then settle and publish what the last one left.
+        """Begin a generation: check, create the fence link, then settle, encode and publish what the last one left.
 
         Args:
             admit: Raises if this run must not go on from that position; then nothing has been changed.
@@ -126,7 +66,7 @@ class SinkCoordinator:
             Fenced: Another generation came after the one to succeed; nothing was changed.
             SnapshotCorrupt: The newest checkpoint cannot be read, and its user has not chosen an older one; nothing was
                 changed (S12).
-            PartMissing: A part that a checkpoint vouches for is gone.
+            PartMissing, PartDamaged: A part or stage that a checkpoint vouches for is gone, or holds something else.
         """
         self._now_ms, self._began_ms = now_ms, stopwatch_ms()
         self._terms = terms = terms or StartTerms()
@@ -142,27 +82,7 @@ class SinkCoordinator:
         )
         if self._settings.interval_ms is not None:
             self._checkpoints.start_periodic()
-        return self._outcome()
-
-    def trigger(self, now_ms: int) -> PendingCheckpoint:
-        """Begin the next checkpoint. An older one that is still pending is given up."""
-        self.abort()
-        self._now_ms = now_ms
-        self._checkpoints.request(RequestKind.USER)
-        self._hooks.raise_failure()
-        return self.pending
-
-    def trigger_if_due(self, now_ms: int) -> PendingCheckpoint | None:
-        """Begin the periodic checkpoint if it is time for it; None if it is not."""
-        self._now_ms = now_ms
-        self._checkpoints.tick()
-        self._hooks.raise_failure()
-        pending = self._checkpoints.state.pending
-        return pending[-1] if pending else None
-
-    def acknowledge(self, state: SubtaskState, submission: str) -> None:
-        """Take one subtask's state for the pending checkpoint; one of another submission or a second one is none."""
-        self._checkpoints.acknowledge(self.pending.checkpoint_id, state.subtask, submission, state.handle)
+        return self._encode_rolled(self._outcome())
 
     def assignment(self) -> tuple[SubtaskSnapshot, ...]:
         """The share of each subtask that has one: its open parts and the part counter to go on from."""
@@ -181,6 +101,8 @@ class SinkCoordinator:
     ) -> CommitReport:
         """Complete a checkpoint: make its link durable, then publish its parts and subsume older checkpoints.
 
+        Stages that it holds as rolled are encoded then, and a checkpoint of their own publishes the files.
+
         Args:
             pending: The checkpoint as it was triggered.
             acknowledged: One snapshot for each of the subtasks 0 to n-1; this acknowledges those that have not yet.
@@ -190,7 +112,7 @@ class SinkCoordinator:
         Raises:
             Fenced: Another coordinator has taken over; nothing of this checkpoint counts.
             OutcomeUnknown: The link may be there; a new start finds out.
-            PartMissing, CommitConflict: The checkpoint is complete, but a part of it cannot be published.
+            PartMissing, PartDamaged, CommitConflict: The checkpoint is complete, but a part of it cannot be published.
         """
         self._began_ms = stopwatch_ms()
         self._now_ms = pending.time_ms if now_ms is None else now_ms
@@ -207,19 +129,22 @@ class SinkCoordinator:
             if snapshot.subtask not in self.pending.acknowledged:
                 # Its state is in hand already, and what is linked is written from that.
                 self._checkpoints.acknowledge(pending.checkpoint_id, snapshot.subtask, pending.submission, None)
-        return self._complete(after)
+        return self._encode_rolled(self._complete(after))
 
     def close_due(self, now_ms: int) -> CommitReport | None:
-        """Close idle and aged parts, and try publications again that are owed, by a checkpoint of its own.
+        """Close idle and aged parts, and try again what is owed or rolled, by a checkpoint of its own.
+
+        Stages are encoded before it, so that it is the only one.
 
         Returns:
             None if there was nothing to do.
         """
-        before = self.state
-        due = planning.roll_due(before, self._settings.rolling, now_ms, self._checkpoints.state.next_id)
-        if due is not before:
-            return self._checkpoint_of_its_own(due, now_ms)
-        return self.publish_owed()
+        before, checkpoint_id = self.state, self._checkpoints.state.next_id
+        due = planning.roll_due(before, self._settings.rolling, now_ms, checkpoint_id)
+        encoding = self._stages.encode(due, checkpoint_id, self._terms.gives_up)
+        if encoding.after is not before:
+            return self._finished(self._checkpoint_of_its_own(encoding.after, now_ms), encoding)
+        return self._finished(self.publish_owed(), encoding)
 
     def close_all(self, now_ms: int, *, keep: bool = False) -> CommitReport | None:
         """Publish every open part, so that nothing is staged any more, or keep them all for the next run.
@@ -227,73 +152,29 @@ class SinkCoordinator:
         Returns:
             None if there was nothing to do.
         """
-        before = self.state
-        if not before.open and not before.pending:
+        before, checkpoint_id = self.state, self._checkpoints.state.next_id
+        if not before.open and not before.pending and not before.rolled:
             return None
-        after = planning.at_clean_end(before, keep=keep, checkpoint_id=self._checkpoints.state.next_id)
-        return self._checkpoint_of_its_own(after, now_ms)
+        after = planning.at_clean_end(before, keep=keep, checkpoint_id=checkpoint_id)
+        encoding = self._stages.encode(after, checkpoint_id, self._terms.gives_up)
+        return self._finished(self._checkpoint_of_its_own(encoding.after, now_ms), encoding)
 
-    def publish_owed(self) -> CommitReport | None:
-        """Try again to publish what the newest checkpoint still owes; None if it owes nothing."""
-        return self._settle(0.0) if self.state.pending else None
+    def _encode_rolled(self, report: CommitReport) -> CommitReport:
+        """Encode what the completed checkpoint holds as rolled, and publish the files by a checkpoint of their own."""
+        if self._terms.holds:
+            return report
+        encoding = self._stages.encode(self.state, self._checkpoints.state.next_id, self._terms.gives_up)
+        if encoding.after is not self.state:
+            report = report.followed_by(self._checkpoint_of_its_own(encoding.after, self._now_ms))
+        return self._finished(report, encoding)
 
-    def abort(self) -> None:
-        """Give the triggered checkpoint up, if there is one, and close its id."""
-        for pending in self._checkpoints.state.pending:
-            self._checkpoints.abort(pending.checkpoint_id)
-        self._hooks.forget_failure()
+    def _finished(self, report: Report, encoding: Encoding) -> Report:
+        """Delete the stages that nobody needs now that older checkpoints are gone; then raise what an encode met.
 
-    def _checkpoint_of_its_own(self, after: SinkSnapshot, now_ms: int) -> CommitReport:
-        self._began_ms = stopwatch_ms()
-        self.trigger(now_ms)
-        return self._complete(after)
-
-    def _complete(self, after: SinkSnapshot) -> CommitReport:
-        """Complete the pending checkpoint, whose subtasks have all acknowledged."""
-        pending = self.pending
-        self._next = after
-        self._checkpoints.know_subtasks(pending.checkpoint_id, len(pending.subtasks()))
-        return self._outcome()
-
-    def _outcome(self) -> CommitReport:
-        report, self._report = self._report, None
-        self._hooks.raise_failure()
-        if report is None:
-            raise PartfileError("the checkpoint was not completed", hint="Restore; the one before it is in force.")
+        Raises:
+            PartMissing, PartDamaged: A stage can never be encoded.
+        """
+        self._state = self._stages.discard(self.state, self._checkpoints.oldest_id)
+        if encoding.failure is not None:
+            raise encoding.failure
         return report
-
-    def _finalise(self, pending: PendingCheckpoint) -> dict[str, OperatorState]:
-        if self._next is None:
-            raise PartfileError("there is no state to complete a checkpoint with", checkpoint_id=pending.checkpoint_id)
-        return self._operators(self._next, pending.checkpoint_id)
-
-    def _operators(self, snapshot: SinkSnapshot, checkpoint_id: int) -> dict[str, OperatorState]:
-        streams, now_ms = self._storage.stream_factory(checkpoint_id), self._now_ms
-        states = planning.operator_state(
-            snapshot, lambda states: write_operator_state(states, streams, checkpoint_id, now_ms)
-        )
-        return {OPERATOR: states}
-
-    def _publish(self) -> None:
-        """The link is there: its state is in force."""
-        commit_ms = stopwatch_ms() - self._began_ms
-        self._state, self._next = self._next, None
-        self._report = self._settle(commit_ms)
-
-    def _settle(self, commit_ms: float) -> CommitReport:
-        """Publish what the newest checkpoint owes, and mark it when that is all done."""
-        began = stopwatch_ms()
-        parts, terms = self.state.pending, self._terms
-        done = Publication(parts, ()) if terms.holds else self._publisher.publish(parts, terms.gives_up, terms.tried)
-        self._state = replace(self.state, pending=done.owed)
-        checkpoint_id = self._checkpoints.completed_id
-        if parts and not done.owed:
-            mark_published(self._storage, checkpoint_id)
-        return CommitReport(
-            checkpoint_id=checkpoint_id,
-            published=len(parts) - len(done.owed) - len(done.given_up),
-            owed=len(done.owed),
-            given_up=len(done.given_up),
-            commit_ms=commit_ms,
-            publish_ms=stopwatch_ms() - began,
-        )

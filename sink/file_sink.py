@@ -30,7 +30,7 @@ class FileSink:
         uid: Stable name of the sink. Its checkpoints live in ``{base}/_partfile/{uid}`` unless ``checkpoint_dir`` says
             otherwise; two queries must not share one.
         format: ``text``, ``json``, ``csv`` or ``parquet``, or a Format of your own.
-        compression: None, ``gzip`` or ``zstd``; one member or frame a checkpoint.
+        compression: None, ``gzip``, ``zstd``, ``bz2``, ``lz4`` or ``snappy``; one member or frame a checkpoint.
         bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
         rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
         **options: ``format_options`` (for instance ``{"header": False}``), and the other fields of SinkSettings:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from partfile.filesystems.errors import PartfileError
+from partfile.sink.description import SubtaskContext
 from partfile.sink.local_input import batches_of
-from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
+from partfile.sink.operator import SinkOperator
 from partfile.sink.runtime import Runtime
+from partfile.sink.states import assigned_to
 from partfile.snapshot.harness import check_parallelism, subtask_of
 
 if TYPE_CHECKING:
@@ -158,4 +160,6 @@ class SinkHarness:
             chain=coordinator.state.position.chain,
             batch_time_ms=self.now_ms,
             may_keep=self.runtime.may_append,
+            may_stage=self.runtime.may_stage,
+            encoded_ratio=coordinator.state.position.encoded_ratio,
         )

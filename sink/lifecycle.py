@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from partfile.sink.rolling import PartProgress, RollingPolicy
     from partfile.sink.states import OpenPart
@@ -25,14 +25,23 @@ def before_rows(part: PartProgress, policy: RollingPolicy) -> Action:
     return Action.ROLL if policy.should_roll_on_event(part) else Action.KEEP
 
 
-def before_resuming(part: OpenPart, policy: RollingPolicy, *, generation: int, attempt: int, may_keep: bool) -> Action:
-    """What a task does with a part it was handed and now has rows for (S2).
+def before_resuming(
+    part: OpenPart,
+    policy: RollingPolicy,
+    *,
+    generation: int,
+    attempt: int,
+    may_keep: bool,
+    is_own: bool = False,
+) -> Action:
+    """What a task does with a part it was handed, or has suspended (``is_own``), and now has rows for (S2).
 
-    Only a part of this very generation is appended to, and only by a first attempt: an earlier attempt of this task may
-    still be writing it. Both are hints on top of the lease and the length, which the store checks; where leases are not
-    proven (``may_keep`` is False) nothing would stop a zombie, so the part is left alone (S13).
+    Nobody else has ever written what it has suspended itself. Another part is appended to only if it is of this very
+    generation, and only by a first attempt: an earlier attempt of this task may still be writing it. Both are hints on
+    top of the lease and the length, which the store checks; where leases are not proven (``may_keep`` is False) nothing
+    would stop a zombie, so the part is left alone (S13).
     """
-    if part.generation != generation or attempt > 0 or not may_keep:
+    if not is_own and (part.generation != generation or attempt > 0 or not may_keep):
         return Action.ABANDON
     return before_rows(part.progress, policy)
 
@@ -58,6 +67,28 @@ def due(parts: Iterable[OpenPart], policy: RollingPolicy, now_ms: int) -> tuple[
     for part in parts:
         (over if policy.should_roll_on_time(part.progress, now_ms) else stay).append(part)
     return stay, over
+
+
+def due_at_checkpoint(
+    parts: Iterable[OpenPart], own: Container[str], policy: RollingPolicy, *, now_ms: int, may_keep: bool
+) -> tuple[list[OpenPart], list[OpenPart]]:
+    """The same at a checkpoint, for parts of which some were written to since the last one.
+
+    Args:
+        parts: Open parts nobody is writing.
+        own: In-progress names of those that this operator has written to and suspended.
+        policy: When to roll.
+        now_ms: The coordinator's batch time.
+        may_keep: As in ``at_checkpoint``.
+    """
+    stay, over = due(parts, policy, now_ms)
+    ended = [
+        part
+        for part in stay
+        if part.part.in_progress in own
+        and at_checkpoint(part.progress, policy, now_ms=now_ms, may_keep=may_keep) is Action.ROLL
+    ]
+    return [part for part in stay if part not in ended], over + ended
 
 
 def one_per_key(parts: Iterable[OpenPart]) -> tuple[dict[tuple[str, str], OpenPart], list[OpenPart]]:

@@ -6,11 +6,13 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems.errors import CheckpointMismatch, ConfigError, PartfileError
+from partfile.sink.description import SubtaskContext
 from partfile.sink.local_input import batches_of, kept_position, milliseconds_of
-from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
+from partfile.sink.operator import SinkOperator
 from partfile.sink.progress import BatchProgress, report
 from partfile.sink.runtime import Runtime
 from partfile.sink.savepoints import reserved_savepoint
+from partfile.sink.states import assigned_to
 
 if TYPE_CHECKING:
     import os
@@ -279,6 +281,8 @@ class LocalSink:
             chain=coordinator.state.position.chain,
             batch_time_ms=now_ms,
             may_keep=self._runtime.may_append,
+            may_stage=self._runtime.may_stage,
+            encoded_ratio=coordinator.state.position.encoded_ratio,
         )
 
     def _check_open(self) -> None:

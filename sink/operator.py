@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from partfile.bucketers.split import split
@@ -12,56 +11,28 @@ from partfile.filesystems.tokens import new_token
 from partfile.sink import lifecycle
 from partfile.sink.active_part import ActivePart
 from partfile.sink.concurrently import Patience, for_each
+from partfile.sink.encoded_runs import encoded_by_bucket
+from partfile.sink.left_parts import LeftParts
 from partfile.sink.lifecycle import Action
 from partfile.sink.naming import PartNumber
 from partfile.sink.row_layout import RowLayouts
-from partfile.sink.states import OpenPart, PendingPart, SubtaskSnapshot
+from partfile.sink.states import OpenPart, Stage, SubtaskSnapshot
+from partfile.writers.arrow_stage import StageFormat
 from partfile.writers.port import RowFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import pyarrow as pa
 
-    from partfile.bucketers.port import Bucketer
-    from partfile.bucketers.split import Slice
     from partfile.filesystems.port import PartStore
-    from partfile.sink.naming import PartNaming
-    from partfile.sink.rolling import RollingPolicy
+    from partfile.sink.description import SinkDescription, SubtaskContext
     from partfile.sink.row_layout import RowLayout
-    from partfile.writers.port import EncodedRows, Format
+    from partfile.writers.port import Format
 
 Key = tuple[str, str]
 Result = TypeVar("Result")
 ROWS_A_RUN = 16
-
-
-@dataclass(frozen=True, slots=True)
-class SinkDescription:
-    """What an operator does with rows: everything that is the same for all subtasks and batches. Picklable."""
-
-    format: Format
-    bucketer: Bucketer
-    rolling: RollingPolicy
-    naming: PartNaming
-    max_open_parts: int
-    on_bad_bucket: str
-
-
-@dataclass(frozen=True, slots=True)
-class SubtaskContext:
-    """Who the operator is in this batch, as the coordinator says."""
-
-    subtask: int
-    attempt: int
-    """0 for a first run; a hint, not a fence (S2)."""
-    generation: int
-    chain: str
-    batch_time_ms: int
-    """The coordinator's time, in milliseconds since the epoch (S8)."""
-    may_keep: bool = True
-    """Whether parts may stay open over the checkpoint; False where the store cannot append, as its coordinator has
-    found out, or leases are not proven (S13)."""
 
 
 class SinkOperator:
@@ -75,11 +46,13 @@ class SinkOperator:
     def __init__(self, store: PartStore, description: SinkDescription) -> None:
         self._store = store
         self._description = description
-        self._layouts = RowLayouts(description.bucketer, description.format)
+        stage = None if description.recipe is None else StageFormat()
+        self._layouts = RowLayouts(description.bucketer, description.format, stage)
         self._assigned: dict[Key, OpenPart] = {}
         self._active: OrderedDict[Key, ActivePart] = OrderedDict()
-        self._rolled: list[tuple[OpenPart, bool]] = []
-        self._unconfirmed: list[PendingPart] = []
+        self._suspended: set[str] = set()
+        """In-progress names of assigned parts that this operator has written to: it may resume them in any case."""
+        self._left = LeftParts(SubtaskSnapshot(subtask=0))
         self._max_count = -1
         self._context: SubtaskContext | None = None
         self._closed_bytes = 0
@@ -100,8 +73,9 @@ class SinkOperator:
         """
         self._context = context
         self._assigned, surplus = lifecycle.one_per_key(state.open)
-        self._rolled = [(part, False) for part in surplus]
-        self._unconfirmed = list(state.pending)
+        self._left = LeftParts(state)
+        for part in surplus:
+            self._left.leave(part)
         self._max_count = state.max_count
 
     def advance(self, context: SubtaskContext) -> None:
@@ -144,34 +118,31 @@ class SinkOperator:
             LeaseUnavailable: A part was taken away from under its name (S2).
             StoreError: A part could not be made durable; close the operator.
         """
-        if self._description.format.appendable:
+        if self._form.appendable:
             for part in self._active.values():
                 part.flush()
         self._roll(key for key, part in list(self._active.items()) if self._at_checkpoint(part) is Action.ROLL)
-        stay, over = lifecycle.due(self._assigned.values(), self._description.rolling, self._now_ms)
-        self._rolled += [(part, False) for part in over]
-        self._assigned = {part.key: part for part in stay}
-        self._unconfirmed += [
-            PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
-            for part, abandoned in self._rolled
-        ]
-        self._rolled = []
+        self._leave_due()
+        self._left.promise(checkpoint_id)
         persisted = self._each(ActivePart.persist, self._active.values())
         return SubtaskSnapshot(
             subtask=self.context.subtask,
             open=(*persisted, *self._assigned.values()),
-            pending=tuple(self._unconfirmed),
+            pending=tuple(self._left.pending),
+            rolled=tuple(self._left.rolled),
+            spent=tuple(self._left.spent),
             max_count=self._max_count,
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Forget the pending parts of every checkpoint up to this one; the coordinator answers for them now."""
-        self._unconfirmed = [part for part in self._unconfirmed if part.since > checkpoint_id]
+        """Forget the pending parts and stages of every checkpoint up to this one; the coordinator answers for them."""
+        self._left.forget(checkpoint_id)
 
     def roll_all(self) -> None:
         """Close every open part: the end of the input."""
         self._roll(list(self._active))
-        self._rolled += [(part, False) for part in self._assigned.values()]
+        for part in self._assigned.values():
+            self._left.leave(part)
         self._assigned = {}
 
     def close(self) -> None:
@@ -193,9 +164,35 @@ class SinkOperator:
     def _now_ms(self) -> int:
         return self.context.batch_time_ms
 
+    @property
+    def _stages(self) -> bool:
+        return self._description.recipe is not None and self.context.may_stage
+
+    @property
+    def _form(self) -> Format:
+        return StageFormat() if self._stages else self._description.format
+
+    @property
+    def _may_keep(self) -> bool:
+        return self.context.may_keep and self._form.appendable
+
     def _at_checkpoint(self, part: ActivePart) -> Action:
-        may_keep = self.context.may_keep and self._description.format.appendable
-        return lifecycle.at_checkpoint(part.progress, self._description.rolling, now_ms=self._now_ms, may_keep=may_keep)
+        policy, may_keep = self._description.rolling, self._may_keep
+        return lifecycle.at_checkpoint(part.progress, policy, now_ms=self._now_ms, may_keep=may_keep)
+
+    def _leave_due(self) -> None:
+        """Let go of the parts nobody is writing whose time has come."""
+        stay, over = lifecycle.due_at_checkpoint(
+            self._assigned.values(),
+            self._suspended,
+            self._description.rolling,
+            now_ms=self._now_ms,
+            may_keep=self._may_keep,
+        )
+        for part in over:
+            self._left.leave(part)
+        self._assigned = {part.key: part for part in stay}
+        self._suspended &= {part.part.in_progress for part in stay}
 
     def _part(self, bucket: str, layout: RowLayout) -> ActivePart:
         key = (bucket, layout.fingerprint)
@@ -204,7 +201,9 @@ class SinkOperator:
             self._roll([key])
             part = None
         if part is None:
-            self._roll(lifecycle.beyond_cap(list(self._active), self._description.max_open_parts - 1))
+            over = lifecycle.beyond_cap(list(self._active), self._description.max_open_parts - 1)
+            # A stage can be gone on with, and a file made of it now would be a small one.
+            (self._suspend if self._stages else self._roll)(over)
             part = self._active[key] = self._resume(key, layout) or self._create(bucket, layout)
         self._active.move_to_end(key)
         return part
@@ -219,14 +218,14 @@ class SinkOperator:
             generation=self.context.generation,
             attempt=self.context.attempt,
             may_keep=self.context.may_keep,
+            is_own=assigned.part.in_progress in self._suspended,
         )
-        if action is Action.KEEP:
+        if action is Action.KEEP and (assigned.stage is not None) is self._stages:
             try:
-                stream = self._store.resume(assigned.part)
-                return ActivePart(stream, self._description.format, layout.schema, assigned)
+                return ActivePart(self._store.resume(assigned.part), self._form, layout.schema, assigned)
             except LeaseUnavailable:
                 action = Action.ABANDON
-        self._rolled.append((assigned, action is Action.ABANDON))
+        self._left.leave(assigned, abandoned=action is Action.ABANDON)
         return None
 
     def _create(self, bucket: str, layout: RowLayout) -> ActivePart:
@@ -234,7 +233,7 @@ class SinkOperator:
         number = PartNumber(self.context.chain, self.context.subtask, self._max_count)
         handle = self._description.naming.handle(
             bucket, number, suffix=self._description.format.suffix, token=new_token()
-        )
+        ).model_copy(update={"is_stage": self._stages})
         fresh = OpenPart(
             part=handle,
             count=self._max_count,
@@ -243,14 +242,32 @@ class SinkOperator:
             created_at_ms=self._now_ms,
             last_write_ms=self._now_ms,
             rows=0,
+            stage=self._stage(),
         )
-        return ActivePart(self._store.create(handle), self._description.format, layout.schema, fresh)
+        return ActivePart(self._store.create(handle), self._form, layout.schema, fresh)
+
+    def _stage(self) -> Stage | None:
+        recipe = self._description.recipe
+        if recipe is None or not self._stages:
+            return None
+        return Stage(recipe=dict(recipe), encoded_ratio=self.context.encoded_ratio or 1.0)
 
     def _roll(self, keys: Iterable[Key]) -> None:
+        patience = Patience(1)
+        for part in self._ended(keys, ActivePart.end):
+            self._left.roll(part, self._store, patience)
+
+    def _suspend(self, keys: Iterable[Key]) -> None:
+        for part in self._ended(keys, ActivePart.suspend):
+            self._assigned[part.key] = part
+            self._suspended.add(part.part.in_progress)
+
+    def _ended(self, keys: Iterable[Key], end: Callable[[ActivePart], OpenPart]) -> list[OpenPart]:
         parts = [self._active.pop(key) for key in keys]
         try:
-            self._rolled += [(closed, False) for closed in self._each(ActivePart.close_for_commit, parts)]
+            ended = self._each(end, parts)
             self._closed_bytes += sum(part.added_bytes for part in parts)
+            return ended
         finally:
             self._release(parts)
 
@@ -266,21 +283,3 @@ class SinkOperator:
     ) -> list[Result]:
         threads = self._store.persist_threads
         return for_each(work, list(parts), threads, "partfile-persist", patience=patience)
-
-
-def encoded_by_bucket(encoded: EncodedRows, slices: Sequence[Slice]) -> Iterator[tuple[str, int, bytes | memoryview]]:
-    """Bucket, number of rows and bytes, once a bucket, from slices of which several may be of one bucket."""
-    runs: dict[str, list[Slice]] = {}
-    for one in slices:
-        runs.setdefault(one.bucket, []).append(one)
-    for bucket, own in runs.items():
-        pieces = [encoded.rows(one.start, one.stop) for one in own]
-        yield bucket, sum(one.stop - one.start for one in own), pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def assigned_to(state: Iterable[SubtaskSnapshot], subtask: int) -> SubtaskSnapshot:
-    """The share of one subtask, or an empty one."""
-    for snapshot in state:
-        if snapshot.subtask == subtask:
-            return snapshot
-    return SubtaskSnapshot(subtask=subtask)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import SnapshotCorrupt
-from partfile.sink import lifecycle
-from partfile.sink.states import OPERATOR, AssignedPart, CoordinatorSnapshot, PendingPart, StreamPosition
+from partfile.sink import lifecycle, stage_planning
+from partfile.sink.states import OPERATOR, AssignedPart, CoordinatorSnapshot, StreamPosition
 from partfile.snapshot.model import OperatorState
 from partfile.snapshot.redistribution import deal
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from partfile.sink.rolling import RollingPolicy
-    from partfile.sink.states import OpenPart, SubtaskSnapshot
+    from partfile.sink.states import OpenPart, PendingPart, RolledStage, SpentStage, SubtaskSnapshot
     from partfile.snapshot.model import StateHandle
     from partfile.snapshot.operator_state import OperatorStateStore
     from partfile.snapshot.state_info import States
@@ -34,6 +34,10 @@ class SinkSnapshot:
     """Parts to be settled and published because this checkpoint is complete, or owed from earlier ones."""
     max_count: int
     """Union maximum of the part counters; -1 before the first part."""
+    rolled: tuple[RolledStage, ...] = ()
+    """Stages to be encoded because this checkpoint is complete, or still to be from earlier ones."""
+    spent: tuple[SpentStage, ...] = ()
+    """Encoded stages that an older retained checkpoint may still name as data."""
 
     @classmethod
     def fresh(cls, chain: str) -> SinkSnapshot:
@@ -64,16 +68,19 @@ def restored_state(
         open={subtask: tuple(parts) for subtask, parts in opened.items()},
         pending=held.pending,
         max_count=held.max_count,
+        rolled=held.rolled,
+        spent=held.spent,
     )
 
 
 def begin_generation(
     restored: SinkSnapshot, *, published: bool, generation: int, checkpoint_id: int, may_keep: bool
 ) -> SinkSnapshot:
-    """What a fence link holds: the restored state, with every part that must not be appended to marked for publication.
+    """What a fence link holds: the restored state, with every part that must not be appended to closed.
 
-    A restored part is never appended to again, because a zombie of the old run may still hold it (S2); the exception
-    are the parts that a clean stop kept, which are handed to the new generation.
+    It is marked for publication, or a stage for its encoding. A restored part is never appended to again, because a
+    zombie of the old run may still hold it (S2); the exception are the parts that a clean stop kept, which are handed
+    to the new generation.
 
     Args:
         restored: The state of the newest link.
@@ -85,18 +92,13 @@ def begin_generation(
     """
     keep = restored.position.kept and may_keep
     opened = [part for parts in restored.open.values() for part in parts]
-    settled = [] if keep else [abandoned(part, checkpoint_id) for part in opened]
-    return SinkSnapshot(
+    begun = replace(
+        restored,
         position=restored.position.model_copy(update={"kept": False}),
         open=_handed_over(restored.open, generation) if keep else {},
-        pending=(*(() if published else restored.pending), *settled),
-        max_count=restored.max_count,
+        pending=() if published else restored.pending,
     )
-
-
-def abandoned(part: OpenPart, checkpoint_id: int) -> PendingPart:
-    """An open part that is to be cut to its valid length and published."""
-    return PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=True)
+    return stage_planning.with_closed(begun, () if keep else opened, checkpoint_id, abandoned=True)
 
 
 def after_batch(
@@ -130,13 +132,21 @@ def after_batch(
             over += gone
     opened = _dealt(carried, {subtask: snapshot.open for subtask, snapshot in ran.items()})
     fresh = [part for snapshot in ran.values() for part in snapshot.pending if part.since > completed_id]
-    rolled = [PendingPart(part=part.part, rows=part.rows, since=checkpoint_id) for part in over]
-    return SinkSnapshot(
-        position=position.model_copy(update={"parallelism": len(ran) or before.position.parallelism}),
+    rolled = [stage for snapshot in ran.values() for stage in snapshot.rolled if stage.since > completed_id]
+    spent = [stage for snapshot in ran.values() for stage in snapshot.spent if stage.since > completed_id]
+    learnt = {
+        "parallelism": len(ran) or before.position.parallelism,
+        "encoded_ratio": stage_planning.learnt_ratio(before.position.encoded_ratio, fresh, spent),
+    }
+    after = SinkSnapshot(
+        position=position.model_copy(update=learnt),
         open=_without_empty(opened),
-        pending=(*before.pending, *fresh, *rolled),
+        pending=(*before.pending, *fresh),
         max_count=max((before.max_count, *(snapshot.max_count for snapshot in ran.values()))),
+        rolled=(*before.rolled, *rolled),
+        spent=(*before.spent, *spent),
     )
+    return stage_planning.with_closed(after, over, checkpoint_id)
 
 
 def roll_due(before: SinkSnapshot, policy: RollingPolicy, now_ms: int, checkpoint_id: int) -> SinkSnapshot:
@@ -149,20 +159,15 @@ def roll_due(before: SinkSnapshot, policy: RollingPolicy, now_ms: int, checkpoin
         over += gone
     if not over:
         return before
-    rolled = [PendingPart(part=part.part, rows=part.rows, since=checkpoint_id) for part in over]
-    return replace(before, open=_without_empty(opened), pending=(*before.pending, *rolled))
+    return stage_planning.with_closed(replace(before, open=_without_empty(opened)), over, checkpoint_id)
 
 
 def at_clean_end(before: SinkSnapshot, *, keep: bool, checkpoint_id: int) -> SinkSnapshot:
     """The state a clean end leaves: every open part rolled, or all of them kept for the next run."""
     if keep:
         return replace(before, position=before.position.model_copy(update={"kept": True}))
-    rolled = [
-        PendingPart(part=part.part, rows=part.rows, since=checkpoint_id)
-        for parts in before.open.values()
-        for part in parts
-    ]
-    return replace(before, open={}, pending=(*before.pending, *rolled))
+    opened = [part for parts in before.open.values() for part in parts]
+    return stage_planning.with_closed(replace(before, open={}), opened, checkpoint_id)
 
 
 def _handed_over(opened: OpenParts, generation: int) -> OpenParts:
@@ -205,5 +210,7 @@ def operator_state(snapshot: SinkSnapshot, write: Callable[[OperatorStateStore],
         ),
         pending=snapshot.pending,
         max_count=snapshot.max_count,
+        rolled=snapshot.rolled,
+        spent=snapshot.spent,
     )
     return OperatorState(parallelism=snapshot.position.parallelism, coordinator=write(held.to_states()))

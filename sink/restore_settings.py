@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.opening import check_options, is_adrift, open_store, options_for, path_inside
@@ -113,6 +113,11 @@ class RestoreSettings(Options):
     def checkpoint_options(self) -> Mapping[str, object]:
         """What the store of the checkpoints is opened with."""
         return options_for(self.checkpoint_url, self.base, self.storage_options)
+
+    @property
+    def stage_recipe(self) -> Mapping[str, JsonValue] | None:
+        """How stages that this run begins are encoded; None where it begins none."""
+        return None
 
     @property
     def checkpoints(self) -> StorageSettings:

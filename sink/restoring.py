@@ -69,7 +69,8 @@ def choose(current: SinkSnapshot | None, point: RestorePoint) -> Choice:
 
 def _nothing_came_after(current: SinkSnapshot, point: SinkSnapshot) -> bool:
     """Whether a sink stands where a savepoint left it: every row since then would have made a new part."""
-    return not current.open and not point.open and current.max_count == point.max_count and _stand_alike(current, point)
+    is_closed = not current.open and not current.rolled and not point.open
+    return is_closed and current.max_count == point.max_count and _stand_alike(current, point)
 
 
 def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
@@ -82,9 +83,9 @@ def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
         later: What the later link holds.
         point: What the older one holds.
     """
-    known = {(part.path_of(part.name), part.valid_length) for part in _parts(point)}
+    known = _lengths(point)
     return (
-        all((part.path_of(part.name), part.valid_length) in known for part in _parts(later))
+        all(known.get(path, set()) & lengths for path, lengths in _lengths(later).items())
         and later.max_count == point.max_count
         and _stand_alike(later, point)
     )
@@ -97,7 +98,17 @@ def _stand_alike(one: SinkSnapshot, other: SinkSnapshot) -> bool:
 
 def _parts(state: SinkSnapshot) -> list[PartHandle]:
     """Every part of a state that is not known to be finished."""
-    return [part.part for parts in state.open.values() for part in parts] + [part.part for part in state.pending]
+    opened = [part.part for parts in state.open.values() for part in parts]
+    return [*opened, *(pending.part for pending in state.pending), *(stage.part for stage in state.rolled)]
+
+
+def _lengths(state: SinkSnapshot) -> dict[str, set[int]]:
+    """How long each part of a state is, by its final path; for an encoded one also how long its stage was."""
+    lengths = {part.path_of(part.name): {part.valid_length} for part in _parts(state)}
+    for stage in state.spent:
+        if (path := stage.part.path_of(stage.part.name)) in lengths:
+            lengths[path].add(stage.part.valid_length)
+    return lengths
 
 
 def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
@@ -108,7 +119,7 @@ def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
         chain: The new chain's id, so that part names never meet those of the sink it was taken of.
     """
     position = point.state.position.model_copy(update={"chain": chain, "kept": False, **origin(point)})
-    return replace(point.state, position=position, open={}, pending=(), max_count=-1)
+    return replace(point.state, position=position, open={}, pending=(), max_count=-1, rolled=(), spent=())
 
 
 def noted(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
@@ -128,32 +139,35 @@ def origin(point: RestorePoint) -> dict[str, str]:
 
 
 def open_since(current: SinkSnapshot, point: SinkSnapshot) -> list[PartHandle]:
-    """What the point holds of the parts that were open at it and still are."""
+    """What the point holds of the parts that were open at it and still are, or are stages that wait to be encoded."""
     names = {part.part.name for parts in current.open.values() for part in parts}
+    names |= {stage.part.name for stage in current.rolled}
     return [part.part for parts in point.open.values() for part in parts if part.part.name in names]
 
 
 def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collection[str] = ()) -> SinkSnapshot:
     """The state of a rollback whose user accepts that later parts stay.
 
-    No finished file is touched. Parts that were open at the point and still are go back to what they held then; what
-    has been promised or published since is left as it is, with the rows of before and after, and so is what cannot go
-    back. What was opened since then is left behind.
+    No finished file is touched. Parts that were open at the point and still are go back to what they held then, and so
+    do stages that no file has been promised for; what has been promised or published since is left as it is, with the
+    rows of before and after, and so is what cannot go back. What was opened since then is left behind.
 
     Args:
         current: What the newest link holds.
         point: What to go back to.
         stuck: Names of open parts that the store cannot publish at the length that they had at the point.
     """
-    still_open = {part.part.name: part for parts in current.open.values() for part in parts}
+    still_open = {handle.name for handle in open_since(current, point.state)} - set(stuck)
+    left_as_is = {part.part.name: part for parts in current.open.values() for part in parts if part.part.name in stuck}
     opened = {
         subtask: tuple(
-            still_open[part.part.name] if part.part.name in stuck else part
+            left_as_is.get(part.part.name, part)
             for part in parts
-            if part.part.name in still_open
+            if part.part.name in still_open or part.part.name in left_as_is
         )
         for subtask, parts in point.state.open.items()
     }
+    waiting = {stage.part.name for stage in point.state.rolled} | set(stuck)
     position = point.state.position.model_copy(
         update={
             "chain": current.position.chain,
@@ -168,6 +182,8 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
         open={subtask: parts for subtask, parts in opened.items() if parts},
         pending=current.pending,
         max_count=max(current.max_count, point.state.max_count),
+        rolled=tuple(stage for stage in current.rolled if stage.part.name in waiting),
+        spent=current.spent,
     )
 
 
@@ -186,7 +202,7 @@ def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, 
         if part.number.chain != point.position.chain or part.number.count > point.max_count or part.path in opened
     }
     if current is not None:
-        known = {part.part.name for part in point.pending}
+        known = {part.part.name for part in point.pending} | {stage.part.name for stage in point.rolled}
         paths |= {part.path_of(part.name) for part in _parts(current) if part.name not in known}
     return sorted(paths)
 
@@ -207,11 +223,22 @@ def doubled_parts(
     """
     paths = set(later_parts(finished, None, point))
     if current is not None:
-        known = {(part.path_of(part.name), part.valid_length) for part in _parts(point)}
-        opened = (part.part for parts in current.open.values() for part in parts if part.part.name in stuck)
-        stays = {(part.path_of(part.name), part.valid_length) for part in (*(p.part for p in current.pending), *opened)}
-        paths |= {path for path, _ in stays - known}
+        known = _lengths(point)
+        paths |= {
+            path for path, lengths in _lengths(staying(current, stuck)).items() if not known.get(path, set()) & lengths
+        }
     return sorted(paths)
+
+
+def staying(current: SinkSnapshot, stuck: Collection[str]) -> SinkSnapshot:
+    """What of a state a rollback leaves as it is: what has been promised, and what cannot go back."""
+    return replace(
+        current,
+        open={
+            subtask: tuple(part for part in parts if part.part.name in stuck) for subtask, parts in current.open.items()
+        },
+        rolled=tuple(stage for stage in current.rolled if stage.part.name in stuck),
+    )
 
 
 def refusal(uid: str, point: RestorePoint, later: Sequence[str]) -> RecoveryRefused:

@@ -58,11 +58,17 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
     owed = () if published else point.state.pending
     pending = tuple(part for part in owed if {_final(part.part), *_staged(part.part)} & set(there))
     vouched = [part.part for parts in point.state.open.values() for part in parts] + [part.part for part in owed]
+    waiting = tuple(
+        stage
+        for stage in point.state.rolled
+        if _final(stage.part) not in there and any(path in there for path in _staged(stage.part))
+    )
+    vouched += [stage.part for stage in point.state.rolled]
     gone = sorted(_final(part) for part in vouched if not {_final(part), *_staged(part)} & set(there))
     position = point.state.position.model_copy(update={"chain": chain, "kept": False, **origin(point)})
     opened = {subtask: parts for subtask, parts in kept.items() if parts}
     return WentBack(
-        replace(point.state, position=position, open=opened, pending=pending, max_count=-1),
+        replace(point.state, position=position, open=opened, pending=pending, rolled=waiting, max_count=-1),
         tuple(gone),
     )
 
@@ -121,7 +127,7 @@ def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> Re
 
 def _vouched(point: SinkSnapshot) -> list[PartHandle]:
     opened = [part.part for parts in point.open.values() for part in parts]
-    return opened + [part.part for part in point.pending]
+    return [*opened, *(part.part for part in point.pending), *(stage.part for stage in point.rolled)]
 
 
 def _final(part: PartHandle) -> str:

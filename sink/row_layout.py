@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from partfile.bucketers.port import Bucketer
-    from partfile.sink.operator import SinkDescription, SubtaskContext
+    from partfile.sink.description import SinkDescription, SubtaskContext
     from partfile.writers.port import Format
 
 
@@ -32,11 +32,18 @@ class RowLayout:
 
 
 class RowLayouts:
-    """The layout of each schema that comes along, checked once."""
+    """The layout of each schema that comes along, checked once.
 
-    def __init__(self, bucketer: Bucketer, format: Format) -> None:
+    Args:
+        bucketer: Says which columns the path holds.
+        format: What readers see.
+        stage: What rows are staged in before that; None where they are not.
+    """
+
+    def __init__(self, bucketer: Bucketer, format: Format, stage: Format | None = None) -> None:
         self._bucketer = bucketer
         self._format = format
+        self._stage = stage
         self._known: dict[pa.Schema, RowLayout] = {}
         self._context: BucketContext | None = None
 
@@ -55,6 +62,8 @@ class RowLayouts:
             bare = schema.remove_metadata()
             kept = bare.empty_table().select([name for name in bare.names if name not in dropped]).schema
             self._format.check(kept)
+            if self._stage is not None:
+                self._stage.check(kept)
             digest = hashlib.sha256(kept.serialize().to_pybytes() + _identity(self._format).encode())
             layout = self._known[schema] = RowLayout(kept, digest.hexdigest()[:16])
         return layout

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import StoreError
 from partfile.sink.commits import CommitSettings
 from partfile.sink.coordinator import SinkCoordinator
+from partfile.sink.encoding import StagesInProcess
 from partfile.sink.restore_on_demand import RestoreOnDemand
 from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
 if TYPE_CHECKING:
+    from partfile.sink.encoding import StageEncoder
     from partfile.sink.restore_settings import RestoreSettings
 
 MARKER = "_marker"
+_MOST_ENCODE_THREADS = 4
+"""Each holds a row group in memory."""
 logger = logging.getLogger("partfile")
 
 
@@ -26,9 +31,17 @@ class Runtime:
         settings: The sink's options.
         job: The name of the chain of checkpoints: the uid, or a name made from it.
         interval_ms: Between periodic checkpoints; None takes none.
+        encoder: Encodes rolled stages; None does it in this process.
     """
 
-    def __init__(self, settings: RestoreSettings, job: str, *, interval_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: RestoreSettings,
+        job: str,
+        *,
+        interval_ms: int | None = None,
+        encoder: StageEncoder | None = None,
+    ) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
         try:
@@ -52,12 +65,18 @@ class Runtime:
                 interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
+            encoder or StagesInProcess(self.store, _encode_threads(settings.publish_threads)),
         )
 
     @property
     def may_append(self) -> bool:
         """Whether a later process can append to a part that this one leaves open."""
         return self.store.capabilities.append
+
+    @property
+    def may_stage(self) -> bool:
+        """Whether parts can be staged: appended to by a later process, and read back by whoever encodes them."""
+        return self.may_append and self.store.capabilities.stages
 
     @property
     def tasks_may_keep(self) -> bool:
@@ -80,7 +99,19 @@ class Runtime:
         try:
             found = {*self.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
             found |= {*self.storage.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
+            is_staged = settings.stage_recipe is None or self.may_stage
         except StoreError:
             return
         for hazard in sorted(found):
             logger.warning("%s: %s", settings.uid, hazard)
+        if not is_staged:
+            logger.warning(
+                "%s: %s cannot append to a part and read it back, so columnar parts roll at every checkpoint",
+                settings.uid,
+                self.store.base,
+            )
+
+
+def _encode_threads(publish_threads: int | None) -> int:
+    """Stages encoded at the same time: no more than parts are published, nor than there are processors."""
+    return min(publish_threads or _MOST_ENCODE_THREADS, _MOST_ENCODE_THREADS, os.cpu_count() or 1)

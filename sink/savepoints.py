@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import ConfigError, PartfileError, StoreError
@@ -43,16 +43,19 @@ class ReservedSavepoint:
             PartfileError: A part could not be published; there is no savepoint.
             StoreError: It could not be written; there is no savepoint.
         """
-        if coordinator.state.open or coordinator.state.pending:
+        state = coordinator.state
+        if state.open or state.pending or state.rolled:
             raise PartfileError(
-                f"{len(coordinator.state.pending)} parts could not be published, so there can be no savepoint",
+                f"{len(state.pending)} parts could not be published, and {len(state.rolled)} stages not be encoded, "
+                "so there can be no savepoint",
                 hint="The log says why; they are tried again at the next checkpoint. Ask for a savepoint after that.",
                 checkpoint_id=coordinator.newest_checkpoint_id,
             )
         streams = FileStreamFactory(self.store, self.directory, None)
         taken_by = coordinator.newest_link
         operator = planning.operator_state(
-            coordinator.state,
+            # What is left of spent stages is deleted as the sink goes on; no restore of the savepoint needs it.
+            replace(state, spent=()),
             lambda states: write_operator_state(states, streams, taken_by.checkpoint_id, now_ms),
         )
         complete_savepoint(

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from partfile.bucketers.base_path import BasePathBucketer
 from partfile.bucketers.escaping import is_safe_path
@@ -15,12 +15,13 @@ from partfile.bucketers.resolve import resolve_bucketer
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.opening import open_store
 from partfile.sink.admission import AdmissionRules
+from partfile.sink.description import SinkDescription
 from partfile.sink.naming import PartNaming
-from partfile.sink.operator import SinkDescription
 from partfile.sink.progress import BatchProgress
 from partfile.sink.restore_settings import RestoreSettings, StoreOpener
 from partfile.writers.formats import resolve_format
-from partfile.writers.port import Format
+from partfile.writers.port import BulkFormat, Format
+from partfile.writers.recipes import recipe_of
 
 
 class SinkSettings(RestoreSettings):
@@ -37,7 +38,12 @@ class SinkSettings(RestoreSettings):
     hash_partitions: int | None = Field(default=None, ge=1)
     """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
     max_open_parts: int = Field(default=1000, ge=1)
-    """Parts a subtask holds open at once; beyond it the least recently used one is rolled."""
+    """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or set aside if it is a
+    stage."""
+    columnar: Literal["staged", "per_checkpoint"] = "per_checkpoint"
+    """``staged`` keeps parts of a columnar format open over checkpoints and encodes each once, when it is rolled;
+    ``per_checkpoint`` writes a file a checkpoint. Stores that cannot append to a part and read it back do the latter.
+    """
     on_stop: Literal["publish", "keep"] = "publish"
     """What a clean end does with open parts: publish them, or keep them for the next run to go on with."""
     on_bad_bucket: str = "fail"
@@ -68,6 +74,16 @@ class SinkSettings(RestoreSettings):
         return self
 
     @property
+    def stage_recipe(self) -> Mapping[str, JsonValue] | None:
+        """How staged parts are encoded; None where parts are not staged: a row format, or one of the user's own."""
+        if self.columnar != "staged" or not isinstance(self.format, BulkFormat):
+            return None
+        try:
+            return recipe_of(self.format)
+        except ConfigError:
+            return None
+
+    @property
     def description(self) -> SinkDescription:
         """What every operator of the sink does with rows."""
         return SinkDescription(
@@ -77,6 +93,7 @@ class SinkSettings(RestoreSettings):
             naming=self.naming,
             max_open_parts=self.max_open_parts,
             on_bad_bucket=self.on_bad_bucket,
+            recipe=self.stage_recipe,
         )
 
 

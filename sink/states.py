@@ -1,10 +1,10 @@
-"""What the sink keeps in a checkpoint: open parts, pending parts, the part counter, and where the stream stands."""
+"""What the sink keeps in a checkpoint: its parts and stages, the part counter, where the stream stands."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from partfile.filesystems.errors import SnapshotCorrupt
 from partfile.filesystems.port import PartHandle, Persisted
@@ -13,9 +13,20 @@ from partfile.snapshot.codecs import JsonCodec, ModelCodec
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from partfile.snapshot.state_info import States
 
 OPERATOR = "file-sink"
+
+
+class Stage(Persisted):
+    """What becomes of an open part that is a stage."""
+
+    recipe: dict[str, JsonValue]
+    """The format it is encoded in, as plain data: that of the sink that began it, whatever later runs are set to."""
+    encoded_ratio: Annotated[float, Field(gt=0)] = 1.0
+    """Estimated bytes of the encoded file for each byte of the stage."""
 
 
 class OpenPart(Persisted):
@@ -31,6 +42,14 @@ class OpenPart(Persisted):
     created_at_ms: int
     last_write_ms: int
     rows: Annotated[int, Field(ge=0)]
+    stage: Stage | None = None
+    """Set for a stage; None where the part itself is published."""
+
+    @model_validator(mode="after")
+    def _a_stage_says_what_it_becomes(self) -> Self:
+        if self.part.is_stage is not (self.stage is not None):
+            raise ValueError("a stage, and nothing else, says what it becomes")
+        return self
 
     @property
     def key(self) -> tuple[str, str]:
@@ -40,7 +59,25 @@ class OpenPart(Persisted):
     @property
     def progress(self) -> PartProgress:
         """What the rolling policy may know of it."""
-        return PartProgress(self.part.valid_length, self.rows, self.created_at_ms, self.last_write_ms)
+        size_bytes = published_size_bytes(self.part.valid_length, self.stage)
+        return PartProgress(size_bytes, self.rows, self.created_at_ms, self.last_write_ms)
+
+
+def published_size_bytes(length_bytes: int, stage: Stage | None) -> int:
+    """How large the finished file of a part of this length will be; a guess for a stage."""
+    return length_bytes if stage is None else int(length_bytes * stage.encoded_ratio)
+
+
+def _no_stage(part: PartHandle) -> PartHandle:
+    if part.is_stage:
+        raise ValueError("a stage is never published (S5)")
+    return part
+
+
+def _a_stage(part: PartHandle) -> PartHandle:
+    if not part.is_stage:
+        raise ValueError("it is no stage, and is published as it is")
+    return part
 
 
 class PendingPart(Persisted):
@@ -52,6 +89,32 @@ class PendingPart(Persisted):
     """The first checkpoint that holds it; an operator repeats it until it has heard of that one's completion."""
     abandoned: bool = False
     """No attempt vouches for bytes beyond the valid length: somebody may still be writing it."""
+
+    _is_published_as_it_is = field_validator("part")(_no_stage)
+
+
+class RolledStage(Persisted):
+    """A stage that takes no more rows and has not been encoded yet."""
+
+    part: PartHandle
+    """Its valid length is what is encoded; bytes after it never count."""
+    stage: Stage
+    rows: Annotated[int, Field(ge=0)]
+    """What the encoded file must hold."""
+    since: Annotated[int, Field(ge=1)]
+    """The first checkpoint that holds it as rolled."""
+
+    _is_encoded_first = field_validator("part")(_a_stage)
+
+
+class SpentStage(Persisted):
+    """A stage whose encoded file a checkpoint has promised; deleted once no retained checkpoint names it as data."""
+
+    part: PartHandle
+    since: Annotated[int, Field(ge=1)]
+    """The first checkpoint that holds the encoded file; those before it need the stage."""
+
+    _was_encoded = field_validator("part")(_a_stage)
 
 
 class QueryPosition(Persisted):
@@ -83,6 +146,8 @@ class StreamPosition(Persisted):
     """Where that was, so that it need not be there any more."""
     base: str | None = None
     """The base that the checkpoints are of, if they lie outside it."""
+    encoded_ratio: float | None = Field(default=None, gt=0)
+    """Bytes of encoded files for each byte of their stages, as the last of them came out; None before the first."""
     user_position: JsonValue = None
     """What the caller of the plain operator wants back after a restore."""
 
@@ -97,8 +162,18 @@ class AssignedPart(Persisted):
 _OPEN = ListStateDescriptor("open-parts", ModelCodec(OpenPart))
 _ASSIGNED = ListStateDescriptor("assigned-parts", ModelCodec(AssignedPart))
 _PENDING = ListStateDescriptor("pending-parts", ModelCodec(PendingPart))
+_ROLLED = ListStateDescriptor("rolled-stages", ModelCodec(RolledStage))
+_SPENT = ListStateDescriptor("spent-stages", ModelCodec(SpentStage))
 _COUNTER = ListStateDescriptor("max-part-counter", JsonCodec())
 _POSITION = ListStateDescriptor("stream-position", ModelCodec(StreamPosition))
+
+
+def _add_stages(states: OperatorStateStore, rolled: tuple[RolledStage, ...], spent: tuple[SpentStage, ...]) -> None:
+    """Add the states of stages; a sink without any pays nothing for them."""
+    if rolled:
+        states.list_state(_ROLLED).update(rolled)
+    if spent:
+        states.list_state(_SPENT).update(spent)
 
 
 class SubtaskSnapshot(Persisted):
@@ -107,6 +182,10 @@ class SubtaskSnapshot(Persisted):
     subtask: Annotated[int, Field(ge=0)]
     open: tuple[OpenPart, ...] = ()
     pending: tuple[PendingPart, ...] = ()
+    rolled: tuple[RolledStage, ...] = ()
+    """Stages that somebody else is to encode; repeated like pending parts."""
+    spent: tuple[SpentStage, ...] = ()
+    """Stages that it has encoded itself; the files are among the pending parts."""
     max_count: Annotated[int, Field(ge=-1)] = -1
     """Highest part counter this subtask knows; -1 before the first part."""
 
@@ -115,6 +194,7 @@ class SubtaskSnapshot(Persisted):
         states = OperatorStateStore()
         states.list_state(_OPEN).update(self.open)
         states.list_state(_PENDING).update(self.pending)
+        _add_stages(states, self.rolled, self.spent)
         states.union_list_state(_COUNTER).update((self.max_count,))
         return states
 
@@ -133,6 +213,8 @@ class SubtaskSnapshot(Persisted):
                 subtask=subtask,
                 open=states.list_state(_OPEN).get(),
                 pending=states.list_state(_PENDING).get(),
+                rolled=states.list_state(_ROLLED).get(),
+                spent=states.list_state(_SPENT).get(),
                 max_count=max(counters, default=-1),
             )
         except ValueError as error:
@@ -146,6 +228,10 @@ class CoordinatorSnapshot(Persisted):
     open: tuple[AssignedPart, ...] = ()
     pending: tuple[PendingPart, ...] = ()
     """Parts to be published by this checkpoint, or still owed from earlier ones."""
+    rolled: tuple[RolledStage, ...] = ()
+    """Stages to be encoded now that this checkpoint is complete, or still to be from earlier ones."""
+    spent: tuple[SpentStage, ...] = ()
+    """Encoded stages that older retained checkpoints may still name as data."""
     max_count: Annotated[int, Field(ge=-1)] = -1
     """Union maximum of the part counters; -1 before the first part."""
 
@@ -155,6 +241,7 @@ class CoordinatorSnapshot(Persisted):
         states.list_state(_POSITION).update((self.position,))
         states.list_state(_ASSIGNED).update(self.open)
         states.list_state(_PENDING).update(self.pending)
+        _add_stages(states, self.rolled, self.spent)
         states.union_list_state(_COUNTER).update((self.max_count,))
         return states
 
@@ -174,7 +261,17 @@ class CoordinatorSnapshot(Persisted):
                 position=position,
                 open=states.list_state(_ASSIGNED).get(),
                 pending=states.list_state(_PENDING).get(),
+                rolled=states.list_state(_ROLLED).get(),
+                spent=states.list_state(_SPENT).get(),
                 max_count=int(str(counter)),
             )
         except ValueError as error:
             raise SnapshotCorrupt(f"the coordinator's state is not a file sink's: {error}") from error
+
+
+def assigned_to(state: Iterable[SubtaskSnapshot], subtask: int) -> SubtaskSnapshot:
+    """The share of one subtask, or an empty one."""
+    for snapshot in state:
+        if snapshot.subtask == subtask:
+            return snapshot
+    return SubtaskSnapshot(subtask=subtask)

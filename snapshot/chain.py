@@ -60,6 +60,11 @@ class Chain:
             raise Fenced("this coordinator holds no link; start it first")
         return self._newest
 
+    @property
+    def oldest_id(self) -> int:
+        """Id of the oldest link that is still there, as far as this coordinator has seen or deleted any."""
+        return self._links[0].checkpoint_id if self._links else self.newest.checkpoint_id
+
     def look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None]:
         """Return the newest link and the newest one that holds state, without changing anything.
 

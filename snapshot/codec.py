@@ -1,8 +1,8 @@
 """Persisted documents: one header line with schema, version, length and checksum, then one line of JSON.
 
-``partfile checkpoint 2 1234 89abcdef`` stands for: a checkpoint document of format version 2 whose body has 1234 bytes
-and the CRC-32 89abcdef. The body is JSON, so that a person can read it; the header makes a torn or damaged file known
-before anything in it is believed. A checksum finds corruption, not tampering.
+``partfile checkpoint 3 1234 89abcdef`` stands for: a checkpoint document of format version 3 whose body has 1234 bytes
+and, with the words before it, the CRC-32 89abcdef. The body is JSON, so that a person can read it; the header makes a
+torn or damaged file known before anything in it is believed. A checksum finds corruption, not tampering.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from partfile.snapshot.strict_json import check_strict
 if TYPE_CHECKING:
     from partfile.filesystems.metadata_port import MetadataStore
 
-FORMAT_VERSION = 2
-"""2: links reserve ids."""
+FORMAT_VERSION = 3
+"""2: links reserve ids. 3: parts may be stages, and the checksum is of the header's beginning too."""
+_FIRST_CHECKED_HEADER = 3
 MAX_DOCUMENT_BYTES = 1 << 28
 """Some 500 000 open parts; a reader takes no more, so a writer makes no more."""
 _MAX_HEADER_BYTES = 128
@@ -51,8 +52,17 @@ def encode_body(schema: str, body: bytes) -> bytes:
             f"a {schema} document of {len(body)} bytes is larger than the {MAX_DOCUMENT_BYTES} that can be read again",
             hint="Keep fewer parts open at once (max_open_parts), or fewer elements in a state.",
         )
-    header = f"partfile {schema} {FORMAT_VERSION} {len(body)} {zlib.crc32(body):08x}\n"
-    return b"".join((header.encode(), body, b"\n"))
+    return b"".join((header_of(schema, FORMAT_VERSION, body), body, b"\n"))
+
+
+def header_of(schema: str, version: int, body: bytes | memoryview) -> bytes:
+    """The header line of a body, with its line feed. From version 3 on the checksum is of the line's beginning too.
+
+    Without that a damaged version could be that of an older format.
+    """
+    begin = f"partfile {schema} {version} {len(body)}".encode()
+    checksum = zlib.crc32(body, 0 if version < _FIRST_CHECKED_HEADER else zlib.crc32(begin))
+    return b"%b %08x\n" % (begin, checksum)
 
 
 def decode_document(schema: str, model: type[Document], data: bytes, path: str) -> Document:
@@ -97,7 +107,7 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
     match = _HEADER.fullmatch(header)
     if match is None:
         raise SnapshotCorrupt(f"{path} does not begin with a partfile header", hint=CORRUPT_HINT, path=path)
-    found_schema, version, length, checksum = match.groups()
+    found_schema, version = match.groups()[:2]
     if int(version) > FORMAT_VERSION:
         raise SnapshotVersionError(
             f"{path} has format version {int(version)}; this partfile reads up to {FORMAT_VERSION}",
@@ -107,7 +117,7 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
     if found_schema.decode() != schema:
         raise SnapshotCorrupt(f"{path} is a {found_schema.decode()} document, not a {schema}", path=path)
     body = memoryview(data)[len(header) + 1 : -1]
-    if int(version) < 1 or data[-1:] != b"\n" or len(body) != int(length) or zlib.crc32(body) != int(checksum, 16):
+    if int(version) < 1 or data[-1:] != b"\n" or data[: len(header) + 1] != header_of(schema, int(version), body):
         raise SnapshotCorrupt(f"{path} is damaged: length or checksum is wrong", hint=CORRUPT_HINT, path=path)
     return body
 

@@ -68,6 +68,11 @@ class CheckpointCoordinator:
         return self._begun().completed_id
 
     @property
+    def oldest_id(self) -> int:
+        """Id of the oldest link that is still there, retained or about to be deleted."""
+        return self._chain.oldest_id
+
+    @property
     def state(self) -> CoordinatorState:
         """What it knows, as of the last event."""
         return self._begun()

@@ -11,18 +11,16 @@ from partfile.writers.csv_rows import CsvFormat
 from partfile.writers.json_lines import JsonLinesFormat
 from partfile.writers.lines import LineFormat
 from partfile.writers.parquet import ParquetFormat
-from partfile.writers.port import Format
+from partfile.writers.port import BulkFormat, Format
 from partfile.writers.text import TextFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_FORMATS: dict[str, type[LineFormat | ParquetFormat]] = {
-    "text": TextFormat,
-    "json": JsonLinesFormat,
-    "csv": CsvFormat,
-    "parquet": ParquetFormat,
-}
+_LINE_FORMATS: dict[str, type[LineFormat]] = {"text": TextFormat, "json": JsonLinesFormat, "csv": CsvFormat}
+BULK_FORMATS: dict[str, type[BulkFormat]] = {"parquet": ParquetFormat}
+"""Formats whose parts are written as a whole, by the names that users and recipes know them by."""
+_FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, **BULK_FORMATS}
 _NOT_YET = {"avro", "orc"}
 
 
@@ -32,7 +30,7 @@ def resolve_format(format: str | Format, compression: str | None = None, **optio
     Args:
         format: ``"text"``, ``"json"``, ``"csv"`` or ``"parquet"``, or a format of the user's own, which is returned as
             it is.
-        compression: None, ``"gzip"`` or ``"zstd"`` for rows, and one member or frame from persist to persist; for
+        compression: For rows None or a codec of `Compression`, one member or frame from persist to persist; for
             Parquet the codec of its pages, where None is ``"snappy"``.
         options: The format's other fields, as ``header`` for CSV, and ``compression_level``.
 
@@ -41,23 +39,28 @@ def resolve_format(format: str | Format, compression: str | None = None, **optio
     """
     if isinstance(format, Format):
         if compression is not None or options:
-            given = ["compression"] * (compression is not None) + sorted(options)
+            names = ["compression"] * (compression is not None) + sorted(options)
             raise ConfigError(
-                f"{', '.join(given)} cannot be given beside {type(format).__name__}.", hint="Set it on the format."
+                f"{', '.join(names)} cannot be given beside {type(format).__name__}.", hint="Set it on the format."
             )
         return format
-    kind = _kind(format)
+    kind: Any = _kind(format)
     level = options.pop("compression_level", None)
     known = [each.name for each in dataclasses.fields(kind) if not each.name.startswith("compression")]
     for name in options:
         if name not in known:
             raise ConfigError(f"The {format} format has no option {name!r}.", hint=_list(known))
     if issubclass(kind, LineFormat):
-        return kind(compression=Compression(codec=compression, level=level), **options)
-    return kind(compression=compression or "snappy", compression_level=level, **options)
+        options["compression"] = Compression(codec=compression, level=level)
+    else:
+        # What is not given has the format's own default.
+        given = {"compression": compression, "compression_level": level}
+        options |= {name: value for name, value in given.items() if value is not None}
+    made: Format = kind(**options)
+    return made
 
 
-def _kind(name: object) -> type[LineFormat | ParquetFormat]:
+def _kind(name: object) -> type[Format]:
     if name in _NOT_YET:
         raise ConfigError(f"The {name} format is not there yet.", hint=_list(_FORMATS))
     if not isinstance(name, str) or name not in _FORMATS:

@@ -11,7 +11,7 @@ from partfile.writers.port import RowFormat, RowWriter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from partfile.writers.compression import Frame
+    from partfile.writers.frames import Frame
     from partfile.writers.port import ByteStream
 
 

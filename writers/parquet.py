@@ -1,8 +1,4 @@
-"""Parquet, rolled at each checkpoint: one part is one file with its footer.
-
-A part that stays open over checkpoints needs its rows staged and encoded at the roll; that is a ``BulkWriter`` and goes
-beside this format, which stays what ``staged=False`` means.
-"""
+"""Parquet: one part is one file with its footer."""
 
 from __future__ import annotations
 
@@ -13,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
-from partfile.writers.port import Format, Writer
+from partfile.writers.held_rows import HeldRows
+from partfile.writers.port import BulkFormat, Writer
+from partfile.writers.stream_file import StreamFile
 
 if TYPE_CHECKING:
     from partfile.writers.port import ByteStream
@@ -22,8 +20,8 @@ _CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetFormat(Format):
-    """Parquet parts, closed at each checkpoint.
+class ParquetFormat(BulkFormat):
+    """Rows as Parquet.
 
     Args:
         compression: Codec of the pages: snappy, zstd, gzip, lz4, brotli or none.
@@ -53,11 +51,6 @@ class ParquetFormat(Format):
         """``.parquet``; the codec is told inside the file."""
         return ".parquet"
 
-    @property
-    def appendable(self) -> bool:
-        """A footer ends the file, so a part cannot be continued."""
-        return False
-
     def check(self, schema: pa.Schema) -> None:
         """Refuse what Arrow itself cannot write as Parquet, found out by writing an empty file.
 
@@ -80,37 +73,24 @@ class ParquetFormat(Format):
         return ParquetPartWriter(self, stream, schema)
 
 
-_MOST_SLACK = 2
-"""So many times its own bytes a held slice may keep in memory."""
-
-
 class ParquetPartWriter(Writer):
     """Holds the batches of one row group at a time, so that many small slices become few large groups."""
 
     def __init__(self, form: ParquetFormat, stream: ByteStream, schema: pa.Schema) -> None:
-        self._form = form
-        self._schema = schema
-        self._held: list[pa.RecordBatch] = []
-        self._held_rows = 0
-        self._held_bytes = 0
-        self._file = pq.ParquetWriter(
-            pa.PythonFile(cast("Any", _StreamFile(stream)), mode="w"),
-            schema,
-            compression=cast("Literal['snappy']", form.compression),
-            compression_level=form.compression_level,
-        )
+        self._row_group_rows = form.row_group_rows
+        self._held = HeldRows(schema, form.row_group_rows, form.row_group_bytes)
+        self._target = StreamFile(stream)
+        with self._target.passing():
+            self._file = pq.ParquetWriter(
+                pa.PythonFile(cast("Any", self._target), mode="w"),
+                schema,
+                compression=cast("Literal['snappy']", form.compression),
+                compression_level=form.compression_level,
+            )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Hold the rows of a batch; a full row group is written.
-
-        A slice that is small in its batch is copied: held as it is, it would keep the whole batch in memory.
-        """
-        if batch.get_total_buffer_size() > _MOST_SLACK * batch.nbytes:
-            batch = batch.take(pa.array(range(batch.num_rows), pa.int64()))
-        self._held.append(batch)
-        self._held_rows += batch.num_rows
-        self._held_bytes += batch.nbytes
-        if self._held_rows >= self._form.row_group_rows or self._held_bytes >= self._form.row_group_bytes:
+        """Hold the rows of a batch; a full row group is written."""
+        if self._held.add(batch):
             self._write_row_groups()
 
     def persist(self) -> int:
@@ -123,34 +103,11 @@ class ParquetPartWriter(Writer):
 
     def close(self) -> None:
         """Write what is held, and the footer."""
-        self._write_row_groups()
-        self._file.close()
+        if self._held.rows:
+            self._write_row_groups()
+        with self._target.passing():
+            self._file.close()
 
     def _write_row_groups(self) -> None:
-        if self._held_rows:
-            table = pa.Table.from_batches(self._held, self._schema)
-            self._file.write_table(table, row_group_size=self._form.row_group_rows)
-        self._held, self._held_rows, self._held_bytes = [], 0, 0
-
-
-class _StreamFile:
-    """A stream as the file that pyarrow wants; closing it leaves the stream open."""
-
-    closed = False
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-        self._start = stream.position
-
-    def write(self, data: Any) -> int:
-        self._stream.write(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self._stream.position - self._start
-
-    def flush(self) -> None:
-        """Persisting is the stream's own verb."""
-
-    def close(self) -> None:
-        """The stream belongs to whoever opened it."""
+        with self._target.passing():
+            self._file.write_table(self._held.take(), row_group_size=self._row_group_rows)

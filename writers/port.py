@@ -133,8 +133,29 @@ class RowFormat(Format):
         """Make the writer of one part."""
 
 
-class BulkWriter(Protocol):
-    """Encodes a whole part at once, from rows staged elsewhere; used where a part is encoded at its roll."""
+class BulkFormat(Format):
+    """A format whose file is written as a whole, as a footer ends it: at each checkpoint, or once from staged rows."""
+
+    @property
+    def appendable(self) -> bool:
+        """A footer ends the file, so a part cannot be continued."""
+        return False
 
     def encode(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, stream: ByteStream) -> int:
-        """Write one whole part and return its length in bytes; memory is bounded by one row group."""
+        """Write one whole file and return the number of its rows.
+
+        Memory is what the format's writer holds: one row group, whatever the size of the file. On failure the stream
+        has got some bytes that are no file; nothing more is written to it.
+
+        Args:
+            batches: Rows of one schema, each batch read only once.
+            schema: That schema, also where there is no batch.
+            stream: An empty part.
+        """
+        writer = self.open(stream, schema)
+        rows = 0
+        for batch in batches:
+            writer.write(batch)
+            rows += batch.num_rows
+        writer.close()
+        return rows

@@ -11,8 +11,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from partfile.filesystems.errors import PartfileError
-from partfile.sink.operator import SinkDescription, SinkOperator, SubtaskContext, assigned_to
+from partfile.sink.description import SinkDescription, SubtaskContext
+from partfile.sink.operator import SinkOperator
 from partfile.sink.spark.worker import spare_modules_from_collection
+from partfile.sink.states import assigned_to
 from partfile.snapshot.model import SubtaskState
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.storage import open_storage

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import new_part, write_part
+from partfile.filesystems.contract_base import new_part, new_stage, write_part
 from partfile.filesystems.errors import (
     AlreadyExists,
     CommitConflict,
@@ -15,9 +15,11 @@ from partfile.filesystems.errors import (
     LeaseUnavailable,
     NotApplied,
     PartfileError,
+    PartMissing,
     StoreError,
 )
 from partfile.filesystems.local import LocalStore
+from partfile.filesystems.tracked_calls import TrackedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,6 +63,46 @@ def test_a_bucket_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path
             with pytest.raises(StoreError):
                 verb(bucket)
     assert list(store.list()) == []
+
+
+@pytest.mark.fault("H2")
+def test_a_stage_that_is_no_file_of_ours_is_not_read(store: LocalStore, tmp_path: Path) -> None:
+    """Neither a link to a file, nor one to a directory above it, nor a pipe, which would wait for ever."""
+    stage = new_stage().at(len(DATA))
+    bucket = tmp_path / "base" / stage.bucket
+    bucket.symlink_to(tmp_path / "outside", target_is_directory=True)
+    victim = stage.model_copy(update={"in_progress": "victim"})
+    with pytest.raises(StoreError):
+        store.open_stage(victim)
+    bucket.unlink()
+    bucket.mkdir()
+    (bucket / stage.in_progress).symlink_to(tmp_path / "outside" / "victim")
+    with pytest.raises(StoreError):
+        store.open_stage(stage)
+    (bucket / stage.in_progress).unlink()
+    os.mkfifo(bucket / stage.in_progress)
+    with pytest.raises(StoreError):
+        store.open_stage(stage)
+
+
+def test_a_stage_that_is_cut_while_it_is_read_is_missing(tmp_path: Path) -> None:
+    """Fewer bytes than a checkpoint vouches for never look like the end of the file; no descriptor stays open."""
+    calls = TrackedCalls()
+    store = LocalStore(str(tmp_path / "base"), calls=calls)
+    stream = store.create(new_stage())
+    stream.write(DATA)
+    stage = stream.persist()
+    stream.close()
+    before = set(calls.open_descriptors)
+    with store.open_stage(stage) as file:
+        os.truncate(tmp_path / "base" / stage.path_of(stage.in_progress), 3)
+        with pytest.raises(PartMissing):
+            file.read()
+    with pytest.raises(PartMissing):
+        store.open_stage(stage)
+    assert calls.open_descriptors == before
+    store.close()
+    assert not calls.open_descriptors
 
 
 @pytest.mark.parametrize("name", ["in_progress", "pending", "name", "sidecar"])

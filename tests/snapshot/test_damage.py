@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import tracemalloc
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,7 @@ from life_cycle import LONG, batch, everything, make_sink, run_to_the_end
 
 from partfile.filesystems.errors import SnapshotCorrupt, SnapshotError, SnapshotVersionError
 from partfile.filesystems.local import LocalStore
-from partfile.snapshot.codec import FORMAT_VERSION
+from partfile.snapshot.codec import FORMAT_VERSION, header_of
 from partfile.snapshot.codecs import JsonCodec
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
@@ -145,7 +144,7 @@ def rewritten(good: bytes, change: Callable[[Any], Any]) -> bytes:
 
 
 def with_header(body: bytes, version: int = FORMAT_VERSION) -> bytes:
-    return f"partfile checkpoint {version} {len(body)} {zlib.crc32(body):08x}\n".encode() + body + b"\n"
+    return header_of("checkpoint", version, body) + body + b"\n"
 
 
 def _nested(raw: Any) -> bytes:

@@ -9,6 +9,7 @@ import pytest
 from golden import COUNTERS, GOLDEN, RULES, WORDS
 from life_cycle import LONG, batch, finished_files, make_sink, rows_of
 from pydantic import TypeAdapter
+from staged_streams import finished_rows, names, staged_sink, stages_in
 
 from partfile.filesystems.local import LocalStore
 from partfile.snapshot.codec import FORMAT_VERSION
@@ -39,6 +40,18 @@ def test_a_crashed_sink_is_restored(golden: Path) -> None:
         assert rows_of(finished_files(golden / "base")) == {f"row-{number:04d}": 1 for number in range(4)}
         out.write(batch(4, 3))
     assert rows_of(finished_files(golden / "base")) == {f"row-{number:04d}": 1 for number in range(7)}
+
+
+@pytest.mark.fault("M4")
+def test_a_crashed_sink_with_stages_is_restored(tmp_path: Path) -> None:
+    """Of version 3: an open stage and a rolled one are encoded as they were meant to be, a spent one is not again."""
+    golden = Path(shutil.copytree(GOLDEN / "3" / "staged", tmp_path / "staged"))
+    assert (finished_rows(golden), len(stages_in(golden))) == (names(0, 2), 3)
+    with staged_sink(golden, bucketer=None).local() as out:
+        assert out.position == 6
+        assert finished_rows(golden) == names(0, 6)
+        out.write(batch(6, 2))
+    assert finished_rows(golden) == names(0, 8)
 
 
 @pytest.mark.item("SP-14")

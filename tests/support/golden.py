@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from life_cycle import LONG, batch, make_sink
+from staged_streams import Stages, staged_sink
 
 from partfile.filesystems.local import LocalStore
 from partfile.snapshot.codec import FORMAT_VERSION
@@ -33,6 +34,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         write_sink(root)
+        write_staged_sink(root)
         write_state(root)
         for lock in root.rglob("_marker"):
             lock.unlink()
@@ -52,6 +54,21 @@ def write_sink(root: Path) -> None:
     location.rename(root / "savepoint")
     shutil.rmtree(root / "savepoints")
     shutil.rmtree(root / "stopped")
+
+
+def write_staged_sink(root: Path) -> None:
+    """A sink that crashed with an open stage, one that waits to be encoded, and one that is spent."""
+    stages = Stages()
+    sink = staged_sink(root / "staged", retained_checkpoints=9, bucketer=None, open_store=stages.open_store)
+    out = sink.local().open()
+    for done in (2, 4):
+        out.write(batch(done - 2, 2))
+        out._operator.roll_all()
+        out.checkpoint(done)
+        stages.are_readable = False
+    out.write(batch(4, 2))
+    out.checkpoint(6)
+    out.close()
 
 
 def write_state(root: Path) -> None:

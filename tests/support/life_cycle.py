@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import partfile as pf
 from partfile.filesystems.errors import Fenced
@@ -174,8 +175,12 @@ def visible(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def rows_of(files: dict[str, bytes]) -> Counter[str]:
+    """How often each row is in some files, of lines of text or of Parquet."""
     rows: Counter[str] = Counter()
     for name, data in files.items():
+        if name.endswith(".parquet"):
+            rows.update(str(row) for row in pq.ParquetFile(pa.BufferReader(data)).read()["row"].to_pylist())
+            continue
         assert data.endswith(b"\n"), f"{name} ends inside a row: {data!r}"
         rows.update(data.decode().splitlines())
     return rows

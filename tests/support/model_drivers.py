@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from partfile.filesystems.errors import StoreError
-from partfile.sink.operator import SinkOperator, SubtaskContext, assigned_to
+from partfile.sink.description import SubtaskContext
+from partfile.sink.operator import SinkOperator
 from partfile.sink.runtime import Runtime
+from partfile.sink.states import assigned_to
 
 if TYPE_CHECKING:
     import random

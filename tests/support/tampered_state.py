@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import zlib
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 from partfile.sink.states import OPERATOR
-from partfile.snapshot.codec import FORMAT_VERSION
+from partfile.snapshot.codec import encode_body
 from partfile.snapshot.state_file import decode_states, encode_states
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ def tamper(link: Path, state: str, change: Callable[[Any], Any]) -> None:
     del handle["text"]
     handle["base64"] = b64encode(encode_states(changed)).decode()
     body = json.dumps(raw).encode()
-    header = f"partfile checkpoint {FORMAT_VERSION} {len(body)} {zlib.crc32(body):08x}\n"
-    link.write_bytes(header.encode() + body + b"\n")
+    link.write_bytes(encode_body("checkpoint", body))
 
 
 def _changed(element: bytes, change: Callable[[Any], Any]) -> bytes:

@@ -99,7 +99,7 @@ def test_a_process_without_a_name_sends_none(monkeypatch: pytest.MonkeyPatch, er
 
 def test_a_child_that_was_forked_while_somebody_connected_connects_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that another thread of the parent held at that moment stays held in the child."""
-    connect, parent = hdfs_truncation._connect, os.getpid()
+    connect, parent = hdfs_truncation.connect_to_web, os.getpid()
     inside, leave = threading.Event(), threading.Event()
 
     def slow(url: str, options: HdfsOptions) -> WebHdfs:
@@ -108,7 +108,7 @@ def test_a_child_that_was_forked_while_somebody_connected_connects_by_itself(mon
             leave.wait(30)
         return connect(url, options)
 
-    monkeypatch.setattr(hdfs_truncation, "_connect", slow)
+    monkeypatch.setattr(hdfs_truncation, "connect_to_web", slow)
     with serving(*DONE) as server:
         truncation = HdfsTruncation("hdfs://nn", HdfsOptions(http_address=str(server.address)))
         thread = threading.Thread(target=truncation.truncate, args=("/parent", 1))

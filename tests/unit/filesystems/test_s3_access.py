@@ -18,7 +18,8 @@ import partfile as pf
 from partfile.filesystems.contract_base import new_part
 from partfile.filesystems.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
 from partfile.filesystems.s3 import S3Store
-from partfile.sink.operator import SinkOperator, SubtaskContext
+from partfile.sink.description import SubtaskContext
+from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
 
 if TYPE_CHECKING:

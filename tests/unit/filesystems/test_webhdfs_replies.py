@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from webhdfs_stub import TIMEOUT_S, remote, serving
+from webhdfs_stub import TIMEOUT_S, nobody, remote, serving
 
 from partfile.filesystems.errors import (
     ConfigError,
@@ -14,7 +16,7 @@ from partfile.filesystems.errors import (
     OutcomeUnknown,
     PartfileError,
 )
-from partfile.filesystems.webhdfs import MAX_REPLY_BYTES, WebHdfs
+from partfile.filesystems.webhdfs import MAX_REPLY_BYTES, Unreachable, WebHdfs
 
 
 def refusal(status: int, body: bytes) -> PartfileError:
@@ -84,3 +86,46 @@ def test_only_a_true_answer_counts_as_done(body: bytes) -> None:
 def test_an_answer_without_end_is_not_read_to_its_end() -> None:
     """A server that sends megabytes has not answered."""
     assert type(refusal(200, b'{"boolean":true}' + b" " * (2 * MAX_REPLY_BYTES))) is OutcomeUnknown
+
+
+def read_of(datanode: tuple[int, bytes], *, is_named: bool = True) -> tuple[bytes, list[str], list[str]]:
+    """What a read gets where the NameNode names a DataNode that answers like this, and what each was asked."""
+    with serving(*datanode) as data:
+        location = {"Location": f"{data.address}/webhdfs/v1/part?op=OPEN&offset=7&length=9"} if is_named else {}
+        with serving(200, json.dumps(location).encode()) as names:
+            got = WebHdfs([names.address], user="me").read("/part", 7, 9, TIMEOUT_S)
+    return got, names.asked, data.asked
+
+
+def test_a_read_asks_the_datanode_that_the_namenode_names() -> None:
+    """Without following a redirection: the NameNode's answer says where, and the bytes are the DataNode's."""
+    got, names, data = read_of((200, b"the bytes"))
+    assert got == b"the bytes"
+    assert names == ["/webhdfs/v1/part?op=OPEN&offset=7&length=9&noredirect=true&user.name=me"]
+    assert data == ["/webhdfs/v1/part?op=OPEN&offset=7&length=9"]
+
+
+@pytest.mark.parametrize(
+    ("java_class", "kind"), [("java.io.FileNotFoundException", NotFound), ("java.io.IOException", OutcomeUnknown)]
+)
+def test_what_a_datanode_refuses_to_read_is_sorted_likewise(java_class: str, kind: type[PartfileError]) -> None:
+    """It speaks as the NameNode does."""
+    with pytest.raises(kind, match="said the server"):
+        read_of((403, remote(java_class)))
+
+
+def test_a_namenode_that_names_no_datanode_is_no_webhdfs() -> None:
+    """Neither an empty answer nor a place that is no address is taken for one."""
+    with pytest.raises(PartfileError):
+        read_of((200, b""), is_named=False)
+    for location in ("ftp://127.0.0.1:1/webhdfs/v1/x", "http://127.0.0.1:1/else", "x"):
+        with serving(200, json.dumps({"Location": location}).encode()) as names, pytest.raises(ConfigError):
+            WebHdfs([names.address]).read("/part", 0, 1, TIMEOUT_S)
+
+
+def test_a_datanode_out_of_reach_is_named() -> None:
+    """Its address is what to look at, not the NameNode's."""
+    address = nobody()
+    answer = json.dumps({"Location": f"{address}/webhdfs/v1/part?op=OPEN"}).encode()
+    with serving(200, answer) as names, pytest.raises(Unreachable, match=str(address.port)):
+        WebHdfs([names.address]).read("/part", 0, 1, TIMEOUT_S)

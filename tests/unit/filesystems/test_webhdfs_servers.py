@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import subprocess
@@ -183,11 +184,16 @@ def test_over_tls_only_a_trusted_server_gets_the_request(certificate: tuple[Path
             assert WebHdfs([address], ca_file=str(certificate[0])).truncate("/part", 0, TIMEOUT_S)
             with pytest.raises(ConfigError, match="not trusted") as refused:
                 WebHdfs([address], delegation_token=TOKEN).truncate("/part", 0, TIMEOUT_S)
+            with serving(*DONE) as plain:
+                # The NameNode's answer has the token in it.
+                server.body = json.dumps({"Location": f"{plain.address}/webhdfs/v1/part?delegation=x"}).encode()
+                with pytest.raises(ConfigError, match="without TLS"):
+                    WebHdfs([address], ca_file=str(certificate[0])).read("/part", 0, 1, TIMEOUT_S)
         finally:
             server.shutdown()
             thread.join()
     assert "ca_file" in refused.value.hint
-    assert len(server.asked) == 1
+    assert (len(server.asked), plain.asked) == (2, [])
 
 
 def test_a_ca_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from life_cycle import LONG, assert_exactly_once, batch, make_sink, run_to_the_e
 import partfile as pf
 from partfile.filesystems.errors import ConfigError, PartfileError, PartMissing, SnapshotCorrupt, UnsupportedTypeError
 from partfile.filesystems.local import LocalStore
-from partfile.sink.operator import SinkOperator, SubtaskContext
+from partfile.sink.description import SubtaskContext
+from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
 
 if TYPE_CHECKING:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 from typing import TYPE_CHECKING
 
+import cramjam
 import pytest
 import zstandard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class MemoryPart:
@@ -38,7 +40,22 @@ def decode(data: bytes, codec: str | None) -> bytes:
     if codec == "zstd":
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
             return reader.read()
+    if codec == "bz2":
+        return bz2.decompress(data)
+    if codec == "lz4":
+        return bytes(cramjam.lz4.decompress(data)) if data else b""
+    if codec == "snappy":
+        return b"".join(_hadoop_blocks(io.BytesIO(data)))
     return data
+
+
+def _hadoop_blocks(file: io.BytesIO) -> Iterator[bytes]:
+    while head := file.read(8):
+        size_bytes, compressed_bytes = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
+        assert 0 < compressed_bytes <= 256 << 10, "more than Hadoop's reader takes"
+        block = bytes(cramjam.snappy.decompress_raw(file.read(compressed_bytes)))
+        assert len(block) == size_bytes
+        yield block
 
 
 @pytest.fixture(name="memory_part")

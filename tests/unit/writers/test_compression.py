@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from partfile.writers.port import RowWriter
 
 _SCHEMA = pa.schema([("x", pa.string())])
-_CODECS = [None, "gzip", "zstd"]
+_CODECS = [None, "gzip", "zstd", "bz2", "lz4", "snappy"]
 
 
 def _batch(*values: str) -> pa.RecordBatch:
@@ -83,7 +83,16 @@ def test_a_persist_without_rows_adds_nothing(codec: str | None, memory_part: Any
     assert part.position == length
 
 
-@pytest.mark.parametrize(("codec", "magic"), [("gzip", b"\x1f\x8b"), ("zstd", b"\x28\xb5\x2f\xfd")])
+@pytest.mark.parametrize(
+    ("codec", "magic"),
+    [
+        ("gzip", b"\x1f\x8b"),
+        ("zstd", b"\x28\xb5\x2f\xfd"),
+        ("bz2", b"BZh9"),
+        ("lz4", b"\x04\x22\x4d\x18"),
+        ("snappy", (50 * len("some row\n")).to_bytes(4, "big")),
+    ],
+)
 def test_there_is_one_frame_from_persist_to_persist(codec: str, magic: bytes, memory_part: Any) -> None:
     """Many writes between two persists share one member or frame, and each persist starts the next with its magic."""
     part = memory_part()
@@ -97,7 +106,7 @@ def test_there_is_one_frame_from_persist_to_persist(codec: str, magic: bytes, me
     assert bytes(part.data).count(magic) == 3
 
 
-@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+@pytest.mark.parametrize("codec", _CODECS[1:])
 def test_bytes_are_handed_on_in_large_pieces(
     codec: str, memory_part: Any, decode: Callable[[bytes, str | None], bytes]
 ) -> None:
@@ -123,7 +132,7 @@ def test_a_gzip_part_reaches_the_stream_before_it_is_persisted(memory_part: Any)
     assert part.position > 6 << 20
 
 
-@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+@pytest.mark.parametrize("codec", _CODECS[1:])
 def test_a_writer_that_is_given_up_writes_nothing_more(codec: str, memory_part: Any) -> None:
     """Once a writer is dropped without a persist, as after an error, no byte reaches its part from the collector."""
     part = memory_part()
@@ -148,6 +157,15 @@ def test_a_level_changes_the_size(memory_part: Any) -> None:
     assert sizes[0] > 5000 * 10 > sizes[1] > sizes[2]
 
 
+def test_a_bz2_level_is_passed_on(memory_part: Any) -> None:
+    """The level of bz2 is the size of its blocks, which the head of each stream tells."""
+    part = memory_part()
+    writer = TextFormat(compression=Compression(codec="bz2", level=3)).open(part, _SCHEMA)
+    writer.write(_batch("a"))
+    writer.persist()
+    assert bytes(part.data).startswith(b"BZh3")
+
+
 def test_the_same_rows_give_the_same_bytes(memory_part: Any) -> None:
     """No time stamp gets into a gzip member, so a replay writes the same file."""
     part = memory_part()
@@ -160,11 +178,12 @@ def test_the_same_rows_give_the_same_bytes(memory_part: Any) -> None:
 @pytest.mark.parametrize(
     ("codec", "level", "words"),
     [
-        ("snappy", None, "zstd"),
+        ("brotli", None, "None, gzip, bz2, zstd, lz4, snappy"),
         ("", None, "gzip"),
         ("gzip", 10, "0 to 9"),
-        ("zstd", 3, "Only gzip"),
-        (None, 3, "Only gzip"),
+        ("bz2", 0, "1 to 9"),
+        ("zstd", 3, "Only gzip and bz2"),
+        (None, 3, "Only gzip and bz2"),
     ],
 )
 def test_what_is_not_there_is_refused(codec: str | None, level: int | None, words: str) -> None:

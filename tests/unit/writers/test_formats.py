@@ -18,7 +18,9 @@ _DOCUMENT = Path(__file__).parents[3] / "docs" / "FORMATS.md"
 
 
 @pytest.mark.parametrize("name", ["text", "json", "csv", "parquet"])
-@pytest.mark.parametrize(("codec", "suffix"), [(None, ""), ("gzip", ".gz"), ("zstd", ".zst")])
+@pytest.mark.parametrize(
+    ("codec", "suffix"), [(None, ""), ("gzip", ".gz"), ("zstd", ".zst"), ("lz4", ".lz4"), ("snappy", ".snappy")]
+)
 def test_names_give_formats_with_suffixes_that_readers_know(name: str, codec: str | None, suffix: str) -> None:
     """Each name and compression gives a format with the suffix by which readers tell what is inside."""
     form = resolve_format(name, codec)
@@ -45,7 +47,7 @@ def test_options_reach_the_format() -> None:
         (("orc",), {}, ["orc", "not there yet"]),
         (("jsn",), {}, ["'jsn'", "csv, json, parquet, text", "Format object"]),
         ((3,), {}, ["3 is not known"]),
-        (("json", "snappy"), {}, ["'snappy'", "gzip", "zstd"]),
+        (("json", "brotli"), {}, ["'brotli'", "gzip", "zstd"]),
         (("parquet", "lzo"), {}, ["'lzo'", "snappy, zstd"]),
         (("json",), {"header": True}, ["json", "'header'", "non_finite"]),
         (("json",), {"compression": None}, []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
+from partfile.filesystems.errors import ConfigError, NotFound, UnsupportedTypeError
 from partfile.writers.parquet import ParquetFormat
 
 _SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})
@@ -104,3 +105,50 @@ def test_useless_options_are_refused(options: dict[str, Any]) -> None:
     """An unknown codec and empty row groups are refused at once."""
     with pytest.raises(ConfigError):
         ParquetFormat(**options)
+
+
+def test_a_whole_file_is_encoded_at_once(memory_part: Any) -> None:
+    """Encoding gives the rows of all batches, in row groups of the size asked for, and says how many rows."""
+    part = memory_part()
+    form = ParquetFormat(row_group_rows=1000)
+    assert form.encode((_batch(at * 10, 10) for at in range(250)), _SCHEMA, part) == 2500
+    file = _read(part)
+    assert [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)] == [1000, 1000, 500]
+    assert file.read()["n"].to_pylist() == list(range(2500))
+    nothing = memory_part()
+    assert form.encode(iter(()), _SCHEMA, nothing) == 0
+    assert _read(nothing).read().equals(_SCHEMA.empty_table())
+
+
+def test_encoding_holds_one_row_group(memory_part: Any) -> None:
+    """Memory does not grow with the file: forty megabytes of rows go through row groups of one."""
+    most = 0
+
+    def batches() -> Any:
+        nonlocal most
+        for at in range(400):
+            yield _batch(at * 10_000, 10_000)
+            most = max(most, pa.total_allocated_bytes() - before)
+
+    before = pa.total_allocated_bytes()
+    assert ParquetFormat(row_group_bytes=1 << 20).encode(batches(), _SCHEMA, memory_part()) == 4_000_000
+    assert most < 8 << 20
+
+
+def test_a_part_that_is_given_up_gets_no_footer(memory_part: Any) -> None:
+    """An error in the middle, or a writer that is dropped, leaves the part as it is: no footer makes it look whole."""
+    part = memory_part()
+
+    def broken() -> Any:
+        yield _batch(0, 5000)
+        raise NotFound("gone")
+
+    with pytest.raises(NotFound):
+        ParquetFormat(row_group_rows=1000).encode(broken(), _SCHEMA, part)
+    gc.collect()
+    assert part.position > 1000
+    assert not bytes(part.data).endswith(b"PAR1")
+    dropped = memory_part()
+    ParquetFormat().open(dropped, _SCHEMA).write(_batch(0, 10))
+    gc.collect()
+    assert bytes(dropped.data) == b"PAR1"

@@ -1,0 +1,71 @@
+"""Sinks whose Parquet parts are staged, and what they leave on a local disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from life_cycle import LONG, finished_files, make_sink, rows_of
+
+from partfile.filesystems.errors import NotReady
+from partfile.filesystems.local import LocalStore
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+    from pathlib import Path
+
+    from partfile.filesystems.port import PartHandle
+    from partfile.sink.file_sink import FileSink
+
+STAGED: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
+
+
+class Stages:
+    """Whether stages can be read just now, by any store that was opened here."""
+
+    def __init__(self) -> None:
+        self.are_readable = True
+
+    def open_store(self, url: str, _options: object) -> LocalStore:
+        """A store on a local directory."""
+        return _Store(url, self)
+
+
+class _Store(LocalStore):
+    def __init__(self, url: str, stages: Stages) -> None:
+        super().__init__(url)
+        self._stages = stages
+
+    def open_stage(self, handle: PartHandle) -> BufferedReader:
+        if not self._stages.are_readable:
+            raise NotReady("not now", path=handle.path_of(handle.in_progress))
+        return super().open_stage(handle)
+
+
+def staged_sink(base: Path, **options: Any) -> FileSink:
+    """A sink whose parts stay open until something closes them all, unless its options say otherwise."""
+    return make_sink(base, **({"rolling": LONG} | STAGED | options))
+
+
+def stages_in(base: Path) -> list[Path]:
+    """The files of stages, spent ones among them."""
+    return sorted(base.glob("**/_*.parquet.*.in-progress"))
+
+
+def pending_in(base: Path) -> list[Path]:
+    """Encoded files that have not been published."""
+    return sorted(base.glob("**/_*.parquet.*.pending"))
+
+
+def names(first: int, end: int) -> dict[str, int]:
+    """Each of these rows once."""
+    return {f"row-{number:04d}": 1 for number in range(first, end)}
+
+
+def finished_rows(base: Path) -> dict[str, int]:
+    """How often each row is in a finished file."""
+    return dict(rows_of(finished_files(base)))
+
+
+def link_ids(base: Path) -> list[int]:
+    """Ids of the links that are there, oldest first."""
+    return sorted(int(path.parent.name[4:]) for path in base.glob("_partfile/life/chk-*/_metadata"))

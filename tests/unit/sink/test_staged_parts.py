@@ -1,0 +1,267 @@
+"""Staged columnar parts in a run without crashes: open over many checkpoints, one well-sized file at the roll."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from life_cycle import LONG, batch, finished_files, make_sink
+from staged_streams import finished_rows, link_ids, names, pending_in, staged_sink, stages_in
+
+from partfile.filesystems.errors import ConfigError, LeaseUnavailable
+from partfile.filesystems.local import LocalStore
+from partfile.sink.description import SubtaskContext
+from partfile.sink.harness import SinkHarness
+from partfile.sink.operator import SinkOperator
+from partfile.sink.states import SubtaskSnapshot
+from partfile.writers.parquet import ParquetFormat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import partfile as pf
+    from partfile.filesystems.port import Capabilities, PartHandle, PartStream
+
+
+def rolling(**changes: Any) -> pf.RollingPolicy:
+    return LONG.model_copy(update=changes)
+
+
+def numbers(first: int, count: int) -> pa.RecordBatch:
+    """Rows of which neither LZ4 nor Parquet makes much less."""
+    rows = [f"row-{number:04d}" for number in range(first, first + count)]
+    noise = random.Random(first).randbytes(8 * count)
+    return pa.RecordBatch.from_pydict({"bucket": ["b"] * count, "row": rows, "noise": np.frombuffer(noise, np.int64)})
+
+
+def test_a_part_stays_open_over_many_checkpoints_and_becomes_one_file(tmp_path: Path) -> None:
+    """Two buckets, six checkpoints: two files with every row, of which readers see nothing before the end."""
+    with staged_sink(tmp_path).local() as out:
+        for first in range(0, 18, 3):
+            out.write(batch(first, 3))
+            out.checkpoint()
+            assert finished_files(tmp_path) == {}
+            assert len(stages_in(tmp_path)) == 2
+    assert len(finished_files(tmp_path)) == 2
+    assert finished_rows(tmp_path) == names(0, 18)
+    assert pending_in(tmp_path) == []
+
+
+def test_per_checkpoint_writes_a_file_a_checkpoint(tmp_path: Path) -> None:
+    """What staging is there to avoid; and no stage is ever made."""
+    with staged_sink(tmp_path, columnar="per_checkpoint").local() as out:
+        for first in range(0, 18, 3):
+            out.write(batch(first, 3))
+            out.checkpoint()
+            assert stages_in(tmp_path) == []
+    assert len(finished_files(tmp_path)) == 12
+    assert finished_rows(tmp_path) == names(0, 18)
+
+
+def test_a_full_stage_is_encoded_by_its_task(tmp_path: Path) -> None:
+    """It rolls by size before further rows, and at a checkpoint; its file needs no checkpoint of its own."""
+    with SinkHarness(staged_sink(tmp_path, rolling=rolling(max_part_bytes=2 << 20))) as job:
+        job.checkpoint()
+        for first in range(0, 900_000, 100_000):
+            job.process(numbers(first, 100_000))
+        links = link_ids(tmp_path)
+        done = job.checkpoint()
+        assert done.checkpoint_id == links[-1] + 1
+        assert done.published == len(finished_files(tmp_path)) > 2
+        assert job.runtime.coordinator.state.rolled == ()
+        assert 0.1 < (job.runtime.coordinator.state.position.encoded_ratio or 0) < 2
+        job.operators[0].roll_all()
+        job.checkpoint()
+    assert finished_rows(tmp_path) == names(0, 900_000)
+
+
+@pytest.mark.parametrize("policy", [{"rollover_interval_s": 50}, {"inactivity_interval_s": 50}], ids=str)
+def test_the_timer_encodes_what_is_due_by_one_checkpoint(tmp_path: Path, policy: dict[str, float]) -> None:
+    """The file is encoded before the link that promises it."""
+    with SinkHarness(staged_sink(tmp_path, rolling=rolling(**policy))) as job:
+        job.process(batch(0, 4))
+        before = job.checkpoint()
+        assert job.runtime.coordinator.close_due(49_999) is None
+        done = job.runtime.coordinator.close_due(50_000)
+        assert done is not None
+        assert (done.checkpoint_id, done.published) == (before.checkpoint_id + 1, 2)
+        assert finished_rows(tmp_path) == names(0, 4)
+        assert job.runtime.coordinator.close_due(60_000) is None
+
+
+def test_a_stage_that_is_due_in_a_batch_without_its_rows_is_encoded_after_it(tmp_path: Path) -> None:
+    """The batch's checkpoint reports it as rolled, and one of its own publishes the file."""
+    with SinkHarness(staged_sink(tmp_path, rolling=rolling(inactivity_interval_s=50))) as job:
+        job.process(batch(0, 1))
+        before = job.checkpoint()
+        # Another run of the same generation: the part is assigned, and nobody writes it.
+        operator = SinkOperator(job.runtime.store, job.sink.settings.description)
+        (share,) = job.runtime.coordinator.assignment()
+        job.operators.pop().close()
+        job.now_ms = 60_000
+        operator.open(job._context(0), share)
+        job.operators.append(operator)
+        job.process(batch(1, 1))
+        done = job.checkpoint()
+        assert (done.checkpoint_id, done.published) == (before.checkpoint_id + 2, 1)
+        assert finished_rows(tmp_path) == names(0, 1)
+        assert operator.snapshot(done.checkpoint_id + 1).rolled == ()
+
+
+def test_stages_beyond_the_cap_are_set_aside_not_encoded(tmp_path: Path) -> None:
+    """One part open at a time, rows for two buckets in turn: still one file a bucket."""
+    with staged_sink(tmp_path, max_open_parts=1).local() as out:
+        for first in range(8):
+            out.write(batch(first, 1))
+            if first % 3 == 2:
+                out.checkpoint()
+    assert len(finished_files(tmp_path)) == 2
+    assert finished_rows(tmp_path) == names(0, 8)
+
+
+@pytest.mark.parametrize("may_keep", [True, False])
+def test_a_later_attempt_goes_on_with_what_it_has_set_aside_itself(tmp_path: Path, *, may_keep: bool) -> None:
+    """Nobody else has ever written it. Where no part may stay open, it is rolled with the checkpoint."""
+    sink = staged_sink(tmp_path, max_open_parts=1)
+    context = SubtaskContext(0, 1, 1, "0" * 8, 0, may_keep=may_keep, may_stage=True)
+    with LocalStore(str(tmp_path)) as store:
+        operator = SinkOperator(store, sink.settings.description)
+        operator.open(context, SubtaskSnapshot(subtask=0))
+        for first in range(6):
+            operator.write(batch(first, 1))
+        state = operator.snapshot(1)
+        operator.close()
+    assert sorted(part.rows for part in (state.open if may_keep else (*state.rolled, *state.pending))) == [3, 3]
+    assert len(stages_in(tmp_path)) == 2
+    assert len(state.spent) == len(pending_in(tmp_path)) == (0 if may_keep else 1)
+
+
+def test_another_schema_takes_another_part(tmp_path: Path) -> None:
+    """Rows of two schemas are never in one stage."""
+    wider = batch(2, 2).append_column("more", pa.array([1, 2]))
+    with staged_sink(tmp_path).local() as out:
+        for rows in (batch(0, 2), wider, batch(4, 2)):
+            out.write(rows)
+            out.checkpoint()
+    files = [pq.read_schema(path).names for path in tmp_path.glob("*/part-*.parquet")]
+    assert sorted(files) == [["row"], ["row"], ["row", "more"], ["row", "more"]]
+    assert finished_rows(tmp_path) == names(0, 6)
+
+
+def test_kept_stages_are_gone_on_with(tmp_path: Path) -> None:
+    """A clean stop hands them to the next run, which ends with one file a bucket."""
+    for first in (0, 3, 6):
+        with staged_sink(tmp_path, on_stop="keep").local() as out:
+            out.write(batch(first, 3))
+        assert finished_files(tmp_path) == {}
+    with staged_sink(tmp_path).local():
+        pass
+    assert len(finished_files(tmp_path)) == 2
+    assert finished_rows(tmp_path) == names(0, 9)
+
+
+@pytest.mark.parametrize("retained", [1, 2, 4])
+def test_a_spent_stage_is_deleted_once_no_retained_checkpoint_needs_it(tmp_path: Path, retained: int) -> None:
+    """As long as a link is there that holds it as data, so is the stage; with the last such link it goes."""
+    with SinkHarness(staged_sink(tmp_path, retained_checkpoints=retained)) as job:
+        job.process(batch(0, 2))
+        job.checkpoint()
+        job.operators[0].roll_all()
+        done = job.checkpoint()
+        while is_needed := link_ids(tmp_path)[0] < done.checkpoint_id:
+            assert len(stages_in(tmp_path)) == len(job.runtime.coordinator.state.spent) == 2
+            job.checkpoint()
+        assert not is_needed
+        assert len(stages_in(tmp_path)) == len(job.runtime.coordinator.state.spent) == 0
+        assert len(link_ids(tmp_path)) == retained
+        assert finished_rows(tmp_path) == names(0, 2)
+
+
+def test_a_stage_that_somebody_holds_is_left_to_the_cleaner(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It cannot be deleted; the state lets go of it all the same, so that it stays bounded."""
+    sink = staged_sink(tmp_path, retained_checkpoints=1)
+    with SinkHarness(sink) as job, LocalStore(str(tmp_path)) as zombie:
+        job.process(batch(0, 1))
+        job.checkpoint()
+        (assigned,) = job.runtime.coordinator.assignment()
+        job.operators.pop().close()
+        held: PartStream = zombie.resume(assigned.open[0].part)
+        with caplog.at_level(logging.WARNING, "partfile"):
+            job.runtime.coordinator.close_all(0)
+        assert job.runtime.coordinator.state.spent == ()
+        assert "cannot be deleted" in caplog.text
+        assert len(stages_in(tmp_path)) == 1
+        with pytest.raises(LeaseUnavailable):
+            zombie.discard(assigned.open[0].part)
+        held.close()
+
+
+class WithoutStages(LocalStore):
+    """A store that shows nobody what is not finished."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything but stages."""
+        return super().capabilities.model_copy(update={"stages": False})
+
+    def open_stage(self, handle: PartHandle) -> Any:
+        """Never asked."""
+        raise AssertionError(f"{handle.name} is no stage")
+
+
+def test_a_store_that_cannot_read_stages_back_rolls_at_every_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line in the log says so, and nothing is staged."""
+    sink = staged_sink(tmp_path, open_store=lambda url, _options: WithoutStages(url))
+    with caplog.at_level(logging.WARNING, "partfile"), sink.local() as out:
+        for first in (0, 2):
+            out.write(batch(first, 2))
+            out.checkpoint()
+            assert stages_in(tmp_path) == []
+    assert [record.message for record in caplog.records if "roll at every checkpoint" in record.message] == [
+        f"life: {tmp_path} cannot append to a part and read it back, so columnar parts roll at every checkpoint"
+    ]
+    assert len(finished_files(tmp_path)) == 4
+
+
+def test_a_row_format_is_never_staged(tmp_path: Path) -> None:
+    """The option says nothing to it."""
+    with make_sink(tmp_path, columnar="staged", rolling=LONG).local() as out:
+        out.write(batch(0, 2))
+        out.checkpoint()
+        assert out._runtime.coordinator.state.open[0][0].stage is None
+    assert finished_rows(tmp_path) == names(0, 2)
+
+
+def test_a_format_of_the_users_own_is_not_staged(tmp_path: Path) -> None:
+    """Nobody else could encode it."""
+
+    class Own(ParquetFormat):
+        """Like Parquet, but another class."""
+
+    assert staged_sink(tmp_path, format=Own()).settings.stage_recipe is None
+    assert staged_sink(tmp_path).settings.stage_recipe == staged_sink(tmp_path / "x").settings.description.recipe
+
+
+def test_an_unknown_way_is_refused(tmp_path: Path) -> None:
+    """By name."""
+    with pytest.raises(ConfigError, match="columnar"):
+        staged_sink(tmp_path, columnar="sometimes")
+
+
+def test_periodic_checkpoints_and_encodes_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    """A checkpoint of the encode's own counts as the last one for the interval."""
+    sink = staged_sink(tmp_path, rolling=rolling(inactivity_interval_s=5))
+    with sink.local(checkpoint_interval_s=2) as out:
+        for first in range(12):
+            out.write(batch(first, 1), position=first + 1)
+        for _ in range(12):
+            out.poll()
+        assert finished_rows(tmp_path) == names(0, 12)
+    assert finished_rows(tmp_path) == names(0, 12)

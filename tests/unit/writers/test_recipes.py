@@ -1,0 +1,65 @@
+"""Recipes of columnar formats: plain data that comes back as the same format."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from partfile.filesystems.errors import ConfigError
+from partfile.writers.formats import BULK_FORMATS, resolve_format
+from partfile.writers.parquet import ParquetFormat
+from partfile.writers.recipes import format_of, recipe_of
+
+
+@pytest.mark.parametrize("name", sorted(BULK_FORMATS))
+def test_a_recipe_comes_back_as_the_format(name: str) -> None:
+    """Each columnar format goes through JSON and comes back equal."""
+    form = resolve_format(name, "zstd")
+    recipe = json.loads(json.dumps(recipe_of(form)))
+    assert recipe["format"] == name
+    assert format_of(recipe) == form
+
+
+def test_a_recipe_says_every_option() -> None:
+    """Options with their defaults are in it, so that a stage is encoded as its sink would have."""
+    form = ParquetFormat(compression="zstd", compression_level=3, row_group_rows=7)
+    recipe = recipe_of(form)
+    assert {*recipe} == {"format", *(field.name for field in dataclasses.fields(ParquetFormat))}
+    assert format_of(recipe) == form
+
+
+def test_what_a_recipe_lacks_has_its_default() -> None:
+    """A recipe of an older version, which knew fewer options, is read."""
+    assert format_of({"format": "parquet"}) == ParquetFormat()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ({}, ["'format'", "None"]),
+        ({"format": "json"}, ["'format'", "'json'", "parquet"]),
+        ({"format": ["parquet"]}, ["'format'"]),
+        ({"format": "parquet", "shine": 1}, ["'shine'", "no such option"]),
+        ({"format": "parquet", "row_group_rows": "7"}, ["'row_group_rows'", "integer"]),
+        ({"format": "parquet", "compression": "lzo"}, ["lzo"]),
+    ],
+)
+def test_what_is_no_recipe_is_refused_by_its_field(recipe: Any, words: list[str]) -> None:
+    """A recipe that was damaged, or comes from a newer version, is refused by the field at fault."""
+    with pytest.raises(ConfigError) as refused:
+        format_of(recipe)
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+
+
+def test_a_format_of_ones_own_has_no_recipe() -> None:
+    """Neither a subclass, which plain data cannot tell, nor a row format can be staged."""
+
+    class Own(ParquetFormat):
+        pass
+
+    for form in (Own(), resolve_format("json")):
+        with pytest.raises(ConfigError, match="has no recipe"):
+            recipe_of(form)

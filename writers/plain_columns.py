@@ -1,0 +1,74 @@
+"""Columns in their plain form: a dictionary's, a run's or a view's values themselves, which every reader knows.
+
+A stream of dictionaries would repeat them with each batch, and a slice of views keeps all of its text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from partfile.writers.text_columns import kernels
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of the plain columns, with all metadata."""
+    return pa.schema([_plain_field(field) for field in schema], schema.metadata)
+
+
+def as_plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a batch with plain columns.
+
+    Args:
+        batch: Any rows.
+        schema: What ``plain_schema`` makes of their schema.
+    """
+    if batch.schema.types == schema.types:
+        return batch
+    columns = [
+        column if column.type == field.type else _plain_column(column, field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    return field.with_type(_plain_type(field.type))
+
+
+def _plain_type(kind: Any) -> pa.DataType:
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _plain_type(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    return _plain_nested(kind) if types.is_nested(kind) else kind
+
+
+def _plain_nested(kind: Any) -> pa.DataType:
+    if types.is_struct(kind):
+        return pa.struct([_plain_field(kind.field(index)) for index in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), keys_sorted=kind.keys_sorted)
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    if types.is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    return pa.large_list(_plain_field(kind.value_field)) if types.is_large_list(kind) else kind
+
+
+def _plain_column(column: Any, kind: pa.DataType) -> Any:
+    if types.is_run_end_encoded(column.type):
+        column = kernels.run_end_decode(column)
+    if types.is_struct(column.type):
+        children = [_plain_column(child, kind.field(at).type) for at, child in enumerate(column.flatten())]
+        mask = column.is_null() if column.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    try:
+        return column.cast(kind)
+    except pa.ArrowIndexError:
+        # Arrow looks up the index below a null, also in a dictionary of nothing.
+        return pa.array(column.to_pylist(), kind)
