@@ -190,7 +190,7 @@ class ModelCalls(S3Calls):
         """See ``S3Calls.look_at_upload``."""
         self._upload(key, upload)
 
-    def upload_page(self, prefix: str, after: tuple[str, str] | None) -> S3UploadPage:
+    def upload_page(self, prefix: str, after: tuple[str, str] | None = None) -> S3UploadPage:
         """See ``S3Calls.upload_page``; all on one page, begun before anything else."""
         assert after is None
         found = [S3Upload(one.key, name, 0) for name, one in self._uploads.items() if one.key.startswith(prefix)]
