@@ -6,7 +6,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from records import table_rows
+from goals import GOALS
+from records import NOT_MEASURED, table_rows
 from tables import markdown, noise_lines
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def document_text(record: Record, plots: Sequence[str], template: str) -> str:
         machine=machine_text(record),
         table=markdown([DOCUMENT_HEAD, *table_rows(record)[1:]]),
         missing=missing_text(record),
-        noise="".join(f"- {line}\n" for line in noise_lines(record)) or "- No run beside others' load counts.\n",
+        noise="".join(f"- {line}\n" for line in noise_lines(record)) or "- None in any run that counts.\n",
         plots="\n".join(f"![{CAPTIONS[name]}]({PLOTS}/{name}.svg)\n\n{CAPTIONS[name]}\n" for name in plots),
     )
 
@@ -82,4 +83,6 @@ def machine_text(record: Record) -> str:
 
 def missing_text(record: Record) -> str:
     """A list of what could not be measured."""
-    return "".join(f"- {name}: {why}.\n" for name, why in record.missing.items()) or "- Nothing.\n"
+    reasons = {row[0]: row[5] for row in table_rows(record) if row[1] == NOT_MEASURED}
+    reasons |= {name: why for name, why in record.missing.items() if name not in GOALS}
+    return "".join(f"- {name}: {why}.\n" for name, why in reasons.items()) or "- Nothing.\n"

@@ -79,12 +79,12 @@ class Flink:
         }
         run = Run(case)
         with Meter() as meter:
-            seconds = self._ask(request)
+            answer = self._ask(request)
         with_outcome(run, meter, sizes())
-        run.seconds = seconds
+        run.seconds, run.phases_ms = answer["seconds"], {"net_ms": answer["net_seconds"] * 1000}
         return run
 
-    def _ask(self, request: dict[str, str | int]) -> float:
+    def _ask(self, request: dict[str, str | int]) -> dict[str, float]:
         requests, answers = self._process.stdin, self._process.stdout
         if requests is None or answers is None:
             raise SystemExit("Flink's process has no pipes")
@@ -92,7 +92,8 @@ class Flink:
         requests.flush()
         for line in answers:
             if line.startswith("{"):
-                return float(json.loads(line)["seconds"])
+                answer: dict[str, float] = json.loads(line)
+                return answer
         raise SystemExit(f"Flink's job has failed: see {self._log}")
 
 

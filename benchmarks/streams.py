@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
 from partfile.sink.settings import SinkSettings
-from processes import Meter, WorkerMemory
+from processes import Meter
 from runs import Run, with_outcome
 
 if TYPE_CHECKING:
@@ -90,16 +90,14 @@ def run_partfile(
         storage_options=place.storage_options,
         **options,
     )
-    run, meter, memory = Run(case), Meter(), WorkerMemory()
+    run, meter = Run(case), Meter()
     with (
-        memory,
         meter,
         sink.start(stream, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query,
     ):
         query.awaitTermination()
     batches = [one for one in progress if one.batch_id is not None]
     run.phases_ms = {name: round(statistics.median(getattr(one, name) for one in batches), 1) for name in _PHASES}
-    run.peak_worker_bytes = memory.peak_bytes
     return with_outcome(_with_batches(run, query.query), meter, place.sizes(output, f".{format}"))
 
 

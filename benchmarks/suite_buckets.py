@@ -13,6 +13,7 @@ from figures import Report, shown
 from generator import FILES_PER_BATCH, ROWS_PER_FILE, dataset
 from goals import GOALS
 from places import LocalPlace
+from processes import WorkerMemory
 from rounds import interleaved
 from runs import Run, ratios
 from streams import NOT_STAGED, can_stage, columnar, read_files, run_native, run_partfile, spark_session
@@ -64,19 +65,19 @@ def cases_of(work: Path, source: Dataset) -> dict[str, Callable[[], Run]]:
     place, found = LocalPlace(work), dict[str, Callable[[], Run]]()
 
     def measure(name: str, buckets: int) -> Run:
-        bucket, case = F.pmod(F.hash("url"), F.lit(buckets)), f"{buckets} {name}"
+        case = f"{buckets} {name}"
         with spark_session(work) as spark:
+            bucket = F.pmod(F.hash("url"), F.lit(buckets))
             stream = read_files(spark, source.path, FILES_PER_BATCH)
-            if name == NATIVE:
-                run = run_native(case, stream, place, "json", bucket)
-            else:
-                ours = partial(run_partfile, case, stream.withColumn("bucket", bucket), place)
-                hive = pf.HiveBucketer("bucket")
-                run = (
-                    ours(bucketer=hive, format="parquet", **columnar("staged"))
-                    if name == STAGED
-                    else ours(bucketer=hive)
-                )
+            # The workers are looked at before their context ends, and they with it.
+            with WorkerMemory() as memory:
+                if name == NATIVE:
+                    run = run_native(case, stream, place, "json", bucket)
+                else:
+                    options = {"format": "parquet", **columnar("staged")} if name == STAGED else {}
+                    named, hive = stream.withColumn("bucket", bucket), pf.HiveBucketer("bucket")
+                    run = run_partfile(case, named, place, bucketer=hive, **options)
+        run.peak_worker_bytes = memory.peak_bytes
         run.rows = source.files * ROWS_PER_FILE
         return run
 

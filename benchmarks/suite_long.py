@@ -105,6 +105,8 @@ def _run_native(spark: SparkSession, work: Path, batches: int) -> tuple[list[flo
     )
     while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < batches):
         time.sleep(1)
+    # It is stopped in the middle of a batch, of which Spark tells at length.
+    spark.sparkContext.setLogLevel("OFF")
     query.stop()
     took_ms = [float(one["durationMs"]["triggerExecution"]) for one in query.recentProgress]
     logs = [path for path in (work / "output" / "_spark_metadata").iterdir() if path.name[0] != "."]
