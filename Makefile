@@ -102,8 +102,8 @@ format: setup ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: java setup ## Measure against Spark's own sinks (about 35 minutes; ARGS=--quick: ten)
-	@$(BIN)/python benchmarks/run.py $(ARGS)
+bench: java $(VENV)/.installed-bench ## Measure against Spark, Delta and Flink and write docs/BENCHMARKS.md (about 45 minutes; ARGS=--quick: ten; ARGS=--list)
+	@$(BIN)/python -u benchmarks/run.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove what builds, tests, the demo and the benchmarks leave behind (.venv stays)
@@ -115,6 +115,11 @@ $(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/.python
 	@echo "Installing partfile and what its development needs into $(VENV) (the first time: a minute or two)"
 	@$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@touch $(VENV)/.installed-demo $@
+
+$(VENV)/.installed-bench: setup.cfg pyproject.toml | $(VENV)/.python
+	@echo "Installing partfile and what its benchmarks need into $(VENV) (the first time: a minute or two)"
+	@$(BIN)/python -m pip install -qq --editable '.[bench]'
+	@touch $(VENV)/.installed-dev $(VENV)/.installed-demo $@
 
 $(VENV)/.installed-demo: setup.cfg pyproject.toml | $(VENV)/.python
 	@echo "Installing partfile and what the demo needs into $(VENV) (the first time: a minute or two)"

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 import s3fs
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
-from machine import Meter
-from streams import Run, batch_ms, with_outcome
+from streams import run_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from places import S3Place
+    from runs import Run
 
 
 def hourly_writer(
@@ -84,10 +84,4 @@ def run_renaming(case: str, stream: DataFrame, place: S3Place, *, one_by_one: bo
     """Write JSON lines into hourly prefixes by renaming."""
     output, checkpoint = place.fresh(case)
     sink = RenamingSink(output.removeprefix("s3://"), place.server.storage_options, one_by_one)
-    run, meter = Run(case), Meter()
-    with meter:
-        writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-    run.batch_ms = batch_ms(query.recentProgress)
-    return with_outcome(run, meter, place.sizes(output, ".json"))
+    return run_query(case, stream.writeStream.foreachBatch(sink), checkpoint, lambda: place.sizes(output, ".json"))

@@ -1,4 +1,4 @@
-"""Measures partfile against Spark's own sinks: same data, same run, rounds interleaved. ``make bench`` runs it.
+"""Measures partfile against its peers: same data, same run, rounds interleaved. ``make bench`` runs it.
 
 Each suite has a process of its own, so that none inherits another's memory or compiled code.
 """
@@ -18,45 +18,78 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from figures import NOISY_CORES
+from document import write_document
 from machine import describe
+from records import merged, read_record, table_rows
+from scale import FULL_ROUNDS, QUICK_ROUNDS, QUICK_SHARE, Scale
+from suites import SUITES, TESTS_SUPPORT, chosen, listing
+from tables import aligned, noise_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SUITES = ("snapshot", "throughput", "latency", "long", "hdfs", "s3", "cli")
-ROUNDS = 3
-QUICK_ROUNDS = 2
+    from records import Record
+    from suites import Suite
+
+ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-TESTS_SUPPORT = Path(__file__).parents[1] / "tests" / "support"
-"""Holds the servers that benchmarks share with tests."""
+DOCS = ROOT / "docs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suites, print a table, write the record; returns 0 if every goal is met."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="less data and two rounds: a look, not a measurement")
-    parser.add_argument("--only", choices=SUITES, action="append", help="run only this suite (may be repeated)")
-    parser.add_argument("--work", type=Path, default=Path("artifacts/bench"), help="directory for data and outputs")
-    parser.add_argument("--suite", choices=SUITES, help=argparse.SUPPRESS)
+    """Run suites, print the table, write record and document; returns 0 if no goal is missed."""
+    parser = _parser()
     options = parser.parse_args(arguments)
+    scale = _scale(options)
     if options.suite:
-        run_suite(options.suite, options.work, quick=options.quick)
+        run_suite(SUITES[options.suite], options.work, scale)
         return 0
+    if options.list:
+        print("\n".join(aligned(listing())))
+        return 0
+    if options.document:
+        record = merged([read_record(path) for path in options.document])
+        print("\n".join(aligned(table_rows(record))))
+        write_document(record, DOCS)
+        return 0
+    try:
+        suites = chosen(options.only or (), everything=options.all)
+    except ValueError as error:
+        parser.error(str(error))
+    record = measure(suites, options, scale)
+    print("\n" + "\n".join(aligned(table_rows(record))) + "\n")
+    print("".join(f"{line}\n" for line in noise_lines(record)), end="")
+    # A look, or a part of the table, is not what the documentation should say.
+    whole = scale.is_full and not options.only
+    write_document(record, DOCS if whole else options.work)
+    return 0 if succeeded(record) else 1
+
+
+def succeeded(record: Record) -> bool:
+    """Whether every suite has measured something, and met what it measured."""
+    measured = all(suite["figures"] for suite in record.suites.values())
+    return measured and all(figure["met"] is not False for figure in record.figures)
+
+
+def measure(suites: Sequence[Suite], options: argparse.Namespace, scale: Scale) -> Record:
+    """Run suites one after the other and write their record."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    started = time.strftime("%Y-%m-%dT%H%M%S")
+    started, reports = time.strftime("%Y-%m-%dT%H%M%S"), dict[str, Any]()
+    # What has to be fetched is fetched before anything is measured.
+    missing = {suite.name: reason for suite in suites if (reason := suite.why_not()) is not None}
     with sole_user_of(options.work):
-        suites = options.only or [suite for suite in SUITES if can_be_run(suite)]
-        reports = {suite: in_own_process(suite, options) for suite in suites}
-    record = {"started": started, "quick": options.quick, "machine": describe(), "suites": reports}
+        for suite in suites:
+            if suite.name in missing:
+                print(f"{suite.name}: left out. {missing[suite.name]}", flush=True)
+                reports[suite.name] = nothing_of(suite, missing[suite.name])
+            else:
+                reports[suite.name] = in_own_process(suite, options, scale)
+    record = {"started": started, "share": scale.share, "machine": describe(), "suites": reports}
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{started}{'-quick' if options.quick else ''}.json"
+    path = RESULTS / f"{started}{'' if scale.is_full else '-quick'}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
-    figures = [figure for report in reports.values() for figure in report["figures"]]
-    print_table(figures)
-    print_noise([run for report in reports.values() for run in report["runs"]])
     print(f"record: {path}")
-    return 0 if all(figure["met"] for figure in figures) else 1
+    return read_record(path)
 
 
 @contextmanager
@@ -71,67 +104,58 @@ def sole_user_of(work: Path) -> Iterator[None]:
         yield
 
 
-def can_be_run(suite: str) -> bool:
-    """Whether the machine has what a suite needs; says what it has not."""
-    if suite not in {"hdfs", "s3"}:
-        return True
-    sys.path.append(str(TESTS_SUPPORT))
-    # From a directory that was added just now.
-    from ceph_packages import ensure_ceph  # noqa: PLC0415
-    from hdfs_jars import hadoop_jars  # noqa: PLC0415
-    from server_process import MissingProgram  # noqa: PLC0415
-
-    try:
-        hadoop_jars() if suite == "hdfs" else ensure_ceph(print)
-    except MissingProgram as missing:
-        print(f"{suite}: left out. {missing}", flush=True)
-        return False
-    return True
-
-
-def run_suite(suite: str, work: Path, *, quick: bool) -> None:
+def run_suite(suite: Suite, work: Path, scale: Scale) -> None:
     """Run one suite in this process and leave its report in the work directory."""
-    own = work.absolute() / suite
+    own = work.absolute() / suite.name
     shutil.rmtree(own, ignore_errors=True)
     own.mkdir(parents=True)
     sys.path.append(str(TESTS_SUPPORT))
-    module = importlib.import_module(f"suite_{suite}")
-    report = module.run(work.absolute() / "data", own, quick=quick, rounds=QUICK_ROUNDS if quick else ROUNDS)
-    (work / f"{suite}.json").write_text(json.dumps(report.as_json()))
+    module = importlib.import_module(f"suite_{suite.name}")
+    report = module.run(work.absolute() / "data", own, scale)
+    (work / f"{suite.name}.json").write_text(json.dumps(report.as_json()))
     shutil.rmtree(own, ignore_errors=True)
 
 
-def in_own_process(suite: str, options: argparse.Namespace) -> dict[str, Any]:
+def in_own_process(suite: Suite, options: argparse.Namespace, scale: Scale) -> dict[str, Any]:
     """Run one suite in a process of its own and read its report."""
-    print(f"{suite}:", flush=True)
-    command = [sys.executable, __file__, f"--suite={suite}", f"--work={options.work}"]
-    subprocess.run([*command, *(["--quick"] if options.quick else [])], check=True)
-    report: dict[str, Any] = json.loads((options.work / f"{suite}.json").read_text())
+    began_s = time.monotonic()
+    print(f"{suite.name}: {suite.what}", flush=True)
+    command = [sys.executable, "-u", __file__, f"--suite={suite.name}", f"--work={options.work}"]
+    done = subprocess.run([*command, f"--share={scale.share}", f"--rounds={scale.rounds}"], check=False)
+    if done.returncode:
+        # An hour of the other suites is not to be lost with it.
+        return nothing_of(suite, f"its suite has failed with exit code {done.returncode}")
+    report: dict[str, Any] = json.loads((options.work / f"{suite.name}.json").read_text())
+    print(f"  {(time.monotonic() - began_s) / 60:.1f} minutes", flush=True)
     return report
 
 
-def print_table(figures: Sequence[dict[str, Any]]) -> None:
-    """Print each figure with its goal."""
-    rows = [("", "value", "goal", "", "rounds", "")]
-    for figure in figures:
-        goal = f"{'>=' if figure['direction'] == 'at least' else '<='} {figure['goal']:.2f}"
-        rounds = " ".join(f"{value:.2f}" for value in figure["rounds"])
-        met = "met" if figure["met"] else "MISSED"
-        rows.append((figure["name"], f"{figure['value']:.2f}", goal, met, rounds, figure["note"]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    print()
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print()
+def nothing_of(suite: Suite, reason: str) -> dict[str, Any]:
+    """The report of a suite that has not measured anything."""
+    return {"figures": [], "runs": [], "extra": {}, "missing": dict.fromkeys(suite.goals or [suite.name], reason)}
 
 
-def print_noise(runs: Sequence[dict[str, Any]]) -> None:
-    """Point out runs that shared the machine with others."""
-    noisy = [run for run in runs if run["foreign_cores"] > NOISY_CORES]
-    for run in noisy:
-        print(f"noisy: {run['case']} ran beside {run['foreign_cores']:.2f} cores of other processes' load")
-    if noisy:
-        print("The ratios of noisy rounds are to be read with care; run again on a quiet machine.")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="print the suites with their goals, and end")
+    parser.add_argument("--only", action="append", help="run only this suite, or that of this goal (may be repeated)")
+    parser.add_argument("--all", action="store_true", help="run the suites of HDFS, S3, the core and the CLI, too")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the data and two rounds: no measurement")
+    parser.add_argument("--share", type=float, help="another share of the data than all of it, such as 0.1")
+    parser.add_argument(
+        "--rounds", type=int, help=f"how many rounds count ({FULL_ROUNDS}, with --quick {QUICK_ROUNDS})"
+    )
+    parser.add_argument("--work", type=Path, default=Path("artifacts/bench"), help="directory for data and outputs")
+    parser.add_argument(
+        "--document", type=Path, nargs="+", help="measure nothing; write docs/BENCHMARKS.md from these records"
+    )
+    parser.add_argument("--suite", choices=SUITES, help=argparse.SUPPRESS)
+    return parser
+
+
+def _scale(options: argparse.Namespace) -> Scale:
+    share = options.share or (QUICK_SHARE if options.quick else 1.0)
+    return Scale(share, options.rounds or (QUICK_ROUNDS if options.quick else FULL_ROUNDS))
 
 
 if __name__ == "__main__":

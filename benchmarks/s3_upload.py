@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from places import S3Place
 
-PART_BYTES, QUICK_PART_BYTES = 256 << 20, 64 << 20
+PART_BYTES, LEAST_PART_BYTES = 256 << 20, 64 << 20
 WRITE_BYTES = 1 << 20
 """How much a writer hands over at once."""
 THREADS = 4

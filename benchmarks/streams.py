@@ -1,4 +1,4 @@
-"""Runs one stream into one sink and measures it."""
+"""Runs one stream into one sink on Spark, partfile's or Spark's own, and measures it."""
 
 from __future__ import annotations
 
@@ -6,43 +6,31 @@ import os
 import statistics
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
-from machine import Meter
+from partfile.sink.settings import SinkSettings
+from processes import Meter
+from runs import Run, with_outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from places import Place
 
 Kind = Literal["json", "parquet"]
+Columnar = Literal["staged", "per_checkpoint"]
 HOUR = pf.DateTimeBucketer("event_time", "%Y-%m-%dT%H")
+NOT_STAGED = "this version of FileSink has no option columnar='staged'"
 _PHASES = ("restore_ms", "write_ms", "commit_ms", "publish_ms")
-
-
-@dataclass(slots=True)
-class Run:
-    """One measured run of one stream."""
-
-    case: str
-    seconds: float = 0.0
-    """From the start of the query to its clean end, with everything published."""
-    cpu_s: float = 0.0
-    foreign_cores: float = 0.0
-    files: int = 0
-    bytes: int = 0
-    batch_ms: list[float] = field(default_factory=list)
-    """Spark's own figure for each batch that had rows (triggerExecution), in milliseconds."""
-    phases_ms: dict[str, float] = field(default_factory=dict)
-    """Medians over the batches of what partfile says about itself."""
 
 
 @contextmanager
@@ -58,7 +46,7 @@ def spark_session(work: Path, config: Mapping[str, str | int] | None = None) -> 
         .config("spark.local.dir", str(work / "spark"))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.sql.streaming.numRecentProgressUpdates", 5000)
+        .config("spark.sql.streaming.numRecentProgressUpdates", 12_000)
         .config("spark.ui.enabled", value=False)
         .config("spark.ui.showConsoleProgress", value=False)
     )
@@ -77,55 +65,71 @@ def read_files(spark: SparkSession, source: Path, files_per_batch: int, files: i
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_batch).parquet(pattern)
 
 
-def run_partfile(case: str, stream: DataFrame, place: Place, **options: Any) -> Run:
-    """Write JSON lines into hourly buckets with partfile, with every default but the bucketer and ``options``."""
+def can_stage() -> bool:
+    """Whether FileSink knows columnar parts that stay open over checkpoints."""
+    return "columnar" in SinkSettings.model_fields
+
+
+def columnar(how: Columnar) -> dict[str, Any]:
+    """The option of FileSink that writes columnar files in one way; nothing where there is but one way."""
+    return {"columnar": how} if can_stage() else {}
+
+
+def run_partfile(
+    case: str, stream: DataFrame, place: Place, *, format: Kind = "json", bucketer: pf.Bucketer = HOUR, **options: Any
+) -> Run:
+    """Write into buckets, hourly ones if nothing else is said, with every default but what is given."""
     output, checkpoint = place.fresh(case)
     progress: list[pf.BatchProgress] = []
     sink = pf.FileSink(
         output,
         uid="bench",
-        format="json",
-        bucketer=HOUR,
+        format=format,
+        bucketer=bucketer,
         on_progress=progress.append,
         storage_options=place.storage_options,
         **options,
     )
     run, meter = Run(case), Meter()
-    with meter, sink.start(stream, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query:
+    with (
+        meter,
+        sink.start(stream, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query,
+    ):
         query.awaitTermination()
-    run.batch_ms = batch_ms(query.recentProgress)
     batches = [one for one in progress if one.batch_id is not None]
     run.phases_ms = {name: round(statistics.median(getattr(one, name) for one in batches), 1) for name in _PHASES}
-    return with_outcome(run, meter, place.sizes(output, ".json"))
+    return with_outcome(_with_batches(run, query.query), meter, place.sizes(output, f".{format}"))
 
 
-def run_native(case: str, stream: DataFrame, place: Place, kind: Kind) -> Run:
-    """Write into hourly partitions with Spark's own file sink, the hour computed in the cheapest way there is."""
+def run_native(case: str, stream: DataFrame, place: Place, kind: Kind, bucket: Column | None = None) -> Run:
+    """Write with Spark's own file sink, partitioned by the hour, computed in the cheapest way, or by ``bucket``."""
+    key = F.hour("event_time") if bucket is None else bucket
     output, checkpoint = place.fresh(case)
+    writer = stream.withColumn("bucket", key).writeStream.format(kind).partitionBy("bucket").option("path", output)
+    return run_query(case, writer, checkpoint, lambda: place.sizes(output, f".{kind}"))
+
+
+def run_query(case: str, writer: DataStreamWriter, checkpoint: str, sizes: Callable[[], list[int]] = list) -> Run:
+    """Run a query of Spark's until everything that was there is written.
+
+    Args:
+        case: Its name.
+        writer: The query.
+        checkpoint: Spark's checkpoint.
+        sizes: Asked for the sizes of the files once it has ended.
+    """
     run, meter = Run(case), Meter()
     with meter:
-        query = (
-            stream.withColumn("hour", F.hour("event_time"))
-            .writeStream.format(kind)
-            .partitionBy("hour")
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start(output)
-        )
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
-    run.batch_ms = batch_ms(query.recentProgress)
-    return with_outcome(run, meter, place.sizes(output, f".{kind}"))
+    return with_outcome(_with_batches(run, query), meter, sizes())
 
 
-def batch_ms(progress: list[Any]) -> list[float]:
-    """Spark's own figure for each batch that had rows, in milliseconds."""
-    return [float(one["durationMs"]["triggerExecution"]) for one in progress if one["numInputRows"] > 0]
-
-
-def with_outcome(run: Run, meter: Meter, sizes: list[int]) -> Run:
-    """The run with what was measured and the sizes of the files it left."""
-    run.seconds, run.cpu_s, run.foreign_cores = meter.seconds, meter.cpu_s, meter.foreign_cores
-    run.files, run.bytes = len(sizes), sum(sizes)
+def _with_batches(run: Run, query: StreamingQuery) -> Run:
+    # A sink that reads nothing has no input rows, and a trigger that found nothing to do has added no batch.
+    batches: list[Any] = [one for one in query.recentProgress if "addBatch" in one["durationMs"]]
+    run.batch_ms = [float(one["durationMs"]["triggerExecution"]) for one in batches]
+    run.rows = sum(int(one["numInputRows"]) for one in batches)
     return run
 
 

@@ -16,24 +16,27 @@ from figures import Report, figure_of_rounds
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scale import Scale
+
 FINISHED = 100_000
 STAGED = 1_000
 STUCK = 1
 """What ``status`` ends with here."""
 
 
-def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
+def run(data: Path, work: Path, scale: Scale) -> Report:
     """Each round runs each verb in a process of its own, whose start is part of the time."""
     del data
     base = work / "base"
-    make_tree(base, FINISHED // 10 if quick else FINISHED)
+    finished = scale.of(FINISHED)
+    make_tree(base, finished)
     times: dict[str, list[float]] = {}
-    for _ in range(rounds):
+    for _ in range(scale.rounds):
         found = {name: seconds_of(base, *words) for name, *words in VERBS}
         for name, seconds in found.items():
             times.setdefault(name, []).append(seconds)
         print("  " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.items()), flush=True)
-    report = Report(extra={"files": FINISHED // 10 if quick else FINISHED, "staged": STAGED, "seconds": times})
+    report = Report(extra={"files": finished, "staged": STAGED, "seconds": times})
     for name, goal in GOALS.items():
         report.figures.append(figure_of_rounds(f"seconds of partfile {name}", times[name], goal, "at most"))
     return report

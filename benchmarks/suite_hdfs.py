@@ -12,7 +12,7 @@ from figures import Figure, Report, figure_of_rounds
 from generator import ROWS_PER_FILE, dataset
 from hdfs_restore import RestoreCost, measure_restore
 from places import HdfsPlace
-from streams import Run, read_files, run_native, run_partfile, spark_session
+from streams import read_files, run_native, run_partfile, spark_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from generator import Dataset
+    from runs import Run
+    from scale import Scale
 
-BATCHES, QUICK_BATCHES = 5, 3
+BATCHES = 5
 WARM_UP_BATCHES = 1
 FILES_PER_BATCH = 8
 """One for each task: a small stream for a cluster, and what either sink asks of the NameNode depends on tasks."""
 OPEN_PARTS = 100
-FINISHED_PARTS, QUICK_FINISHED_PARTS = 10_000, 1_000
+FINISHED_PARTS = 10_000
 SPEED_GOAL = 1.4
 OPERATIONS_GOAL = 1 / 5
 RESTORE_OPERATIONS_GOAL = 3.0
@@ -77,9 +79,9 @@ class Streams:
             raise SystemExit(f"{_CASE[sink]} holds {found} rows, not {rows}: the figures mean nothing")
 
 
-def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
+def run(data: Path, work: Path, scale: Scale) -> Report:
     """Each round measures both sinks, the order turned round from one round to the next; then the restores."""
-    batches = QUICK_BATCHES if quick else BATCHES
+    batches = scale.of(BATCHES)
     files = batches * FILES_PER_BATCH
     source = dataset(data, "shuffled", files, BATCHES * FILES_PER_BATCH)
     report, measured = Report(), dict[str, list[Measured]]()
@@ -90,14 +92,14 @@ def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
             streams = Streams(spark, place, source)
             for sink in ("spark", "partfile"):
                 streams.measure(sink, WARM_UP_BATCHES)
-            for number in range(rounds):
+            for number in range(scale.rounds):
                 for sink in ("spark", "partfile") if number % 2 == 0 else ("partfile", "spark"):
                     measured.setdefault(sink, []).append(streams.measure(sink, batches))
             for sink in measured:
                 streams.check_rows(sink, files * ROWS_PER_FILE)
         report.runs += [one.run for runs in measured.values() for one in runs]
         report.figures += _against_native(measured["spark"], measured["partfile"])
-        finished = QUICK_FINISHED_PARTS if quick else FINISHED_PARTS
+        finished = scale.of(FINISHED_PARTS)
         one, cut_one = (measure_restore(place, open_parts=1, finished_parts=0, tails=tails) for tails in (False, True))
         many = measure_restore(place, open_parts=OPEN_PARTS, finished_parts=finished)
         report.figures += _restore(one, many)

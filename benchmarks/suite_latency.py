@@ -1,46 +1,79 @@
-"""The floor: micro-batches of one row, partfile (JSON) against Spark's own partitioned Parquet sink."""
+"""The floor: micro-batches of one row, partfile against Spark's own sinks and against no sink at all."""
 
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import TYPE_CHECKING
 
-from figures import Report, figure_of_rounds
+from figures import Report, shown
 from generator import one_row_files
+from goals import GOALS
+from peers import run_foreach_write, run_pass
 from places import LocalPlace
-from streams import Run, read_files, run_native, run_partfile, spark_session
+from rounds import interleaved
+from runs import ratios
+from streams import NOT_STAGED, can_stage, columnar, read_files, run_native, run_partfile, spark_session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from runs import Run
+    from scale import Scale
 
 BATCHES = 20
 WARM_UP_BATCHES = 8
-GOAL = 1.1
+"""The first batches of each query, which start it up and are dropped."""
+PARQUET, JSON, FOREACH, NOTHING = "native parquet", "native json", "foreachBatch parquet", "no sink"
+OUR_JSON, STAGED = "partfile json", "partfile parquet staged"
 
 
-def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
-    """Measure both sinks once a round; the first batches of each query are dropped, for they start it up."""
-    del quick  # short as it is
-    source = one_row_files(data, WARM_UP_BATCHES + BATCHES)
-    place, report, ratios = LocalPlace(work), Report(), list[float]()
+def run(data: Path, work: Path, scale: Scale) -> Report:
+    """Measure each sink once a round; a round before the first warms the process up."""
+    source = one_row_files(data, WARM_UP_BATCHES + scale.of(BATCHES, least=6))
+    report = Report(missing={} if can_stage() else {"P4 Parquet": NOT_STAGED})
     with spark_session(work) as spark:
-        for number in range(rounds + 1):
-            spark_run = run_native("one row spark parquet", read_files(spark, source, 1), place, "parquet")
-            our_run = run_partfile("one row partfile", read_files(spark, source, 1), place)
-            if number == 0:
-                continue  # the warm-up of the whole process
-            report.runs += [spark_run, our_run]
-            ratios.append(_median_ms(our_run) / _median_ms(spark_run))
-            print(
-                f"  round {number}: partfile {_median_ms(our_run):.0f} ms, Spark {_median_ms(spark_run):.0f} ms",
-                flush=True,
-            )
-    note = (
-        f"median batch: partfile {_median_ms(our_run):.0f} ms, Spark's sink {_median_ms(spark_run):.0f} ms (last round)"
-    )
-    report.figures.append(figure_of_rounds("one-row batch", ratios, GOAL, "at most", note))
+        cases = cases_of(spark, LocalPlace(work), source)
+        for case in cases.values():
+            case()
+        done = interleaved(cases, scale.rounds, spare=scale.spare_rounds, say=print)
+    report.runs += done.runs
+    for name in cases:
+        measured = ratios(done.kept, name, PARQUET, median_ms)
+        note = " ms, native Parquet ".join(f"{_typical_ms(done.kept, each):.0f}" for each in (name, PARQUET)) + " ms"
+        goal = {OUR_JSON: "P4 JSON", STAGED: "P4 Parquet"}.get(name)
+        if goal is not None:
+            report.figures.append(GOALS[goal].figure(measured, note))
+        elif name != PARQUET:
+            report.figures.append(shown(f"one-row batch, {name} / native Parquet", measured, note))
     return report
 
 
-def _median_ms(run: Run) -> float:
+def cases_of(spark: SparkSession, place: LocalPlace, source: Path) -> dict[str, Callable[[], Run]]:
+    """A function for each sink that writes one file, which is one row, a batch."""
+
+    def measure(name: str, sink: Callable[..., Run], **options: str) -> Run:
+        return sink(f"one row {name}", read_files(spark, source, 1), place, **options)
+
+    cases = {
+        PARQUET: partial(measure, PARQUET, partial(run_native, kind="parquet")),
+        OUR_JSON: partial(measure, OUR_JSON, run_partfile),
+        JSON: partial(measure, JSON, partial(run_native, kind="json")),
+        FOREACH: partial(measure, FOREACH, run_foreach_write),
+        NOTHING: partial(measure, NOTHING, run_pass),
+    }
+    if can_stage():
+        cases[STAGED] = partial(measure, STAGED, run_partfile, format="parquet", **columnar("staged"))
+    return dict(cases)
+
+
+def median_ms(run: Run) -> float:
+    """The batch in the middle, in milliseconds, of those that do not start the query up."""
     return statistics.median(run.batch_ms[WARM_UP_BATCHES:])
+
+
+def _typical_ms(rounds: list[dict[str, Run]], name: str) -> float:
+    return statistics.median(median_ms(each[name]) for each in rounds)

@@ -1,9 +1,10 @@
-"""A long stream with 24 parts open all the time: does batch 2 000 cost what batch 100 did?"""
+"""A long stream with 24 parts open all the time: does batch 1 000 cost what batch 100 did? Beside it, Spark's sink."""
 
 from __future__ import annotations
 
 import statistics
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +12,23 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
 from figures import Figure, Report
-from machine import Meter, resident_bytes
-from streams import HOUR, Run, spark_session
+from processes import Meter, resident_bytes
+from runs import Run
+from streams import HOUR, spark_session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from scale import Scale
+
 BUCKETS = 24
 ROWS_PER_BATCH = BUCKETS * 10
-EARLY, LATE = 100, 2000
-QUICK_LATE = 300
+EARLY, LATE = 100, 1000
+SHORTEST = 200
+NATIVE_SHARE = 3
+"""Spark's own sink is watched for a third of the batches: its curve is plain by then."""
 WINDOW = 20
 """Batches to each side of the two places over which the median is taken."""
 
@@ -47,36 +53,64 @@ class Sample:
     """Load of other processes during the window before this batch."""
 
 
-def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
-    """Stream without a pause until well after the late place; everything but Spark's trigger is a default."""
-    del data, rounds  # one stream, made on the fly
-    late = QUICK_LATE if quick else LATE
-    output = work / "long" / "output"
-    meter = Meter()
+def run(data: Path, work: Path, scale: Scale) -> Report:
+    """Each sink streams without a pause, partfile's until well after the late place; the rows are made on the fly."""
+    del data
+    late = scale.of(LATE, least=SHORTEST)
     with spark_session(work) as spark:
-        watch = Watch(spark, output, late)
-        sink = pf.FileSink(
-            str(output),
-            uid="long",
-            format="json",
-            bucketer=HOUR,
-            rolling=pf.RollingPolicy(rollover_interval_s=86_400, inactivity_interval_s=86_400),
-            on_progress=watch.see,
-        )
-        with (
-            meter,
-            sink.start(
-                events(spark),
-                checkpoint_location=str(work / "long" / "checkpoint"),
-                trigger={"processingTime": "0 seconds"},
-            ) as query,
-        ):
-            while not watch.enough.wait(1) and query.isActive:
-                pass
-            if query.exception() is not None:
-                raise SystemExit(str(query.exception()))
-            progress = query.recentProgress
+        report = _run_partfile(spark, work, late)
+        native_ms, native_bytes = _run_native(spark, work / "native", late // NATIVE_SHARE)
+    report.extra["batch_ms"]["native parquet"] = native_ms
+    report.extra["metadata_bytes"]["native parquet"] = native_bytes
+    return report
+
+
+def _run_partfile(spark: SparkSession, work: Path, late: int) -> Report:
+    """Everything but Spark's trigger and the age of the parts is a default."""
+    output, meter = work / "long" / "output", Meter()
+    watch = Watch(spark, output, late)
+    sink = pf.FileSink(
+        str(output),
+        uid="long",
+        format="json",
+        bucketer=HOUR,
+        rolling=pf.RollingPolicy(rollover_interval_s=86_400, inactivity_interval_s=86_400),
+        on_progress=watch.see,
+    )
+    with (
+        meter,
+        sink.start(
+            events(spark),
+            checkpoint_location=str(work / "long" / "checkpoint"),
+            trigger={"processingTime": "0 seconds"},
+        ) as query,
+    ):
+        while not watch.enough.wait(1) and query.isActive:
+            pass
+        if query.exception() is not None:
+            raise SystemExit(str(query.exception()))
+        progress = query.recentProgress
     return report_of(watch, [one for one in progress if one["numInputRows"] > 0], meter, late)
+
+
+def _run_native(spark: SparkSession, work: Path, batches: int) -> tuple[list[float], dict[int, int]]:
+    """What each batch of Spark's own sink takes, and what it writes to its log, which it compacts every tenth time."""
+    query = (
+        events(spark)
+        .withColumn("hour", F.hour("event_time"))
+        .writeStream.partitionBy("hour")
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start(str(work / "output"))
+    )
+    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < batches):
+        time.sleep(1)
+    # It is stopped in the middle of a batch, of which Spark tells at length.
+    spark.sparkContext.setLogLevel("OFF")
+    query.stop()
+    took_ms = [float(one["durationMs"]["triggerExecution"]) for one in query.recentProgress]
+    logs = [path for path in (work / "output" / "_spark_metadata").iterdir() if path.name[0] != "."]
+    return took_ms, {int(path.name.partition(".")[0]): path.stat().st_size for path in logs}
 
 
 class Watch:
@@ -91,6 +125,7 @@ class Watch:
         self.samples: list[Sample] = []
         self.phases_ms: dict[int, dict[str, float]] = {}
         self.open_parts: dict[int, int] = {}
+        self.metadata_bytes: dict[int, int] = {}
 
     def see(self, progress: pf.BatchProgress) -> None:
         """Called by the sink after each batch."""
@@ -103,24 +138,25 @@ class Watch:
             "publish": progress.publish_ms,
         }
         self.open_parts[batch] = progress.parts_in_progress
+        metadata = self._output / "_partfile" / "long" / f"chk-{progress.checkpoint_id}" / "_metadata"
+        self.metadata_bytes[batch] = metadata.stat().st_size
         if batch % 200 == 0:
             print(f"  batch {batch}", flush=True)
         if batch + WINDOW in self._places:
             self._window.start()
         if batch - WINDOW in self._places:
             self._window.stop()
-            self.samples.append(self._sample())
+            self.samples.append(self._sample(batch))
         if batch > self._places[-1] + WINDOW:
             self.enough.set()
 
-    def _sample(self) -> Sample:
+    def _sample(self, batch: int) -> Sample:
         state = self._output / "_partfile" / "long"
-        newest = max(state.glob("chk-*/_metadata"), key=lambda path: int(path.parent.name.removeprefix("chk-")))
         jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark has no public way to the JVM's memory
         jvm.System.gc()
         runtime = jvm.Runtime.getRuntime()
         return Sample(
-            metadata_bytes=newest.stat().st_size,
+            metadata_bytes=self.metadata_bytes[batch],
             state_bytes=sum(path.stat().st_size for path in state.rglob("*") if path.is_file()),
             resident=resident_bytes(),
             jvm_heap_bytes=runtime.totalMemory() - runtime.freeMemory(),
@@ -163,7 +199,9 @@ def report_of(watch: Watch, progress: list[Any], meter: Meter, late: int) -> Rep
         for name, (old, new, goal) in pairs.items()
     ]
     run_record = Run("long stream", meter.seconds, meter.cpu_s, meter.foreign_cores, batch_ms=list(took.values()))
-    extra = {
+    extra: dict[str, Any] = {
+        "batch_ms": {"partfile json": [took[batch] for batch in sorted(took)]},
+        "metadata_bytes": {"partfile json": watch.metadata_bytes},
         "phases_ms": {place: _phases(watch, place) for place in (EARLY, late)},
         "resident_bytes": {EARLY: before.resident, late: after.resident},
         "jvm_heap_bytes": {EARLY: before.jvm_heap_bytes, late: after.jvm_heap_bytes},

@@ -12,8 +12,9 @@ from figures import Figure, Report, figure_of_rounds
 from generator import ROWS_PER_FILE, dataset
 from places import S3Place
 from renaming_stream import run_renaming
-from s3_upload import PART_BYTES, QUICK_PART_BYTES, Uploads
-from streams import Run, read_files, run_partfile, spark_session
+from runs import Run
+from s3_upload import LEAST_PART_BYTES, PART_BYTES, Uploads
+from streams import read_files, run_partfile, spark_session
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from generator import Dataset
+    from scale import Scale
 
-BATCHES, QUICK_BATCHES = 4, 2
+BATCHES = 4
 WARM_UP_BATCHES = 1
 FILES_PER_BATCH = 8
 """One for each task, as in the suite of HDFS: renames grow with tasks times buckets, parts with buckets alone."""
 FILES_A_DAY = 40
 UPLOAD_ROUNDS = 5
-SPEED_GOALS = {"renames one by one": 2.0, "renames at once": 0.0}
+SPEED_GOALS = {"renames one by one": 2.0, "renames at once": None}
 """What people do is a loop of ``mv``; renames made all at once are shown beside it, without a goal."""
 UPLOAD_GOAL = 0.9
 SINKS = ("renames one by one", "renames at once", "partfile")
@@ -80,9 +82,9 @@ class Streams:
         return run
 
 
-def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
+def run(data: Path, work: Path, scale: Scale) -> Report:
     """Each round measures all sinks, the order turned round from one round to the next; then the uploads."""
-    batches = QUICK_BATCHES if quick else BATCHES
+    batches = scale.of(BATCHES)
     source = dataset(data, "shuffled", batches * FILES_PER_BATCH, FILES_A_DAY)
     report, measured = Report(), dict[str, list[Run]]()
     with RadosGateway(work / "server") as server:
@@ -92,13 +94,13 @@ def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
             streams = Streams(spark, place, source)
             for sink in SINKS:
                 streams.measure(sink, WARM_UP_BATCHES)
-            for number in range(rounds):
+            for number in range(scale.rounds):
                 for sink in SINKS if number % 2 == 0 else reversed(SINKS):
                     measured.setdefault(sink, []).append(streams.measure(sink, batches))
             asked = requests_of_a_stream(streams)
         report.runs += [one for runs in measured.values() for one in runs]
         report.figures += [_against(sink, measured[sink], measured["partfile"]) for sink in SINKS[:-1]]
-        report.figures.append(_uploads(Uploads(place, QUICK_PART_BYTES if quick else PART_BYTES)))
+        report.figures.append(_uploads(Uploads(place, scale.of(PART_BYTES, least=LEAST_PART_BYTES))))
     copies = float(sum(asked[operation] for operation in COPIES))
     report.figures.append(
         figure_of_rounds("S3: objects copied on the server", [copies], 0.0, "at most", str(dict(asked)))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from partfile.filesystems.port import PartHandle
     from partfile.snapshot.state_info import States
+    from scale import Scale
 
 PARTS = 10_000
 SUBTASKS = 200
@@ -52,12 +53,12 @@ class Pair:
         return self.ours_ms / self.baseline_ms
 
 
-def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
+def run(data: Path, work: Path, scale: Scale) -> Report:
     """Each round measures everything in turns; the first round of a process is dropped."""
-    del data, quick  # short as it is
+    del data  # made on the fly
     report = Report()
     pairs: dict[str, list[Pair]] = {"complete": [], "restore": [], "rescale": [], "copy": []}
-    for number in range(rounds + 1):
+    for number in range(scale.rounds + 1):
         own = work / str(number)
         own.mkdir()
         found = {

@@ -1,84 +1,188 @@
-"""JSON lines into hourly buckets: partfile against Spark's own JSON sink, many hours a batch and few."""
+"""Parquet and JSON lines into hourly buckets: partfile, Spark's own sinks, a writer in foreachBatch, and Delta."""
 
 from __future__ import annotations
 
+import statistics
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import duckdb
 
-from figures import Figure, Report, figure_of_rounds
-from generator import FILES_PER_BATCH, ROWS_PER_FILE, Dataset, dataset
+from figures import Report, shown
+from generator import FILES_PER_BATCH, ROWS_PER_FILE, dataset
+from goals import GOALS
+from peers import (
+    DELTA_IS_THERE,
+    NO_DELTA,
+    NO_DELTA_SPARK,
+    DeltaStream,
+    run_foreach_write,
+    run_transfer,
+)
 from places import LocalPlace
-from streams import Run, read_files, run_native, run_partfile, spark_session
+from rounds import Rounds, interleaved
+from runs import Run, ratios
+from streams import NOT_STAGED, can_stage, columnar, read_files, run_native, run_partfile, spark_session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-    from places import Place
+    from figures import Figure
+    from generator import Dataset
+    from scale import Scale
 
 Order = Literal["shuffled", "ordered"]
 BATCHES: dict[Order, int] = {"shuffled": 20, "ordered": 10}
-QUICK_BATCHES: dict[Order, int] = {"shuffled": 6, "ordered": 4}
-GOALS: dict[Order, float] = {"shuffled": 1.5, "ordered": 1.0}
-FILES_GOAL_PER_BATCH = 15 / 20
-"""Spark leaves new files with every batch: a fifteenth of them after 20 batches, less after fewer."""
 WARM_UP_ROUNDS = 2
 """Streams that each sink writes before anything counts: a stream runs for weeks, the JVM compiles for a minute."""
+WARM_UP_BATCHES = 5
+PARQUET, JSON = "native parquet", "native json"
+OUR_JSON, STAGED, PER_CHECKPOINT = "partfile json", "partfile parquet staged", "partfile parquet per checkpoint"
+FOREACH, DELTA, COMPACTED = "foreachBatch parquet", "delta-rs", "delta-rs compacted"
+CEILING = "count in Python"
+GOALS_OF_STAGED = ("P1 shuffled", "P1 ordered", "P3 files", "P3 size", "P11 speed", "P11 files", "P12")
 
 
-def run(data: Path, work: Path, *, quick: bool, rounds: int) -> Report:
-    """Measure every case once a round, the order turned round from one round to the next."""
-    batches = QUICK_BATCHES if quick else BATCHES
-    sets = {
-        order: dataset(data, order, count * FILES_PER_BATCH, BATCHES[order] * FILES_PER_BATCH)
-        for order, count in batches.items()
-    }
-    place, report, measured = LocalPlace(work), Report(), dict[tuple[Order, str], list[Run]]()
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """All sinks over one data set.
+
+    Args:
+        spark: Where they run.
+        place: Where they write.
+        source: What they write.
+        order: Of its rows.
+    """
+
+    spark: SparkSession
+    place: LocalPlace
+    source: Dataset
+    order: Order
+    delta: DeltaStream = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delta", DeltaStream(self.place))
+
+    def cases(self, files: int | None = None) -> dict[str, Callable[[], Run]]:
+        """A function for each sink that writes the source, or the first files of it."""
+        place, ours = self.place, partial(run_partfile, format="parquet")
+        by_name: dict[str, Callable[[str, DataFrame], Run]] = {
+            PARQUET: lambda case, stream: run_native(case, stream, place, "parquet"),
+            JSON: lambda case, stream: run_native(case, stream, place, "json"),
+            OUR_JSON: lambda case, stream: run_partfile(case, stream, place),
+            PER_CHECKPOINT: lambda case, stream: ours(case, stream, place, **columnar("per_checkpoint")),
+        }
+        if can_stage():
+            by_name[STAGED] = lambda case, stream: ours(case, stream, place, **columnar("staged"))
+        if self.order == "shuffled":
+            by_name[FOREACH] = lambda case, stream: run_foreach_write(case, stream, place)
+            by_name[CEILING] = lambda case, stream: run_transfer(case, stream, place)
+        if self.order == "shuffled" and DELTA_IS_THERE:
+            by_name |= {DELTA: self.delta.run, COMPACTED: self.delta.run_compacted}
+        return {name: partial(self._run, sink, name, files) for name, sink in by_name.items()}
+
+    def _run(self, sink: Callable[[str, DataFrame], Run], name: str, files: int | None) -> Run:
+        run = sink(f"{self.order} {name}", read_files(self.spark, self.source.path, FILES_PER_BATCH, files))
+        # Not what Spark counts: a sink that reads its batch twice would have written twice as much.
+        run.rows = (files or self.source.files) * ROWS_PER_FILE
+        return run
+
+    def check_rows(self, name: str, kind: str) -> None:
+        """Stop if an output does not hold as many rows as the source: a fast sink that loses rows would be no sink."""
+        output = self.place.work / f"{self.order} {name}".replace(" ", "-") / "output"
+        columns = "" if kind == "parquet" else ", columns = {user_id: 'BIGINT'}"
+        query = f"SELECT count(*) FROM read_{kind}('{output}/*/*.{kind}'{columns})"  # noqa: S608 - our own names
+        rows = duckdb.execute(query).fetchall()[0][0]
+        if rows != self.source.rows:
+            raise SystemExit(f"{output} holds {rows} rows, not {self.source.rows}: the figures mean nothing")
+
+
+def run(data: Path, work: Path, scale: Scale) -> Report:
+    """Measure every sink once a round, first over the shuffled rows, then over the ordered ones."""
+    place, report, done = LocalPlace(work), Report(missing=missing()), dict[Order, Rounds]()
     with spark_session(work) as spark:
-        for sink in ("spark", "partfile") * WARM_UP_ROUNDS:
-            _measure(read_files(spark, sets["ordered"].path, FILES_PER_BATCH), _case("ordered", sink), sink, place)
-        for number in range(rounds):
-            for order, source in sets.items():
-                for sink in ("spark", "partfile") if number % 2 == 0 else ("partfile", "spark"):
-                    stream = read_files(spark, source.path, FILES_PER_BATCH)
-                    done = _measure(stream, _case(order, sink), sink, place)
-                    measured.setdefault((order, sink), []).append(done)
-                    report.runs.append(done)
-                    print(f"  round {number + 1} {done.case}: {done.seconds:.1f} s, {done.files} files", flush=True)
-    for order, source in sets.items():
-        _check_rows(work / _case(order, "partfile").replace(" ", "-") / "output", source)
-        report.figures.append(_ratio(order, measured[order, "spark"], measured[order, "partfile"]))
-    goal = FILES_GOAL_PER_BATCH * batches["shuffled"]
-    report.figures.insert(0, _files(measured["shuffled", "spark"], measured["shuffled", "partfile"], goal))
+        for order, batches in BATCHES.items():
+            files = scale.of(batches) * FILES_PER_BATCH
+            sinks = Sinks(spark, place, dataset(data, order, files, batches * FILES_PER_BATCH), order)
+            if not done:
+                _warm_up(sinks, scale)
+            done[order] = interleaved(sinks.cases(), scale.rounds, spare=min(1, scale.spare_rounds), say=print)
+            for name in done[order].kept[-1]:
+                if name in {DELTA, COMPACTED}:
+                    sinks.delta.check_rows(sinks.source.rows)
+                elif name != CEILING:
+                    sinks.check_rows(name, "json" if "json" in name else "parquet")
+            report.runs += done[order].runs
+    report.figures = figures_of(done, scale.of(BATCHES["shuffled"]))
     return report
 
 
-def _measure(stream: DataFrame, case: str, sink: str, place: Place) -> Run:
-    return run_partfile(case, stream, place) if sink == "partfile" else run_native(case, stream, place, "json")
+def missing() -> dict[str, str]:
+    """What cannot be measured here, and why."""
+    found = {"Delta's own writer for Spark": NO_DELTA_SPARK}
+    if not DELTA_IS_THERE:
+        found |= dict.fromkeys((DELTA, COMPACTED), NO_DELTA)
+    if not can_stage():
+        found |= dict.fromkeys(GOALS_OF_STAGED, NOT_STAGED)
+    return found
 
 
-def _case(order: Order, sink: str) -> str:
-    return f"json {order} {sink}"
+def figures_of(done: dict[Order, Rounds], batches: int) -> list[Figure]:
+    """The goals and what is shown beside them.
+
+    Args:
+        done: The rounds of each order of rows.
+        batches: Micro-batches of a shuffled stream; the counts of files are bounded by them.
+    """
+    found = [_speed(f"P2 {order}", done[order], OUR_JSON, JSON) for order in BATCHES]
+    if can_stage():
+        found += [_speed(f"P1 {order}", done[order], STAGED, PARQUET) for order in BATCHES]
+        found += _of_files(done["shuffled"], batches)
+        cpu = ratios(done["shuffled"].kept, STAGED, PARQUET, lambda run: run.cpu_s / run.rows)
+        found.append(GOALS["P12"].figure(cpu, _cpu_note(done["shuffled"], STAGED, PARQUET)))
+    for name in done["shuffled"].kept[0]:
+        if name not in {PARQUET, STAGED, OUR_JSON, JSON}:
+            speed = ratios(done["shuffled"].kept, name, PARQUET, lambda run: run.rows_per_s)
+            found.append(shown(f"shuffled {name}, rows/s / native Parquet", speed, _left(done["shuffled"], name)))
+    return sorted(found, key=lambda figure: (not figure.goal_name, figure.name))
 
 
-def _ratio(order: Order, native: list[Run], ours: list[Run]) -> Figure:
-    ratios = [theirs.seconds / mine.seconds for theirs, mine in zip(native, ours, strict=True)]
-    cpu = [theirs.cpu_s / mine.cpu_s for theirs, mine in zip(native, ours, strict=True)]
-    note = f"speed of partfile / speed of Spark's sink; per CPU second {sorted(cpu)[len(cpu) // 2]:.2f}"
-    return figure_of_rounds(f"JSON lines, {order}", ratios, GOALS[order], "at least", note)
+def _of_files(rounds: Rounds, batches: int) -> list[Figure]:
+    """P3 and P11; a stream of fewer batches is bounded by their number, as one of 20 is by 20."""
+    kept, left = rounds.kept, f"{_left(rounds, STAGED)}; native {_left(rounds, PARQUET)}"
+    against = f"{_left(rounds, STAGED)}; one file a checkpoint {_left(rounds, PER_CHECKPOINT)}"
+    return [
+        GOALS["P3 files"].figure(ratios(kept, STAGED, PARQUET, lambda run: run.files), left, 1 / batches),
+        GOALS["P3 size"].figure(ratios(kept, STAGED, PARQUET, lambda run: run.median_file_bytes), left, float(batches)),
+        _speed("P11 speed", rounds, STAGED, PER_CHECKPOINT),
+        GOALS["P11 files"].figure(ratios(kept, STAGED, PER_CHECKPOINT, lambda run: run.files), against, 1 / batches),
+    ]
 
 
-def _files(native: list[Run], ours: list[Run], goal: float) -> Figure:
-    shares = [theirs.files / mine.files for theirs, mine in zip(native, ours, strict=True)]
-    note = f"Spark's sink leaves {native[0].files} files, partfile {ours[0].files}"
-    return figure_of_rounds("files, Spark / partfile", shares, goal, "at least", note)
+def _speed(goal: str, rounds: Rounds, ours: str, theirs: str) -> Figure:
+    own, other = (statistics.median(each[name].rows_per_s for each in rounds.kept) for name in (ours, theirs))
+    per_cpu = statistics.median(ratios(rounds.kept, theirs, ours, lambda run: run.cpu_s))
+    note = f"{own / 1000:.0f} k and {other / 1000:.0f} k rows/s; per CPU second {per_cpu:.2f}"
+    return GOALS[goal].figure(ratios(rounds.kept, ours, theirs, lambda run: run.rows_per_s), note)
 
 
-def _check_rows(output: Path, source: Dataset) -> None:
-    """A fast sink that loses rows would be no sink."""
-    query = f"SELECT count(*) FROM read_json('{output}/*/*.json', columns = {{user_id: 'BIGINT'}})"  # noqa: S608 - our own names
-    rows = duckdb.execute(query).fetchall()[0][0]
-    if rows != source.files * ROWS_PER_FILE:
-        raise SystemExit(f"{output} holds {rows} rows, not {source.rows}: the figures above mean nothing")
+def _cpu_note(rounds: Rounds, ours: str, theirs: str) -> str:
+    own, other = (
+        statistics.median(each[name].cpu_s / each[name].rows * 1e6 for each in rounds.kept) for name in (ours, theirs)
+    )
+    return f"{own:.1f} s and {other:.1f} s a million rows, all processes"
+
+
+def _left(rounds: Rounds, name: str) -> str:
+    run = rounds.kept[-1][name]
+    return f"{run.files} files, median {run.median_file_bytes / 1e6:.2f} MB" if run.files else "no files"
+
+
+def _warm_up(sinks: Sinks, scale: Scale) -> None:
+    for _ in range(WARM_UP_ROUNDS if scale.is_full else 1):
+        for case in sinks.cases(scale.of(WARM_UP_BATCHES) * FILES_PER_BATCH).values():
+            case()

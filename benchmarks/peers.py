@@ -1,0 +1,118 @@
+"""What partfile is compared with beside Spark's own streaming sinks: writers within foreachBatch, and bare ceilings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+from processes import Meter
+from runs import with_files
+from streams import run_query
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+    from places import LocalPlace
+    from runs import Run
+
+try:
+    from deltalake import DeltaTable, write_deltalake
+except ImportError:
+    DELTA_IS_THERE = False
+else:
+    DELTA_IS_THERE = True
+
+NO_DELTA = "the package deltalake is not installed (extra bench)"
+NO_DELTA_SPARK = (
+    "Delta's own writer for Spark: delta-spark 4.4.1 on PyPI allows pyspark up to 4.2.0, and Maven Central has no "
+    "artifact of it for Spark 4.3"
+)
+
+
+def run_foreach_write(case: str, stream: DataFrame, place: LocalPlace) -> Run:
+    """Append each batch with ``df.write`` to Parquet by hour; a batch that is repeated is written twice."""
+    output, checkpoint = place.fresh(case)
+
+    def append(batch: DataFrame, _batch_id: int) -> None:
+        batch.withColumn("bucket", F.hour("event_time")).write.mode("append").partitionBy("bucket").parquet(output)
+
+    return run_query(case, stream.writeStream.foreachBatch(append), checkpoint, lambda: place.sizes(output, ".parquet"))
+
+
+def run_pass(case: str, stream: DataFrame, place: LocalPlace) -> Run:
+    """Do nothing with a batch: what Spark itself takes for one."""
+    _, checkpoint = place.fresh(case)
+    return run_query(case, stream.writeStream.foreachBatch(lambda _batch, _batch_id: None), checkpoint)
+
+
+def run_transfer(case: str, stream: DataFrame, place: LocalPlace) -> Run:
+    """Hand each batch to Python workers, who count its rows: what no sink written in Python can get below."""
+    _, checkpoint = place.fresh(case)
+    count = counting()
+
+    def transfer(batch: DataFrame, _batch_id: int) -> None:
+        batch.mapInArrow(count, "rows long").collect()
+
+    return run_query(case, stream.writeStream.foreachBatch(transfer), checkpoint)
+
+
+def counting() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that counts the rows of a task."""
+
+    # Made in here, it travels to the workers by value: they cannot import this module.
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
+
+    return count
+
+
+@dataclass(slots=True)
+class DeltaStream:
+    """Appends each batch to a Delta table by hour with delta-rs, in the driver: it has no writer within Spark's tasks.
+
+    Args:
+        place: Where.
+    """
+
+    place: LocalPlace
+    table: str = ""
+    """Where the last run has written."""
+
+    def run(self, case: str, stream: DataFrame) -> Run:
+        """Append batch by batch."""
+        output, checkpoint = self.place.fresh(case)
+        self.table = output
+
+        def append(batch: DataFrame, _batch_id: int) -> None:
+            rows = batch.withColumn("bucket", F.hour("event_time")).toArrow()
+            write_deltalake(output, rows, mode="append", partition_by=["bucket"])
+
+        writer = stream.writeStream.foreachBatch(append)
+        return run_query(case, writer, checkpoint, lambda: self.place.sizes(output, ".parquet"))
+
+    def run_compacted(self, case: str, stream: DataFrame) -> Run:
+        """The same, and ``optimize.compact`` once at the end; the files are those that the table then consists of."""
+        run = self.run(case, stream)
+        with Meter() as compaction:
+            table = DeltaTable(self.table)
+            table.optimize.compact()
+        run.seconds += compaction.seconds
+        run.cpu_s += compaction.cpu_s
+        return with_files(run, active_bytes(table))
+
+    def check_rows(self, rows: int) -> None:
+        """Stop if the table that the last run wrote does not hold as many rows."""
+        actions = pa.table(DeltaTable(self.table).get_add_actions(flatten=True))
+        found = sum(actions["num_records"].to_pylist())
+        if found != rows:
+            raise SystemExit(f"{self.table} holds {found} rows, not {rows}: the figures mean nothing")
+
+
+def active_bytes(table: Any) -> list[int]:
+    """The sizes of the files that a Delta table consists of."""
+    return [int(size) for size in pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist()]
