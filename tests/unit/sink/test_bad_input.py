@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -207,7 +208,12 @@ def test_a_damaged_checkpoint_is_refused_and_works_again_once_repaired(tmp_path:
     run_to_the_end(make_sink(tmp_path), 6)
     newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_metadata"), key=lambda path: path.stat().st_mtime_ns)
     good = newest.read_bytes()
-    damaged = [b"", good[: len(good) // 2], good[:-2] + b"x\n", good.replace(b"checkpoint 2 ", b"checkpoint 9 ", 1)]
+    damaged = [
+        b"",
+        good[: len(good) // 2],
+        good[:-2] + b"x\n",
+        re.sub(rb"checkpoint \d+ ", b"checkpoint 99 ", good, count=1),
+    ]
     for data in damaged:
         newest.write_bytes(data)
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
