@@ -126,7 +126,7 @@ def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
             done_later = job.checkpoint() if first else job.runtime.coordinator.close_due(0)
             assert done_later is not None
             assert done_later.published == 2
-            assert job.runtime.coordinator.state.rolled == ()
+            assert not job.runtime.coordinator.state.rolled
         assert finished_rows(tmp_path) == names(0, 4)
         job.process(batch(4, 2))
         job.operators[0].roll_all()
