@@ -1,8 +1,8 @@
 """Runs Flink's SQL file sink, inside Flink's own Python environment: one JVM, one job after the other.
 
 Reads a request a line, as JSON: ``source`` (a directory of CSV files), ``output``, ``format`` (json or csv) and
-``checkpoint_ms``. Answers each with a line of JSON: ``seconds`` by the wall clock, from handing it in to its end, and
-``net_seconds``, the job's run time as Flink tells it, which leaves out what starting its local cluster takes. Knows
+``checkpoint_ms``. Answers each with a line of JSON: ``seconds`` by the wall clock, from handing the job in to its end,
+and ``net_seconds``, the job's run time as Flink tells it, which leaves out what starting its local cluster takes. Knows
 nothing of partfile, which is not installed there.
 """
 

@@ -21,6 +21,7 @@ OURS, THEIRS = "#1b7837", "#8c96a8"
 _SIZE_INCHES = (8.0, 3.6)
 _STYLE: Any = {"svg.hashsalt": "partfile", "svg.fonttype": "none", "font.size": 9.0, "axes.axisbelow": True}
 _SMOOTHED_BATCHES = 25
+_SHOWN_TIMES_TYPICAL = 2.5
 
 
 def draw_plots(record: Record, directory: Path) -> list[str]:
@@ -70,6 +71,8 @@ def draw_file_sizes(record: Record, canvas: Any) -> bool:
         axes.annotate(f"  {run['files']} files", (sizes[-1], place), va="center")
     axes.set_yticks(range(len(shown)), list(reversed(shown)))
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
     axes.margins(x=0.15)
     axes.set_xlabel("size of a file in MB: smallest, deciles, largest")
     return True
@@ -84,7 +87,9 @@ def draw_latency(record: Record, canvas: Any) -> bool:
     for name, took_ms in streams.items():
         smooth = running_median(took_ms, _SMOOTHED_BATCHES)
         axes.plot(range(len(smooth)), smooth, label=name, color=_colour(name))
-    axes.set_ylim(bottom=0)
+    # The first batches start everything up, and would press the rest flat.
+    typical_ms = max(statistics.median(took_ms) for took_ms in streams.values())
+    axes.set_ylim(0, _SHOWN_TIMES_TYPICAL * typical_ms)
     axes.set_xlabel("batch")
     axes.set_ylabel(f"ms, median of {_SMOOTHED_BATCHES}")
     axes.legend()
@@ -105,7 +110,11 @@ def draw_metadata(record: Record, canvas: Any) -> bool:
         for name, sizes in lines.items():
             numbers = sorted(map(int, sizes))
             axes.plot(numbers, [sizes[str(at)] / 1000 for at in numbers], label=name, color=_colour(name), linewidth=1)
-        axes.set_yscale("log")
+        if len(lines) > 1:
+            # What grows with history is soon a thousand times what does not.
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
         axes.set_title(title)
         axes.set_xlabel("batch")
         axes.set_ylabel("kB of metadata")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rounds import Rounds
     from scale import Scale
 
-BATCHES = 4
+BATCHES = 3
 FILES_A_DAY = 40
 FEW, MANY = 24, 2_000
 WARM_UP_BATCHES = 1

@@ -109,7 +109,5 @@ def run(data: Path, work: Path, scale: Scale) -> Report:
         speed = ratios(done.kept, name, against, lambda run: run.rows_per_s)
         report.figures.append(shown(f"from CSV: {name} / {against}", speed))
     net = [each[slow].phases_ms["net_ms"] / 1000 / each[OURS].seconds for each in done.kept]
-    report.figures.append(
-        shown(f"from CSV: {OURS} / {slow}, its net run time", net, "without the start of its cluster")
-    )
+    report.figures.append(shown(f"from CSV: {OURS} / {slow}, net", net, "its job without the start of its cluster"))
     return report
