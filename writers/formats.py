@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from partfile.filesystems.errors import ConfigError
+from partfile.writers.avro import AvroFormat
 from partfile.writers.compression import Compression
 from partfile.writers.csv_rows import CsvFormat
 from partfile.writers.json_lines import JsonLinesFormat
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
 _LINE_FORMATS: dict[str, type[LineFormat]] = {"text": TextFormat, "json": JsonLinesFormat, "csv": CsvFormat}
 BULK_FORMATS: dict[str, type[BulkFormat]] = {"parquet": ParquetFormat}
 """Formats whose parts are written as a whole, by the names that users and recipes know them by."""
-_FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, **BULK_FORMATS}
-_NOT_YET = {"avro", "orc"}
+_FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, "avro": AvroFormat, **BULK_FORMATS}
+_NOT_YET = {"orc"}
 
 
 def resolve_format(format: str | Format, compression: str | None = None, **options: Any) -> Format:
     """Make the format that a name, a compression and options describe.
 
     Args:
-        format: ``"text"``, ``"json"``, ``"csv"`` or ``"parquet"``, or a format of the user's own, which is returned as
-            it is.
-        compression: For rows None or a codec of `Compression`, one member or frame from persist to persist; for
-            Parquet the codec of its pages, where None is ``"snappy"``.
+        format: ``"text"``, ``"json"``, ``"csv"``, ``"avro"``, ``"parquet"`` or ``"orc"``, or a format of the user's
+            own, which is returned as it is.
+        compression: For lines None or a codec of `Compression`, one member or frame from persist to persist; for the
+            others the codec within the file, where None is the format's own default.
         options: The format's other fields, as ``header`` for CSV, and ``compression_level``.
 
     Raises:

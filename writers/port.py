@@ -86,8 +86,8 @@ class RowWriter(Writer):
     """A writer that also takes rows which its format has encoded already."""
 
     @abstractmethod
-    def write_encoded(self, data: bytes | memoryview) -> None:
-        """Append whole rows as encoded by ``RowFormat.encode``."""
+    def write_encoded(self, data: bytes | memoryview, rows: int) -> None:
+        """Append whole rows, so many of them, as encoded by ``RowFormat.encode``."""
 
 
 class Format(ABC):
@@ -114,6 +114,16 @@ class Format(ABC):
     @abstractmethod
     def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
         """Make the writer of one part. A stream at position 0 is a new part and gets its header, where there is one."""
+
+    def open_part(self, stream: ByteStream, schema: pa.Schema, part_id: str) -> Writer:  # noqa: ARG002
+        """Make the writer of a part that nothing else is called: for formats whose files hold a mark of their own.
+
+        Args:
+            stream: As for ``open``.
+            schema: As for ``open``.
+            part_id: The same each time that a part is opened, and never another part's.
+        """
+        return self.open(stream, schema)
 
 
 class RowFormat(Format):

@@ -34,6 +34,7 @@ from partfile.sink.progress import BatchProgress
 from partfile.sink.rolling import PartProgress, RollingPolicy
 from partfile.snapshot.savepoint_directory import dispose_savepoint, list_savepoints, show_savepoint
 from partfile.version import __version__
+from partfile.writers.avro import AvroFormat
 from partfile.writers.csv_rows import CsvFormat
 from partfile.writers.json_lines import JsonLinesFormat
 from partfile.writers.parquet import ParquetFormat
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from partfile.sink.spark.reading import read_spark
 
 __all__ = [
+    "AvroFormat",
     "BasePathBucketer",
     "BatchProgress",
     "BucketContext",
