@@ -15,7 +15,7 @@ from partfile.cli.verb import Call, verb
 from partfile.filesystems.errors import PartfileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from partfile.cli.output import Output
 
@@ -30,17 +30,18 @@ def cat(
     ],
     *,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The bytes as stored: not decompressed, Parquet as it is.")
+        bool, typer.Option("--raw", help="The bytes as stored: not decompressed, Parquet and stages as they are.")
     ] = False,
 ) -> int:
     """Print what counts of a part: the rows up to its valid length, finished or not.
 
-    Compressed text is decompressed, and Parquet printed as JSON lines. Of an unfinished part nothing is printed that no
-    checkpoint vouches for; a finished file is printed as readers see it, whoever made it.
+    Compressed text is decompressed; Parquet, ORC, Avro (where fastavro is installed) and stages are printed as JSON
+    lines. Of an unfinished part or a stage nothing is printed that no checkpoint vouches for; a finished file is
+    printed as readers see it, whoever made it.
     """
     # What reads formats loads half of pyarrow, and pandas with it: no other verb waits for that.
     from partfile.cli.inspection.content import open_valid, path_below  # noqa: PLC0415
-    from partfile.recovery.file_formats import format_of  # noqa: PLC0415
+    from partfile.cli.inspection.rows import rows_of  # noqa: PLC0415
     from partfile.recovery.readable_files import decompressed  # noqa: PLC0415
 
     checkpoints = call.place.open_checkpoints()
@@ -51,16 +52,17 @@ def cat(
             checkpoints.close()
     with hinting("PART is a path relative to PATH, as partfile list prints them, or one that begins with PATH."):
         below = path_below(call.place, part)
-    file, path = open_valid(call.place, seen, below)
-    with file:
+    valid = open_valid(call.place, seen, below)
+    with valid.file:
         if raw:
-            _copy(file, call.out)
+            _copy(valid.file, call.out)
         else:
-            with _damage_told(path):
-                if format_of(path) == "parquet":
-                    _print_rows(file, call.out)
+            with _damage_told(valid.path):
+                rows = rows_of(valid)
+                if rows is None:
+                    _copy(decompressed(valid.file, valid.path), call.out)
                 else:
-                    _copy(decompressed(file, path), call.out)
+                    _print_rows(rows, call.out)
     return DONE
 
 
@@ -86,9 +88,6 @@ def _copy(file: Any, out: Output) -> None:
         out.raw(data)
 
 
-def _print_rows(file: Any, out: Output) -> None:
-    import pyarrow.parquet as pq  # noqa: PLC0415 - only who prints Parquet waits for it.
-
-    for batch in pq.ParquetFile(file).iter_batches():
-        for row in batch.to_pylist():
-            out.raw(f"{json.dumps(row, default=str, ensure_ascii=False)}\n".encode())
+def _print_rows(rows: Iterable[dict[str, Any]], out: Output) -> None:
+    for row in rows:
+        out.raw(f"{json.dumps(row, default=str, ensure_ascii=False)}\n".encode())

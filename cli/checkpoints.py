@@ -18,6 +18,9 @@ from partfile.cli.verb import Call, verb
 if TYPE_CHECKING:
     from partfile.cli.output import Output
 
+_PARTS = ("OPEN", "PENDING", "ROLLED", "SPENT")
+_HEAD = ("", "ID", "KIND", "GENERATION", "AGE", *_PARTS, "PUBLICATION", "BATCH", "STATE", "NOTE")
+
 
 @verb()
 def checkpoints(
@@ -63,8 +66,7 @@ def _show_chain(chain: ChainReport, out: Output) -> None:
     if chain.problem:
         out.line(f"  DAMAGED: {chain.problem}", "bold red")
         out.line(f"  {chain.hint}")
-    head = ("", "ID", "KIND", "GENERATION", "AGE", "OPEN", "PENDING", "PUBLICATION", "BATCH", "STATE", "NOTE")
-    out.table(head, [_row(link) for link in chain.links], indent=2)
+    out.table(_HEAD, [_row(link) for link in chain.links], indent=2)
     out.line()
 
 
@@ -79,6 +81,8 @@ def _row(link: LinkReport) -> tuple[str, ...]:
         shown_seconds(link.age_s),
         _known(link.open_parts),
         _known(link.pending_parts),
+        _known(link.rolled_stages),
+        _known(link.spent_stages),
         link.publication,
         _known(link.batch_id),
         shown_bytes(link.state_bytes),

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("partfile")
 
-_FORM = "{:<13} {:>14} {:>14} {:>10} {:>7} {:>9}  {}"
-_HEAD = ("STATE", "BYTES", "VALID", "CHECKPOINT", "SUBTASK", "AGE", "PATH")
+_FORM = "{:<13} {:>14} {:>14} {:>12} {:>10} {:>7} {:>9}  {}"
+_HEAD = ("STATE", "BYTES", "VALID", "ROWS", "CHECKPOINT", "SUBTASK", "AGE", "PATH")
 
 
 @verb()
@@ -48,7 +48,7 @@ def list_parts(
         str, typer.Option("--after", metavar="P", help="Only paths after this one: the last of the page before.")
     ] = "",
 ) -> int:
-    """List every part and file below PATH: state, size, valid length, checkpoint, subtask, age and path.
+    """List every part and file below PATH: state, size, valid length, rows, checkpoint, subtask, age and path.
 
     Without --limit and --after it prints as it lists, in no order, however many files there are. With --json each file
     is one line of JSON. Safe while the sink runs.
@@ -104,6 +104,7 @@ def _row(part: ListedPart) -> str:
         part.state,
         _known(part.size_bytes),
         _known(part.valid_length),
+        _known(part.rows),
         _known(part.checkpoint_id),
         _known(part.subtask),
         shown_seconds(part.age_s),

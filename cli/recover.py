@@ -63,7 +63,8 @@ def recover_(  # noqa: PLR0913 - the options of a command
 ) -> int:
     """Publish what a stopped sink has left: each part that a completed checkpoint vouches for, at its valid length.
 
-    The same as the sink's own next start does, without its rows. Prints a plan; --apply does it.
+    Stages of columnar parts are encoded first, in this process, a few at a time. The same as the sink's own next start
+    does, without its rows. Prints a plan; --apply does it.
     """
     given = consent.consent(apply, plan, fence, idle_for)
     foreign = adoption_options(
@@ -178,9 +179,10 @@ def _recover_all(planned: RecoveryPlan, call: Call, given: Consent, jobs: Sequen
 
 def _recover(planned: RecoveryPlan, call: Call, job: Job) -> RecoveredJob | FailedJob:
     """Recover one job; what goes wrong with it is no reason to leave the others."""
-    parts = sum(len(one.parts) for one in planned.jobs if one.job == job.name)
+    # A stage is encoded, and then its file is published.
+    steps = sum(len(one.parts) + one.to_encode for one in planned.jobs if one.job == job.name)
     try:
-        with call.out.progress(f"publishing parts of sink {job.name}", parts) as step:
+        with call.out.progress(f"publishing parts of sink {job.name}", steps) as step:
             done = recover(planned, call.place, job, call.now_ms, step=step)
     except PartfileError as error:
         failed = FailedJob.of(job, error)

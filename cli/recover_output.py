@@ -76,6 +76,7 @@ def show_recovered(planned: RecoveryPlan, done: RecoveredJob, out: Output) -> No
     if out.as_json:
         return
     owed = f", {done.owed} could not be published: run it again" if done.owed else ""
+    owed += f", {done.rolled} could not be encoded: run it again" if done.rolled else ""
     lost = f", {done.given_up} GIVEN UP" if done.given_up else ""
     out.line(f"sink {done.job}: {done.published} parts published{lost}{owed}", "red" if lost or owed else "green")
     show_sidecars((job for job in planned.jobs if job.job == done.job), planned.options, out)
@@ -83,7 +84,8 @@ def show_recovered(planned: RecoveryPlan, done: RecoveredJob, out: Output) -> No
 
 def show_sidecars(jobs: Iterable[PlannedJob], options: RecoveryOptions, out: Output) -> None:
     """Say of parts that were published with their tails who does not read those."""
-    noted = sum(part.was_open and part.found != "finished" for job in jobs for part in job.parts)
+    cut = [part for job in jobs for part in job.parts if part.was_open and not part.is_staged]
+    noted = sum(part.found != "finished" for part in cut)
     if options.cut == "valid-length" and noted:
         text = f"  {noted} of them have sidecars, where they are longer: readers that know none read their tails"
         out.line(text, "yellow")
@@ -113,7 +115,7 @@ def report_recovery(
         )
     elif unfinished:
         call.out.note(f"partfile: not recovered to their end: sinks {', '.join(unfinished)}. Run it again.", "red")
-    is_left = any(one.owed or one.given_up for one in done) if given.is_applied else bool(planned.jobs)
+    is_left = any(one.owed or one.given_up or one.rolled for one in done) if given.is_applied else bool(planned.jobs)
     return max([FINDINGS if is_left else DONE, *(one.exit_code for one in (*planned.failed, *failed))])
 
 
@@ -129,7 +131,9 @@ def _show_way_back(job: PlannedJob, options: RecoveryOptions, out: Output) -> No
 
 def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None:
     end = shown_bytes(part.valid_length)
-    if part.was_open and options.cut == "valid-length":
+    if part.is_staged:
+        does = f"encode {end} of a stage ({part.rows} rows) and publish"
+    elif part.was_open and options.cut == "valid-length":
         does = f"publish, with a sidecar if longer than {end} ({part.rows} rows): only readers of sidecars stop there"
     elif part.was_open:
         does = f"cut to {end} ({part.rows} rows) and publish"

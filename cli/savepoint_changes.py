@@ -103,7 +103,7 @@ def create(
             consent.check(given, planned, stores, jobs, now_ms)
     done = None
     if given.is_applied:
-        with call.out.progress("publishing parts", len(planned.job.parts)) as step:
+        with call.out.progress("publishing parts", len(planned.job.parts) + planned.job.to_encode) as step:
             done = create_savepoint(planned, call.place, jobs[0], call.now_ms, step=step)
     _report_created(call, planned, done)
     return FINDINGS if done is None or done.given_up else DONE

@@ -143,7 +143,7 @@ def _show_sink(sink: SinkStatus, out: Output) -> None:
         if total.count:
             oldest = f", the oldest {_age(total.oldest_age_s)}"
             rows.append((state, f"{_count(total.count, 'part')}, {shown_bytes(total.bytes)} valid{oldest}"))
-    if sink.problem is None and not any(total.count for total in sink.parts.values()):
+    if sink.problem is None and not sink.is_unfinished:
         rows.append(("unfinished parts", "none"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:

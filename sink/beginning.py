@@ -49,7 +49,8 @@ class StartTerms:
     gives_up: Collection[str] | None = None
     """Final paths of the only parts that ``accept_missing`` is meant for; None is all."""
     tried: Callable[[int], None] = lambda _parts: None
-    """Told how many parts more were published, or could not be; from any thread."""
+    """Told how many parts more were published, or could not be; from any thread. Whoever makes the encoder may have it
+    told of stages as well."""
     holds: bool = False
     """Settle and publish nothing: the fence holds what the newest link does, for the start after it to go on from."""
     approve: Callable[[Takeover], None] = lambda _takeover: None

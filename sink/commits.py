@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partfile.snapshot.machine_state import CoordinatorRules
@@ -51,7 +51,7 @@ class CommitReport:
     commit_ms: float
     publish_ms: float
     given_up: int = 0
-    """Parts that were gone, and that nobody looks for again because ``accept_missing`` is set."""
+    """Parts and stages that were gone, and that nobody looks for again because ``accept_missing`` is set."""
 
     def followed_by(self, later: CommitReport) -> CommitReport:
         """What this checkpoint and the one after it did together."""
@@ -63,3 +63,7 @@ class CommitReport:
             publish_ms=self.publish_ms + later.publish_ms,
             given_up=self.given_up + later.given_up,
         )
+
+    def giving_up(self, stages: int) -> CommitReport:
+        """The same, with so many stages given up as well."""
+        return replace(self, given_up=self.given_up + stages)

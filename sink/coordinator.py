@@ -143,7 +143,8 @@ class SinkCoordinator(SinkCheckpoints):
         due = planning.roll_due(before, self._settings.rolling, now_ms, checkpoint_id)
         encoding = self._stages.encode(due, checkpoint_id, self._terms.gives_up)
         if encoding.after is not before:
-            return self._finished(self._checkpoint_of_its_own(encoding.after, now_ms), encoding)
+            done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
+            return self._finished(done, encoding)
         return self._finished(self.publish_owed(), encoding)
 
     def close_all(self, now_ms: int, *, keep: bool = False) -> CommitReport | None:
@@ -157,7 +158,8 @@ class SinkCoordinator(SinkCheckpoints):
             return None
         after = planning.at_clean_end(before, keep=keep, checkpoint_id=checkpoint_id)
         encoding = self._stages.encode(after, checkpoint_id, self._terms.gives_up)
-        return self._finished(self._checkpoint_of_its_own(encoding.after, now_ms), encoding)
+        done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
+        return self._finished(done, encoding)
 
     def _encode_rolled(self, report: CommitReport) -> CommitReport:
         """Encode what the completed checkpoint holds as rolled, and publish the files by a checkpoint of their own."""
@@ -165,7 +167,8 @@ class SinkCoordinator(SinkCheckpoints):
             return report
         encoding = self._stages.encode(self.state, self._checkpoints.state.next_id, self._terms.gives_up)
         if encoding.after is not self.state:
-            report = report.followed_by(self._checkpoint_of_its_own(encoding.after, self._now_ms))
+            later = self._checkpoint_of_its_own(encoding.after, self._now_ms)
+            report = report.followed_by(later).giving_up(encoding.given_up)
         return self._finished(report, encoding)
 
     def _finished(self, report: Report, encoding: Encoding) -> Report:

@@ -13,7 +13,7 @@ from partfile.writers.arrow_stage import read_stage
 from partfile.writers.recipes import format_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from partfile.filesystems.port import PartHandle, PartStore
     from partfile.sink.states import RolledStage, Stage
@@ -49,11 +49,13 @@ class StagesInProcess:
     Args:
         store: Where the stages are, and the files go.
         threads: How many at the same time, at least 1.
+        tried: Told how many stages more were encoded, or could not be; from any thread.
     """
 
-    def __init__(self, store: PartStore, threads: int) -> None:
+    def __init__(self, store: PartStore, threads: int, tried: Callable[[int], None] = lambda _stages: None) -> None:
         self._store = store
         self._threads = threads
+        self._tried = tried
 
     def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
         """See ``StageEncoder.encode``. Where storage does not answer, the rest is not tried."""
@@ -69,6 +71,8 @@ class StagesInProcess:
             except Exception as error:  # noqa: BLE001 - raised by the caller once the other stages are through
                 patience.note(error)
                 return EncodedStage(stage, problem=error)
+            finally:
+                self._tried(1)
 
         return for_each(attempt, stages, self._threads, "partfile-encode")
 

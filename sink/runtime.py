@@ -15,6 +15,8 @@ from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from partfile.sink.encoding import StageEncoder
     from partfile.sink.restore_settings import RestoreSettings
 
@@ -32,6 +34,7 @@ class Runtime:
         job: The name of the chain of checkpoints: the uid, or a name made from it.
         interval_ms: Between periodic checkpoints; None takes none.
         encoder: Encodes rolled stages; None does it in this process.
+        encoded: Told how many stages more were encoded in this process, or could not be; from any thread.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Runtime:
         *,
         interval_ms: int | None = None,
         encoder: StageEncoder | None = None,
+        encoded: Callable[[int], None] = lambda _stages: None,
     ) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
@@ -65,7 +69,7 @@ class Runtime:
                 interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
-            encoder or StagesInProcess(self.store, _encode_threads(settings.publish_threads)),
+            encoder or StagesInProcess(self.store, _encode_threads(settings.publish_threads), encoded),
         )
 
     @property

@@ -28,6 +28,8 @@ class Encoding(NamedTuple):
     """The state, for the checkpoint that is to hold it; the very same object if nothing has come of it."""
     failure: Exception | None
     """To be raised once that checkpoint is complete: a stage that no further try will encode."""
+    given_up: int = 0
+    """Stages that were gone, and that nobody looks for again because ``accept_missing`` is set."""
 
 
 class StagedParts:
@@ -66,7 +68,11 @@ class StagedParts:
         fatal = next((error for error in failures if not isinstance(error, StoreError)), None)
         if not any(one.target is not None or one.is_given_up for one in encoded):
             return Encoding(before, self._explained(fatal))
-        return Encoding(stage_planning.after_encoding(before, encoded, checkpoint_id), self._explained(fatal))
+        return Encoding(
+            stage_planning.after_encoding(before, encoded, checkpoint_id),
+            self._explained(fatal),
+            sum(one.is_given_up for one in encoded),
+        )
 
     def discard(self, snapshot: SinkSnapshot, oldest_retained_id: int) -> SinkSnapshot:
         """Delete the spent stages that no retained checkpoint names as data any more, and take them out of the state.

@@ -267,4 +267,6 @@ def _named(seen: SeenBase, states: Mapping[str, Mapping[int, SinkSnapshot]]) -> 
     """Every part that a retained checkpoint names, in each of its versions."""
     kept = [state for chain in seen.chains for state in (states.get(chain.job.name) or states_of(chain)).values()]
     opened = [part.part for state in kept for parts in state.open.values() for part in parts]
-    return opened + [pending.part for state in kept for pending in state.pending]
+    return opened + [
+        one.part for state in kept for group in (state.pending, state.rolled, state.spent) for one in group
+    ]

@@ -66,7 +66,7 @@ def foresee(settings: RestoreSettings, job: Job, stores: Stores, terms: StartTer
 def taken_over(
     settings: RestoreSettings, job: Job, terms: StartTerms, now_ms: int
 ) -> Iterator[tuple[Runtime, CommitReport]]:
-    """Own a job: fence it, settle and publish unless the terms hold it, and let go of it at the end.
+    """Own a job: fence it, settle, encode and publish unless the terms hold it, and let go of it at the end.
 
     Args:
         settings: Its options.
@@ -76,9 +76,10 @@ def taken_over(
 
     Raises:
         Fenced: Somebody else was faster.
-        PartMissing, CommitConflict: It is taken over, and a part cannot be published; the others have been.
+        PartMissing, PartDamaged, CommitConflict: It is taken over, and a part cannot be encoded or published; the
+            others have been.
     """
-    runtime = Runtime(settings, job.name)
+    runtime = Runtime(settings, job.name, encoded=terms.tried)
     coordinator = runtime.coordinator
     try:
         yield runtime, coordinator.start(lambda _position: None, now_ms, terms)

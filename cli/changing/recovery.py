@@ -26,7 +26,7 @@ from partfile.sink.restoring import shown
 from partfile.snapshot.storage import CheckpointStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from partfile.cli.changing.recovery_plan import Found, RecoveryOptions
     from partfile.cli.inspection.places import Job, Place
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from partfile.sink.beginning import Takeover
     from partfile.sink.planning import SinkSnapshot
     from partfile.sink.restore_settings import RestoreSettings, StoreOpener
-    from partfile.sink.states import PendingPart
+    from partfile.sink.states import PendingPart, RolledStage
 
 _LOOKS = 5
 _LOOKS_AT_A_PART = 2
@@ -91,16 +91,16 @@ def recover(
         job: The job.
         now_ms: This host's time, in milliseconds since the epoch.
         opener: Opens the stores; None is the usual one.
-        step: Told how many parts more were published, or could not be; from any thread.
+        step: Told how many stages or parts more were encoded or published, or could not be; from any thread.
 
     Raises:
         RecoveryRefused: The job has moved on since the plan was made; nothing was changed.
-        PartMissing, CommitConflict: A part cannot be published; the others have been.
+        PartMissing, PartDamaged, CommitConflict: A part cannot be encoded or published; the others have been.
     """
     settings = recovery_settings(place, job, plan.options, opener)
     with (
         settings.open_store(settings.base, settings.storage_options) as base,
-        taken_over(settings, job, planned_terms(plan, job, base, settings, step), now_ms) as (_, done),
+        taken_over(settings, job, planned_terms(plan, job, base, settings, step), now_ms) as (runtime, done),
     ):
         return RecoveredJob(
             job=job.name,
@@ -108,6 +108,7 @@ def recover(
             published=done.published,
             owed=done.owed,
             given_up=done.given_up,
+            rolled=len(runtime.coordinator.state.rolled),
         )
 
 
@@ -121,7 +122,7 @@ def planned_terms(
         job: The job.
         base: Where its parts are, to look at them again.
         settings: The options of its restore.
-        step: Told how many parts more were published, or could not be; from any thread.
+        step: Told how many stages or parts more were encoded or published, or could not be; from any thread.
     """
     planned = plan.model_copy(update={"jobs": tuple(one for one in plan.jobs if one.job == job.name)})
 
@@ -204,7 +205,9 @@ def _job(
     """What a takeover does to a job; None if it has no checkpoint at all."""
     if seen.link is None:
         return None
-    parts = (_part(pending, found[pending.part.path_of(pending.part.name)]) for pending in seen.after.pending)
+    parts = [_part(pending, found) for pending in seen.after.pending]
+    waited = {stage.part.in_progress for stage in seen.before.rolled} if seen.before is not None else set[str]()
+    parts += [_staged(stage, found, was_open=stage.part.in_progress not in waited) for stage in seen.after.rolled]
     return PlannedJob(
         job=job.name,
         checkpoint_id=seen.link.checkpoint_id,
@@ -228,22 +231,34 @@ def _moves_from(seen: Takeover, options: RecoveryOptions) -> str | None:
     return seen.before.position.base or options.moved_from
 
 
-def _part(pending: PendingPart, found: Found) -> PlannedPart:
+def _part(pending: PendingPart, found: Mapping[str, Found]) -> PlannedPart:
     part = pending.part
     return PlannedPart(
         path=part.path_of(part.name),
         valid_length=part.valid_length,
         rows=pending.rows,
         was_open=pending.abandoned,
-        found=found,
+        found=found[part.in_progress],
+    )
+
+
+def _staged(stage: RolledStage, found: Mapping[str, Found], *, was_open: bool) -> PlannedPart:
+    part = stage.part
+    return PlannedPart(
+        path=part.path_of(part.name),
+        is_staged=True,
+        valid_length=part.valid_length,
+        rows=stage.rows,
+        was_open=was_open,
+        found=found[part.in_progress],
     )
 
 
 def _looked_for(seen: Takeover, base: Store) -> dict[str, Found]:
-    """What is found of each part that a takeover would publish, by its final path."""
-    parts = [pending.part for pending in seen.after.pending]
+    """What is found of each part that a takeover would publish or encode, by its in-progress name."""
+    parts = [pending.part for pending in seen.after.pending] + [stage.part for stage in seen.after.rolled]
     looks = for_each(partial(_found, base), parts, base.persist_threads, "partfile-look")
-    return {part.path_of(part.name): look for part, look in zip(parts, looks, strict=True)}
+    return {part.in_progress: look for part, look in zip(parts, looks, strict=True)}
 
 
 def _found(base: Store, part: PartHandle) -> Found:
@@ -251,7 +266,7 @@ def _found(base: Store, part: PartHandle) -> Found:
     for _ in range(_LOOKS_AT_A_PART):
         if base.is_staged(part):
             return "short" if _is_short(base, part) else "staged"
-        if base.file_exists(part.path_of(part.name)):
+        if not part.is_stage and base.file_exists(part.path_of(part.name)):
             return "finished"
     return "missing"
 

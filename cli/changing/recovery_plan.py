@@ -32,15 +32,17 @@ class PlannedPart(Json):
 
     path: str
     """Its final path, relative to the base."""
+    is_staged: bool = False
+    """Its rows are in a stage, which is encoded into it first."""
     valid_length: int
-    """Bytes that a checkpoint vouches for; what is longer is cut."""
+    """Bytes that a checkpoint vouches for; what is longer is cut, or not read if it is a stage."""
     rows: int
     """Rows in its valid bytes."""
     was_open: bool
     """It was still open, or left alone by a task; else it was closed and only waits for its name."""
     found: Found
     """staged; short: staged, and shorter than its valid length as far as can be seen; finished: has its final name
-    already; missing: under none of its names."""
+    already, which a stage never has; missing: under none of its names."""
 
 
 class PlannedPosition(Json):
@@ -78,6 +80,11 @@ class PlannedJob(Json):
     def is_needed(self) -> bool:
         """Whether there is anything to do."""
         return bool(self.parts) or self.changes_state or self.moves_from is not None
+
+    @property
+    def to_encode(self) -> int:
+        """How many of them are encoded first."""
+        return sum(part.is_staged for part in self.parts)
 
     @property
     def lost(self) -> tuple[PlannedPart, ...]:
@@ -119,5 +126,7 @@ class RecoveredJob(Json):
     """Parts that have their final names by now."""
     owed: int
     """Parts that could not be published now; recover again."""
+    rolled: int = 0
+    """Stages that could not be encoded now; recover again."""
     given_up: int
     """Parts that were gone, whose rows are lost."""

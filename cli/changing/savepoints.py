@@ -113,7 +113,7 @@ def create_savepoint(
         job: The sink, or one writer of it.
         now_ms: This host's time, in milliseconds since the epoch.
         opener: Opens the stores; None is the usual one.
-        step: Told how many parts more were published, or could not be; from any thread.
+        step: Told how many stages or parts more were encoded or published, or could not be; from any thread.
 
     Raises:
         RecoveryRefused: The sink has moved on since the plan was made; nothing was changed.

@@ -36,7 +36,7 @@ FileKind = Literal[
 
 MEANING: dict[FileKind, str] = {
     "finished": "a finished part of a sink here",
-    "staged": "a part that a retained checkpoint names, under a name from before it was finished",
+    "staged": "a part that a retained checkpoint names, under a name from before it was finished; or a stage of one",
     "orphan": "a staged file of a sink here that no retained checkpoint names",
     "sidecar": "holds the valid length of a part that is there",
     "lone-sidecar": "holds the valid length of a part that is not there",

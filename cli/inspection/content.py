@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from partfile.cli.inspection.classification import classify
@@ -29,7 +30,19 @@ def path_below(place: Place, part: str) -> str:
     return check_relative_path("/".join(inside) if inside is not None else part)
 
 
-def open_valid(place: Place, seen: SeenBase, path: str) -> tuple[Any, str]:
+@dataclass(frozen=True, slots=True)
+class ValidBytes:
+    """An open part that ends where its valid bytes do."""
+
+    file: Any
+    """Whoever has it closes it."""
+    path: str
+    """The final path of the part, which tells its format and compression."""
+    stage_length: int | None = None
+    """Valid length in bytes if it is not in that format yet, but a stage."""
+
+
+def open_valid(place: Place, seen: SeenBase, path: str) -> ValidBytes:
     """Open the valid bytes of a part, under whichever name it has now.
 
     Args:
@@ -37,20 +50,24 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> tuple[Any, str]:
         seen: What the checkpoints say.
         path: Any name of it, relative to the base: final, in-progress or pending.
 
-    Returns:
-        The open file, and the final path of the part, which tells its format and compression.
-
     Raises:
         NotFound: There is no such file.
-        RecoveryRefused: No checkpoint vouches for a byte of it, or its bytes are in no file yet, as on S3.
+        RecoveryRefused: No checkpoint vouches for a byte of it, or its bytes are in no file yet, as on S3; a stage can
+            be read there too.
         PartMissing: It is under none of its names, or shorter than its valid length.
         SnapshotCorrupt: Its sidecar is damaged.
         StoreError: It cannot be read, for instance because somebody holds it open on HDFS.
     """
-    behind, base = open_for_reading(place.base, place.storage_options)
     known = seen.known.staged.get(path) or seen.known.parts.get(path)
-    if known is not None and (known.is_current or path != known.path):
-        return _open_known(behind, base, known), known.path
+    if known is not None and not (known.is_current or path != known.path):
+        known = None
+    if known is not None and known.is_stage:
+        # The file outlives the store.
+        with place.open_base() as store:
+            return ValidBytes(store.open_stage(known.handle), known.path, known.handle.valid_length)
+    behind, base = open_for_reading(place.base, place.storage_options)
+    if known is not None:
+        return ValidBytes(_open_known(behind, base, known), known.path)
     if classify(path, seen.known).kind in {"orphan", "temporary"}:
         raise RecoveryRefused(
             f"no retained checkpoint vouches for a byte of {path!r}",
@@ -59,7 +76,7 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> tuple[Any, str]:
         )
     file_system = ValidLengthFileSystem(behind, base, sidecars=seen.known.sidecars[0])
     try:
-        return file_system.open(f"{base}/{path}", "rb"), path
+        return ValidBytes(file_system.open(f"{base}/{path}", "rb"), path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise NotFound(
             f"{path!r} is no finished file below the base, and no part that a retained checkpoint names",

@@ -68,7 +68,7 @@ def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
     tree = Tree()
     numbers: set[int] = set()
     places = {chain: place for place, chain in enumerate(sorted(known.chains))}
-    names = {path.rpartition("/")[2]: part for part in known.current for path in (*part.staged_paths, part.path)}
+    names = {path.rpartition("/")[2]: part for part in known.current for path in part.all_paths}
     for one in files:
         what, file = one.what, one.file
         tree.counts[what.kind] += 1
@@ -96,7 +96,7 @@ def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
 
 def _note_moved(tree: Tree, path: str, wanted: KnownPart | None) -> bool:
     """Whether a file has the name of a part that has to be in another directory; no two parts share a name."""
-    if wanted is None or path in {*wanted.staged_paths, wanted.path}:
+    if wanted is None or path in wanted.all_paths:
         return False
     tree.elsewhere[wanted.path] = path
     return True
@@ -151,10 +151,11 @@ def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
         )
     for path, what in tree.finished.items():
         part = after.parts.get(path)
-        if part is not None and part.is_current and part.state == "in-progress":
+        if part is not None and part.is_current and (part.is_stage or part.state == "in-progress"):
+            where = "its rows in a stage" if part.is_stage else "it open"
             yield error(
                 "published-early",
-                f"it is finished, and checkpoint {part.checkpoint_id} still has it open",
+                f"it is finished, and checkpoint {part.checkpoint_id} still has {where}",
                 "Something else made it: move it away before the sink finishes the part.",
                 path=path,
                 job=_job(what),
@@ -165,7 +166,7 @@ def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
 def _length_findings(tree: Tree, lengths: dict[str, int], after: Knowledge) -> Iterator[Finding]:
     for path, what in tree.finished.items():
         part = after.parts.get(path)
-        if part is None or part.is_doubtful or (part.is_current and part.state == "in-progress"):
+        if part is None or part.is_doubtful or part.is_stage or (part.is_current and part.state == "in-progress"):
             continue
         size, valid = tree.sizes[path], part.handle.valid_length
         # Of a part that was open when it was last named it is only known how long it was then.
@@ -190,7 +191,8 @@ def _sidecar_findings(tree: Tree, lengths: dict[str, int], after: Knowledge, bas
     sizes = {file.path: file.size for file in readable_files(base, []) if file.path in lengths}
     for final, length in lengths.items():
         what, part, size = tree.sidecars[final], after.parts.get(final), sizes.get(final)
-        is_promised = part is not None and part.state != "in-progress" and not part.is_doubtful
+        is_closed = part is not None and not part.is_stage and part.state != "in-progress"
+        is_promised = part is not None and is_closed and not part.is_doubtful
         promised = part.handle.valid_length if part is not None and is_promised else length
         if (size is not None and length > size) or promised != length:
             holds = f", its file has {size}" if size is not None else ""
@@ -217,14 +219,14 @@ def _short_findings(tree: Tree, before: Knowledge, after: Knowledge) -> Iterator
         later = after.parts.get(part.path)
         if not part.is_file or later is None or not later.is_current:
             continue
-        sizes = [tree.sizes[path] for path in (*part.staged_paths, part.path) if path in tree.sizes]
+        sizes = [tree.sizes[path] for path in part.all_paths if path in tree.sizes]
         size, valid = max(sizes, default=None), part.handle.valid_length
         if size is not None and size < valid:
             yield error(
                 "part-short",
                 f"it has {size} bytes, and checkpoint {part.checkpoint_id} vouches for {valid}",
                 "Data is missing: somebody cut it, or the disk lost it. Put it back from a copy.",
-                path=part.path,
+                path=part.lookup_path,
                 job=part.job.name,
                 checkpoint_id=part.checkpoint_id,
             )
@@ -241,6 +243,10 @@ def _identity_findings(tree: Tree) -> Iterator[Finding]:
         for what in staged if finished else ():
             is_owed = what.part is not None and what.part.is_current and what.part.state != "in-progress"
             text = f"it is the same file as the finished {finished[0].path!r}"
+            if what.part is not None and what.part.is_stage:
+                hint = "Somebody linked it: no reader can read a stage. Delete the other name."
+                yield error("stage-published", text, hint, path=what.path, job=_job(what))
+                continue
             make, hint = (note, "The next start drops it.") if is_owed else (error, "Delete this name, not the other.")
             yield make("staged-name-of-finished", text, hint, path=what.path, job=_job(what))
 
@@ -257,7 +263,7 @@ def _litter_findings(tree: Tree) -> Iterator[Finding]:
 def moved_findings(known: Iterable[KnownPart], tree: Tree, is_there: Callable[[str], bool]) -> Iterator[Finding]:
     """The parts that a published checkpoint finished and that are not there any more: consumers may move them."""
     for part in known:
-        if part.is_current or part.is_doubtful or part.state == "in-progress":
+        if part.is_current or part.is_doubtful or part.is_stage or part.state == "in-progress":
             continue
         if part.path not in tree.finished:
             if is_there(part.path):

@@ -25,8 +25,12 @@ _TOKEN = rf"\.[0-9a-f]{{{TOKEN_HEX_DIGITS}}}"
 _REST = re.compile(rf"{_TOKEN}(.*)", re.DOTALL)
 _TOKENS = re.compile(_TOKEN)
 
-KnownState = Literal["in-progress", "pending", "abandoned"]
-"""in-progress: open. pending: to be published as it is. abandoned: to be cut and published."""
+KnownState = Literal["in-progress", "pending", "abandoned", "stage", "rolled-stage", "spent-stage"]
+"""in-progress: open. pending: to be published as it is. abandoned: to be cut and published. stage: rows of an open
+columnar part. rolled-stage: to be encoded into the part, up to its valid length. spent-stage: encoded, kept for older
+checkpoints."""
+OPEN_STATES: tuple[KnownState, ...] = ("in-progress", "stage")
+"""Of parts that grow until something closes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +44,38 @@ class KnownPart:
     checkpoint_id: int
     """That checkpoint."""
     since: int | None
-    """The first checkpoint that holds it as pending; None while it is open."""
+    """The first checkpoint that holds it in this state; None while it is open."""
     is_current: bool
     """Whether the state in force names it and its publication is not known to be done: it has to be there."""
     subtask: int | None
-    """Who has it in the next batch; None of a pending part."""
+    """Who has it in the next batch; None of a part that is not open."""
     rows: int
+    """Rows that count in its valid bytes; 0 of a spent stage, whose rows are in the encoded file."""
     created_at_ms: int | None
-    """By the coordinator's clock; None of a pending part."""
+    """By the coordinator's clock; None of a part that is not open."""
     last_write_ms: int | None
     is_doubtful: bool = False
     """Whether only checkpoints name it that have probably never counted: it may have become another file."""
 
     @property
     def path(self) -> str:
-        """Its final path."""
+        """Its final path; of a stage that of the file it is encoded into."""
         return self.handle.path_of(self.handle.name)
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether it is a stage: it is never finished itself, and its length says nothing of the finished file."""
+        return self.handle.is_stage
+
+    @property
+    def all_paths(self) -> tuple[str, ...]:
+        """The paths under which its bytes can be, in the order of its life."""
+        return self.staged_paths if self.is_stage else (*self.staged_paths, self.path)
+
+    @property
+    def lookup_path(self) -> str:
+        """Where to look for it: a stage has its own name alone, any other part its final one in the end."""
+        return self.staged_paths[0] if self.is_stage and self.is_file else self.path
 
     @property
     def is_file(self) -> bool:
@@ -109,7 +129,7 @@ class Knowledge:
     chains: Mapping[str, KnownChain] = field(default_factory=dict)
     """By the id in part names."""
     parts: Mapping[str, KnownPart] = field(default_factory=dict)
-    """By final path."""
+    """By final path; no spent stages, since the encoded file has that path."""
     staged: Mapping[str, KnownPart] = field(default_factory=dict)
     """By every path that a part can have before it is finished."""
     tokens: frozenset[str] = frozenset()
@@ -130,7 +150,7 @@ class Knowledge:
 
 
 def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Iterator[KnownPart]:
-    """The parts that one checkpoint names."""
+    """The parts that one checkpoint names, its stages among them."""
     newest = chain.newest
     doubtful = checkpoint_id in doubtful_ids(chain)
     in_force = newest is not None and checkpoint_id == newest.link.checkpoint_id
@@ -140,7 +160,7 @@ def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Itera
             yield KnownPart(
                 job=chain.job,
                 handle=part.part,
-                state="in-progress",
+                state="in-progress" if part.stage is None else "stage",
                 checkpoint_id=checkpoint_id,
                 since=None,
                 is_current=in_force,
@@ -150,20 +170,30 @@ def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Itera
                 last_write_ms=part.last_write_ms,
                 is_doubtful=doubtful,
             )
-    for pending in state.pending:
-        yield KnownPart(
+
+    def closed(part: PartHandle, state: KnownState, since: int, rows: int, *, is_current: bool) -> KnownPart:
+        return KnownPart(
             job=chain.job,
-            handle=pending.part,
-            state="abandoned" if pending.abandoned else "pending",
+            handle=part,
+            state=state,
             checkpoint_id=checkpoint_id,
-            since=pending.since,
-            is_current=in_force and is_owed,
+            since=since,
+            is_current=is_current,
             subtask=None,
-            rows=pending.rows,
+            rows=rows,
             created_at_ms=None,
             last_write_ms=None,
             is_doubtful=doubtful,
         )
+
+    for pending in state.pending:
+        fate: KnownState = "abandoned" if pending.abandoned else "pending"
+        yield closed(pending.part, fate, pending.since, pending.rows, is_current=in_force and is_owed)
+    for rolled in state.rolled:
+        yield closed(rolled.part, "rolled-stage", rolled.since, rolled.rows, is_current=in_force)
+    for spent in state.spent:
+        # It is deleted as soon as no older checkpoint needs it, before a newer one says so.
+        yield closed(spent.part, "spent-stage", spent.since, 0, is_current=False)
 
 
 def knowledge_of(
@@ -189,7 +219,8 @@ def knowledge_of(
             before = ids.get(state.position.chain)
             ids[state.position.chain] = KnownChain(chain.job, max(state.max_count, before.max_count if before else -1))
             for part in parts_of(chain, checkpoint_id, state):
-                parts[part.path] = part
+                if part.state != "spent-stage":
+                    parts[part.path] = part
                 staged |= dict.fromkeys(part.staged_paths, part)
     return Knowledge(
         chains=ids,

@@ -40,9 +40,13 @@ class LinkReport(Json):
     publication: Publication
     """Whether all its pending parts are known to have their final names."""
     open_parts: int | None
-    """Parts that it holds open; null where it holds no state."""
+    """Parts that it holds open, staged ones among them; null where it holds no state."""
     pending_parts: int | None
     """Parts that it promises to publish."""
+    rolled_stages: int | None
+    """Stages that it promises to encode."""
+    spent_stages: int | None
+    """Stages that have been encoded, and that older checkpoints may need."""
     query_id: str | None
     """Spark's."""
     batch_id: int | None
@@ -120,6 +124,8 @@ def _link_report(
         publication=_publication(seen, state),
         open_parts=None if state is None else sum(map(len, state.open.values())),
         pending_parts=None if state is None else len(state.pending),
+        rolled_stages=None if state is None else len(state.rolled),
+        spent_stages=None if state is None else len(state.spent),
         query_id=None if query is None else query.query_id,
         batch_id=None if query is None else query.batch_id,
         state_bytes=None if link is None else sum(handle.size_bytes for handle in link.handles()),
@@ -152,6 +158,8 @@ def _deleted(checkpoint_id: int) -> LinkReport:
         publication="published",
         open_parts=None,
         pending_parts=None,
+        rolled_stages=None,
+        spent_stages=None,
         query_id=None,
         batch_id=None,
         state_bytes=None,

@@ -29,6 +29,9 @@ ListedState = Literal[
     "in-progress",
     "pending",
     "abandoned",
+    "stage",
+    "rolled-stage",
+    "spent-stage",
     "missing",
     "orphan",
     "sidecar",
@@ -47,10 +50,11 @@ class ListedPart(Json):
     schema_name: Literal["partfile.part"] = Field("partfile.part", alias="schema")
     schema_version: Literal[1] = 1
     path: str
-    """Of the file, relative to the base; the final path of a part that is no file yet, as on S3."""
+    """Of the file, relative to the base; the final path of a part that is no file yet, as on S3, or is missing."""
     state: ListedState
-    """What kind of file it is, or in which state a checkpoint has the part. missing: it has to be there, and is under
-    none of its names."""
+    """What kind of file it is, or in which state a checkpoint has the part. stage: rows of a columnar part that is
+    open. rolled-stage: such rows, to be encoded into the part. spent-stage: they have been, and only older checkpoints
+    need it. missing: it has to be there, and is under none of its names."""
     job: str | None
     """The sink, or the writer ``uid~n``, that it belongs to; null if nobody's."""
     bucket: str
@@ -59,6 +63,8 @@ class ListedPart(Json):
     """Of the file as stored; null where there is none."""
     valid_length: int | None
     """Bytes that a retained checkpoint vouches for, or that a sidecar holds; null if none does."""
+    rows: int | None
+    """Rows in these bytes, by that checkpoint; null if none names it. 0 of a spent stage, whose rows the part has."""
     checkpoint_id: int | None
     """The newest retained checkpoint that names it."""
     subtask: int | None
@@ -120,7 +126,7 @@ def listed(
         StoreError: A store cannot be read.
     """
     parts = [part for part in current_parts(seen, filters.uid) if is_below(part.path, filters.bucket)]
-    wanted = {path for part in parts for path in (*part.staged_paths, part.path)}
+    wanted = {path for part in parts for path in part.all_paths}
     found: set[str] = set()
     for one in all_files(seen, base, step, unread, filters.bucket):
         if one.file.path in wanted:
@@ -176,6 +182,7 @@ def _of_file(one: ClassifiedFile, valid_length: int | None, now_ms: int) -> List
         bucket=one.file.path.rpartition("/")[0],
         size_bytes=one.file.size,
         valid_length=valid_length,
+        rows=None if part is None or what.kind not in {"staged", "finished"} else part.rows,
         checkpoint_id=None if part is None else part.checkpoint_id,
         subtask=None if what.number is None else what.number.subtask,
         count=None if what.number is None else what.number.count,
@@ -193,12 +200,13 @@ def _state(what: Classified) -> ListedState:
 def _of_part(part: KnownPart, now_ms: int, state: ListedState) -> ListedPart:
     number = part.number
     return ListedPart(
-        path=part.path,
+        path=part.lookup_path,
         state=state,
         job=part.job.name,
         bucket=part.handle.bucket,
         size_bytes=None,
         valid_length=part.handle.valid_length,
+        rows=part.rows,
         checkpoint_id=part.checkpoint_id,
         subtask=None if number is None else number.subtask,
         count=None if number is None else number.count,

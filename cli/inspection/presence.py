@@ -37,8 +37,8 @@ def missing_parts(
     gone = [part for part in candidates if not _is_there(part, base)]
     if not gone or checkpoints is None:
         return gone
-    still = {part.path for job in {part.job for part in gone} for part in _current(checkpoints, gone, job.name)}
-    return [part for part in gone if part.path in still]
+    still = {_key(part) for job in {part.job for part in gone} for part in _current(checkpoints, gone, job.name)}
+    return [part for part in gone if _key(part) in still]
 
 
 def current_parts(seen: SeenBase, uid: str | None) -> list[KnownPart]:
@@ -48,10 +48,17 @@ def current_parts(seen: SeenBase, uid: str | None) -> list[KnownPart]:
 
 
 def _is_seen(part: KnownPart, seen_paths: Collection[str]) -> bool:
-    return any(path in seen_paths for path in (*part.staged_paths, part.path))
+    return any(path in seen_paths for path in part.all_paths)
+
+
+def _key(part: KnownPart) -> tuple[str, str]:
+    # A stage and the file that it has been encoded into have one final path.
+    return part.path, part.handle.in_progress
 
 
 def _is_there(part: KnownPart, base: Store) -> bool:
+    if part.is_stage:
+        return base.is_staged(part.handle)
     if base.file_exists(part.path):
         return True
     if not part.is_file:

@@ -65,7 +65,7 @@ def scan(
     sizes: Counter[FileKind] = Counter()
     examples: dict[FileKind, list[str]] = {}
     parts = current_parts(seen, uid)
-    wanted = {path for part in parts for path in (*part.staged_paths, part.path)}
+    wanted = {path for part in parts for path in part.all_paths}
     found: set[str] = set()
     unread: list[str] = []
     for one in all_files(seen, base, step, unread):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from pydantic import Field
 
 from partfile.cli.inspection.chains import is_running
 from partfile.cli.inspection.document import Json
-from partfile.cli.inspection.knowledge import KnownState
+from partfile.cli.inspection.knowledge import KnownState, parts_of
 from partfile.cli.inspection.option_names import in_words_of_a_command
 from partfile.cli.inspection.scan import ScanReport
 from partfile.cli.inspection.verdicts import SinkFacts, verdict_on
@@ -30,13 +30,14 @@ class PartStatus(Json):
     bucket: str
     """Its directory, relative to the base; empty for the base."""
     state: KnownState
-    """in-progress: open. pending: to be published as it is. abandoned: to be cut and published."""
+    """in-progress: open. pending: to be published as it is. abandoned: to be cut and published. stage: rows of an open
+    columnar part. rolled-stage: such rows, to be encoded into the part."""
     valid_length: int
     """Bytes that the checkpoint vouches for."""
     rows: int
     """Rows that the checkpoint vouches for."""
     subtask: int | None
-    """Who has it in the next batch; null of a pending part."""
+    """Who has it in the next batch; null of a part that is not open."""
     checkpoint_id: int
     """The newest checkpoint that names it."""
     age_s: float | None
@@ -118,17 +119,21 @@ class SinkStatus(Json):
     is_kept: bool
     """A clean stop kept the open parts for the next run."""
     parts: dict[KnownState, PartsTotal]
-    """What is not finished, by state."""
+    """What is not finished, by state; and spent-stage: stages that have been encoded, which nobody waits for."""
     stuck: tuple[PartStatus, ...]
     """The oldest first."""
     problem: Problem | None
     """Why a start would be refused; null if it would not."""
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether it has parts that are not finished."""
+        return any(total.count for state, total in self.parts.items() if state != "spent-stage")
+
+    @property
     def may_be_stuck(self) -> bool:
         """Whether it has parts that are stuck if it has stopped, which nobody can tell yet."""
-        waits = any(total.count for total in self.parts.values())
-        return waits and self.is_running is None and not self.counts_as_stopped and not self.is_kept
+        return self.is_unfinished and self.is_running is None and not self.counts_as_stopped and not self.is_kept
 
 
 class StatusReport(Json):
@@ -178,6 +183,9 @@ def status_of(
     query = None if position is None else position.query
     facts = SinkFacts(is_running(chain), quiet_s or 0.0, quiet_after_s, position is not None and position.kept)
     current = [part for part in seen.known.current if part.job == chain.job]
+    if newest is not None:
+        named = parts_of(chain, newest.link.checkpoint_id, newest.state)
+        current += [part for part in named if part.state == "spent-stage"]
     parts = [_part_status(part, chain, facts, now_ms) for part in current]
     problem = chain.problem or seen.strangers.get(chain.job)
     return SinkStatus(
@@ -223,7 +231,7 @@ def _part_status(part: KnownPart, chain: SeenChain, facts: SinkFacts, now_ms: in
 
 def _totals(parts: Sequence[PartStatus]) -> dict[KnownState, PartsTotal]:
     found: dict[KnownState, PartsTotal] = {}
-    states: tuple[KnownState, ...] = ("in-progress", "pending", "abandoned")
+    states: tuple[KnownState, ...] = get_args(KnownState)
     for state in states:
         some = [part for part in parts if part.state == state]
         ages = [part.age_s for part in some if part.age_s is not None]

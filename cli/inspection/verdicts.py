@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from partfile.cli.inspection.knowledge import OPEN_STATES
+
 if TYPE_CHECKING:
     from partfile.cli.inspection.knowledge import KnownPart
 
@@ -53,28 +55,42 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
         part: The part.
         sink: Its sink.
     """
-    length = part.handle.valid_length
-    if part.state == "in-progress":
-        return _on_open(part.checkpoint_id, length, sink)
-    promised = f"checkpoint {part.since} is complete and promises it"
-    does = f"cuts it to {length} bytes and publishes it" if part.state == "abandoned" else "publishes it"
+    if part.state in OPEN_STATES:
+        return _on_open(part, sink)
+    if part.state == "spent-stage":
+        why = f"checkpoint {part.since} holds the file that it was encoded into; older ones may need the stage"
+        return Verdict(why, "the sink deletes it once those are not retained any more")
+    promised, done = f"checkpoint {part.since} is complete and promises it", "published"
+    if part.state == "rolled-stage":
+        promised, done = f"checkpoint {part.since} is complete and has it rolled", "encoded"
+    does = _fate(part)
     if sink.has_stopped:
-        why = f"{promised}, but {_stopped(sink)} before it was published"
+        why = f"{promised}, but {_stopped(sink)} before it was {done}"
         return Verdict(why, f"the next start, or recover, {does}", is_stuck=True, is_for_recover=True)
     if sink.is_quiet:
-        why = f"{promised}, but it could not be published; the log of the sink says why"
+        why = f"{promised}, but it could not be {done}; the log of the sink says why"
         return Verdict(why, f"the sink tries again with its next checkpoint, and then {does}", is_stuck=True)
     return Verdict(promised, f"the sink {does}, now or with its next checkpoint")
 
 
-def _on_open(checkpoint_id: int, length: int, sink: SinkFacts) -> Verdict:
+def _fate(part: KnownPart) -> str:
+    """What becomes of a part that is not finished."""
+    length = part.handle.valid_length
+    if part.is_stage:
+        return f"encodes its first {length} bytes into the part and publishes that"
+    return "publishes it" if part.state == "pending" else f"cuts it to {length} bytes and publishes it"
+
+
+def _on_open(part: KnownPart, sink: SinkFacts) -> Verdict:
     if sink.is_kept:
         return Verdict("a clean stop kept it open, as on_stop='keep' says", "the next start goes on with it")
     if not sink.has_stopped:
-        return Verdict("the sink has it open", "it grows until its rolling policy closes it")
+        then = ", and is encoded then" if part.is_stage else ""
+        return Verdict("the sink has it open", f"it grows until its rolling policy closes it{then}")
+    length = part.handle.valid_length
     return Verdict(
-        f"{_stopped(sink)} while it was open; checkpoint {checkpoint_id} vouches for its first {length} bytes",
-        f"the next start, or recover, cuts it to {length} bytes and publishes it",
+        f"{_stopped(sink)} while it was open; checkpoint {part.checkpoint_id} vouches for its first {length} bytes",
+        f"the next start, or recover, {_fate(part)}",
         is_stuck=True,
         is_for_recover=True,
     )

@@ -91,7 +91,7 @@ def _missing(part: KnownPart, found: str | None) -> Finding:
         f"checkpoint {part.checkpoint_id} vouches for {part.handle.valid_length} bytes of it, and it is under none "
         "of its names",
         hint,
-        path=part.path,
+        path=part.lookup_path,
         job=part.job.name,
         checkpoint_id=part.checkpoint_id,
     )
@@ -116,7 +116,7 @@ def _in_the_way(name: str) -> Finding:
 def _files_of_checkpoints(seen: SeenBase, tree: Tree, uid: str | None) -> Iterator[CheckpointFiles]:
     found: dict[tuple[str, int], list[str]] = {}
     for part in _of(seen, uid):
-        if part.since is not None and not part.is_doubtful and part.path in tree.finished:
+        if part.since is not None and not part.is_stage and not part.is_doubtful and part.path in tree.finished:
             found.setdefault((part.job.name, part.since), []).append(part.path)
     for (job, checkpoint_id), paths in sorted(found.items()):
         yield CheckpointFiles(job=job, checkpoint_id=checkpoint_id, files=tuple(sorted(paths)))

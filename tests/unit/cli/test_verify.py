@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_line import start, told, told_json
 from dead_sinks import crash_when_promised
+from dead_stages import die_with_open_stages
 from life_cycle import LONG, assert_exactly_once, batch, in_child, make_sink, run_to_the_end, seed_with_a_tail
 from reading_trees import sidecars, write_tree
 
@@ -85,6 +86,12 @@ def link_orphan(base: Path) -> None:
     path.with_name(f"_{path.name}.{'c' * 32}.pending").hardlink_to(path)
 
 
+def link_stage(base: Path) -> None:
+    """A stage with a finished name, which is that of no part of its own."""
+    path = staged(base)
+    path.with_name(f"{path.name[1:].split('.parquet')[0]}.parquet").hardlink_to(path)
+
+
 BROKEN: dict[str, tuple[str, Breaking]] = {
     "state-unreadable": ("open", lambda base: cut(newest_link(base) / "_metadata", 20)),
     "link-damaged": ("open", lambda base: (base / "_partfile/life/chk-1/_metadata").write_bytes(b"?")),
@@ -93,6 +100,7 @@ BROKEN: dict[str, tuple[str, Breaking]] = {
     "name-beyond-counter": ("done", lambda base: shutil.copy(finished(base), renumbered(finished(base), 77))),
     "name-twice": ("done", lambda base: shutil.copy(finished(base), base)),
     "published-early": ("open", finish_open_part),
+    "stage-published": ("staged", link_stage),
     "finished-length": ("done", cut_all),
     "part-missing": ("open", lambda base: staged(base).unlink()),
     "part-short": ("open", lambda base: cut(staged(base), 5)),
@@ -117,6 +125,8 @@ def make_tree(kind: str, base: Path) -> None:
     """A tree as a sink leaves it."""
     if kind == "open":
         seed_with_a_tail(base)
+    elif kind == "staged":
+        die_with_open_stages(base)
     elif kind == "files":
         seed_with_a_tail(base, inline_threshold_bytes=0)
     elif kind == "sidecars":
