@@ -94,7 +94,9 @@ def has_left_parts(left: SinkSnapshot | None, query_id: str) -> bool:
         query_id: The query.
     """
     query = left.position.query if left is not None else None
-    return left is not None and query is not None and query.query_id == query_id and bool(left.open or left.pending)
+    if left is None or query is None or query.query_id != query_id:
+        return False
+    return bool(left.open or left.pending or left.rolled)
 
 
 def _first(uid: str, batch: QueryPosition, rules: AdmissionRules) -> Admission:

@@ -29,8 +29,8 @@ class NewestState(NamedTuple):
 
     @property
     def owes_nothing(self) -> bool:
-        """Whether no part waits for its publication."""
-        return self.is_published or not self.state.pending
+        """Whether no part waits for its publication, and no stage for its encoding."""
+        return (self.is_published or not self.state.pending) and not self.state.rolled
 
 
 def newest_state(storage: CheckpointStorage) -> NewestState | None:

@@ -12,13 +12,14 @@ import tempfile
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from life_cycle import SteppingClock, finished_files, rows_of
+from life_cycle import LONG, SteppingClock, finished_files, rows_of
+from staged_streams import STAGED
 
 import partfile as pf
 from partfile.filesystems.errors import PartfileError
@@ -41,15 +42,15 @@ class Job:
         self.next_row = 0
         self.committed: Counter[str] = Counter()
         self.seen: dict[str, bytes] = {}
+        rolling = pf.RollingPolicy(max_part_bytes=40, rollover_interval_s=40, inactivity_interval_s=20)
+        fixed: dict[str, Any] = {"format": "text", "rolling": rolling}
         self.sink = pf.FileSink(
             self.base,
             uid="machine",
-            format="text",
             bucketer=pf.HiveBucketer("bucket"),
-            rolling=pf.RollingPolicy(max_part_bytes=40, rollover_interval_s=40, inactivity_interval_s=20),
             open_store=lambda url, _options: LocalStore(url),
             publish_threads=1,
-            **options,
+            **(fixed | options),
         )
         self.runtime = self.restored()
 
@@ -86,11 +87,20 @@ class Job:
         """Who an operator is now."""
         coordinator = self.runtime.coordinator
         return SubtaskContext(
-            subtask, attempt, coordinator.generation, coordinator.state.position.chain, self.clock.now_ms
+            subtask,
+            attempt,
+            coordinator.generation,
+            coordinator.state.position.chain,
+            self.clock.now_ms,
+            may_stage=self.runtime.may_stage,
         )
 
     def check(self) -> None:
-        """Nothing visible that was not committed, nothing twice, nothing changed or gone."""
+        """Nothing visible that was not committed, nothing twice, nothing changed or gone; no part in two states."""
+        state = self.runtime.coordinator.state
+        opened = [part.part.name for parts in state.open.values() for part in parts]
+        waiting = [*opened, *(one.part.name for one in state.pending), *(one.part.name for one in state.rolled)]
+        assert len(set(waiting)) == len(waiting)
         files = finished_files(self.base)
         assert not rows_of(files) - self.committed
         for name, data in self.seen.items():
@@ -108,9 +118,11 @@ class Job:
 class BatchMachine(RuleBasedStateMachine):
     """Batches as Spark runs them."""
 
+    options: ClassVar[dict[str, Any]] = {}
+
     def __init__(self) -> None:
         super().__init__()
-        self.job = Job()
+        self.job = Job(**self.options)
         self.zombies: list[SinkOperator] = []
 
     @rule(partitions=PARTITIONS, outcome=st.sampled_from(["complete", "complete", "complete", "fail", "abort"]))
@@ -200,9 +212,11 @@ class BatchMachine(RuleBasedStateMachine):
 class OperatorMachine(RuleBasedStateMachine):
     """One operator over many checkpoints, as the sink without Spark runs it."""
 
+    options: ClassVar[dict[str, Any]] = {}
+
     def __init__(self) -> None:
         super().__init__()
-        self.job = Job()
+        self.job = Job(**self.options)
         self.written: Counter[str] = Counter()
 
     @initialize()
@@ -262,7 +276,23 @@ class OperatorMachine(RuleBasedStateMachine):
         self.job.close()
 
 
+class StagedBatchMachine(BatchMachine):
+    """The same with staged parts, of which fewer may be open than there are buckets."""
+
+    options = STAGED | {"rolling": LONG.model_copy(update={"inactivity_interval_s": 20}), "max_open_parts": 2}
+
+
+class StagedOperatorMachine(OperatorMachine):
+    """Likewise."""
+
+    options = StagedBatchMachine.options
+
+
+for machine in (StagedBatchMachine, StagedOperatorMachine):
+    machine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
 BatchMachine.TestCase.settings = settings(max_examples=2 * EXAMPLES, stateful_step_count=25, deadline=None)
 OperatorMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
 TestBatches = BatchMachine.TestCase
 TestOperator = OperatorMachine.TestCase
+TestStagedBatches = StagedBatchMachine.TestCase
+TestStagedOperator = StagedOperatorMachine.TestCase

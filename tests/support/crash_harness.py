@@ -241,7 +241,11 @@ class CrashHarness(Generic[AnyPicture]):
         self._do(world, "start", self._scenario.recovery)
         again = world.now()
         assert again.finished() == ended.finished()
-        assert again.staged() == ended.staged()
+        if self._scenario.has_stages:
+            # A further start deletes the stages that the checkpoints it replaces have needed.
+            assert set(again.staged()) <= set(ended.staged())
+        else:
+            assert again.staged() == ended.staged()
 
     def _watched(self, world: World[AnyPicture], name: str, deed: Deed, acknowledged: int = 0) -> Camera[AnyPicture]:
         self._tokens.begin(name)

@@ -53,6 +53,8 @@ class Scenario(NamedTuple):
     """Comes last, and leaves each of the rows in one finished file."""
     keeps_parts: bool = False
     """Whether a recovery may leave parts open: their last owner kept them for the next one."""
+    has_stages: bool = False
+    """Whether its parts are staged: a spent stage is deleted by a later checkpoint."""
 
 
 def write_with_tail(process: Process, **options: Any) -> None:

@@ -47,12 +47,13 @@ class Process(NamedTuple):
         return make_sink(self.base, **(fixed | options))
 
     def owes(self) -> bool:
-        """Whether a part of the newest checkpoint still waits to be published."""
+        """Whether a part of the newest checkpoint still waits to be published, or a stage to be encoded."""
         runtime = Runtime(self.sink().settings, "life")
         try:
             state = runtime.coordinator.look()
             newest = runtime.storage.newest_linked_id()
-            return bool(state and state.pending) and not runtime.storage.is_published(newest)
+            is_owed = bool(state and state.pending) and not runtime.storage.is_published(newest)
+            return is_owed or bool(state and state.rolled)
         finally:
             runtime.close()
 

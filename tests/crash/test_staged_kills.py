@@ -1,0 +1,79 @@
+"""Staged parts under kills, lost power and failing calls, encodes among them: every row once, no stage ever visible."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+from crash_harness import CrashHarness, all_of, none_of, some_of
+from posix_worlds import Local, Powerless
+from staged_scenarios import STAGED_SCENARIOS
+
+from partfile.filesystems.faults import FailAt
+from partfile.filesystems.posix import CHANGING_CALLS
+
+if TYPE_CHECKING:
+    import random
+
+    from crash_harness import Choose
+    from crash_scenarios import Scenario
+    from numbered_tokens import NumberedTokens
+    from posix_worlds import PosixPicture
+
+EACH = pytest.mark.parametrize("scenario", STAGED_SCENARIOS, ids=lambda one: one.name)
+FEW_LOSSES = 40
+FEW_CALLS = 15
+"""Of each scenario in every run; with ``--long`` all."""
+
+
+@EACH
+@pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13", "K16")
+def test_two_kills_anywhere_lose_and_double_nothing(
+    scenario: Scenario, numbered_tokens: NumberedTokens, second: Choose, is_long: bool
+) -> None:
+    """At each moment readers see committed rows once; after each recovery all that was acknowledged; in the end all."""
+    explored = CrashHarness(scenario, Local(), numbered_tokens, second=second).explore()
+    assert explored.moments > len(explored.calls) // 2 > 20
+    assert explored.second_moments > (10 * explored.moments if is_long else explored.moments // 2)
+
+
+@EACH
+@pytest.mark.fault("K4", "K5", "K7", "K8", "K12")
+def test_a_power_loss_loses_and_doubles_nothing(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
+) -> None:
+    """A file is durable before a checkpoint promises it, and its stage is there until then."""
+    first = all_of if is_long else some_of(rng, FEW_LOSSES)
+    explored = CrashHarness(scenario, Powerless(), numbered_tokens, first=first, second=none_of).explore()
+    assert explored.moments > len(explored.calls)
+
+
+@EACH
+@pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
+@pytest.mark.fault("S16")
+def test_a_call_fails_once(
+    scenario: Scenario, applied: bool, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
+) -> None:
+    """EIO, whether the call was done or not: the life goes on, or ends by an error of ours; no row is lost."""
+    harness: CrashHarness[PosixPicture] = CrashHarness(scenario, Local(), numbered_tokens)
+    lives, ended = harness.fault_at_each(
+        lambda number: FailAt(number, OSError(errno.EIO, "deliberate"), applied=applied, only=CHANGING_CALLS),
+        all_of if is_long else some_of(rng, FEW_CALLS),
+    )
+    assert 0 <= ended < lives
+
+
+@EACH
+@pytest.mark.fault("S3", "S4")
+def test_the_disk_is_full_from_a_call_on(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
+) -> None:
+    """Also in the middle of an encode: the next start goes on as after a kill."""
+    fails = CHANGING_CALLS - {"lock", "unlock", "lock_shared"}
+    harness: CrashHarness[PosixPicture] = CrashHarness(scenario, Local(), numbered_tokens)
+    _, ended = harness.fault_at_each(
+        lambda call: FailAt(call, OSError(errno.ENOSPC, "deliberate"), persistent=True, only=fails),
+        all_of if is_long else some_of(rng, FEW_CALLS),
+    )
+    assert ended > 0

@@ -1,0 +1,88 @@
+"""What the crash harness kills of a sink with staged parts: as ``crash_scenarios``, with encodes among the calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from crash_scenarios import ROWS, Scenario, complete, nothing
+from life_cycle import LONG, batch, continue_to, rows_done, run_to_the_end
+from staged_streams import STAGED
+
+from partfile.sink.harness import SinkHarness
+
+if TYPE_CHECKING:
+    from crash_worlds import Process
+
+    from partfile.sink.file_sink import FileSink
+
+
+def _sink(process: Process, **options: Any) -> FileSink:
+    return process.sink(**({"rolling": LONG} | STAGED | options))
+
+
+def _restore(process: Process) -> None:
+    """Start, which encodes and publishes what is owed, and be gone without another checkpoint."""
+    _sink(process).local().open().close()
+
+
+def _to_the_end(process: Process) -> None:
+    continue_to(_sink(process), ROWS)
+
+
+def _long_stages(process: Process) -> None:
+    """Three checkpoints over the same stages, which are encoded by their task at the clean end."""
+    run_to_the_end(_sink(process), ROWS)
+
+
+def _full_stages(process: Process) -> None:
+    """Stages that are full at each checkpoint: encoded before it, published by it, deleted later."""
+    run_to_the_end(_sink(process, rolling=LONG.model_copy(update={"max_part_bytes": 25})), 6)
+
+
+def _stages_set_aside(process: Process) -> None:
+    """Fewer parts may be open than there are buckets."""
+    run_to_the_end(_sink(process, max_open_parts=1), 6)
+
+
+def _leave_stages_with_a_tail(process: Process) -> None:
+    """Leave open stages that a checkpoint vouches for, each with bytes beyond its valid length; the process dies."""
+    out = _sink(process).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    out.write(batch(4, 3), position=7)
+    out._operator.snapshot(9)
+
+
+def _idle_stages(process: Process) -> None:
+    """The timer between two batches encodes what is idle, and a checkpoint of its own publishes it."""
+    with SinkHarness(_sink(process, rolling=LONG.model_copy(update={"inactivity_interval_s": 10}))) as job:
+        job.process(batch(0, 4))
+        complete(process, job, 4)
+        job.operators.pop().close()
+        job.now_ms += 60_000
+        job.runtime.coordinator.close_due(job.now_ms)
+
+
+def _keep(process: Process, rows: int = 6) -> None:
+    with _sink(process, on_stop="keep").local() as out:
+        done = rows_done(out)
+        if done < rows:
+            out.write(batch(done, rows - done), position=rows)
+
+
+def _keep_fewer(process: Process) -> None:
+    _keep(process, 3)
+
+
+def _of(name: str, life: Any, seed: Any = nothing, recovery: Any = _restore, *, keeps_parts: bool = False) -> Scenario:
+    return Scenario(name, life, seed, recovery, _to_the_end, keeps_parts=keeps_parts, has_stages=True)
+
+
+STAGED_SCENARIOS = [
+    _of("long stages", _long_stages),
+    _of("full stages", _full_stages),
+    _of("stages set aside", _stages_set_aside),
+    _of("restored stages", _to_the_end, _leave_stages_with_a_tail),
+    _of("idle stages", _idle_stages),
+    _of("kept stages", _keep, _keep_fewer, _keep, keeps_parts=True),
+]

@@ -1,0 +1,325 @@
+"""Staged parts after a crash, a failed encode, a rollback: what a checkpoint vouches for comes once, nothing else."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from life_cycle import LONG, batch, finished_files
+from pydantic import ValidationError
+from staged_streams import Stages, finished_rows, link_ids, names, pending_in, staged_sink, stages_in
+
+from partfile.filesystems.errors import NotReady, PartDamaged, PartfileError, PartMissing, RecoveryRefused
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.port import PartHandle
+from partfile.sink.encoding import StagesInProcess
+from partfile.sink.harness import SinkHarness
+from partfile.sink.runtime import Runtime
+from partfile.sink.stage_planning import with_closed
+from partfile.sink.states import OpenPart, PendingPart, RolledStage, SpentStage, Stage
+from partfile.writers.parquet import ParquetFormat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import partfile as pf
+
+
+def crashed(base: Path, *, tail: int = 3, **options: Any) -> pf.LocalSink:
+    """A sink that wrote four rows, completed a checkpoint, wrote so many more and died."""
+    out = staged_sink(base, **options).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    if tail:
+        out.write(batch(4, tail), position=4 + tail)
+    out.close()
+    return out
+
+
+def newest_checkpoint(base: Path) -> Path:
+    return base / "_partfile" / "life" / f"chk-{link_ids(base)[-1]}"
+
+
+def test_open_stages_are_encoded_by_the_next_start(tmp_path: Path) -> None:
+    """By a second link after the fence; the rows after the checkpoint are written again by the next run."""
+    crashed(tmp_path)
+    # The next id may have been triggered by the dead run, so it is closed first.
+    fence = link_ids(tmp_path)[-1] + 2
+    with staged_sink(tmp_path, retained_checkpoints=9).local() as out:
+        assert out.position == 4
+        assert finished_rows(tmp_path) == names(0, 4)
+        assert link_ids(tmp_path)[-1] == fence + 1
+        out.write(batch(4, 3))
+    assert finished_rows(tmp_path) == names(0, 7)
+
+
+def test_what_a_zombie_adds_never_counts(tmp_path: Path) -> None:
+    """Whole messages or garbage beyond the valid length: readers of a stage stop before it."""
+    sink = staged_sink(tmp_path)
+    zombie = sink.local().open()
+    zombie.write(batch(0, 4))
+    zombie.checkpoint(4)
+    begun = staged_sink(tmp_path).local().open()
+    for first in range(4, 40, 4):
+        zombie._operator.write(batch(first, 4))
+    zombie._operator.snapshot(9)
+    for stage in stages_in(tmp_path):
+        stage.write_bytes(stage.read_bytes() + b"garbage")
+    assert finished_rows(tmp_path) == names(0, 4)
+    begun.close()
+    zombie.close()
+    with staged_sink(tmp_path).local():
+        pass
+    assert finished_rows(tmp_path) == names(0, 4)
+
+
+def test_garbage_after_a_crash_is_never_read(tmp_path: Path) -> None:
+    """The encode comes after the garbage here."""
+    crashed(tmp_path)
+    for stage in stages_in(tmp_path):
+        stage.write_bytes(stage.read_bytes() + b"garbage")
+    with staged_sink(tmp_path).local():
+        assert finished_rows(tmp_path) == names(0, 4)
+
+
+def test_a_stage_is_encoded_as_the_sink_that_began_it_would(tmp_path: Path) -> None:
+    """Whatever the next run is set to: another codec, another format, or no stages any more."""
+    crashed(tmp_path, format=ParquetFormat(compression="zstd"))
+    with staged_sink(tmp_path, format="text", columnar="per_checkpoint").local():
+        files = list(tmp_path.glob("*/part-*.parquet"))
+    assert {pq.ParquetFile(path).metadata.row_group(0).column(0).compression for path in files} == {"ZSTD"}
+    assert finished_rows(tmp_path) == names(0, 4)
+
+
+@pytest.mark.parametrize("columnar", ["staged", "per_checkpoint"])
+def test_a_kept_stage_takes_no_rows_of_another_format(tmp_path: Path, columnar: str) -> None:
+    """Kept parts of other options are left to their time, and encoded as they were begun."""
+    with staged_sink(tmp_path, on_stop="keep").local() as out:
+        out.write(batch(0, 4))
+    other = ParquetFormat(compression="snappy" if columnar == "per_checkpoint" else "gzip")
+    with staged_sink(tmp_path, format=other, columnar=columnar).local() as out:
+        out.write(batch(4, 4))
+    assert len(finished_files(tmp_path)) == 4
+    assert finished_rows(tmp_path) == names(0, 8)
+
+
+def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
+    """By the next batch, the timer and the next start; until then the stage stays, and readers see nothing of it."""
+    stages = Stages()
+    sink = staged_sink(tmp_path, open_store=stages.open_store)
+    with SinkHarness(sink) as job:
+        for first in (0, 2):
+            job.process(batch(first, 2))
+            stages.are_readable = False
+            job.operators[0].roll_all()
+            done = job.checkpoint()
+            # What failed leaves no link and no file of its own.
+            assert link_ids(tmp_path)[-1] == done.checkpoint_id
+            assert pending_in(tmp_path) == []
+            assert job.runtime.coordinator.close_due(0) is None
+            assert link_ids(tmp_path)[-1] == done.checkpoint_id
+            assert len(job.runtime.coordinator.state.rolled) == 2
+            stages.are_readable = True
+            done_later = job.checkpoint() if first else job.runtime.coordinator.close_due(0)
+            assert done_later is not None
+            assert done_later.published == 2
+            assert job.runtime.coordinator.state.rolled == ()
+        assert finished_rows(tmp_path) == names(0, 4)
+        job.process(batch(4, 2))
+        job.operators[0].roll_all()
+        stages.are_readable = False
+        job.checkpoint()
+    stages.are_readable = True
+    with SinkHarness(sink):
+        assert finished_rows(tmp_path) == names(0, 6)
+
+
+def test_a_clean_end_leaves_to_the_next_start_what_it_cannot_encode(tmp_path: Path) -> None:
+    """And no savepoint is made of a sink with such a stage."""
+    stages = Stages()
+    sink = staged_sink(tmp_path / "out", open_store=stages.open_store)
+    with sink.local() as out:
+        out.write(batch(0, 4))
+        stages.are_readable = False
+        with pytest.raises(PartfileError, match="2 stages not be encoded"):
+            out.savepoint(tmp_path / "savepoints")
+    assert finished_rows(tmp_path / "out") == {}
+    stages.are_readable = True
+    with sink.local():
+        assert finished_rows(tmp_path / "out") == names(0, 4)
+
+
+def test_a_stage_that_is_gone_stops_the_start(tmp_path: Path) -> None:
+    """Its rows count; the others are published all the same. Its user can give it up."""
+    crashed(tmp_path)
+    stages_in(tmp_path)[0].unlink()
+    for _ in range(2):
+        with pytest.raises(PartMissing, match="'life'"):
+            staged_sink(tmp_path).local().open()
+        assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
+    with staged_sink(tmp_path, accept_missing=True).local() as out:
+        assert out._runtime.coordinator.state.rolled == ()
+    assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
+
+
+@pytest.mark.parametrize("damage", ["message", "rows"])
+def test_a_damaged_stage_is_never_published(tmp_path: Path, damage: str) -> None:
+    """Neither one that cannot be read, nor one that holds other rows than its checkpoint says; no file is left."""
+    crashed(tmp_path)
+    stage = stages_in(tmp_path)[0]
+    if damage == "message":
+        data = bytearray(stage.read_bytes())
+        data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+        stage.write_bytes(bytes(data))
+    stages = rolled(tmp_path)
+    if damage == "rows":
+        stages = [one.model_copy(update={"rows": one.rows + 1}) for one in stages]
+    encoded = StagesInProcess(LocalStore(str(tmp_path)), 1).encode(stages)
+    assert isinstance(encoded[0].problem, PartDamaged)
+    assert len(pending_in(tmp_path)) == sum(one.target is not None for one in encoded)
+    assert finished_files(tmp_path) == {}
+    assert len(stages_in(tmp_path)) == 2
+
+
+def rolled(base: Path) -> list[RolledStage]:
+    """The stages of a crashed sink, as its next start would roll them."""
+    runtime = Runtime(staged_sink(base).settings, "life")
+    state = runtime.coordinator.look()
+    runtime.close()
+    assert state is not None
+    return list(with_closed(state, state.open[0], 9).rolled)
+
+
+def test_where_storage_does_not_answer_the_rest_is_not_tried(tmp_path: Path) -> None:
+    """Each keeps its problem, in order."""
+    crashed(tmp_path)
+    stages = Stages()
+    stages.are_readable = False
+    encoded = StagesInProcess(stages.open_store(str(tmp_path), None), 2).encode(rolled(tmp_path))
+    assert [type(one.problem) for one in encoded] == [NotReady, NotReady]
+
+
+def test_going_back_to_a_checkpoint_that_has_the_stage_open(tmp_path: Path) -> None:
+    """Its older length is a prefix; the rows since then come again, once."""
+    out = staged_sink(tmp_path, retained_checkpoints=9).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    chosen = newest_checkpoint(tmp_path)
+    out.write(batch(4, 4), position=8)
+    out.checkpoint()
+    out.close()
+    options: dict[str, Any] = {"restore_from": chosen, "retained_checkpoints": 9}
+    with pytest.raises(RecoveryRefused, match="2 later parts"):
+        staged_sink(tmp_path, **options).local().open()
+    with staged_sink(tmp_path, accept_newer=True, **options).local() as again:
+        assert again.position == 4
+        assert finished_rows(tmp_path) == names(0, 4)
+        again.write(batch(4, 5))
+    assert finished_rows(tmp_path) == names(0, 9)
+
+
+def test_going_back_takes_a_rolled_stage_along_but_leaves_a_promised_file(tmp_path: Path) -> None:
+    """One is encoded at its older length; the file of the other stays, and its later rows come twice."""
+    stages = Stages()
+    options: dict[str, Any] = {"retained_checkpoints": 9, "open_store": stages.open_store, "bucketer": None}
+    out = staged_sink(tmp_path, **options).local().open()
+    out.write(batch(0, 2), position=2)
+    out.checkpoint()
+    chosen = newest_checkpoint(tmp_path)
+    out.write(batch(2, 2), position=4)
+    stages.are_readable = False
+    out._operator.roll_all()
+    out.checkpoint()
+    out.close()
+    copy = shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-copy")
+    stages.are_readable = True
+    back: dict[str, Any] = {**options, "accept_newer": True}
+    with staged_sink(copy, **back, restore_from=copy / "_partfile" / "life" / chosen.name).local():
+        assert finished_rows(copy) == names(0, 2)
+    staged_sink(tmp_path, **options).local().open().close()
+    assert finished_rows(tmp_path) == names(0, 4)
+    with staged_sink(tmp_path, **back, restore_from=chosen).local() as again:
+        assert again.position == 2
+        again.write(batch(2, 2), position=4)
+    assert finished_rows(tmp_path) == {**names(0, 2), **dict.fromkeys(names(2, 4), 2)}
+
+
+def test_an_encode_since_is_no_later_checkpoint(tmp_path: Path) -> None:
+    """A start has encoded what the checkpoint held: naming that checkpoint is no rollback."""
+    crashed(tmp_path)
+    chosen = newest_checkpoint(tmp_path)
+    staged_sink(tmp_path, retained_checkpoints=9).local().open().close()
+    assert newest_checkpoint(tmp_path) != chosen
+    with staged_sink(tmp_path, restore_from=chosen, retained_checkpoints=9).local() as out:
+        assert out.position == 4
+        out.write(batch(4, 3))
+    assert finished_rows(tmp_path) == names(0, 7)
+
+
+@pytest.mark.parametrize("is_spent_stage_there", [True, False])
+def test_a_savepoint_names_no_stage(tmp_path: Path, *, is_spent_stage_there: bool) -> None:
+    """It is taken while spent stages are still there, and restored where they are not."""
+    out = staged_sink(tmp_path / "out").local().open()
+    out.write(batch(0, 4), position=4)
+    location = out.savepoint(tmp_path / "savepoints")
+    assert len(stages_in(tmp_path / "out")) == 2
+    out.write(batch(4, 2), position=6)
+    out.finish()
+    assert finished_rows(tmp_path / "out") == names(0, 6)
+    if not is_spent_stage_there:
+        shutil.rmtree(tmp_path / "out")
+    with staged_sink(tmp_path / "fresh", restore_from=location).local() as fresh:
+        assert fresh.position == 4
+        state = fresh._runtime.coordinator.state
+        assert (state.open, state.pending, state.rolled, state.spent) == ({}, (), (), ())
+        fresh.write(batch(4, 2))
+    assert finished_rows(tmp_path / "fresh") == names(4, 6)
+
+
+def test_a_damaged_end_is_gone_back_behind_with_stages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The stages of the chosen checkpoint are encoded at the length that it vouches for."""
+    out = staged_sink(tmp_path, retained_checkpoints=9).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    chosen = newest_checkpoint(tmp_path)
+    out.write(batch(4, 4), position=8)
+    out.checkpoint()
+    out.close()
+    (newest_checkpoint(tmp_path) / "_metadata").write_bytes(b"damaged")
+    with caplog.at_level(logging.CRITICAL, "partfile"):
+        again = staged_sink(tmp_path, restore_from=chosen, accept_newer=True, retained_checkpoints=9).local().open()
+    assert again.position == 4
+    again.close()
+    assert finished_rows(tmp_path) == names(0, 4)
+
+
+def test_no_state_can_promise_a_stage_to_readers(tmp_path: Path) -> None:
+    """A stage is rolled, spent or open with what it becomes; a pending part is none (S5)."""
+    stage = PartHandle(bucket="", name="p", in_progress="_i", pending="_p", sidecar="_v", valid_length=1, is_stage=True)
+    part = stage.model_copy(update={"is_stage": False})
+    becomes = Stage(recipe={"format": "parquet"})
+    numbers: dict[str, Any] = {"count": 0, "generation": 1, "created_at_ms": 0, "last_write_ms": 0, "rows": 1}
+    for make in (
+        lambda: PendingPart(part=stage, rows=1, since=1),
+        lambda: RolledStage(part=part, stage=becomes, rows=1, since=1),
+        lambda: SpentStage(part=part, since=1),
+        lambda: OpenPart(part=stage, schema_fingerprint="f", **numbers),
+        lambda: OpenPart(part=part, schema_fingerprint="f", stage=becomes, **numbers),
+    ):
+        with pytest.raises(ValidationError, match="stage"):
+            make()
+    with pytest.raises(PartfileError, match="stage"):
+        LocalStore(str(tmp_path)).publish(stage, "auto")
+
+
+def test_the_length_of_a_stage_is_a_guess_at_its_files(tmp_path: Path) -> None:
+    """What rolling policies are told."""
+    with SinkHarness(staged_sink(tmp_path, rolling=LONG)) as job:
+        job.process(batch(0, 2))
+        job.checkpoint()
+        part = job.runtime.coordinator.state.open[0][0]
+    half = part.model_copy(update={"stage": Stage(recipe={}, encoded_ratio=0.5)})
+    assert (part.progress.size_bytes, half.progress.size_bytes) == (part.part.valid_length, part.part.valid_length // 2)
