@@ -14,6 +14,7 @@ from partfile.sink.progress import report
 from partfile.sink.runtime import Runtime
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.spark import reporting
+from partfile.sink.spark.encode_job import stage_encoder
 from partfile.sink.spark.identity import OffsetsLog, current_run
 from partfile.sink.spark.query import start_query
 from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from partfile.sink.planning import SinkSnapshot
@@ -48,6 +49,8 @@ class SparkStream:
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._mutex = threading.RLock()
+        self._session: SparkSession | None = None
+        """Of the query: its jobs encode what no task of a batch has."""
         self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
         self._timer: Timer | None = None
@@ -65,6 +68,7 @@ class SparkStream:
                 hint="Select at least one column.",
             )
         run = current_run(df.sparkSession)
+        self._session = df.sparkSession
         batch = QueryPosition(
             query_id=run.query_id,
             batch_id=batch_id,
@@ -89,6 +93,7 @@ class SparkStream:
         options: Mapping[str, str] | None,
     ) -> StartedQuery:
         """Start a query with a clean end bound to it; see FileSink.start."""
+        self._session = df.sparkSession
         writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
         return start_query(writer, self, trigger=trigger, query_name=query_name, options=options)
 
@@ -177,7 +182,7 @@ class SparkStream:
 
     def _begun(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
         """A new generation after the last one of this driver, if the newest checkpoint is as wanted."""
-        runtime = Runtime(self._settings, self._settings.uid)
+        runtime = self._new_runtime()
         try:
             if not is_wanted(runtime.coordinator.look()):
                 runtime.close()
@@ -231,7 +236,7 @@ class SparkStream:
 
         began = stopwatch_ms()
         self._end_generation()
-        runtime = Runtime(self._settings, self._settings.uid)
+        runtime = self._new_runtime()
         try:
             runtime.coordinator.start(check, self._settings.clock())
         except BaseException:
@@ -241,6 +246,9 @@ class SparkStream:
         self._timer = Timer(lambda: self._tick(runtime), self._settings.clock, name="partfile-idle-timer")
         self._timer.set(self._next_tick_ms())
         return stopwatch_ms() - began
+
+    def _new_runtime(self) -> Runtime:
+        return Runtime(self._settings, self._settings.uid, encoder=stage_encoder(self._settings, self._session))
 
     def _next_tick_ms(self) -> int:
         return self._settings.clock() + round(self._settings.rolling.check_interval_s * 1000)

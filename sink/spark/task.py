@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from partfile.filesystems.errors import PartfileError
 from partfile.sink.description import SinkDescription, SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.spark.worker import spare_modules_from_collection
+from partfile.sink.spark.worker import check_version, spare_modules_from_collection
 from partfile.sink.states import assigned_to
 from partfile.snapshot.model import SubtaskState
 from partfile.snapshot.operator_snapshot import write_operator_state
@@ -70,6 +70,10 @@ class WriteTask:
     batch_time_ms: int
     may_keep: bool
     """Whether parts may stay open as far as the driver knows, which has asked the stores what they can do."""
+    may_stage: bool
+    """Whether columnar parts may be staged, as far as the driver knows."""
+    encoded_ratio: float | None
+    """Bytes of encoded files for each byte of their stages; None as long as nobody knows."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """What the store of the parts is opened with."""
     checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -89,14 +93,17 @@ class WriteTask:
     def _write(
         self, store: Store, storage: CheckpointStorage, task: TaskContext, batches: Iterator[pa.RecordBatch]
     ) -> Acknowledgement:
+        # Where this host does not see the driver's lock, nothing would fence a zombie: keep nothing open (S13).
+        may_keep = storage.store.marker_is_held(self.marker_path) and self.may_keep
         context = SubtaskContext(
             subtask=task.partitionId(),
             attempt=task.attemptNumber(),
             generation=self.generation,
             chain=self.chain,
             batch_time_ms=self.batch_time_ms,
-            # Where this host does not see the driver's lock, nothing would fence a zombie: keep nothing open (S13).
-            may_keep=storage.store.marker_is_held(self.marker_path) and self.may_keep,
+            may_keep=may_keep,
+            may_stage=may_keep and self.may_stage,
+            encoded_ratio=self.encoded_ratio,
         )
         share = assigned_to(self.shares, context.subtask).model_copy(update={"max_count": self.max_count})
         operator = SinkOperator(store, self.description)
@@ -136,10 +143,6 @@ def read_acknowledgement(row: Any) -> Acknowledgement:
     Raises:
         PartfileError: The worker runs another version of partfile than the driver.
     """
-    if row.version != __version__:
-        raise PartfileError(
-            f"an executor has partfile {row.version}, the driver {__version__}",
-            hint="Install the same version on every node.",
-        )
+    check_version(row.version)
     state = SubtaskState.model_validate_json(bytes(row.state))
     return Acknowledgement(row.submission, row.version, row.rows, row.bytes, state)

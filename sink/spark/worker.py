@@ -1,9 +1,12 @@
-"""What is done once in each Python worker process of Spark."""
+"""The Python worker processes of Spark: what is done once in each, and which version they must run."""
 
 from __future__ import annotations
 
 import functools
 import gc
+
+from partfile.filesystems.errors import PartfileError
+from partfile.version import __version__
 
 
 @functools.cache
@@ -15,3 +18,19 @@ def spare_modules_from_collection() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def check_version(version: str) -> None:
+    """Refuse an answer of a worker that runs another version of partfile than the driver.
+
+    Args:
+        version: The worker's, by its answer.
+
+    Raises:
+        PartfileError: It is another one.
+    """
+    if version != __version__:
+        raise PartfileError(
+            f"an executor has partfile {version}, the driver {__version__}",
+            hint="Install the same version on every node.",
+        )

@@ -54,6 +54,8 @@ def run_write_job(
         chain=coordinator.state.position.chain,
         batch_time_ms=pending.time_ms,
         may_keep=runtime.tasks_may_keep,
+        may_stage=runtime.may_stage,
+        encoded_ratio=coordinator.state.position.encoded_ratio,
         base_options=options_of_tasks(settings.base, settings.storage_options),
         checkpoint_options=options_of_tasks(settings.checkpoint_url, settings.checkpoint_options),
     )

@@ -1,0 +1,221 @@
+"""Spark streams into Parquet parts that stay open over micro-batches: few files, each row once, no work for drivers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from spark_support import BUCKETS, NOW, SCHEMA, finished, run, stream, write_source
+from staged_spark import (
+    keep_the_driver_from_encoding,
+    numbered,
+    rows_by_duckdb,
+    rows_by_spark,
+    staged_sink,
+    stages,
+    wait_until,
+)
+
+import partfile as pf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+BATCHES = 6
+
+
+@pytest.fixture(autouse=True)
+def _driver_encodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_the_driver_from_encoding(monkeypatch)
+
+
+def run_function(spark: SparkSession, function: Any, root: Path) -> None:
+    """Stream everything that is there through a foreachBatch function, without any clean end."""
+    writer = stream(spark, root / "source").writeStream.foreachBatch(function)
+    writer.option("checkpointLocation", str(root / "spark")).trigger(availableNow=True).start().awaitTermination()
+
+
+def check(spark: SparkSession, base: Path, rows: int, most_files: int) -> None:
+    """Two strangers find each row once, in so many files at most."""
+    assert rows_by_duckdb(base) == rows_by_spark(spark, base) == numbered(rows)
+    assert len(finished(base)) <= most_files
+
+
+@pytest.mark.parametrize(("distribution", "files"), [("hash", BUCKETS), ("none", 2 * BUCKETS)])
+def test_many_batches_become_one_file_a_bucket(
+    spark: SparkSession, tmp_path: Path, distribution: str, files: int
+) -> None:
+    """Not one a task and batch: a bucket is one file, or as many as it has subtasks; nothing is seen before the end."""
+    rows = write_source(tmp_path / "source", BATCHES)
+    options: dict[str, Any] = {} if distribution == "hash" else {"distribution": "none", "hash_partitions": None}
+    seen: list[int] = []
+    told: list[pf.BatchProgress] = []
+    sink = staged_sink(tmp_path / "out", on_progress=told.append, **options)
+
+    def two_partitions(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df.repartition(2), batch_id)
+        seen.append(len(finished(tmp_path / "out")))
+
+    run_function(spark, two_partitions, tmp_path)
+    assert seen == [0] * BATCHES
+    run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    check(spark, tmp_path / "out", rows, files)
+    assert sum(one.rows for one in told) == rows
+
+
+def test_per_checkpoint_makes_a_file_a_task_and_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """The other way to write columnar parts stays what it was."""
+    rows = write_source(tmp_path / "source", 3)
+    sink = staged_sink(tmp_path / "out", columnar="per_checkpoint")
+    run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    check(spark, tmp_path / "out", rows, 3 * BUCKETS)
+    assert len(finished(tmp_path / "out")) == 3 * BUCKETS
+    assert stages(tmp_path / "out") == []
+
+
+def test_stages_are_deleted_once_no_checkpoint_needs_them(spark: SparkSession, tmp_path: Path) -> None:
+    """After two more checkpoints only finished files are left, so that disk space is bounded by what is open."""
+    rows = write_source(tmp_path / "source", 3)
+    sink = staged_sink(tmp_path / "out")
+    run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    spent = stages(tmp_path / "out")
+    for _ in range(2):
+        rows = write_source(tmp_path / "source", 1, first=rows)
+        run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    assert len(spent) == BUCKETS
+    assert not set(spent) & set(stages(tmp_path / "out"))
+    check(spark, tmp_path / "out", rows, 3 * BUCKETS)
+
+
+def test_parts_roll_by_their_encoded_size_inside_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """A task encodes what it rolls, and its batch publishes it: the driver starts no job for it."""
+    rows = write_source(tmp_path / "source", 4)
+    sink = staged_sink(tmp_path / "out", rolling=pf.RollingPolicy(max_part_bytes=1))
+    in_between: list[int] = []
+
+    def counting(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        in_between.append(len(finished(tmp_path / "out")))
+
+    run_function(spark, counting, tmp_path)
+    assert in_between == [BUCKETS * batch for batch in range(1, 5)]
+    check(spark, tmp_path / "out", rows, 4 * BUCKETS)
+
+
+def test_an_idle_stream_closes_its_parts_by_a_job_of_the_timer(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing arrives any more, and yet the rows become visible while the query runs, by one job."""
+    rows = write_source(tmp_path / "source", BATCHES)
+    base, now = tmp_path / "out", [1_000_000]
+    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1)
+    sink = staged_sink(base, rolling=rolling, clock=lambda: now[0])
+    frame = stream(spark, tmp_path / "source")
+    tracker = spark.sparkContext.statusTracker()
+    jobs_before = set(tracker.getJobIdsForGroup(None))
+    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"processingTime": "0 seconds"}) as query:
+        query.processAllAvailable()
+        assert finished(base) == []
+        now[0] += 10_000
+        wait_until(lambda: len(finished(base)) == BUCKETS)
+        assert query.isActive
+        assert len(set(tracker.getJobIdsForGroup(None)) - jobs_before) == 1
+    check(spark, base, rows, BUCKETS)
+
+
+def test_kept_stages_are_gone_on_with_after_a_clean_stop(spark: SparkSession, tmp_path: Path) -> None:
+    """With on_stop="keep" restarts make no files; the last run encodes the rows of all of them."""
+    rows = 0
+    for _ in range(3):
+        rows = write_source(tmp_path / "source", 2, first=rows)
+        sink = staged_sink(tmp_path / "out", on_stop="keep")
+        run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+        assert finished(tmp_path / "out") == []
+        assert len(stages(tmp_path / "out")) == BUCKETS
+    rows = write_source(tmp_path / "source", 1, first=rows)
+    run(staged_sink(tmp_path / "out"), stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    check(spark, tmp_path / "out", rows, BUCKETS)
+
+
+def test_a_process_that_just_ends_leaves_stages_that_the_next_run_encodes(spark: SparkSession, tmp_path: Path) -> None:
+    """Never appended to again (S2), so a bucket has a file a run; the restore is what encodes them."""
+    rows = write_source(tmp_path / "source", 3)
+    run_function(spark, staged_sink(tmp_path / "out").foreach_batch, tmp_path)
+    rows = write_source(tmp_path / "source", 1, first=rows)
+    first: list[int] = []
+    sink = staged_sink(tmp_path / "out")
+
+    def after_the_restore(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        first.append(len(finished(tmp_path / "out")))
+
+    run_function(spark, after_the_restore, tmp_path)
+    assert first == [BUCKETS]
+    # Nothing new: the end of a query that no batch came to in this run.
+    run(staged_sink(tmp_path / "out"), stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    check(spark, tmp_path / "out", rows, 2 * BUCKETS)
+
+
+def test_a_change_of_schema_ends_in_files_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches with another column go to other parts, and each file holds rows of one schema alone."""
+    rows = write_source(tmp_path / "source", BATCHES)
+    base, sink = tmp_path / "out", staged_sink(tmp_path / "out")
+
+    def growing(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df.withColumn("note", F.lit(f"of {batch_id}")) if batch_id % 2 else df, batch_id)
+
+    run_function(spark, growing, tmp_path)
+    run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    assert Counter(tuple(pq.read_schema(path).names) for path in finished(base)) == {
+        ("id",): BUCKETS,
+        ("id", "note"): BUCKETS,
+    }
+    found = duckdb.execute(f"SELECT id, note FROM read_parquet('{base}/**/*.parquet', union_by_name = true)").fetchall()  # noqa: S608
+    batch = {number: number // 30 for number in range(rows)}
+    assert Counter(found) == Counter((number, f"of {of}" if of % 2 else None) for number, of in batch.items())
+
+
+def test_a_batch_without_rows_or_partitions_keeps_every_stage_open(spark: SparkSession, tmp_path: Path) -> None:
+    """It is a checkpoint that carries them, and the next batch appends to them."""
+    write_source(tmp_path / "source", BATCHES)
+    base, sink = tmp_path / "out", staged_sink(tmp_path / "out")
+    none = spark.createDataFrame(spark.sparkContext.emptyRDD(), SCHEMA)
+
+    def sometimes_empty(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch({1: none, 3: df.where("id < 0")}.get(batch_id, df), batch_id)
+
+    run_function(spark, sometimes_empty, tmp_path)
+    run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    kept = Counter({row: 1 for row in numbered(30 * BATCHES) if row[0] // 30 not in {1, 3}})
+    assert rows_by_duckdb(base) == rows_by_spark(spark, base) == kept
+    assert len(finished(base)) == BUCKETS
+
+
+def test_savepoints_publish_what_is_staged(spark: SparkSession, tmp_path: Path) -> None:
+    """Between two batches and at the end: every row so far is in a finished file, and the stream goes on elsewhere."""
+    rows = write_source(tmp_path / "source", 4)
+    sink = staged_sink(tmp_path / "out", savepoint_dir=tmp_path / "savepoints")
+    published: list[int] = []
+
+    def with_a_savepoint(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        if batch_id == 1:
+            sink.savepoint()
+            published.append(rows_by_duckdb(tmp_path / "out").total())
+
+    run_function(spark, with_a_savepoint, tmp_path)
+    assert published == [60]
+    query = sink.start(stream(spark, tmp_path / "source"), checkpoint_location=str(tmp_path / "spark"), trigger=NOW)
+    query.awaitTermination()
+    where = query.stop_with_savepoint()
+    check(spark, tmp_path / "out", rows, 2 * BUCKETS)
+    more = write_source(tmp_path / "source", 2, first=rows)
+    fresh = staged_sink(tmp_path / "fresh", restore_from=where)
+    run(fresh, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    assert rows_by_duckdb(tmp_path / "out") + rows_by_duckdb(tmp_path / "fresh") == numbered(more)
+    assert len(finished(tmp_path / "fresh")) == BUCKETS
