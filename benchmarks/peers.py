@@ -105,12 +105,13 @@ class DeltaStream:
         run.cpu_s += compaction.cpu_s
         return with_files(run, active_bytes(table))
 
-    def check_rows(self, rows: int) -> None:
-        """Stop if the table that the last run wrote does not hold as many rows."""
-        actions = pa.table(DeltaTable(self.table).get_add_actions(flatten=True))
+    def check_rows(self, case: str, rows: int) -> None:
+        """Stop if the table of a case does not hold as many rows."""
+        table = self.place.work / case.replace(" ", "-") / "output"
+        actions = pa.table(DeltaTable(table).get_add_actions(flatten=True))
         found = sum(actions["num_records"].to_pylist())
         if found != rows:
-            raise SystemExit(f"{self.table} holds {found} rows, not {rows}: the figures mean nothing")
+            raise SystemExit(f"{table} holds {found} rows, not {rows}: the figures mean nothing")
 
 
 def active_bytes(table: Any) -> list[int]:

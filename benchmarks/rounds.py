@@ -66,6 +66,6 @@ def in_turn(names: Sequence[str], number: int) -> list[str]:
 
 def line_of(number: int, run: Run) -> str:
     """One line about a run."""
-    speed = f", {run.rows_per_s / 1000:.0f} k rows/s" if run.rows else ""
+    speed = f", {run.rows_per_s / 1000:.0f} k rows/s" if run.rows > run.seconds * 1000 else ""
     left = f", {run.files} files" if run.files else ""
     return f"  round {number} {run.case}: {run.seconds:.1f} s{speed}, {run.cpu_s:.1f} s of CPU{left}"

@@ -81,3 +81,10 @@ def test_the_committed_document_has_a_row_for_each_goal() -> None:
     """A goal that is added or changed shows as missing until the document is made again."""
     text = (DOCS / NAME).read_text()
     assert [goal.title for goal in GOALS.values() if f"| {goal.title} |" not in text] == []
+
+
+def test_the_committed_document_has_the_method_of_the_template() -> None:
+    """A method that is changed is changed in both."""
+    method = TEMPLATE.read_text().partition("## Method")[2]
+    assert method
+    assert (DOCS / NAME).read_text().endswith(method)

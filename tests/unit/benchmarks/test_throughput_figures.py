@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import suite_throughput
 from rounds import Rounds
 from runs import Run, with_files
 from suite_throughput import (
@@ -39,9 +38,8 @@ def made_rounds() -> Rounds:
 
 
 @pytest.fixture
-def values(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """The figures of the goals by their names, where parts can be staged."""
-    monkeypatch.setattr(suite_throughput, "can_stage", lambda: True)
+def values() -> dict[str, float]:
+    """The figures of the goals by their names."""
     figures = figures_of({order: made_rounds() for order in BATCHES}, 20)
     return {figure.goal_name: figure.value for figure in figures if figure.goal_name}
 
@@ -63,11 +61,18 @@ def test_ratios_are_ours_over_theirs(values: dict[str, float]) -> None:
     )
 
 
-def test_goals_of_staged_parts_have_a_reason_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the option each of them is named as missing, and no figure stands in for it."""
-    monkeypatch.setattr(suite_throughput, "can_stage", lambda: False)
-    rounds = made_rounds()
-    del rounds.kept[0][STAGED]
-    names = {figure.goal_name for figure in figures_of(dict.fromkeys(BATCHES, rounds), 20)}
-    assert names == {"", "P2 shuffled", "P2 ordered"}
-    assert set(GOALS_OF_STAGED) <= missing().keys()
+@pytest.mark.parametrize("files", [0, 100], ids=["no such case", "as many files as one a checkpoint"])
+def test_goals_of_staged_parts_have_a_reason_where_nothing_was_staged(files: int) -> None:
+    """Each of them is named as missing, and no figure of files written at each checkpoint stands in for it."""
+    done = {order: made_rounds() for order in BATCHES}
+    for rounds in done.values():
+        staged = rounds.kept[0].pop(STAGED)
+        if files:
+            rounds.kept[0][STAGED] = with_files(staged, [10] * files)
+    assert {figure.goal_name for figure in figures_of(done, 20)} == {"", "P2 shuffled", "P2 ordered"}
+    assert set(GOALS_OF_STAGED) <= missing(done).keys()
+
+
+def test_nothing_is_missing_where_everything_was_measured() -> None:
+    """No goal has a figure and a reason for having none."""
+    assert not set(GOALS_OF_STAGED) & missing({order: made_rounds() for order in BATCHES}).keys()
