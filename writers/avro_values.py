@@ -14,6 +14,7 @@ from pyarrow import types
 
 from partfile.filesystems.errors import ConfigError
 from partfile.writers.avro_schema import decimal_bytes
+from partfile.writers.plain_columns import map_entries
 from partfile.writers.scalar_text import is_binary, is_text
 from partfile.writers.text_columns import kernels
 
@@ -152,13 +153,10 @@ def _lists(column: Any) -> list[Any]:
 
 
 def _maps(column: Any) -> list[Any]:
-    # As a list of entries: the keys and items of a slice of maps are those of the whole.
-    kind = column.type
-    entries = pa.struct([kind.key_field, kind.item_field])
-    column = column.cast(pa.list_(pa.field("entries", entries, nullable=False)))
-    lengths = kernels.fill_null(kernels.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    pairs = column.flatten()
-    return _collection(column, lengths, _joined(_fields(list(entries), pairs.flatten()), len(pairs)))
+    lists = map_entries(column)
+    lengths = kernels.fill_null(kernels.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    pairs = lists.flatten()
+    return _collection(lists, lengths, _joined(_fields(list(pairs.type), pairs.flatten()), len(pairs)))
 
 
 def _collection(column: Any, lengths: Any, items: Any) -> list[Any]:

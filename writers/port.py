@@ -151,6 +151,13 @@ class BulkFormat(Format):
         """A footer ends the file, so a part cannot be continued."""
         return False
 
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """Refuse values that no file of this format can hold, before they are staged for one; most take every value.
+
+        Raises:
+            ConfigError: Names the column and what to do.
+        """
+
     def encode(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, stream: ByteStream) -> int:
         """Write one whole file and return the number of its rows.
 

@@ -37,6 +37,7 @@ from partfile.version import __version__
 from partfile.writers.avro import AvroFormat
 from partfile.writers.csv_rows import CsvFormat
 from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.orc import OrcFormat
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.port import Format, RowFormat, RowWriter, Writer
 from partfile.writers.text import TextFormat
@@ -68,6 +69,7 @@ __all__ = [
     "HiveBucketer",
     "JsonLinesFormat",
     "LocalSink",
+    "OrcFormat",
     "OutcomeUnknown",
     "ParquetFormat",
     "PartMissing",
