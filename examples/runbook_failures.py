@@ -44,7 +44,7 @@ def rows(first: int, *, width: int = 0) -> pa.RecordBatch:
 
 def events(base: Path | str, **options: Any) -> pf.FileSink:
     """The sink of every failure here: one open part, published at the end."""
-    return pf.FileSink(base, uid="events", format="json", **{"rolling": LONG, **options})
+    return pf.FileSink(base, uid="events", **{"format": "json", "rolling": LONG, **options})
 
 
 def run_batches(base: Path | str, batches: int = 1, **options: Any) -> None:
@@ -209,6 +209,35 @@ def back_to_a_savepoint(terminal: Terminal) -> None:
     terminal.partfile("verify", base)
 
 
+def stage_stuck(terminal: Terminal) -> None:
+    """Killed while a columnar part was staged; and later somebody spoils a stage."""
+    base = terminal.root / "landing"
+    staged: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
+    terminal.section("seen")
+    die(base, **staged)
+    terminal.show("python job.py", "Killed", 137)
+    terminal.partfile("status", base, "--quiet-after", "0s")
+    terminal.partfile("list", base)
+    terminal.section("mended")
+    terminal.partfile("recover", base)
+    terminal.partfile("recover", base, "--apply", *AT_ONCE)
+    terminal.partfile("verify", base)
+    terminal.section("damaged")
+    spent = set(base.glob("_part-*.in-progress"))
+    die(base, **staged)
+    (stage,) = set(base.glob("_part-*.in-progress")) - spent
+    spoil(stage)
+    terminal.partfile("recover", base, "--apply", *AT_ONCE)
+    shutil.move(stage, terminal.root / "damaged")
+    terminal.partfile("recover", base, "--apply", "--accept-missing", *AT_ONCE)
+
+
+def spoil(path: Path) -> None:
+    """Let a disk eat the beginning of a file."""
+    with path.open("r+b") as file:
+        file.write(b"\0" * 64)
+
+
 LOCAL = {
     "driver-killed": driver_killed,
     "two-drivers": two_drivers,
@@ -218,5 +247,6 @@ LOCAL = {
     "name-taken": name_taken,
     "disk-full": disk_full,
     "back-to-a-savepoint": back_to_a_savepoint,
+    "stage-stuck": stage_stuck,
 }
 """Those on local disk, by the names in the document."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import StoreError
+from partfile.filesystems.errors import PartMissing, StoreError
+from partfile.filesystems.part_errors import part_refused
 from partfile.sink.encoding import encode_stage
 from partfile.sink.states import PendingPart, RolledStage, SpentStage
 
@@ -56,13 +57,17 @@ class LeftParts:
             patience: Once it is over nothing more is tried here.
 
         Raises:
-            PartMissing, PartDamaged: The stage is not what was written a moment ago.
+            LeaseUnavailable: The stage was taken away a moment after it was released: somebody has fenced this task.
+            PartDamaged: It is not what was written.
         """
         if part.stage is None or patience.is_over:
             self.leave(part)
             return
         try:
             target = encode_stage(store, part.part, part.stage, part.rows)
+        except PartMissing as error:
+            # Not a loss: nothing of it counts before this task's checkpoint, and who counts now has what counted.
+            raise part_refused(part.part, f"its stage is gone; {error.message}") from error
         except StoreError as error:
             patience.note(error)
             logger.warning("stage %s is not encoded yet: %s", part.part.path_of(part.part.name), error)

@@ -1,5 +1,7 @@
 """A job under a random schedule: drivers, rivals, zombies and a timer on real files, and the command line among them.
 
+Its parts are lines of text, or staged Parquet: then tasks and coordinators encode stages, and delete spent ones.
+
 The rows of each batch are given, so that a batch that is run again writes the same; the position is the number of
 batches that are complete. Whatever happens, in the end each row of each batch is in one finished file.
 """
@@ -10,7 +12,8 @@ import random
 import shutil
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from changing import broken_invariants
 from command_scenarios import clean_by_command, recover_by_command
@@ -18,6 +21,7 @@ from crash_worlds import Process
 from life_cycle import assert_only_grew, finished_files, make_sink, rows_of
 from model_drivers import Driver, position_of
 from model_places import ClockedCalls, SingleThreadedStore
+from model_stages import stages_in, unkept_stages
 from posix_worlds import temporary_directory
 from schedules import Schedule
 
@@ -38,6 +42,8 @@ MOST_STEPS = 6000
 MOST_DRIVERS = 4
 DAY_MS = 86_400_000
 ROLLING = pf.RollingPolicy(max_part_bytes=30, rollover_interval_s=60, inactivity_interval_s=20)
+STAGED_ROLLING = ROLLING.model_copy(update={"max_part_bytes": 700})
+"""Some stages are rolled by a task, for their size; others by the timer, the end and the next start."""
 COMMANDS = ("recover", "clean")
 
 
@@ -51,9 +57,10 @@ class ModelJob:
     Args:
         seed: Of everything that is drawn.
         batches: How many there are.
+        is_staged: Whether its parts are staged Parquet.
     """
 
-    def __init__(self, seed: int, batches: int = 4) -> None:
+    def __init__(self, seed: int, batches: int = 4, *, is_staged: bool = False) -> None:
         self.rng = random.Random(seed)
         self.base = temporary_directory("partfile-model-")
         self.batches = batches
@@ -64,6 +71,8 @@ class ModelJob:
         self.ends: Counter[str] = Counter()
         """How commands have ended."""
         self._seen: dict[str, bytes] = {}
+        self._is_staged = is_staged
+        self._stages: set[str] = set()
 
     def rows(self, batch: int, subtask: int) -> list[str]:
         """The rows of a subtask in a batch."""
@@ -75,6 +84,11 @@ class ModelJob:
 
     def run(self) -> dict[str, bytes]:
         """Let everything happen; returns the finished files. Raises Violation."""
+        # Who takes turns with others has one thread.
+        with patch("partfile.sink.runtime._MOST_ENCODE_THREADS", 1):
+            return self._run()
+
+    def _run(self) -> dict[str, bytes]:
         try:
             self._start_driver()
             while self.schedule.actors and self.schedule.steps < MOST_STEPS:
@@ -157,7 +171,11 @@ class ModelJob:
             self._check()
 
     def _check(self) -> None:
-        """Nothing finished has changed or gone, no row is there twice, and none that no checkpoint holds."""
+        """Nothing finished has changed or gone, no row is there twice, and none that no checkpoint holds.
+
+        Nor is a stage gone that a retained checkpoint names as data (S6).
+        """
+        self._check_stages()
         files = finished_files(self.base) if self.base.exists() else {}
         if files == self._seen:
             return
@@ -170,6 +188,16 @@ class ModelJob:
         if any(int(row.split("-")[1]) > committed for row in rows_of(files)):
             raise Violation(f"rows beyond batch {committed} are visible: {sorted(rows_of(files))}")
         self._seen = files
+
+    def _check_stages(self) -> None:
+        if not self._is_staged:
+            return
+        stages, before = stages_in(self.base), self._stages
+        self._stages = stages
+        if before - stages:
+            gone = unkept_stages(self.base, stages)
+            if gone:
+                raise Violation(f"deleted, although a retained checkpoint needs them: {gone}")
 
     def _committed(self) -> int:
         runtime = Runtime(self.sink(None).settings, "life")
@@ -185,19 +213,19 @@ class ModelJob:
 
     def sink(self, calls: PosixCalls | None) -> FileSink:
         """A sink on the base."""
-        return make_sink(
-            self.base, rolling=ROLLING, clock=lambda: self.now_ms, open_store=self._process(calls).open_store
-        )
+        staged: dict[str, Any] = {"format": "parquet", "columnar": "staged", "rolling": STAGED_ROLLING}
+        options = staged if self._is_staged else {"rolling": ROLLING}
+        return make_sink(self.base, clock=lambda: self.now_ms, open_store=self._process(calls).open_store, **options)
 
     def _disk_ms(self) -> int:
         """The clock of the disk: no two steps are at the same time."""
         return self.schedule.steps
 
 
-def violation_of(seed: int) -> str | None:
+def violation_of(seed: int, *, is_staged: bool = False) -> str | None:
     """Run a job and return what has gone wrong, None if nothing has."""
     try:
-        ModelJob(seed).run()
+        ModelJob(seed, is_staged=is_staged).run()
     except Violation as violation:
         return f"seed {seed}: {violation}"
     return None

@@ -20,12 +20,12 @@ def _sink(process: Process, **options: Any) -> FileSink:
     return process.sink(**({"rolling": LONG} | STAGED | options))
 
 
-def _restore(process: Process) -> None:
+def restore_stages(process: Process) -> None:
     """Start, which encodes and publishes what is owed, and be gone without another checkpoint."""
     _sink(process).local().open().close()
 
 
-def _to_the_end(process: Process) -> None:
+def stages_to_the_end(process: Process) -> None:
     continue_to(_sink(process), ROWS)
 
 
@@ -44,7 +44,7 @@ def _stages_set_aside(process: Process) -> None:
     run_to_the_end(_sink(process, max_open_parts=1), 6)
 
 
-def _leave_stages_with_a_tail(process: Process) -> None:
+def leave_stages_with_a_tail(process: Process) -> None:
     """Leave open stages that a checkpoint vouches for, each with bytes beyond its valid length; the process dies."""
     out = _sink(process).local().open()
     out.write(batch(0, 4), position=4)
@@ -74,15 +74,17 @@ def _keep_fewer(process: Process) -> None:
     _keep(process, 3)
 
 
-def _of(name: str, life: Any, seed: Any = nothing, recovery: Any = _restore, *, keeps_parts: bool = False) -> Scenario:
-    return Scenario(name, life, seed, recovery, _to_the_end, keeps_parts=keeps_parts, has_stages=True)
+def _of(
+    name: str, life: Any, seed: Any = nothing, recovery: Any = restore_stages, *, keeps_parts: bool = False
+) -> Scenario:
+    return Scenario(name, life, seed, recovery, stages_to_the_end, keeps_parts=keeps_parts, has_stages=True)
 
 
 STAGED_SCENARIOS = [
     _of("long stages", _long_stages),
     _of("full stages", _full_stages),
     _of("stages set aside", _stages_set_aside),
-    _of("restored stages", _to_the_end, _leave_stages_with_a_tail),
+    _of("restored stages", stages_to_the_end, leave_stages_with_a_tail),
     _of("idle stages", _idle_stages),
     _of("kept stages", _keep, _keep_fewer, _keep, keeps_parts=True),
 ]

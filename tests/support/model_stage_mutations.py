@@ -1,0 +1,164 @@
+"""Single changes of what becomes of stages, under which some schedule must lose, double or delete what counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from model_mutations import any_attempt, no_length_check, nothing_owed
+
+from partfile.cli.inspection import knowledge
+from partfile.filesystems.errors import PartfileError
+from partfile.sink import encoding, left_parts, planning, stage_planning
+from partfile.sink.coordinator import SinkCoordinator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pytest
+    from model_mutations import Mutation
+
+    from partfile.cli.inspection.knowledge import KnownPart
+    from partfile.filesystems.port import PartHandle, Store
+    from partfile.sink.states import SpentStage, Stage
+
+_ENCODE = encoding.encode_stage
+
+
+def _replace_encode(patch: pytest.MonkeyPatch, encode: Any) -> None:
+    for module in (encoding, left_parts):
+        patch.setattr(module, "encode_stage", encode)
+
+
+def stages_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A spent stage is deleted although an older retained checkpoint names it as data."""
+
+    def all_of_them(spent: Iterable[SpentStage], _oldest_retained_id: int) -> list[SpentStage]:
+        return list(spent)
+
+    patch.setattr(stage_planning, "disposable", all_of_them)
+
+
+def encodes_published_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has encoded a stage publishes the file, before a checkpoint names it."""
+
+    def encode(store: Store, part: PartHandle, stage: Stage, rows: int, **options: Any) -> PartHandle:
+        target = _ENCODE(store, part, stage, rows, **options)
+        store.publish(target, "auto")
+        return target
+
+    _replace_encode(patch, encode)
+
+
+def every_encode_has_a_name_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """Two encodes of one stage can both be published: neither takes the other one's name, and both are kept."""
+    target_of, after_encoding = encoding.target_of, stage_planning.after_encoding
+
+    def own(part: PartHandle) -> PartHandle:
+        target = target_of(part)
+        token = target.pending.rsplit(".", 2)[1]
+        return target.model_copy(update={"name": f"{token}-{target.name}"})
+
+    def again(before: planning.SinkSnapshot, *arguments: Any) -> planning.SinkSnapshot:
+        return replace(after_encoding(before, *arguments), rolled=before.rolled)
+
+    patch.setattr(encoding, "target_of", own)
+    patch.setattr(stage_planning, "after_encoding", again)
+
+
+def encoded_beyond_the_valid_length(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a stage holds is encoded: what a zombie has added, and what no checkpoint holds, counts as well."""
+    patch.setattr(encoding, "_check_rows", lambda *_: None)
+
+    def encode(store: Store, part: PartHandle, stage: Stage, rows: int, **options: Any) -> PartHandle:
+        seen = store.look_at(part.path_of(part.in_progress))
+        length = part.valid_length if seen is None else seen.size
+        try:
+            return _ENCODE(store, part.model_copy(update={"valid_length": length}), stage, rows, **options)
+        except PartfileError:
+            return _ENCODE(store, part, stage, rows, **options)
+
+    _replace_encode(patch, encode)
+
+
+def restored_stages_are_gone_on_with(patch: pytest.MonkeyPatch) -> None:
+    """A start hands the stages of a crashed run to its tasks, which a zombie of that run may still append to."""
+    begin = planning.begin_generation
+
+    def keep(restored: planning.SinkSnapshot, **options: Any) -> planning.SinkSnapshot:
+        position = restored.position.model_copy(update={"kept": True})
+        return begin(replace(restored, position=position), **options)
+
+    patch.setattr(planning, "begin_generation", keep)
+    any_attempt(patch)
+    no_length_check(patch)
+
+
+def rolled_stages_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A start forgets what the last one had still to encode."""
+    begin = planning.begin_generation
+
+    def forget(restored: planning.SinkSnapshot, **options: Any) -> planning.SinkSnapshot:
+        return begin(replace(restored, rolled=()), **options)
+
+    patch.setattr(planning, "begin_generation", forget)
+
+
+def spent_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """A stage is deleted once it is encoded, before a checkpoint names the file."""
+    encode_rolled: Any = SinkCoordinator._encode_rolled
+
+    def early(self: SinkCoordinator, report: Any) -> Any:
+        before = self.state.rolled
+        encode = self._stages.encode
+
+        def encode_and_delete(*arguments: Any) -> Any:
+            done = encode(*arguments)
+            for stage in before if done.after is not arguments[0] else ():
+                self._store.discard(stage.part)
+            return done
+
+        self._stages.encode = encode_and_delete  # type: ignore[method-assign]
+        try:
+            return encode_rolled(self, report)
+        finally:
+            self._stages.encode = encode  # type: ignore[method-assign]
+
+    patch.setattr(SinkCoordinator, "_encode_rolled", early)
+
+
+def cleaner_without_stages(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner takes the stages that checkpoints name for orphans."""
+    parts_of = knowledge.parts_of
+
+    def others(*arguments: Any) -> Iterator[KnownPart]:
+        return (part for part in parts_of(*arguments) if not part.is_stage)
+
+    patch.setattr(knowledge, "parts_of", others)
+
+
+def cleaner_without_stages_of_older_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner goes by the newest checkpoint alone."""
+    parts_of = knowledge.parts_of
+
+    def of_the_newest(chain: Any, checkpoint_id: int, state: Any) -> Iterator[KnownPart]:
+        newest = chain.newest.link.checkpoint_id if chain.newest is not None else 0
+        named = parts_of(chain, checkpoint_id, state)
+        return (part for part in named if checkpoint_id == newest and part.state != "spent-stage")
+
+    patch.setattr(knowledge, "parts_of", of_the_newest)
+
+
+STAGE_MUTATIONS: dict[Mutation, int] = {
+    cleaner_without_stages: 0,
+    cleaner_without_stages_of_older_checkpoints: 0,
+    encoded_beyond_the_valid_length: 0,
+    encodes_published_at_once: 0,
+    every_encode_has_a_name_of_its_own: 0,
+    nothing_owed: 0,
+    restored_stages_are_gone_on_with: 0,
+    rolled_stages_forgotten: 0,
+    spent_without_a_checkpoint: 0,
+    stages_deleted_at_once: 0,
+}
+"""Each with the first seed whose schedule of staged parts finds it; see ``MUTATIONS``."""
