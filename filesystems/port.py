@@ -247,8 +247,8 @@ class PartStore(Protocol):
         """Open a stage to read exactly its valid length: the file ends there, whatever was added to it since.
 
         Takes no lease and disturbs nobody who writes it, unless ``fences``. Follows no link. The file can seek, reads
-        what is asked for and keeps little of it; it is for one thread, belongs to the process that opened it and
-        outlives the store.
+        what is asked for and keeps little of it; it is for one thread of the process that opened it, as long as the
+        store is open.
 
         Args:
             handle: The stage.

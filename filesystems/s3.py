@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from partfile.filesystems import s3_cleaning, s3_files, s3_parts, s3_stream
+from partfile.filesystems import s3_cleaning, s3_files, s3_parts, s3_stage_stream, s3_stages, s3_stream
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.part_names import check_handle
@@ -19,7 +19,7 @@ from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_probe import hazards, learn_puts, learn_traits
 from partfile.filesystems.s3_process import OncePerProcess
 from partfile.filesystems.s3_url import S3Url
-from partfile.filesystems.stages import checked_for_publishing, checked_stage, stages_refused
+from partfile.filesystems.stages import checked_for_publishing, checked_stage
 
 if TYPE_CHECKING:
     import builtins
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from partfile.filesystems.cleaning_port import Leftover
     from partfile.filesystems.port import Cut, PartHandle, StoredFile
+    from partfile.filesystems.s3_claimed_stream import ClaimedStream
 
 _THREADS = 16
 """Parts at a time, of which each does little but wait for the server."""
@@ -85,6 +86,7 @@ class S3Store:
             durable=True,
             shared=True,
             staged_files=False,
+            stages=True,
             exclusive_create=bool(traits.puts),
             publish_threads=self.persist_threads,
         )
@@ -94,16 +96,18 @@ class S3Store:
         """As many as there may be requests, within reason."""
         return min(self._access.options.max_parallel_requests, _THREADS)
 
-    def create(self, handle: PartHandle) -> s3_stream.S3PartStream:
+    def create(self, handle: PartHandle) -> ClaimedStream:
         """See ``PartStore.create``; nothing is there before the first persist or upload part."""
-        return s3_stream.create_part(self._access, self._budgets.get(), check_handle(handle))
+        create = s3_stage_stream.create_stage if handle.is_stage else s3_stream.create_part
+        return create(self._access, self._budgets.get(), check_handle(handle))
 
-    def resume(self, handle: PartHandle) -> s3_stream.S3PartStream:
+    def resume(self, handle: PartHandle) -> ClaimedStream:
         """See ``PartStore.resume``; from one handle it works once, whoever tries."""
         handle = check_handle(handle)
         if not learn_puts(self._access):
             raise part_refused(handle, "the server ignores If-None-Match, so nobody can claim it")
-        return s3_stream.resume_part(self._access, self._budgets.get(), handle)
+        resume = s3_stage_stream.resume_stage if handle.is_stage else s3_stream.resume_part
+        return resume(self._access, self._budgets.get(), handle)
 
     def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.settle``."""
@@ -114,8 +118,8 @@ class S3Store:
         s3_parts.publish_part(self._access, self._garbages.get(), checked_for_publishing(handle))
 
     def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
-        """See ``PartStore.open_stage``; always refused."""
-        raise stages_refused(checked_stage(handle), self.base)
+        """See ``PartStore.open_stage``; its side objects, a few at a time."""
+        return s3_stages.open_stage(self._access, checked_stage(handle))
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``; not where a completion has to name what later versions have sent."""
@@ -129,7 +133,8 @@ class S3Store:
         """See ``PartStore.discard``."""
         # What a published part has left is no orphan's.
         self._garbages.get().delete()
-        return s3_cleaning.discard_part(self._access, check_handle(handle))
+        discard = s3_stages.discard_stage if handle.is_stage else s3_cleaning.discard_part
+        return discard(self._access, check_handle(handle))
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
         """See ``PartStore.list``; a staged part is no file and does not show."""

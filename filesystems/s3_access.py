@@ -148,9 +148,16 @@ class S3Access:
 
     def pages(self, directory: str, *, deep: bool) -> Iterator[S3Page]:
         """List what is in a directory, directly or at any depth, in pages; empty if there is none."""
-        prefix, token = self._prefix(directory), None
+        return self._pages(self._prefix(directory), directory, deep=deep)
+
+    def pages_beginning(self, path: str) -> Iterator[S3Page]:
+        """List what is in one directory and has a path that begins like this, in pages."""
+        return self._pages(self._key(path), path, deep=False)
+
+    def _pages(self, prefix: str, path: str, *, deep: bool) -> Iterator[S3Page]:
+        token = None
         while True:
-            page = self._look("list", directory, partial(self.calls.list_page, prefix, deep=deep, token=token))
+            page = self._look("list", path, partial(self.calls.list_page, prefix, deep=deep, token=token))
             yield page
             token = page.next_token
             if token is None:

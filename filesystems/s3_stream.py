@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound
-from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
-from partfile.filesystems.s3_buffers import HeldBytes
-from partfile.filesystems.s3_claims import win_claim
+from partfile.filesystems.errors import NotApplied, NotFound
+from partfile.filesystems.part_errors import part_refused
+from partfile.filesystems.s3_claimed_stream import ClaimedStream, check_new, claim_part
 from partfile.filesystems.s3_options import LEAST_PIECE_BYTES
 from partfile.filesystems.s3_probe import learn_leaving_out
 from partfile.filesystems.s3_sides import read_sides, write_side
 from partfile.filesystems.s3_staging import HIGHEST_NUMBER, PART_METADATA, S3Staging, group_bytes, part_id, piece_bytes
 from partfile.filesystems.s3_upload import PieceSender
-from partfile.filesystems.stages import checked_for_publishing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,37 +21,23 @@ if TYPE_CHECKING:
     from partfile.filesystems.s3_buffers import BufferBudget
     from partfile.filesystems.s3_staging import SideObject
 
-_CLAIMED = "somebody else has claimed it"
 _TAKEN_BYTES = 1 << 20
 """Taken at once of what is written where an upload part is full and may not be sent."""
 
 
 def create_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
-    """Begin a part; see ``PartStore.create``. Asks nothing of S3: the token in its name makes it nobody else's."""
-    path = handle.path_of(handle.in_progress)
-    access.check_path(handle.path_of(handle.name))
-    if handle.staging:
-        raise AlreadyExists(f"part {path!r} has been created already", path=path)
-    if handle.valid_length:
-        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=path)
+    """Begin a part; see ``PartStore.create``."""
+    check_new(access, handle)
     return S3PartStream(access, budget, handle, S3Staging())
 
 
 def resume_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
     """Go on with a part as the only one who ever does so from this handle; see ``PartStore.resume``."""
-    staging = S3Staging.of(handle)
-    if staging is None:
-        raise part_refused(handle, "it was never created")
-    if staging.size_bytes != handle.valid_length:
-        raise part_refused(handle, f"it has {staging.size_bytes} bytes instead of {handle.valid_length}")
-    if staging.why_full:
-        raise part_refused(handle, staging.why_full)
-    if not win_claim(access, handle, staging.claims):
-        raise part_refused(handle, _CLAIMED)
+    staging = claim_part(access, handle, S3Staging.of(handle))
     return S3PartStream(access, budget, handle, staging, claimed=True)
 
 
-class S3PartStream:
+class S3PartStream(ClaimedStream):
     """An open part.
 
     Args:
@@ -74,32 +57,15 @@ class S3PartStream:
         *,
         claimed: bool = False,
     ) -> None:
-        self._access = access
-        self._budget = budget
-        self._path = handle.path_of(handle.name)
-        self._given = staging
-        """What the last handle that was given out is made of."""
-        self._staging = staging.after_claim() if claimed else staging
+        super().__init__(access, budget, handle, staging, claimed=claimed)
         self._is_fresh = not claimed
         """Whether nobody can know of anything that is in the upload: no version was given out."""
         self._has_moved = False
         """Whether the side objects of the last version have been moved into the upload, as far as they make it up."""
-        self._handle = handle.model_copy(update={"staging": handle.staging or staging.as_json()})
-        self._is_ours = True
-        """Whether nobody else can extend what the part is made of: a version that was given out has to be claimed."""
         self._sender: PieceSender | None = None
         self._number = staging.next_number
         self._uploaded = staging.uploaded_bytes
         self._has_sent = False
-        self._buffer = HeldBytes(budget)
-        self._process = os.getpid()
-        self._is_closed = False
-        self._failure = ""
-
-    @property
-    def handle(self) -> PartHandle:
-        """The part at the length of the last persist."""
-        return self._handle
 
     @property
     def position(self) -> int:
@@ -139,7 +105,6 @@ class S3PartStream:
     def close_for_commit(self) -> PartHandle:
         """Persist, and see to it that nobody goes on from any handle that was given out."""
         self._check_usable()
-        checked_for_publishing(self._handle)
         self._failure = "it could not be made pending"
         if self._has_upload and self._waiting_bytes and self._may_send():
             # The last upload part may be as short as it is: who publishes need not move the bytes.
@@ -151,15 +116,6 @@ class S3PartStream:
         self._give_out()
         self._release()
         return self._handle
-
-    def verify(self) -> None:
-        """Nothing can take the part away: what S3 has acknowledged stays, and its claims until it is finished."""
-        self._check_usable()
-
-    def close(self) -> None:
-        """Let go of what was not persisted; an upload stays open."""
-        if not self._is_closed and os.getpid() == self._process:
-            self._release()
 
     @property
     def _waiting_bytes(self) -> int:
@@ -270,31 +226,11 @@ class S3PartStream:
         self._has_sent = False
         return self._staging.with_pieces(sent)
 
-    def _claim(self) -> None:
-        """Win the claim of the version that was handed out last, if there is one, before anything is added to it."""
-        if self._is_ours:
-            return
-        if not win_claim(self._access, self._handle, self._staging.claims):
-            raise part_refused(self._handle, _CLAIMED)
-        self._staging = self._staging.after_claim()
-        self._is_ours = True
-
     def _give_out(self) -> None:
-        self._staging = self._given = self._with_sent()
-        self._handle = self._handle.model_copy(
-            update={"valid_length": self._staging.size_bytes, "staging": self._staging.as_json()}
-        )
+        self._staging = self._with_sent()
+        super()._give_out()
 
     def _release(self) -> None:
-        self._is_closed = True
         if self._sender is not None:
             self._sender.abandon()
-        self._buffer.give_back()
-
-    def _check_usable(self) -> None:
-        if os.getpid() != self._process:
-            raise part_of_another_process(self._path, self._process, os.getpid())
-        if self._failure:
-            raise part_lost(self._path, self._failure)
-        if self._is_closed:
-            raise NotApplied(f"part {self._path!r} is closed", path=self._path)
+        super()._release()

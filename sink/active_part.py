@@ -30,7 +30,7 @@ class ActivePart:
     def __init__(self, stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> None:
         self._stream = stream
         self._state = state
-        self._writer = format.open(stream, schema)
+        self._writer = format.open_part(stream, schema, state.part.in_progress)
         self._rows = state.rows
         self._start_bytes = state.part.valid_length
         self._last_write_ms = state.last_write_ms
@@ -56,7 +56,7 @@ class ActivePart:
         """Add rows that the format has encoded."""
         if not isinstance(self._writer, RowWriter):
             raise PartfileError(f"{type(self._writer).__name__} of a row format takes no encoded rows")
-        self._writer.write_encoded(data)
+        self._writer.write_encoded(data, rows)
         self._rows += rows
         self._last_write_ms = now_ms
 

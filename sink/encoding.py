@@ -64,7 +64,8 @@ class StagesInProcess:
                 path = stage.part.path_of(stage.part.name)
                 return EncodedStage(stage, problem=NotReady("not tried, since storage does not answer", path=path))
             try:
-                return EncodedStage(stage, encode_stage(self._store, stage.part, stage.stage, stage.rows))
+                target = encode_stage(self._store, stage.part, stage.stage, stage.rows, fences=True)
+                return EncodedStage(stage, target)
             except Exception as error:  # noqa: BLE001 - raised by the caller once the other stages are through
                 patience.note(error)
                 return EncodedStage(stage, problem=error)
@@ -72,7 +73,7 @@ class StagesInProcess:
         return for_each(attempt, stages, self._threads, "partfile-encode")
 
 
-def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int) -> PartHandle:
+def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int, *, fences: bool = False) -> PartHandle:
     """Encode one stage into a file with a token of its own, and return that file, durable under its pending name.
 
     Reads exactly the valid length, whatever was appended since. Of a failure nothing is left but what cannot be
@@ -83,6 +84,8 @@ def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int) ->
         part: The stage.
         stage: Its format.
         rows: How many the checkpoint vouches for.
+        fences: Nobody who counts appends to it any more, as to what a checkpoint holds as rolled; so a lease that is in
+            the way may be taken.
 
     Raises:
         PartMissing: The stage is gone, or shorter than its valid length.
@@ -91,7 +94,7 @@ def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int) ->
         StoreError: It could not be read, or the file not be written.
     """
     form = format_of(stage.recipe)
-    with closing(store.open_stage(part)) as file:
+    with closing(store.open_stage(part, fences=fences)) as file:
         schema, batches = read_stage(file, part.valid_length)
         stream = store.create(target_of(part))
         try:

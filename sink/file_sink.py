@@ -29,7 +29,7 @@ class FileSink:
         base: Where finished files go: a local path, or a URL of a store.
         uid: Stable name of the sink. Its checkpoints live in ``{base}/_partfile/{uid}`` unless ``checkpoint_dir`` says
             otherwise; two queries must not share one.
-        format: ``text``, ``json``, ``csv`` or ``parquet``, or a Format of your own.
+        format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``, or a Format of your own.
         compression: None, ``gzip``, ``zstd``, ``bz2``, ``lz4`` or ``snappy``; one member or frame a checkpoint.
         bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
         rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.

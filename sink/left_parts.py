@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.errors import StoreError
+from partfile.sink.encoding import encode_stage
 from partfile.sink.states import PendingPart, RolledStage, SpentStage
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import PartHandle
+    from partfile.filesystems.port import PartHandle, PartStore
+    from partfile.sink.concurrently import Patience
     from partfile.sink.states import OpenPart, SubtaskSnapshot
+
+logger = logging.getLogger("partfile")
 
 
 class LeftParts:
@@ -39,14 +45,30 @@ class LeftParts:
         """
         self._left.append((part, abandoned))
 
-    def leave_encoded(self, part: OpenPart, target: PartHandle) -> None:
-        """Take no more rows for a stage that has been encoded.
+    def roll(self, part: OpenPart, store: PartStore, patience: Patience) -> None:
+        """Take no more rows for a part that the subtask has just ended itself; encode it here if it is a stage.
+
+        One at a time, for each holds a row group in memory. Storage that fails leaves it to the coordinator.
 
         Args:
-            part: The stage.
-            target: The file, which is to be published in its stead.
+            part: The part, durable and released.
+            store: Where it is.
+            patience: Once it is over nothing more is tried here.
+
+        Raises:
+            PartMissing, PartDamaged: The stage is not what was written a moment ago.
         """
-        self._encoded.append((part, target))
+        if part.stage is None or patience.is_over:
+            self.leave(part)
+            return
+        try:
+            target = encode_stage(store, part.part, part.stage, part.rows)
+        except StoreError as error:
+            patience.note(error)
+            logger.warning("stage %s is not encoded yet: %s", part.part.path_of(part.part.name), error)
+            self.leave(part)
+        else:
+            self._encoded.append((part, target))
 
     def promise(self, checkpoint_id: int) -> None:
         """Name everything that was left since the last snapshot in this checkpoint, as the first that holds it."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar
 
 from partfile.bucketers.split import split
-from partfile.filesystems.errors import LeaseUnavailable, PartfileError, StoreError
+from partfile.filesystems.errors import LeaseUnavailable, PartfileError
 from partfile.filesystems.tokens import new_token
 from partfile.sink import lifecycle
 from partfile.sink.active_part import ActivePart
 from partfile.sink.concurrently import Patience, for_each
 from partfile.sink.encoded_runs import encoded_by_bucket
-from partfile.sink.encoding import encode_stage
 from partfile.sink.left_parts import LeftParts
 from partfile.sink.lifecycle import Action
 from partfile.sink.naming import PartNumber
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 Key = tuple[str, str]
 Result = TypeVar("Result")
 ROWS_A_RUN = 16
-logger = logging.getLogger("partfile")
 
 
 class SinkOperator:
@@ -256,11 +253,9 @@ class SinkOperator:
         return Stage(recipe=dict(recipe), encoded_ratio=self.context.encoded_ratio or 1.0)
 
     def _roll(self, keys: Iterable[Key]) -> None:
+        patience = Patience(1)
         for part in self._ended(keys, ActivePart.end):
-            if part.stage is None:
-                self._left.leave(part)
-            else:
-                self._encode(part, part.stage)
+            self._left.roll(part, self._store, patience)
 
     def _suspend(self, keys: Iterable[Key]) -> None:
         for part in self._ended(keys, ActivePart.suspend):
@@ -275,16 +270,6 @@ class SinkOperator:
             return ended
         finally:
             self._release(parts)
-
-    def _encode(self, part: OpenPart, stage: Stage) -> None:
-        """Encode a stage here, one at a time, for each holds a row group; storage that fails is tried again later."""
-        try:
-            target = encode_stage(self._store, part.part, stage, part.rows)
-        except StoreError as error:
-            logger.warning("stage %s is not encoded yet: %s", part.part.path_of(part.part.name), error)
-            self._left.leave(part)
-        else:
-            self._left.leave_encoded(part, target)
 
     def _release(self, parts: Sequence[ActivePart]) -> None:
         # One that fails keeps no other from being released.

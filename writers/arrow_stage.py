@@ -15,7 +15,7 @@ import pyarrow.ipc
 from partfile.filesystems.errors import PartDamaged, UnsupportedTypeError
 from partfile.writers.held_rows import HeldRows
 from partfile.writers.plain_columns import as_plain, plain_schema
-from partfile.writers.port import Format, Writer
+from partfile.writers.port import BulkFormat, Format, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,13 @@ class ReadableFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageFormat(Format):
-    """Rows staged for a columnar part. Dictionary, run-end encoded and view columns are staged as plain columns."""
+    """Rows staged for a columnar part. Dictionary, run-end encoded and view columns are staged as plain columns.
+
+    Args:
+        target: What the stage is to become: rows that it would refuse are refused before they are staged.
+    """
+
+    target: BulkFormat | None = None
 
     @property
     def suffix(self) -> str:
@@ -49,11 +55,13 @@ class StageFormat(Format):
         return True
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse what an Arrow IPC stream cannot hold.
+        """Refuse what an Arrow IPC stream, or the stage's target, cannot hold.
 
         Raises:
             UnsupportedTypeError: Names the column and its type.
         """
+        if self.target is not None:
+            self.target.check(schema)
         for column in schema:
             try:
                 self.open(_Measure(), pa.schema([column])).close()
@@ -65,14 +73,15 @@ class StageFormat(Format):
 
     def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
         """Make the writer of one stage; only a stage that is still empty gets the schema."""
-        return StageWriter(stream, schema)
+        return StageWriter(stream, schema, self.target)
 
 
 class StageWriter(Writer):
     """Joins slices to messages of a megabyte or so, and ends the last one at each persist."""
 
-    def __init__(self, stream: ByteStream, schema: pa.Schema) -> None:
+    def __init__(self, stream: ByteStream, schema: pa.Schema, target: BulkFormat | None = None) -> None:
         self._stream = stream
+        self._target = target
         self._schema = plain_schema(schema)
         self._held = HeldRows(self._schema, _MESSAGE_ROWS, _MESSAGE_BYTES)
         self._messages = _Messages()
@@ -86,7 +95,13 @@ class StageWriter(Writer):
         self._repeated_bytes = head.size
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Hold the rows of a batch; what makes a full message is written."""
+        """Hold the rows of a batch; what makes a full message is written.
+
+        Raises:
+            ConfigError: A value that the stage's target cannot hold.
+        """
+        if self._target is not None:
+            self._target.check_rows(batch)
         if self._held.add(as_plain(batch, self._schema)):
             self._write_messages()
 

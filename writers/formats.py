@@ -6,10 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from partfile.filesystems.errors import ConfigError
+from partfile.writers.avro import AvroFormat
 from partfile.writers.compression import Compression
 from partfile.writers.csv_rows import CsvFormat
 from partfile.writers.json_lines import JsonLinesFormat
 from partfile.writers.lines import LineFormat
+from partfile.writers.orc import OrcFormat
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.port import BulkFormat, Format
 from partfile.writers.text import TextFormat
@@ -18,20 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _LINE_FORMATS: dict[str, type[LineFormat]] = {"text": TextFormat, "json": JsonLinesFormat, "csv": CsvFormat}
-BULK_FORMATS: dict[str, type[BulkFormat]] = {"parquet": ParquetFormat}
+BULK_FORMATS: dict[str, type[BulkFormat]] = {"parquet": ParquetFormat, "orc": OrcFormat}
 """Formats whose parts are written as a whole, by the names that users and recipes know them by."""
-_FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, **BULK_FORMATS}
-_NOT_YET = {"avro", "orc"}
+_FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, "avro": AvroFormat, **BULK_FORMATS}
 
 
 def resolve_format(format: str | Format, compression: str | None = None, **options: Any) -> Format:
     """Make the format that a name, a compression and options describe.
 
     Args:
-        format: ``"text"``, ``"json"``, ``"csv"`` or ``"parquet"``, or a format of the user's own, which is returned as
-            it is.
-        compression: For rows None or a codec of `Compression`, one member or frame from persist to persist; for
-            Parquet the codec of its pages, where None is ``"snappy"``.
+        format: ``"text"``, ``"json"``, ``"csv"``, ``"avro"``, ``"parquet"`` or ``"orc"``, or a format of the user's
+            own, which is returned as it is.
+        compression: For lines None or a codec of `Compression`, one member or frame from persist to persist; for the
+            others the codec within the file, where None is the format's own default.
         options: The format's other fields, as ``header`` for CSV, and ``compression_level``.
 
     Raises:
@@ -61,8 +62,6 @@ def resolve_format(format: str | Format, compression: str | None = None, **optio
 
 
 def _kind(name: object) -> type[Format]:
-    if name in _NOT_YET:
-        raise ConfigError(f"The {name} format is not there yet.", hint=_list(_FORMATS))
     if not isinstance(name, str) or name not in _FORMATS:
         raise ConfigError(f"The format {name!r} is not known.", hint=_list(_FORMATS) + " A Format object works too.")
     return _FORMATS[name]

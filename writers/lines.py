@@ -33,7 +33,7 @@ class LineFormat(RowFormat):
         """Make the writer of one part; only a part that is still empty gets its first bytes."""
         writer = LineWriter(self, stream)
         if stream.position == 0 and (start := self.start_of_part(schema)):
-            writer.write_encoded(start)
+            writer.write_encoded(start, 0)
         return writer
 
 
@@ -47,9 +47,9 @@ class LineWriter(RowWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Encode the rows of a batch and append them."""
-        self.write_encoded(self._form.encode(batch).data)
+        self.write_encoded(self._form.encode(batch).data, batch.num_rows)
 
-    def write_encoded(self, data: bytes | memoryview) -> None:
+    def write_encoded(self, data: bytes | memoryview, rows: int) -> None:  # noqa: ARG002
         """Append whole rows as encoded by ``encode``; no bytes, no frame."""
         if len(data) == 0:
             return

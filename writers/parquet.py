@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Callable  # noqa: TC003 - pydantic reads the fields of a recipe
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.held_rows import HeldRows
 from partfile.writers.port import BulkFormat, Writer
+from partfile.writers.sorted_runs import SortedRuns
 from partfile.writers.stream_file import StreamFile
+from partfile.writers.text_columns import kernels
 
 if TYPE_CHECKING:
     from partfile.writers.port import ByteStream
@@ -28,6 +33,14 @@ class ParquetFormat(BulkFormat):
         compression_level: The codec's level; None is the codec's own default.
         row_group_rows: Rows that end a row group. Rows are held until then.
         row_group_bytes: Arrow bytes that end a row group before that; what bounds the memory of an open part.
+        dictionary: Whether columns have dictionaries, or which ones.
+        statistics: Whether row groups have the least and the greatest value of each column.
+        page_index: Whether pages have them too, so that readers can skip pages.
+        bloom_filter_columns: Columns that get a bloom filter in each row group, for look-ups of single values. A field
+            of a struct is named with its path, as ``"a.b"``.
+        sort_by: Columns by which the rows of a part are sorted, in runs of ``row_group_bytes`` in temporary files.
+        encryption: Called for each file; what it returns encrypts it. A function at the top of a module, which Spark
+            can carry to its workers. No recipe holds it, and a stage is not encrypted.
 
     Raises:
         ConfigError: An unknown codec, or a row group of nothing.
@@ -37,6 +50,13 @@ class ParquetFormat(BulkFormat):
     compression_level: int | None = None
     row_group_rows: int = 1 << 20
     row_group_bytes: int = 128 << 20
+    dictionary: bool | tuple[str, ...] = True
+    statistics: bool = True
+    page_index: bool = True
+    bloom_filter_columns: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    # Not shown, since the text of a function holds its address.
+    encryption: Callable[[], Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.compression not in _CODECS:
@@ -59,6 +79,7 @@ class ParquetFormat(BulkFormat):
         """
         if len(schema) == 0:
             raise UnsupportedTypeError("Parquet needs at least one column, and there is none.")
+        self._check_names(schema)
         for column in schema:
             try:
                 pq.write_table(pa.schema([column]).empty_table(), pa.BufferOutputStream())
@@ -72,6 +93,42 @@ class ParquetFormat(BulkFormat):
         """Make the writer of one part."""
         return ParquetPartWriter(self, stream, schema)
 
+    def options(self, schema: pa.Schema) -> dict[str, Any]:
+        """What pyarrow's writer is told for a file of this schema."""
+        options: dict[str, Any] = {
+            "compression": self.compression,
+            "compression_level": self.compression_level,
+            "use_dictionary": self.dictionary if isinstance(self.dictionary, bool) else list(self.dictionary),
+            "write_statistics": self.statistics,
+            "write_page_index": self.page_index,
+        }
+        if self.bloom_filter_columns:
+            # An upper limit of the distinct values: Arrow makes a filter smaller that has fewer.
+            each = {"ndv": self.row_group_rows}
+            options["bloom_filter_options"] = dict.fromkeys(self.bloom_filter_columns, each)
+        if self.sort_by:
+            options["sorting_columns"] = pq.SortingColumn.from_ordering(
+                schema, [(name, "ascending") for name in self.sort_by], "at_end"
+            )
+        if self.encryption is not None:
+            options["encryption_properties"] = self.encryption()
+        return options
+
+    def _check_names(self, schema: pa.Schema) -> None:
+        if self.bloom_filter_columns and "bloom_filter_options" not in signature(pq.ParquetWriter).parameters:
+            raise ConfigError(f"pyarrow {pa.__version__} writes no bloom filters.", hint="Install a newer pyarrow.")
+        named = {"sort_by": self.sort_by, "bloom_filter_columns": [p.split(".")[0] for p in self.bloom_filter_columns]}
+        if not isinstance(self.dictionary, bool):
+            named["dictionary"] = [path.split(".")[0] for path in self.dictionary]
+        for option, names in named.items():
+            for name in names:
+                if name not in schema.names:
+                    raise ConfigError(f"{option} names {name!r}, which is no column.", hint="Name columns of the file.")
+        for name in self.sort_by:
+            kind = schema.field(name).type
+            if types.is_nested(kind) or not _is_sortable(kind):
+                raise UnsupportedTypeError(f"sort_by names {name!r}, and Arrow cannot sort by its type {kind}.")
+
 
 class ParquetPartWriter(Writer):
     """Holds the batches of one row group at a time, so that many small slices become few large groups."""
@@ -80,18 +137,17 @@ class ParquetPartWriter(Writer):
         self._row_group_rows = form.row_group_rows
         self._held = HeldRows(schema, form.row_group_rows, form.row_group_bytes)
         self._target = StreamFile(stream)
+        self._unsorted = SortedRuns(schema, form.sort_by, form.row_group_bytes) if form.sort_by else None
         with self._target.passing():
-            self._file = pq.ParquetWriter(
-                pa.PythonFile(cast("Any", self._target), mode="w"),
-                schema,
-                compression=cast("Literal['snappy']", form.compression),
-                compression_level=form.compression_level,
-            )
+            file = pa.PythonFile(cast("Any", self._target), mode="w")
+            self._file = pq.ParquetWriter(file, schema, **form.options(schema))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Hold the rows of a batch; a full row group is written."""
-        if self._held.add(batch):
-            self._write_row_groups()
+        """Hold the rows of a batch; a full row group is written, where rows keep their order."""
+        if self._unsorted is None:
+            self._add(batch)
+        else:
+            self._unsorted.add(batch)
 
     def persist(self) -> int:
         """Refuse: without its footer a Parquet file does not decode, so this part rolls instead.
@@ -103,11 +159,26 @@ class ParquetPartWriter(Writer):
 
     def close(self) -> None:
         """Write what is held, and the footer."""
+        if self._unsorted is not None:
+            for batch in self._unsorted.batches():
+                self._add(batch)
         if self._held.rows:
             self._write_row_groups()
         with self._target.passing():
             self._file.close()
 
+    def _add(self, batch: pa.RecordBatch) -> None:
+        if self._held.add(batch):
+            self._write_row_groups()
+
     def _write_row_groups(self) -> None:
         with self._target.passing():
             self._file.write_table(self._held.take(), row_group_size=self._row_group_rows)
+
+
+def _is_sortable(kind: pa.DataType) -> bool:
+    try:
+        kernels.sort_indices(pa.schema({"key": kind}).empty_table(), sort_keys=[("key", "ascending")])
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
+        return False
+    return True

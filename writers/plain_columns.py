@@ -34,6 +34,12 @@ def as_plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def map_entries(column: Any) -> Any:
+    """A column of maps as lists of structs: the keys and items of a slice of maps are those of the whole column."""
+    entries = pa.struct([column.type.key_field, column.type.item_field])
+    return column.cast(pa.list_(pa.field("entries", entries, nullable=False)))
+
+
 def _plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return field.with_type(_plain_type(field.type))
 

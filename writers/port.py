@@ -86,8 +86,8 @@ class RowWriter(Writer):
     """A writer that also takes rows which its format has encoded already."""
 
     @abstractmethod
-    def write_encoded(self, data: bytes | memoryview) -> None:
-        """Append whole rows as encoded by ``RowFormat.encode``."""
+    def write_encoded(self, data: bytes | memoryview, rows: int) -> None:
+        """Append whole rows, so many of them, as encoded by ``RowFormat.encode``."""
 
 
 class Format(ABC):
@@ -115,6 +115,16 @@ class Format(ABC):
     def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
         """Make the writer of one part. A stream at position 0 is a new part and gets its header, where there is one."""
 
+    def open_part(self, stream: ByteStream, schema: pa.Schema, part_id: str) -> Writer:  # noqa: ARG002
+        """Make the writer of a part that nothing else is called: for formats whose files hold a mark of their own.
+
+        Args:
+            stream: As for ``open``.
+            schema: As for ``open``.
+            part_id: The same each time that a part is opened, and never another part's.
+        """
+        return self.open(stream, schema)
+
 
 class RowFormat(Format):
     """A format whose rows stand side by side: encode a batch once, cut it by offsets."""
@@ -140,6 +150,13 @@ class BulkFormat(Format):
     def appendable(self) -> bool:
         """A footer ends the file, so a part cannot be continued."""
         return False
+
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """Refuse values that no file of this format can hold, before they are staged for one; most take every value.
+
+        Raises:
+            ConfigError: Names the column and what to do.
+        """
 
     def encode(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, stream: ByteStream) -> int:
         """Write one whole file and return the number of its rows.

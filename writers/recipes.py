@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pydantic
 
@@ -19,45 +19,69 @@ if TYPE_CHECKING:
     from partfile.writers.port import BulkFormat, Format
 
 _NAME = "format"
+_ENCRYPTION = "encryption"
 
 
 def recipe_of(format: Format) -> dict[str, JsonValue]:
     """The format's name, under ``"format"``, and each of its options, as JSON takes them.
+
+    Of encryption it only says that there is one: what encrypts is code, and keys have no place in a snapshot.
 
     Raises:
         ConfigError: A format of the user's own, or one whose parts are not written as a whole: it has no recipe.
     """
     for name, kind in BULK_FORMATS.items():
         if type(format) is kind:
-            options: dict[str, JsonValue] = pydantic.TypeAdapter(kind).dump_python(format, mode="json")
-            return {_NAME: name, **options}
+            options = {option: getattr(format, option) for option in _options(kind)}
+            if _ENCRYPTION in options:
+                options[_ENCRYPTION] = options[_ENCRYPTION] is not None
+            return {_NAME: name, **json.loads(json.dumps(options))}
     raise ConfigError(
         f"{type(format).__name__} has no recipe: only {', '.join(sorted(BULK_FORMATS))} can be staged.",
         hint='Use one of them, or columnar="per_checkpoint".',
     )
 
 
-def format_of(recipe: Mapping[str, JsonValue]) -> BulkFormat:
+def format_of(recipe: Mapping[str, JsonValue], sink_format: Format | None = None) -> BulkFormat:
     """The format that a recipe describes; options that it lacks have their defaults.
 
+    Args:
+        recipe: As ``recipe_of`` made it, maybe in an older version.
+        sink_format: The format of the sink that encodes, which lends its encryption where the recipe asks for one.
+
     Raises:
-        ConfigError: The recipe is not one, and the message names the field at fault.
+        ConfigError: The recipe is not one, or asks for encryption and nobody lends it; the message names the field.
     """
     options = dict(recipe)
     name = options.pop(_NAME, None)
     kind: Any = BULK_FORMATS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise _refused(_NAME, f"{name!r} is none of {', '.join(sorted(BULK_FORMATS))}")
-    known = {field.name for field in dataclasses.fields(kind)}
-    for option in options.keys() - known:
+    for option in options.keys() - set(_options(kind)):
         raise _refused(option, f"the {name} format has no such option")
+    is_encrypted = options.pop(_ENCRYPTION, False)
     try:
         # As JSON, which is what a recipe is: strict, and yet a list may stand for a tuple.
         made: BulkFormat = pydantic.TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _refused(".".join(str(place) for place in first["loc"]), first["msg"]) from error
-    return made
+    return _encrypted(made, sink_format) if is_encrypted else made
+
+
+def _encrypted(format: BulkFormat, sink_format: Format | None) -> BulkFormat:
+    encryption = getattr(sink_format, _ENCRYPTION, None)
+    if encryption is None:
+        raise ConfigError(
+            "A staged part was to be encrypted, and this format has no encryption.",
+            hint="Encode it by a sink whose format has encryption=; the command line has no keys.",
+        )
+    changed: BulkFormat = dataclasses.replace(cast("Any", format), encryption=encryption)
+    return changed
+
+
+def _options(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def _refused(field: str, what: str) -> ConfigError:

@@ -34,8 +34,10 @@ from partfile.sink.progress import BatchProgress
 from partfile.sink.rolling import PartProgress, RollingPolicy
 from partfile.snapshot.savepoint_directory import dispose_savepoint, list_savepoints, show_savepoint
 from partfile.version import __version__
+from partfile.writers.avro import AvroFormat
 from partfile.writers.csv_rows import CsvFormat
 from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.orc import OrcFormat
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.port import Format, RowFormat, RowWriter, Writer
 from partfile.writers.text import TextFormat
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from partfile.sink.spark.reading import read_spark
 
 __all__ = [
+    "AvroFormat",
     "BasePathBucketer",
     "BatchProgress",
     "BucketContext",
@@ -66,6 +69,7 @@ __all__ = [
     "HiveBucketer",
     "JsonLinesFormat",
     "LocalSink",
+    "OrcFormat",
     "OutcomeUnknown",
     "ParquetFormat",
     "PartMissing",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.filesystems.contract_base import write_part
+from partfile.filesystems.contract_stages import read_stage, write_stage
 from partfile.filesystems.hdfs import HdfsStore
 from partfile.filesystems.hdfs_options import HdfsOptions
 
@@ -112,6 +113,14 @@ def test_a_small_file_is_made_by_five_and_read_by_one(
     found = asked(lambda: store.create_file("job/chk-1/_metadata", DATA))
     assert is_as_promised(found, CREATE_FILE), found
     assert asked(lambda: store.read_file("job/chk-1/_metadata", 99)) == {"getBlockLocations": 1}
+
+
+def test_a_stage_that_is_closed_is_read_by_one(
+    store: HdfsStore, asked: Callable[[Callable[[], object]], dict[str, int]]
+) -> None:
+    """However long it is: its blocks come from DataNodes."""
+    stage = write_stage(store, DATA, TAIL)
+    assert asked(lambda: read_stage(store, stage)) == {"getBlockLocations": 1}
 
 
 def test_an_old_checkpoint_goes_without_being_listed(

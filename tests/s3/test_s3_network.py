@@ -16,6 +16,7 @@ from partfile.filesystems.contract_base import new_part
 from partfile.filesystems.errors import NotApplied, OutcomeUnknown, PartfileError, StoreError
 from partfile.filesystems.s3 import S3Store
 from partfile.filesystems.s3_options import S3Options
+from partfile.filesystems.s3_stream import S3PartStream
 
 if TYPE_CHECKING:
     import random
@@ -217,6 +218,7 @@ def test_a_part_has_at_most_ten_thousand_upload_parts(moto: S3Server) -> None:
         stream = store.create(new_part())
         stream.write(bytes(5 * MIB))
         handle = stream.persist()
+        assert isinstance(stream, S3PartStream)
         stream._number = 10_000
         stream.write(bytes(5 * MIB))
         with pytest.raises(NotApplied, match="upload parts") as raised:

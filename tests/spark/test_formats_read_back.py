@@ -256,6 +256,15 @@ def test_parquet_reads_back(table: DataFrame, tmp_path: Path) -> None:
     assert _values(back.toArrow(), kept.columns) == _values(kept.toArrow(), kept.columns)
 
 
+def test_orc_reads_back(table: DataFrame, tmp_path: Path) -> None:
+    """ORC keeps every type that Spark can read from it by itself, in nested columns as well."""
+    later = ("greatest(date_trunc('second', instant), timestamp'1600-01-01')", "greatest(day, date'1582-10-15')")
+    kept = table.selectExpr("*", *later).drop("instant", "day", "span", "clock", "local")
+    path = _write(kept, resolve_format("orc"), tmp_path)
+    back = table.sparkSession.read.orc(path)
+    assert _values(back.toArrow(), kept.columns) == _values(kept.toArrow(), kept.columns)
+
+
 @pytest.mark.parametrize(
     ("expression", "words"),
     [

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from life_cycle import visible
 
 from partfile.filesystems.errors import FileTooLarge
-from partfile.filesystems.s3_calls import ReceivedPiece, S3Calls, S3Object, S3Page
+from partfile.filesystems.s3_calls import ReceivedPiece, S3Calls, S3Object, S3Page, S3Upload, S3UploadPage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,6 +189,12 @@ class ModelCalls(S3Calls):
     def look_at_upload(self, key: str, upload: str) -> None:
         """See ``S3Calls.look_at_upload``."""
         self._upload(key, upload)
+
+    def upload_page(self, prefix: str, after: tuple[str, str] | None = None) -> S3UploadPage:
+        """See ``S3Calls.upload_page``; all on one page, begun before anything else."""
+        assert after is None
+        found = [S3Upload(one.key, name, 0) for name, one in self._uploads.items() if one.key.startswith(prefix)]
+        return S3UploadPage(found, None)
 
     def received_pieces(self, key: str, upload: str) -> list[ReceivedPiece]:
         """See ``S3Calls.received_pieces``."""

@@ -35,10 +35,10 @@ class _Store(LocalStore):
         super().__init__(url)
         self._stages = stages
 
-    def open_stage(self, handle: PartHandle) -> BufferedReader:
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
         if not self._stages.are_readable:
             raise NotReady("not now", path=handle.path_of(handle.in_progress))
-        return super().open_stage(handle)
+        return super().open_stage(handle, fences=fences)
 
 
 def staged_sink(base: Path, **options: Any) -> FileSink:

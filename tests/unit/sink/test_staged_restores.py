@@ -126,7 +126,7 @@ def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
             done_later = job.checkpoint() if first else job.runtime.coordinator.close_due(0)
             assert done_later is not None
             assert done_later.published == 2
-            assert job.runtime.coordinator.state.rolled == ()
+            assert not job.runtime.coordinator.state.rolled
         assert finished_rows(tmp_path) == names(0, 4)
         job.process(batch(4, 2))
         job.operators[0].roll_all()
@@ -165,7 +165,7 @@ def test_a_stage_that_is_gone_stops_the_start(tmp_path: Path) -> None:
     assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
 
 
-@pytest.mark.parametrize("damage", ["message", "rows"])
+@pytest.mark.parametrize("damage", ["message", "fewer", "more"])
 def test_a_damaged_stage_is_never_published(tmp_path: Path, damage: str) -> None:
     """Neither one that cannot be read, nor one that holds other rows than its checkpoint says; no file is left."""
     crashed(tmp_path)
@@ -175,8 +175,9 @@ def test_a_damaged_stage_is_never_published(tmp_path: Path, damage: str) -> None
         data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
         stage.write_bytes(bytes(data))
     stages = rolled(tmp_path)
-    if damage == "rows":
-        stages = [one.model_copy(update={"rows": one.rows + 1}) for one in stages]
+    if damage != "message":
+        wrong = -1 if damage == "fewer" else 1
+        stages = [one.model_copy(update={"rows": one.rows - wrong}) for one in stages]
     encoded = StagesInProcess(LocalStore(str(tmp_path)), 1).encode(stages)
     assert isinstance(encoded[0].problem, PartDamaged)
     assert len(pending_in(tmp_path)) == sum(one.target is not None for one in encoded)
@@ -245,6 +246,28 @@ def test_going_back_takes_a_rolled_stage_along_but_leaves_a_promised_file(tmp_pa
         assert again.position == 2
         again.write(batch(2, 2), position=4)
     assert finished_rows(tmp_path) == {**names(0, 2), **dict.fromkeys(names(2, 4), 2)}
+
+
+def test_going_back_does_not_encode_again_what_was_rolled_then_and_is_promised_since(tmp_path: Path) -> None:
+    """All its rows were written before the checkpoint, so its file stays, and nothing is left of a second one."""
+    stages = Stages()
+    options: dict[str, Any] = {"retained_checkpoints": 9, "open_store": stages.open_store}
+    out = staged_sink(tmp_path, **options).local().open()
+    out.write(batch(0, 4), position=4)
+    stages.are_readable = False
+    out._operator.roll_all()
+    out.checkpoint()
+    chosen = newest_checkpoint(tmp_path)
+    stages.are_readable = True
+    out.write(batch(4, 1), position=5)
+    out.checkpoint()
+    out.close()
+    assert finished_rows(tmp_path) == names(0, 4)
+    with staged_sink(tmp_path, **options, restore_from=chosen, accept_newer=True).local() as again:
+        assert again.position == 4
+        assert pending_in(tmp_path) == []
+        again.write(batch(4, 1))
+    assert finished_rows(tmp_path) == names(0, 5)
 
 
 def test_an_encode_since_is_no_later_checkpoint(tmp_path: Path) -> None:

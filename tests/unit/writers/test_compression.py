@@ -50,7 +50,7 @@ def test_every_persisted_length_is_a_whole_file(
                 writer.write(_batch(f"row {number}", "é" * number))
                 written += f"row {number}\n{'é' * number}\n".encode()
             elif step == "encoded":
-                writer.write_encoded(memoryview(b"encoded\n"))
+                writer.write_encoded(memoryview(b"encoded\n"), 1)
                 written += b"encoded\n"
             elif step == "empty":
                 writer.write(_batch())

@@ -54,6 +54,23 @@ def test_what_is_no_recipe_is_refused_by_its_field(recipe: Any, words: list[str]
     assert all(word in str(refused.value) for word in words), str(refused.value)
 
 
+def _no_keys() -> None:
+    """Stands for encryption."""
+
+
+def test_encryption_is_lent_by_the_sink() -> None:
+    """A recipe says that a file is to be encrypted, holds no code, and makes no plain file where nobody encrypts."""
+    form = ParquetFormat(encryption=_no_keys, sort_by=("a",), dictionary=("b",))
+    recipe = json.loads(json.dumps(recipe_of(form)))
+    assert recipe["encryption"] is True
+    assert format_of(recipe, form) == form
+    for lender in (None, ParquetFormat(), resolve_format("orc")):
+        with pytest.raises(ConfigError, match="to be encrypted"):
+            format_of(recipe, lender)
+    assert recipe_of(ParquetFormat())["encryption"] is False
+    assert format_of(recipe_of(ParquetFormat()), form) == ParquetFormat()
+
+
 def test_a_format_of_ones_own_has_no_recipe() -> None:
     """Neither a subclass, which plain data cannot tell, nor a row format can be staged."""
 

@@ -1,0 +1,96 @@
+"""A job that writes batches into stages and knows what a checkpoint would hold; see ``life_cycle`` for parts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from partfile.filesystems.contract_base import new_stage
+from partfile.filesystems.contract_stages import read_stage
+from partfile.filesystems.errors import LeaseUnavailable
+from partfile.filesystems.port import PartHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from partfile.filesystems.faults import Interceptor
+    from partfile.filesystems.port import PartStream, Store
+
+BATCHES = [f"rows of batch {number};".encode() for number in range(20)]
+
+
+class StageJob:
+    """Writes batches into a stage, and into another one where nobody may go on with it.
+
+    Args:
+        open_store: Opens the store, with its requests led through an interceptor if there is one.
+        resumes: Whether each batch is another attempt's, as in Spark.
+        notes: A file that keeps what the checkpoint holds, for a job that is killed; it may be there.
+    """
+
+    def __init__(
+        self, open_store: Callable[[Interceptor | None], Store], *, resumes: bool, notes: Path | None = None
+    ) -> None:
+        self._open_store = open_store
+        self._resumes = resumes
+        self._notes = notes
+        self.done = 0
+        self.ended: list[PartHandle] = []
+        self.open: PartHandle | None = None
+        if notes is not None and notes.exists():
+            self._recall(notes)
+
+    @property
+    def stages(self) -> list[PartHandle]:
+        """Every stage that counts."""
+        return [*self.ended, *([self.open] if self.open else [])]
+
+    def run(self, interceptor: Interceptor | None = None) -> None:
+        """Go on from what the last checkpoint holds, to the end."""
+        stream: PartStream | None = None
+        with self._open_store(interceptor) as store:
+            while self.done < len(BATCHES):
+                stream = stream or self._writer(store)
+                stream.write(BATCHES[self.done])
+                handle = stream.persist()
+                stream.verify()
+                self.open, self.done = handle, self.done + 1
+                self._note()
+                if self._resumes:
+                    stream.close()
+                    stream = None
+            if stream is not None:
+                stream.close()
+
+    def check(self) -> None:
+        """What a checkpoint vouches for is read, byte for byte."""
+        with self._open_store(None) as store:
+            assert b"".join(read_stage(store, stage) for stage in self.stages) == b"".join(BATCHES[: self.done])
+
+    def _writer(self, store: Store) -> PartStream:
+        if self.open is not None:
+            try:
+                return store.resume(self.open)
+            except LeaseUnavailable:
+                # Somebody who died has claimed it: it ends here.
+                self.ended.append(self.open)
+        return store.create(new_stage())
+
+    def _note(self) -> None:
+        if self._notes is not None:
+            state = {"done": self.done, "open": _json(self.open), "ended": [_json(stage) for stage in self.ended]}
+            fresh = self._notes.with_suffix(".fresh")
+            fresh.write_text(json.dumps(state))
+            fresh.rename(self._notes)
+
+    def _recall(self, notes: Path) -> None:
+        state = json.loads(notes.read_text())
+        self.done = state["done"]
+        self.open = PartHandle.model_validate_json(state["open"])
+        self.ended = [PartHandle.model_validate_json(stage) for stage in state["ended"]]
+
+
+def _json(handle: PartHandle | None) -> str:
+    assert handle is not None
+    return handle.model_dump_json()

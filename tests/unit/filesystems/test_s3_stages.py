@@ -1,0 +1,242 @@
+"""Stages on a model of S3: writers that die at any request, resume, and are discarded."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from s3_model import Bucket, ModelCalls
+from s3_worlds import AWS, GATEWAY, IGNORANT, OPTIONS, StaleLists, make_small
+from stage_job import BATCHES, StageJob
+
+from partfile.filesystems.contract_base import new_part, new_stage
+from partfile.filesystems.contract_stages import read_stage, write_stage
+from partfile.filesystems.errors import LeaseUnavailable, PartMissing, SnapshotCorrupt
+from partfile.filesystems.faults import CrashAt, Recorder, SimulatedCrash, both_sides, count_calls, intercept
+from partfile.filesystems.s3 import S3Store
+from partfile.filesystems.s3_calls import CHANGING_CALLS
+from partfile.filesystems.s3_process import this_process
+from partfile.filesystems.s3_staging import S3Staging, claim_path, part_id, side_path
+
+if TYPE_CHECKING:
+    from s3_model import Rules
+
+    from partfile.filesystems.faults import Interceptor
+    from partfile.filesystems.port import PartHandle
+
+ALWAYS_MS = 1 << 50
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def opened(calls: ModelCalls, interceptor: Interceptor | None = None) -> S3Store:
+    """A store of another process, which finds out anew what the server does."""
+    this_process().traits.clear()
+    options = OPTIONS.model_copy(update={"upload_part_bytes": 1 << 20})
+    return S3Store("s3://model/base", options, calls=intercept(calls, interceptor) if interceptor else calls)
+
+
+def job_on(calls: ModelCalls, *, resumes: bool) -> StageJob:
+    """A job in a bucket."""
+    return StageJob(lambda interceptor: opened(calls, interceptor), resumes=resumes)
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("rules", [AWS, GATEWAY], ids=lambda rules: rules.name)
+@pytest.mark.fault("D14")
+def test_a_writer_that_dies_at_any_request_loses_and_doubles_nothing(rules: Rules, resumes: bool) -> None:
+    """D14: at each request, before and after it; what he left beside is the cleaner's, under the part's name."""
+    requests = count_calls(lambda recorder: job_on(ModelCalls(rules), resumes=resumes).run(recorder), CHANGING_CALLS)
+    assert requests > len(BATCHES)
+    for number, when in both_sides(requests):
+        calls = ModelCalls(rules)
+        job = job_on(calls, resumes=resumes)
+        crash = CrashAt(number, when, only=CHANGING_CALLS)
+        with suppress(SimulatedCrash):
+            job.run(crash)
+        assert crash.has_crashed
+        job.check()
+        job.run()
+        job.check()
+        with opened(calls) as store:
+            orphans = list(store.leftovers(job.stages, ALWAYS_MS))
+            assert all(orphan.name == new_stage().name for orphan in orphans if "_probe" not in orphan.path)
+            for stage in job.stages:
+                store.discard(stage)
+                with pytest.raises(PartMissing):
+                    read_stage(store, stage)
+            # What one who died has begun, whom no checkpoint names.
+            for orphan in orphans:
+                store.drop_leftover(orphan)
+            assert not list(store.leftovers((), ALWAYS_MS))
+
+
+def test_a_discard_that_dies_at_any_request_is_done_again() -> None:
+    """The stage is of no use by then; what is left goes with the next try, or with the cleaner."""
+
+    def discard(store: S3Store, stage: PartHandle) -> None:
+        store.discard(stage)
+
+    calls = ModelCalls(AWS)
+    stage = write_stage(opened(calls), *BATCHES)
+    before = calls.picture()
+    requests = count_calls(lambda recorder: discard(opened(ModelCalls(AWS, before), recorder), stage), CHANGING_CALLS)
+    for number, when in both_sides(requests):
+        calls = ModelCalls(AWS, before)
+        with suppress(SimulatedCrash):
+            discard(opened(calls, CrashAt(number, when, only=CHANGING_CALLS)), stage)
+        store = opened(calls)
+        store.discard(stage)
+        assert not list(store.leftovers((), ALWAYS_MS))
+        assert not store.is_staged(stage)
+
+
+def test_every_older_handle_reads_what_it_vouches_for_until_all_is_discarded() -> None:
+    """However often its bytes were merged since, and by whomever."""
+    calls = ModelCalls(AWS)
+    store, data = opened(calls), b""
+    stage, handles = new_stage(), list[tuple["PartHandle", bytes]]()
+    stream = store.create(stage)
+    for batch in BATCHES:
+        stream.write(batch)
+        data += batch
+        handles.append((stream.persist(), data))
+        stream.close()
+        stream = store.resume(handles[-1][0])
+    for handle, expected in handles:
+        assert store.is_staged(handle)
+        assert store.goes_back(handle)
+        assert read_stage(store, handle) == expected
+    assert len(_side_keys(calls.picture())) == len(BATCHES)
+    # By an old handle, too: nobody names any of it.
+    assert store.discard(handles[3][0])
+    assert not _side_keys(calls.picture())
+    for handle, _ in handles[:-1]:
+        assert not store.is_staged(handle)
+
+
+def test_two_who_go_on_from_one_handle_do_not_mix() -> None:
+    """One wins the claim; a writer that handed the handle out and lost its claim adds nothing any more."""
+    store = opened(ModelCalls(AWS))
+    zombie = store.create(new_stage())
+    zombie.write(BATCHES[0])
+    handle = zombie.persist()
+    winner = store.resume(handle)
+    with pytest.raises(LeaseUnavailable):
+        store.resume(handle)
+    zombie.write(BATCHES[1])
+    with pytest.raises(LeaseUnavailable):
+        zombie.persist()
+    winner.write(BATCHES[2])
+    longer = winner.persist()
+    assert read_stage(store, longer) == BATCHES[0] + BATCHES[2]
+    assert read_stage(store, handle) == BATCHES[0]
+
+
+def test_where_conditions_are_ignored_nobody_resumes_a_stage() -> None:
+    """It is read back all the same."""
+    store = opened(ModelCalls(IGNORANT))
+    assert store.capabilities.stages
+    assert not store.capabilities.append
+    handle = write_stage(store, *BATCHES[:2])
+    with pytest.raises(LeaseUnavailable):
+        store.resume(handle)
+    assert read_stage(store, handle) == BATCHES[0] + BATCHES[1]
+
+
+def test_a_stage_has_no_upload_however_large_its_batches_are() -> None:
+    """Nobody could read it back before it is complete."""
+    recorder = Recorder(CHANGING_CALLS)
+    calls = ModelCalls(AWS)
+    store = opened(calls, recorder)
+    stage = write_stage(store, bytes(3 << 20), b"few", bytes(5 << 20))
+    assert read_stage(store, stage) == bytes(3 << 20) + b"few" + bytes(5 << 20)
+    assert set(recorder.names) == {"put"}
+
+
+def test_lists_that_are_behind_leave_something_for_the_cleaner_and_no_more() -> None:
+    """A list that does not show an object yet lets a discard miss it; nothing that counts goes by it."""
+    calls = ModelCalls(AWS)
+    store = opened(calls, StaleLists(calls, lag=3))
+    kept = write_stage(store, *BATCHES)
+    stage = write_stage(store, *BATCHES)
+    store.discard(stage)
+    assert read_stage(store, kept) == b"".join(BATCHES)
+    left = {key.rpartition("/")[2].partition(".")[0] for key, _ in calls.picture().objects if "/_sides/" in key}
+    assert left <= {part_id(kept), part_id(stage)}
+    while store.discard(stage):
+        pass
+    assert {key.rpartition("/")[2].partition(".")[0] for key in _side_keys(calls.picture())} == {part_id(kept)}
+
+
+def test_a_discard_takes_no_more_than_its_own() -> None:
+    """Another stage of the same final name, and a part beside it, stay as they are."""
+    calls = ModelCalls(AWS)
+    store = opened(calls)
+    other, mine = write_stage(store, *BATCHES), write_stage(store, *BATCHES)
+    part = store.create(new_part())
+    part.write(BATCHES[0])
+    handle = part.persist()
+    assert store.discard(mine)
+    assert read_stage(store, other) == b"".join(BATCHES)
+    assert store.is_staged(handle)
+    store.resume(other).close()
+
+
+@pytest.mark.fault("H1")
+def test_a_stage_of_side_objects_that_are_not_its_own_is_refused() -> None:
+    """Handles come from files: one that names another part's bytes, or an upload, is damaged."""
+    store = opened(ModelCalls(AWS))
+    stage, other = write_stage(store, BATCHES[0]), write_stage(store, BATCHES[0])
+    foreign = stage.model_copy(update={"staging": other.staging})
+    piece = {"number": 1, "etag": "e", "size_bytes": len(BATCHES[0])}
+    upload = stage.model_copy(update={"staging": {"claims": 0, "upload": "u", "pieces": [piece]}})
+    for wrong in (foreign, upload):
+        for verb in (store.open_stage, store.resume, store.discard):
+            with pytest.raises(SnapshotCorrupt):
+                verb(wrong)
+    assert read_stage(store, other) == BATCHES[0]
+
+
+@pytest.mark.parametrize("damage", [b"x" * len(BATCHES[0]), BATCHES[0][:-1], BATCHES[0] + b"x", None])
+def test_a_side_object_that_is_not_what_was_written_is_missing(damage: bytes | None) -> None:
+    """Its checksum and its length are looked at before any of it is used; so it is when it is merged."""
+    calls = ModelCalls(AWS)
+    store = opened(calls)
+    stage = write_stage(store, *[BATCHES[0]] * 7)
+    staging = S3Staging.of(stage)
+    assert staging is not None
+    key = f"base/{side_path(staging.sides[3].name)}"
+    if damage is None:
+        calls.delete(key)
+    else:
+        calls.put(key, damage, {}, if_absent=False)
+    with pytest.raises(PartMissing):
+        read_stage(store, stage)
+    stream = store.resume(stage)
+    stream.write(BATCHES[1])
+    with pytest.raises((PartMissing, LeaseUnavailable)):
+        stream.persist()
+    # What was merged into it would vouch for bytes that nobody wrote.
+    with opened(calls) as again, pytest.raises(PartMissing):
+        read_stage(again, stage)
+
+
+def test_a_claim_is_deleted_with_its_stage() -> None:
+    """Those of all versions, of which each was extended once."""
+    calls = ModelCalls(AWS)
+    job = job_on(calls, resumes=True)
+    job.run()
+    assert job.open is not None
+    claims = {f"base/{claim_path(job.open, number)}" for number in range(len(BATCHES) - 1)}
+    assert claims <= {key for key, _ in calls.picture().objects}
+    opened(calls).discard(job.open)
+    assert not [key for key, _ in calls.picture().objects if "/_claims/" in key]
+
+
+def _side_keys(picture: Bucket) -> list[str]:
+    return [key for key, _ in picture.objects if "/_sides/" in key]

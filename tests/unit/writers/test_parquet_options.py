@@ -1,0 +1,189 @@
+"""Options of Parquet files: what readers can skip by, dictionaries, order within a part, encryption."""
+
+from __future__ import annotations
+
+import io
+import random
+import tempfile
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+import pytest
+
+from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
+from partfile.writers.parquet import ParquetFormat
+from partfile.writers.sorted_runs import SortedRuns
+
+_SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})
+
+
+def _batch(*numbers: int | None) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(numbers, pa.int64()), pa.array([str(n) for n in numbers])], schema=_SCHEMA)
+
+
+def _encoded(part: Any, batches: list[pa.RecordBatch], **options: Any) -> Any:
+    ParquetFormat(**options).encode(batches, batches[0].schema, part)
+    return pq.ParquetFile(io.BytesIO(part.data))
+
+
+def _column(file: Any, at: int) -> Any:
+    return file.metadata.row_group(0).column(at)
+
+
+def test_readers_can_skip_by_default(memory_part: Any) -> None:
+    """Statistics, page indexes and dictionaries are there unless they are switched off."""
+    batch = _batch(*[number % 10 for number in range(1000)])
+    column = _column(_encoded(memory_part(), [batch]), 0)
+    assert (column.statistics.min, column.statistics.max) == (0, 9)
+    assert column.has_column_index
+    assert column.has_offset_index
+    assert column.has_dictionary_page
+    off = _column(_encoded(memory_part(), [batch], statistics=False, page_index=False, dictionary=False), 0)
+    assert off.statistics is None
+    assert not off.has_column_index
+    assert not off.has_dictionary_page
+
+
+def test_dictionaries_can_be_chosen(memory_part: Any) -> None:
+    """Only the columns that are named have one."""
+    file = _encoded(memory_part(), [_batch(1, 1, 2)], dictionary=("s",))
+    assert [_column(file, at).has_dictionary_page for at in (0, 1)] == [False, True]
+
+
+def test_bloom_filters_take_their_place(memory_part: Any) -> None:
+    """A filter is made for the columns that are named, as large as its values need, also in structs."""
+    batch = pa.record_batch({"a": [{"b": number} for number in range(1000)], "c": list(range(1000))})
+
+    def size(**options: Any) -> int:
+        part = memory_part()
+        _encoded(part, [batch], **options)
+        return int(part.position)
+
+    plain = size()
+    small = size(bloom_filter_columns=("c",))
+    assert plain + 500 < small < plain + 10_000
+    assert size(bloom_filter_columns=("c", "a.b")) > small + 500
+
+
+@pytest.mark.parametrize("run_bytes", [1 << 30, 100_000, 8_000])
+def test_rows_are_sorted_within_a_part(run_bytes: int, memory_part: Any) -> None:
+    """Rows are in the order of the columns, in one run or in many; none is lost, and the file says so."""
+    chance = random.Random(run_bytes)
+    numbers = [chance.choice([None, *range(50)]) for _ in range(20_000)]
+    tags = list(range(20_000))
+    schema = pa.schema({"n": pa.int64(), "x": pa.float64(), "tag": pa.int64()})
+    values = [chance.choice([None, float("nan"), 0.5, -1.0]) for _ in tags]
+    table = pa.record_batch([pa.array(numbers), pa.array(values, pa.float64()), pa.array(tags)], schema=schema)
+    file = _encoded(
+        memory_part(),
+        [table.slice(at, 700) for at in range(0, 20_000, 700)],
+        sort_by=("n", "x"),
+        row_group_bytes=run_bytes,
+        row_group_rows=3000,
+    )
+    expected = pa.Table.from_batches([table]).sort_by([("n", "ascending"), ("x", "ascending")])
+    back = file.read()
+    # The third column is the order in which equal keys came.
+    assert back["tag"].to_pylist() == expected["tag"].to_pylist()
+    assert str(back["x"].to_pylist()) == str(expected["x"].to_pylist())
+    order = file.metadata.row_group(0).sorting_columns
+    assert [(each.column_index, each.descending, each.nulls_first) for each in order] == [
+        (0, False, False),
+        (1, False, False),
+    ]
+
+
+def test_sorting_holds_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory does not grow with the rows: eighty megabytes are sorted in a few runs of four, whose files vanish."""
+    files: list[Any] = []
+    make = tempfile.TemporaryFile
+
+    def temporary(**options: Any) -> Any:
+        files.append(make(**options))
+        return files[-1]
+
+    monkeypatch.setattr("tempfile.TemporaryFile", temporary)
+    before = pa.total_allocated_bytes()
+    chance = random.Random(2)
+    runs = SortedRuns(_SCHEMA, ["n"], 4 << 20)
+    for _ in range(200):
+        runs.add(_batch(*[chance.randrange(10**9) for _ in range(20_000)]))
+    most = 0
+    rows = 0
+    last = -1
+    for batch in runs.batches():
+        most = max(most, pa.total_allocated_bytes() - before)
+        numbers = batch["n"].to_pylist()
+        assert last <= numbers[0]
+        last = numbers[-1]
+        assert numbers == sorted(numbers)
+        rows += len(numbers)
+    assert rows == 4_000_000
+    assert len(files) > 10
+    assert most < 100 << 20
+    assert all(file.closed for file in files)
+
+
+def test_nothing_sorts_to_nothing(memory_part: Any) -> None:
+    """A part without rows, or whose batches are empty, is a file all the same."""
+    file = _encoded(memory_part(), [_batch(), _batch()], sort_by=("n",))
+    assert file.read().num_rows == 0
+
+
+class _NoVault(pe.KmsClient):  # type: ignore[misc]  # pyarrow has no types here.
+    """Hands keys out as they are."""
+
+    def wrap_key(self, key_bytes: bytes, _master_key: str) -> bytes:
+        """The key, as text."""
+        return key_bytes.hex().encode()
+
+    def unwrap_key(self, wrapped_key: bytes | str, _master_key: str) -> bytes:
+        """The key, from its text."""
+        return bytes.fromhex(wrapped_key if isinstance(wrapped_key, str) else wrapped_key.decode())
+
+
+def _keys() -> Any:
+    return pe.CryptoFactory(lambda _connection: _NoVault()), pe.KmsConnectionConfig()
+
+
+def _encryption() -> Any:
+    factory, connection = _keys()
+    settings = pe.EncryptionConfiguration(footer_key="footer", column_keys={"key": ["n", "s"]})
+    return factory.file_encryption_properties(connection, settings)
+
+
+def test_encryption_is_passed_on(memory_part: Any) -> None:
+    """What the function returns encrypts the file: without the keys it is closed, with them the rows are there."""
+    part = memory_part()
+    form = ParquetFormat(encryption=_encryption)
+    form.check(_SCHEMA)
+    form.encode([_batch(1, 2)], _SCHEMA, part)
+    with pytest.raises(OSError, match="encrypt"):
+        pq.ParquetFile(io.BytesIO(part.data))
+    factory, connection = _keys()
+    keys = factory.file_decryption_properties(connection)
+    file: Any = pq.ParquetFile(io.BytesIO(part.data), decryption_properties=keys)
+    assert file.read()["n"].to_pylist() == [1, 2]
+    assert "0x" not in repr(form)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sort_by": ("x",)}, "sort_by names 'x'"),
+        ({"bloom_filter_columns": ("x.y",)}, "bloom_filter_columns names 'x'"),
+        ({"dictionary": ("x",)}, "dictionary names 'x'"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(options: dict[str, Any], words: str) -> None:
+    """An option that names no column of the file is refused by name, at the first batch."""
+    with pytest.raises(ConfigError, match=words):
+        ParquetFormat(**options).check(_SCHEMA)
+
+
+def test_columns_that_have_no_order_are_refused() -> None:
+    """Nested columns cannot be sorted by."""
+    with pytest.raises(UnsupportedTypeError, match="names 'l', and Arrow cannot sort by its type list"):
+        ParquetFormat(sort_by=("l",)).check(pa.schema({"l": pa.list_(pa.int8())}))

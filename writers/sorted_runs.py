@@ -1,0 +1,117 @@
+"""Rows in order whatever their number: sorted runs in temporary files, merged while they are read.
+
+Memory holds one run while rows come, and a megabyte or so of each run while they go. The order is Arrow's: NaN after
+numbers, nulls last, and rows with equal keys as they came.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import IO, TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from partfile.writers.held_rows import HeldRows
+from partfile.writers.text_columns import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_CHUNK_BYTES = 1 << 20
+_NO_ROW_LIMIT = 1 << 62
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class SortedRuns:
+    """Takes rows in any order and gives them back sorted, once.
+
+    Args:
+        schema: The schema of every batch.
+        sort_by: Columns, the first deciding first.
+        run_bytes: Arrow bytes of one run.
+    """
+
+    def __init__(self, schema: pa.Schema, sort_by: Sequence[str], run_bytes: int) -> None:
+        self._schema = schema
+        self._keys = [(name, "ascending") for name in sort_by]
+        self._held = HeldRows(schema, _NO_ROW_LIMIT, run_bytes)
+        self._files: list[IO[bytes]] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Hold the rows of a batch; a full run goes to a temporary file, which has no name."""
+        if self._held.add(batch):
+            self._spill()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows in order. The temporary files are gone at the end, or when this is given up."""
+        if not self._files:
+            yield from self._sorted().to_batches()
+            return
+        if self._held.rows:
+            self._spill()
+        try:
+            yield from self._merged([_Run(file) for file in self._files])
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Drop the temporary files; may be called twice."""
+        for file in self._files:
+            file.close()
+        self._files = []
+
+    def _sorted(self) -> pa.Table:
+        table = self._held.take()
+        return table.take(kernels.sort_indices(table, sort_keys=self._keys))
+
+    def _spill(self) -> None:
+        table = self._sorted().combine_chunks()
+        chunk_rows = max(1, len(table) * _CHUNK_BYTES // max(1, table.nbytes))
+        file = tempfile.TemporaryFile(prefix="partfile-sort-")  # noqa: SIM115 - close() closes it
+        self._files.append(file)
+        with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), self._schema, options=_OPTIONS) as writer:
+            writer.write_table(table, max_chunksize=chunk_rows)
+        file.seek(0)
+
+    def _merged(self, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
+        """Whatever is not after the earliest end of a chunk cannot be overtaken by a row that is still in a file."""
+        runs = [run for run in runs if run.chunk is not None]
+        while runs:
+            ends = pa.Table.from_batches([run.last_row for run in runs])
+            end = runs[kernels.sort_indices(ends, sort_keys=self._keys)[0].as_py()].last_row
+            pieces = [run.take(self._rows_until(end, run.chunk)) for run in runs]
+            table = pa.Table.from_batches(pieces)
+            yield from table.take(kernels.sort_indices(table, sort_keys=self._keys)).combine_chunks().to_batches()
+            runs = [run for run in runs if run.chunk is not None]
+
+    def _rows_until(self, end: pa.RecordBatch, chunk: pa.RecordBatch) -> int:
+        """How many rows of a sorted chunk are not after ``end``, by halving."""
+        low, high = 0, chunk.num_rows
+        while low < high:
+            middle = (low + high) // 2
+            pair = pa.Table.from_batches([chunk.slice(middle, 1), end])
+            # Sorting is stable, so that of equal rows the first stays first.
+            if kernels.sort_indices(pair, sort_keys=self._keys)[0].as_py() == 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+class _Run:
+    """One sorted run as it is read back, a chunk at a time; no chunk is left when ``chunk`` is None."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._reader: Any = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
+        self.chunk: Any = next(self._reader, None)
+
+    @property
+    def last_row(self) -> pa.RecordBatch:
+        row: pa.RecordBatch = self.chunk.slice(self.chunk.num_rows - 1)
+        return row
+
+    def take(self, rows: int) -> pa.RecordBatch:
+        taken: pa.RecordBatch = self.chunk.slice(0, rows)
+        self.chunk = self.chunk.slice(rows) if rows < self.chunk.num_rows else next(self._reader, None)
+        return taken
