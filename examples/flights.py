@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flights_reader import Comparison, Files, compare, files_below
+from flights_reader import PATTERNS, Comparison, Files, compare, files_below
 from flights_source import FlightsSource, prepare
 from flights_supervisor import Job, Outcome, Supervisor, TheDriver
 
@@ -27,20 +27,20 @@ _MARKER = ".flights-demo"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns 0 if nothing was lost or duplicated and every kill landed inside a batch."""
-    directory, source, rng = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo"))
+    directory, source, rng, format = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo"))
     outputs = [directory / sink for sink in ("partfile", "spark")]
     jobs = [
-        Job(output.name, source, str(output), f"{output}-checkpoint", directory / f"{output.name}.log")
+        Job(output.name, source, str(output), f"{output}-checkpoint", directory / f"{output.name}.log", format)
         for output in outputs
     ]
     victims = [[TheDriver()] * KILLS, []]
     outcomes = [Supervisor(job, killed, rng).run() for job, killed in zip(jobs, victims, strict=True)]
     print(
-        "\nDuckDB reads both directories by FROM '<directory>/**/*.json.gz' and compares them with the source",
+        f"\nDuckDB reads both directories by FROM '<directory>/{PATTERNS[format]}' and compares them with the source",
         flush=True,
     )
-    compared = [compare(source.csv, output) for output in outputs]
-    files = [files_below(output) for output in outputs]
+    compared = [compare(source.csv, output, format) for output in outputs]
+    files = [files_below(output, format) for output in outputs]
 
     print_table(("partfile", "Spark's sink"), outcomes, compared, files)
     ours, kills = compared[0], len(outcomes[0].kills)
@@ -51,22 +51,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if ours.lost == ours.duplicated == 0 and kills == KILLS else 1
 
 
-def begin(arguments: Sequence[str] | None, description: str, output: Path) -> tuple[Path, FlightsSource, random.Random]:
+def begin(
+    arguments: Sequence[str] | None, description: str, output: Path
+) -> tuple[Path, FlightsSource, random.Random, str]:
     """Read the command line and prepare everything that is the same wherever the files go.
 
     Returns:
-        The directory to work in, the source, and what chooses the instants of the kills.
+        The directory to work in, the source, what chooses the instants of the kills, and the format of the files.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--output", type=Path, default=output, help="directory to work in")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="chooses the instants of the kills")
+    parser.add_argument("--format", choices=sorted(PATTERNS), default="json", help="format of the files")
     options = parser.parse_args(arguments)
     directory = fresh(options.output)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be this Python, which has partfile.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     print(f"seed {options.seed}: the instants of the kills (--seed repeats them)")
     print("preparing the source: 336 776 flights as a stream of 48 micro-batches", flush=True)
-    return directory, prepare(directory / "source"), random.Random(options.seed)
+    return directory, prepare(directory / "source"), random.Random(options.seed), options.format
 
 
 def fresh(directory: Path) -> Path:

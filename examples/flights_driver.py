@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+COMPRESSIONS = {"json": "gzip", "parquet": "zstd"}
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Stream every file of the source that has not been streamed yet, then end."""
@@ -29,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--files-per-batch", type=int, required=True)
     parser.add_argument("--output", required=True, help="directory that the files go to")
     parser.add_argument("--checkpoint", required=True, help="Spark's checkpoint directory")
+    parser.add_argument("--format", choices=sorted(COMPRESSIONS), default="json", help="format of the files")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("partfile").setLevel(logging.INFO)  # one line a batch
@@ -50,17 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         .parquet(options.source)
     )
     write = write_with_partfile if options.sink == "partfile" else write_with_spark
-    write(flights, options.output, options.checkpoint)
+    write(flights, options.output, options.checkpoint, options.format)
     spark.stop()
 
 
-def write_with_partfile(flights: DataFrame, output: str, checkpoint: str) -> None:
-    """One directory a day, JSON lines with gzip; a file stays open until its day has had no flight for 5 seconds."""
+def write_with_partfile(flights: DataFrame, output: str, checkpoint: str, format: str) -> None:
+    """One directory a day; a file stays open, whatever its format, until its day has had no flight for 5 seconds."""
     sink = pf.FileSink(
         output,
         uid="flights",
-        format="json",
-        compression="gzip",
+        format=format,
+        compression=COMPRESSIONS[format],
         bucketer=pf.DateTimeBucketer("time_hour", "%Y-%m-%d"),
         rolling=pf.RollingPolicy(inactivity_interval_s=5),
         distribution="hash",
@@ -69,12 +72,12 @@ def write_with_partfile(flights: DataFrame, output: str, checkpoint: str) -> Non
         query.awaitTermination()
 
 
-def write_with_spark(flights: DataFrame, output: str, checkpoint: str) -> None:
+def write_with_spark(flights: DataFrame, output: str, checkpoint: str, format: str) -> None:
     """The same stream into the same directories with Spark's own file sink."""
     query = (
         flights.withColumn("flight_date", F.date_format("time_hour", "yyyy-MM-dd"))
-        .writeStream.format("json")
-        .option("compression", "gzip")
+        .writeStream.format(format)
+        .option("compression", COMPRESSIONS[format])
         .partitionBy("flight_date")
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)

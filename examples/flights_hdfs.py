@@ -55,7 +55,7 @@ class TheNameNode:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns 0 if nothing was lost or duplicated and every kill landed inside a batch."""
-    directory, source, rng = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo-hdfs"))
+    directory, source, rng, format = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo-hdfs"))
     print("starting a NameNode and a DataNode", flush=True)
     try:
         cluster = HdfsCluster(directory / "cluster", PATIENCE)
@@ -63,15 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit(str(missing)) from None
     with cluster:
         os.environ["HADOOP_CONF_DIR"] = str(cluster.configuration_directory)
-        job = Job(
-            "partfile", source, f"{cluster.url}/flights", f"{cluster.url}/spark-checkpoint", directory / "partfile.log"
-        )
+        checkpoint = f"{cluster.url}/spark-checkpoint"
+        job = Job("partfile", source, f"{cluster.url}/flights", checkpoint, directory / "partfile.log", format)
         victims: list[Victim] = [TheDriver(), TheNameNode(cluster), TheDriver()]
         outcome = Supervisor(job, victims, rng, poll_s=0.05).run()
         copy = directory / "copy"
         fetch(job.output, copy)
     print("\nDuckDB reads a copy of the directory and compares it with the source", flush=True)
-    ours, files = compare(source.csv, copy), files_below(copy)
+    ours, files = compare(source.csv, copy, format), files_below(copy, format)
     print_table(("partfile",), [outcome], [ours], [files])
     print(
         f"demo-hdfs: rows={ours.rows} lost={ours.lost} duplicated={ours.duplicated} files={files.count} "

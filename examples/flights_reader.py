@@ -11,6 +11,9 @@ import duckdb
 if TYPE_CHECKING:
     from pathlib import Path
 
+PATTERNS = {"json": "**/*.json.gz", "parquet": "**/*.parquet"}
+"""The globs that find the finished files of each format."""
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -35,10 +38,15 @@ class Files:
     """Bytes of the middle one."""
 
 
-def compare(csv: Path, output: Path) -> Comparison:
+def compare(csv: Path, output: Path, format: str = "json") -> Comparison:
     """Compare every row that DuckDB finds below ``output`` with the source, as it finds it: by a glob, without help.
 
     Both sides are read with the column types that DuckDB detects in the source.
+
+    Args:
+        csv: The source.
+        output: The directory.
+        format: Of the files in it; one of ``PATTERNS``.
     """
     database = duckdb.connect()
     database.execute("SET TimeZone = 'UTC'")
@@ -47,7 +55,7 @@ def compare(csv: Path, output: Path) -> Comparison:
     columns = database.execute("SELECT column_name, column_type FROM (DESCRIBE source)").fetchall()
     casts = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in columns)
     try:
-        database.execute(f"CREATE TABLE landed AS SELECT {casts} FROM '{output}/**/*.json.gz'")  # noqa: S608 - our names
+        database.execute(f"CREATE TABLE landed AS SELECT {casts} FROM '{output}/{PATTERNS[format]}'")  # noqa: S608 - our names
     except duckdb.Error as error:
         print(f"DuckDB cannot read {output}: {error}")
         return Comparison(rows=0, lost=_count(database, "FROM source"), duplicated=0)
@@ -58,9 +66,9 @@ def compare(csv: Path, output: Path) -> Comparison:
     )
 
 
-def files_below(output: Path) -> Files:
+def files_below(output: Path, format: str = "json") -> Files:
     """Count and weigh the files that a reader's glob finds."""
-    sizes = [path.stat().st_size for path in output.glob("**/*.json.gz")]
+    sizes = [path.stat().st_size for path in output.glob(PATTERNS[format])]
     return Files(len(sizes), sum(sizes), round(statistics.median(sizes)) if sizes else 0)
 
 

@@ -88,7 +88,7 @@ class TheServer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns 0 if nothing was lost, duplicated or left pending and every kill was inside a batch."""
-    directory, source, rng = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo-s3"))
+    directory, source, rng, format = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo-s3"))
     with choose_server(directory) as server:
         endpoint: Endpoint = ProxiedMoto(server) if isinstance(server, MotoServer) else server
         bucket = server.bucket()
@@ -99,14 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             AWS_ENDPOINT_URL_S3=endpoint.endpoint_url,
         )
         checkpoint = str(directory / "spark-checkpoint")  # Spark itself needs jars for S3; partfile needs none.
-        job = Job("partfile", source, f"s3://{bucket}/flights", checkpoint, directory / "partfile.log")
+        job = Job("partfile", source, f"s3://{bucket}/flights", checkpoint, directory / "partfile.log", format)
         victims: list[Victim] = [TheDriver(), TheServer(endpoint), TheDriver()]
         outcome = Supervisor(job, victims, rng).run()
         copy = directory / "copy"
         server.filesystem().get(f"{bucket}/flights/", str(copy), recursive=True)
         pending = len(server.pending_uploads(bucket))
     print("\nDuckDB reads a copy of the directory and compares it with the source", flush=True)
-    ours, files = compare(source.csv, copy), files_below(copy)
+    ours, files = compare(source.csv, copy, format), files_below(copy, format)
     print_table(("partfile",), [outcome], [ours], [files])
     print(
         f"demo-s3: rows={ours.rows} lost={ours.lost} duplicated={ours.duplicated} files={files.count} "

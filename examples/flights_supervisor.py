@@ -41,6 +41,8 @@ class Job:
     checkpoint: str
     """Path or URL of Spark's checkpoint."""
     log: Path
+    format: str = "json"
+    """Of the files: ``json`` or ``parquet``."""
 
     @property
     def command(self) -> Sequence[str]:
@@ -53,6 +55,7 @@ class Job:
             f"--files-per-batch={self.source.files_per_batch}",
             f"--output={self.output}",
             f"--checkpoint={self.checkpoint}",
+            f"--format={self.format}",
         )
 
 

@@ -21,6 +21,7 @@ from staged_spark import (
 )
 
 import partfile as pf
+from partfile.sink.spark.encode_job import StagesBySpark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,8 +95,11 @@ def test_stages_are_deleted_once_no_checkpoint_needs_them(spark: SparkSession, t
     check(spark, tmp_path / "out", rows, 3 * BUCKETS)
 
 
-def test_parts_roll_by_their_encoded_size_inside_tasks(spark: SparkSession, tmp_path: Path) -> None:
+def test_parts_roll_by_their_encoded_size_inside_tasks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task encodes what it rolls, and its batch publishes it: the driver starts no job for it."""
+    monkeypatch.delattr(StagesBySpark, "encode")
     rows = write_source(tmp_path / "source", 4)
     sink = staged_sink(tmp_path / "out", rolling=pf.RollingPolicy(max_part_bytes=1))
     in_between: list[int] = []
@@ -118,7 +122,9 @@ def test_an_idle_stream_closes_its_parts_by_a_job_of_the_timer(spark: SparkSessi
     frame = stream(spark, tmp_path / "source")
     tracker = spark.sparkContext.statusTracker()
     jobs_before = set(tracker.getJobIdsForGroup(None))
-    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"processingTime": "0 seconds"}) as query:
+    with sink.start(
+        frame, checkpoint_location=str(tmp_path / "spark"), trigger={"processingTime": "0 seconds"}
+    ) as query:
         query.processAllAvailable()
         assert finished(base) == []
         now[0] += 10_000

@@ -72,6 +72,11 @@ class Driver:
         return self.process.returncode != 0
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more, however it ended."""
+        return self.process.poll() is not None
+
+    @property
     def last_words(self) -> str:
         """The end of what it complained of."""
         self._errors.seek(0)

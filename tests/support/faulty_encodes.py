@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import NotReady
@@ -13,6 +12,7 @@ from partfile.filesystems.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from partfile.filesystems.port import PartHandle, PartStream
 
@@ -24,7 +24,7 @@ class FaultyEncodes:
 
     Args:
         flag: A file that remembers that it happened; it holds the id of the process that it happened to.
-        deed: ``kill`` (SIGKILL of the worker), ``refuse`` (storage is not ready), or ``wait`` (for somebody to kill it).
+        deed: ``kill`` (SIGKILL of the worker), ``refuse`` (storage is not ready), or ``wait`` (to be killed).
     """
 
     def __init__(self, flag: Path, deed: str) -> None:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faulty_encodes import FaultyEncodes
 from noting_opener import NotingOpener
 from pyspark.serializers import CloudPickleSerializer
 from spark_support import LONG, Once, build_session, make_sink, stream, widen
@@ -41,6 +42,8 @@ def sink_options(job: dict[str, Any]) -> dict[str, Any]:
         options["open_store_in_tasks"] = NotingOpener(Path(job["opener_log"]))
     if "once" in job:
         options["bucketer"] = Once(Path(job["flag"]), job["once"], job["row"])
+    if "encodes" in job:
+        options["open_store_in_tasks"] = FaultyEncodes(Path(job["flag"]), job["encodes"])
     if "max_part_bytes" in job:
         options["rolling"] = LONG.model_copy(update={"max_part_bytes": job["max_part_bytes"]})
     if "stop_at" in job:
@@ -99,7 +102,7 @@ def main() -> None:
             raise
         say("fenced")
         return
-    sink._stream.finish(str(query.id))
+    sink._spark_stream().finish(str(query.id))
     say("done")
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 STAGED: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
 HASHED: dict[str, Any] = {"distribution": "hash", "hash_partitions": 2}
-_PATIENCE_S = 60
+_PATIENCE_S = 240
+"""A driver that starts on a busy machine takes long."""
 
 
 def staged_sink(base: Path | str, **options: Any) -> pf.FileSink:
@@ -62,10 +63,9 @@ def keep_the_driver_from_encoding(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StagesInProcess, "encode", encode)
 
 
-def wait_until(holds: Callable[[], bool]) -> float:
-    """Wait until something holds, a minute at most; returns the seconds that it took."""
-    began = time.monotonic()
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, some minutes at most."""
+    deadline = time.monotonic() + _PATIENCE_S
     while not holds():
-        assert time.monotonic() - began < _PATIENCE_S, "it does not come to pass"
+        assert time.monotonic() < deadline, "it does not come to pass"
         time.sleep(0.05)
-    return time.monotonic() - began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import random
@@ -10,6 +11,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,16 +37,22 @@ ROWS: list[dict[str, object]] = [
 CSV = "flight,tailnum\n1,N1\n2,NA\n2,\n"
 
 
-def land(directory: Path, rows: list[dict[str, object]]) -> Path:
+def land(directory: Path, rows: list[dict[str, object]], format: str = "json") -> Path:
     """Write rows as one part in one bucket, beside files that no reader sees."""
     bucket = directory / "output" / "2013-01-01"
     bucket.mkdir(parents=True)
-    data = gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode())
-    (bucket / "part-0-0-0.json.gz").write_bytes(data)
-    (bucket / "_part-0-0-1.json.gz.token.in-progress").write_bytes(data[:-9])
+    if format == "parquet":
+        suffix, file = ".parquet", io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows), file)
+        data = file.getvalue()
+    else:
+        suffix, data = ".json.gz", gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    (bucket / f"part-0-0-0{suffix}").write_bytes(data)
+    (bucket / f"_part-0-0-1{suffix}.token.in-progress").write_bytes(data[:-9])
     return directory / "output"
 
 
+@pytest.mark.parametrize("format", ["json", "parquet"])
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
@@ -54,12 +63,12 @@ def land(directory: Path, rows: list[dict[str, object]]) -> Path:
     ],
 )
 def test_the_comparison_counts_multisets_of_whole_rows(
-    tmp_path: Path, rows: list[dict[str, object]], expected: Comparison
+    tmp_path: Path, rows: list[dict[str, object]], expected: Comparison, format: str
 ) -> None:
     """A lost second copy, an extra copy and a changed value are each seen, nulls included."""
     csv = tmp_path / "flights.csv"
     csv.write_text(CSV)
-    assert compare(csv, land(tmp_path, rows)) == expected
+    assert compare(csv, land(tmp_path, rows, format), format) == expected
 
 
 def test_an_unreadable_file_loses_every_row(tmp_path: Path) -> None:
@@ -71,9 +80,10 @@ def test_an_unreadable_file_loses_every_row(tmp_path: Path) -> None:
     assert compare(csv, output) == Comparison(rows=0, lost=3, duplicated=0)
 
 
-def test_only_finished_files_are_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_only_finished_files_are_counted(tmp_path: Path, format: str) -> None:
     """Staged files are not files to a reader."""
-    assert files_below(land(tmp_path, ROWS)).count == 1
+    assert files_below(land(tmp_path, ROWS, format), format).count == 1
 
 
 def test_a_batch_runs_between_its_offsets_and_its_commit(tmp_path: Path) -> None:
