@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from partfile.writers.arrow_stage import StageFormat
+from partfile.writers.port import BulkFormat
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,6 +31,13 @@ class SinkDescription:
     on_bad_bucket: str
     recipe: Mapping[str, JsonValue] | None = None
     """How a stage is encoded, where the parts of a columnar format are staged; None where they are not."""
+
+    @property
+    def stage_format(self) -> StageFormat | None:
+        """What rows are staged in; None where parts are not staged."""
+        if self.recipe is None or not isinstance(self.format, BulkFormat):
+            return None
+        return StageFormat(self.format)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from partfile.filesystems.port import PartHandle, PartStore
-    from partfile.sink.states import RolledStage, Stage
+    from partfile.sink.states import RolledStage
+    from partfile.writers.port import BulkFormat, Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,19 @@ class StagesInProcess:
         store: Where the stages are, and the files go.
         threads: How many at the same time, at least 1.
         tried: Told how many stages more were encoded, or could not be; from any thread.
+        sink_format: What the sink writes, where it is known: it lends its encryption.
     """
 
-    def __init__(self, store: PartStore, threads: int, tried: Callable[[int], None] = lambda _stages: None) -> None:
+    def __init__(
+        self,
+        store: PartStore,
+        threads: int,
+        tried: Callable[[int], None] = lambda _stages: None,
+        sink_format: Format | None = None,
+    ) -> None:
         self._store = store
         self._threads = threads
+        self._sink_format = sink_format
         self._tried = tried
 
     def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
@@ -66,8 +75,7 @@ class StagesInProcess:
                 path = stage.part.path_of(stage.part.name)
                 return EncodedStage(stage, problem=NotReady("not tried, since storage does not answer", path=path))
             try:
-                target = encode_stage(self._store, stage.part, stage.stage, stage.rows, fences=True)
-                return EncodedStage(stage, target)
+                return EncodedStage(stage, self._encode(stage))
             except Exception as error:  # noqa: BLE001 - raised by the caller once the other stages are through
                 patience.note(error)
                 return EncodedStage(stage, problem=error)
@@ -76,8 +84,14 @@ class StagesInProcess:
 
         return for_each(attempt, stages, self._threads, "partfile-encode")
 
+    def _encode(self, stage: RolledStage) -> PartHandle:
+        form = format_of(stage.stage.recipe, self._sink_format)
+        return encode_stage(self._store, stage.part, form, stage.rows, fences=True)
 
-def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int, *, fences: bool = False) -> PartHandle:
+
+def encode_stage(
+    store: PartStore, part: PartHandle, form: BulkFormat, rows: int, *, fences: bool = False
+) -> PartHandle:
     """Encode one stage into a file with a token of its own, and return that file, durable under its pending name.
 
     Reads exactly the valid length, whatever was appended since. Of a failure nothing is left but what cannot be
@@ -86,7 +100,7 @@ def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int, *,
     Args:
         store: Where the stage is, and the file goes.
         part: The stage.
-        stage: Its format.
+        form: What it becomes, by its recipe.
         rows: How many the checkpoint vouches for.
         fences: Nobody who counts appends to it any more, as to what a checkpoint holds as rolled; so a lease that is in
             the way may be taken.
@@ -94,10 +108,8 @@ def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int, *,
     Raises:
         PartMissing: The stage is gone, or shorter than its valid length.
         PartDamaged: It does not hold these rows.
-        ConfigError: This version does not know its format.
         StoreError: It could not be read, or the file not be written.
     """
-    form = format_of(stage.recipe)
     with closing(store.open_stage(part, fences=fences)) as file:
         schema, batches = read_stage(file, part.valid_length)
         stream = store.create(target_of(part))

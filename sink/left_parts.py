@@ -9,11 +9,13 @@ from partfile.filesystems.errors import PartMissing, StoreError
 from partfile.filesystems.part_errors import part_refused
 from partfile.sink.encoding import encode_stage
 from partfile.sink.states import PendingPart, RolledStage, SpentStage
+from partfile.writers.recipes import format_of
 
 if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle, PartStore
     from partfile.sink.concurrently import Patience
     from partfile.sink.states import OpenPart, SubtaskSnapshot
+    from partfile.writers.port import Format
 
 logger = logging.getLogger("partfile")
 
@@ -46,7 +48,7 @@ class LeftParts:
         """
         self._left.append((part, abandoned))
 
-    def roll(self, part: OpenPart, store: PartStore, patience: Patience) -> None:
+    def roll(self, part: OpenPart, store: PartStore, sink_format: Format, patience: Patience) -> None:
         """Take no more rows for a part that the subtask has just ended itself; encode it here if it is a stage.
 
         One at a time, for each holds a row group in memory. Storage that fails leaves it to the coordinator.
@@ -54,6 +56,7 @@ class LeftParts:
         Args:
             part: The part, durable and released.
             store: Where it is.
+            sink_format: What the sink writes.
             patience: Once it is over nothing more is tried here.
 
         Raises:
@@ -64,7 +67,8 @@ class LeftParts:
             self.leave(part)
             return
         try:
-            target = encode_stage(store, part.part, part.stage, part.rows)
+            form = format_of(part.stage.recipe, sink_format)
+            target = encode_stage(store, part.part, form, part.rows)
         except PartMissing as error:
             # Not a loss: nothing of it counts before this task's checkpoint, and who counts now has what counted.
             raise part_refused(part.part, f"its stage is gone; {error.message}") from error

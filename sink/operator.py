@@ -17,7 +17,6 @@ from partfile.sink.lifecycle import Action
 from partfile.sink.naming import PartNumber
 from partfile.sink.row_layout import RowLayouts
 from partfile.sink.states import OpenPart, Stage, SubtaskSnapshot
-from partfile.writers.arrow_stage import StageFormat
 from partfile.writers.port import RowFormat
 
 if TYPE_CHECKING:
@@ -46,8 +45,7 @@ class SinkOperator:
     def __init__(self, store: PartStore, description: SinkDescription) -> None:
         self._store = store
         self._description = description
-        stage = None if description.recipe is None else StageFormat()
-        self._layouts = RowLayouts(description.bucketer, description.format, stage)
+        self._layouts = RowLayouts(description.bucketer, description.format, description.stage_format)
         self._assigned: dict[Key, OpenPart] = {}
         self._active: OrderedDict[Key, ActivePart] = OrderedDict()
         self._suspended: set[str] = set()
@@ -170,7 +168,8 @@ class SinkOperator:
 
     @property
     def _form(self) -> Format:
-        return StageFormat() if self._stages else self._description.format
+        stage_format = self._description.stage_format if self._stages else None
+        return stage_format or self._description.format
 
     @property
     def _may_keep(self) -> bool:
@@ -255,7 +254,7 @@ class SinkOperator:
     def _roll(self, keys: Iterable[Key]) -> None:
         patience = Patience(1)
         for part in self._ended(keys, ActivePart.end):
-            self._left.roll(part, self._store, patience)
+            self._left.roll(part, self._store, self._description.format, patience)
 
     def _suspend(self, keys: Iterable[Key]) -> None:
         for part in self._ended(keys, ActivePart.suspend):

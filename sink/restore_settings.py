@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -22,6 +22,9 @@ from partfile.snapshot.storage_settings import (
     select_storage,
 )
 from partfile.snapshot.stream_factory import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
+
+if TYPE_CHECKING:
+    from partfile.writers.port import Format
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -117,6 +120,11 @@ class RestoreSettings(Options):
     @property
     def stage_recipe(self) -> Mapping[str, JsonValue] | None:
         """How stages that this run begins are encoded; None where it begins none."""
+        return None
+
+    @property
+    def sink_format(self) -> Format | None:
+        """What this run writes; None where it writes nothing."""
         return None
 
     @property

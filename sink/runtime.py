@@ -69,7 +69,10 @@ class Runtime:
                 interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
-            encoder or StagesInProcess(self.store, _encode_threads(settings.publish_threads), encoded),
+            encoder
+            or StagesInProcess(
+                self.store, _encode_threads(settings.publish_threads), encoded, sink_format=settings.sink_format
+            ),
         )
 
     @property

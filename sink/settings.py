@@ -84,6 +84,11 @@ class SinkSettings(RestoreSettings):
             return None
 
     @property
+    def sink_format(self) -> Format:
+        """What this run writes; it lends its encryption to what is encoded."""
+        return self.format
+
+    @property
     def description(self) -> SinkDescription:
         """What every operator of the sink does with rows."""
         return SinkDescription(
