@@ -26,7 +26,7 @@ INTERNAL = {
     "recovery": {"filesystems", "snapshot"},
     "sink": {"filesystems", "snapshot", "bucketers", "writers", "recovery"},
     "sink/spark": {"filesystems", "snapshot", "bucketers", "writers", "recovery", "sink"},
-    "cli/inspection": {"filesystems", "snapshot", "recovery", "sink"},
+    "cli/inspection": {"filesystems", "snapshot", "recovery", "sink", "writers"},
     "cli/changing": {"filesystems", "snapshot", "recovery", "sink", "cli/inspection"},
     "cli/adopting": {"filesystems", "snapshot", "recovery", "cli/inspection", "cli/changing"},
     "cli": {"filesystems", "snapshot", "recovery", "sink", "cli/inspection", "cli/changing", "cli/adopting"},
@@ -44,7 +44,7 @@ EXTERNAL = {
     "recovery": {"fsspec", "pyarrow", "pydantic"},
     "sink": {"pyarrow", "pydantic"},
     "sink/spark": {"pyarrow", "pydantic", "pyspark"},
-    "cli/inspection": {"fsspec", "pyarrow", "pydantic"},
+    "cli/inspection": {"fastavro", "fsspec", "pyarrow", "pydantic"},
     "cli/changing": {"pydantic"},
     "cli/adopting": {"pydantic"},
     "cli": {"pyarrow", "pydantic", "rich", "typer"},
@@ -57,7 +57,7 @@ CONTRACT_EXTERNAL = {"pytest"}
 HANDING_OVER = {"sink/file_sink.py": "partfile.sink.spark.stream"}
 """The one place where the engine-free sink loads its Spark side, inside a function; it may name Spark's types."""
 
-OPTIONAL = {"pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest", "hypothesis", "aiobotocore"}
+OPTIONAL = {"fastavro", "pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest", "hypothesis", "aiobotocore"}
 """What importing partfile must not load: everything that install_requires does not name."""
 
 COMMAND_LINE = {"typer", "rich"}
