@@ -139,7 +139,9 @@ def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None
         does = f"cut to {end} ({part.rows} rows) and publish"
     else:
         does = f"publish {end} ({part.rows} rows)"
-    out.line(f"  {does}: {part.path}{_FOUND[part.found]}", "bold red" if part.found in {"short", "missing"} else None)
+    found = f"{_FOUND[part.found]}, CANNOT BE ENCODED HERE: {part.problem}" if part.problem else _FOUND[part.found]
+    is_wrong = part.found in {"short", "missing"} or bool(part.problem)
+    out.line(f"  {does}: {part.path}{found}", "bold red" if is_wrong else None)
 
 
 def _position(position: PlannedPosition) -> str:

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from partfile.filesystems.errors import NotReady, PartDamaged, StoreError
+from partfile.filesystems.errors import ConfigError, NotReady, PartDamaged, StoreError
 from partfile.filesystems.part_names import with_fresh_token
 from partfile.sink.concurrently import Patience, for_each
 from partfile.writers.arrow_stage import read_stage
@@ -111,7 +111,7 @@ def encode_stage(
         StoreError: It could not be read, or the file not be written.
     """
     with closing(store.open_stage(part, fences=fences)) as file:
-        schema, batches = read_stage(file, part.valid_length)
+        schema, batches = read_stage(file, part.valid_length, part.path_of(part.in_progress))
         stream = store.create(target_of(part))
         try:
             _check_rows(part, form.encode(batches, schema, stream), rows)
@@ -139,3 +139,15 @@ def target_of(part: PartHandle) -> PartHandle:
     """The file that a stage is encoded into: of the same final name, under staged names that nobody else knows."""
     fresh = with_fresh_token(part)
     return fresh.model_copy(update={"valid_length": 0, "staging": {}, "is_stage": False})
+
+
+def why_not_here(stage: Stage) -> str:
+    """Why a process without the sink's own format cannot encode a stage: it needs keys, or a newer partfile.
+
+    Empty if it can.
+    """
+    try:
+        format_of(stage.recipe)
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -125,12 +125,15 @@ class StageWriter(Writer):
         self._repeated_bytes = 0
 
 
-def read_stage(file: ReadableFile, length_bytes: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def read_stage(
+    file: ReadableFile, length_bytes: int, path: str | None = None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Read a stage up to its valid length, a message at a time; what comes after it is never looked at.
 
     Args:
         file: At the beginning of the stage.
         length_bytes: The valid length, as a persist returned it.
+        path: Of the stage, for messages.
 
     Returns:
         The schema, and the batches; memory is bounded by one message.
@@ -138,7 +141,7 @@ def read_stage(file: ReadableFile, length_bytes: int) -> tuple[pa.Schema, Iterat
     Raises:
         PartDamaged: Here, or by the batches: the prefix is not a stream of whole messages.
     """
-    prefix = _Prefix(file, length_bytes)
+    prefix = _Prefix(file, length_bytes, path)
     reader = prefix.checked(lambda: pa.ipc.open_stream(pa.PythonFile(cast("Any", prefix), mode="r")))
     return reader.schema, _batches(prefix, reader)
 
@@ -160,8 +163,9 @@ class _Prefix:
 
     closed = False
 
-    def __init__(self, file: ReadableFile, length_bytes: int) -> None:
+    def __init__(self, file: ReadableFile, length_bytes: int, path: str | None) -> None:
         self._file = file
+        self._path = path
         self._length_bytes = length_bytes
         self._position = 0
         self._whole_bytes = 0
@@ -207,10 +211,12 @@ class _Prefix:
             raise self._damaged("the stream ends before its valid length")
 
     def _damaged(self, what: str) -> PartDamaged:
+        stage = "A stage" if self._path is None else f"stage {self._path!r}"
         return PartDamaged(
-            f"A stage does not hold whole Arrow IPC messages up to its valid length of {self._length_bytes} bytes: "
+            f"{stage} does not hold whole Arrow IPC messages up to its valid length of {self._length_bytes} bytes: "
             f"after byte {self._whole_bytes}, {what}.",
             hint="Bring the file back from a backup; what it lacks was not published yet.",
+            path=self._path,
         )
 
 

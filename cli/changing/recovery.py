@@ -21,6 +21,7 @@ from partfile.filesystems.errors import ConfigError, NotApplied, PartfileError, 
 from partfile.filesystems.staged_names import is_staged_file, staged_names
 from partfile.sink.beginning import StartTerms
 from partfile.sink.concurrently import for_each
+from partfile.sink.encoding import why_not_here
 from partfile.sink.restore_on_demand import RestoreOnDemand
 from partfile.sink.restoring import shown
 from partfile.snapshot.storage import CheckpointStorage
@@ -251,6 +252,7 @@ def _staged(stage: RolledStage, found: Mapping[str, Found], *, was_open: bool) -
         rows=stage.rows,
         was_open=was_open,
         found=found[part.in_progress],
+        problem=why_not_here(stage.stage),
     )
 
 

@@ -43,6 +43,9 @@ class PlannedPart(Json):
     found: Found
     """staged; short: staged, and shorter than its valid length as far as can be seen; finished: has its final name
     already, which a stage never has; missing: under none of its names."""
+    problem: str = ""
+    """Why a stage cannot be encoded by this command, but only by its sink; empty if it can. The other parts are
+    published all the same."""
 
 
 class PlannedPosition(Json):

@@ -37,7 +37,7 @@ class ValidBytes:
     file: Any
     """Whoever has it closes it."""
     path: str
-    """The final path of the part, which tells its format and compression."""
+    """The final path of the part, which tells its format and compression; of a stage its own."""
     stage_length: int | None = None
     """Valid length in bytes if it is not in that format yet, but a stage."""
 
@@ -64,7 +64,8 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> ValidBytes:
     if known is not None and known.is_stage:
         # The file outlives the store.
         with place.open_base() as store:
-            return ValidBytes(store.open_stage(known.handle), known.path, known.handle.valid_length)
+            stage = known.handle.path_of(known.handle.in_progress)
+            return ValidBytes(store.open_stage(known.handle), stage, known.handle.valid_length)
     behind, base = open_for_reading(place.base, place.storage_options)
     if known is not None:
         return ValidBytes(_open_known(behind, base, known), known.path)

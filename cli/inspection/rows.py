@@ -24,17 +24,17 @@ def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
         OSError, ValueError: Likewise: the bytes are not of the format that the part's name says.
     """
     if valid.stage_length is not None:
-        return _of_stage(valid.file, valid.stage_length)
+        return _of_stage(valid.file, valid.stage_length, valid.path)
     for ending, read in ((".parquet", _of_parquet), (".orc", _of_orc), (".avro", _of_avro)):
         if valid.path.endswith(ending):
             return read(valid.file)
     return None
 
 
-def _of_stage(file: Any, length: int) -> Iterator[dict[str, Any]]:
+def _of_stage(file: Any, length: int, path: str) -> Iterator[dict[str, Any]]:
     from partfile.writers.arrow_stage import read_stage  # noqa: PLC0415 - only who prints a stage waits for it.
 
-    _, batches = read_stage(file, length)
+    _, batches = read_stage(file, length, path)
     for batch in batches:
         yield from batch.to_pylist()
 

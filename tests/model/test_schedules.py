@@ -27,12 +27,23 @@ def test_no_schedule_loses_or_doubles_a_row(
         assert violation_of(rng.getrandbits(32)) is None
 
 
-def test_a_seed_repeats_a_run(numbered_tokens: NumberedTokens) -> None:
+@pytest.mark.fault("D1", "D2", "D3", "D9", "D10", "D14", "D16", "K17", "H4", "H6")
+def test_no_schedule_loses_or_doubles_a_row_of_a_stage(
+    rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config
+) -> None:
+    """The same where parts are staged; nor does a stage go that a retained checkpoint names as data."""
+    for _ in range(400 if pytestconfig.getoption("long") else 12):
+        numbered_tokens.begin("run")
+        assert violation_of(rng.getrandbits(32), is_staged=True) is None
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_seed_repeats_a_run(numbered_tokens: NumberedTokens, *, is_staged: bool) -> None:
     """The same steps, to the last one; so a violation can be looked at again."""
     steps = []
     for _ in range(2):
         numbered_tokens.begin("run")
-        job = ModelJob(7)
+        job = ModelJob(7, is_staged=is_staged)
         files = job.run()
         steps.append((job.schedule.steps, job.drivers, job.ends, files))
     assert steps[0] == steps[1]

@@ -150,14 +150,14 @@ def cleaner_without_stages_of_older_checkpoints(patch: pytest.MonkeyPatch) -> No
 
 
 STAGE_MUTATIONS: dict[Mutation, int] = {
-    cleaner_without_stages: 0,
-    cleaner_without_stages_of_older_checkpoints: 0,
+    cleaner_without_stages: 1,
+    cleaner_without_stages_of_older_checkpoints: 10,
     encoded_beyond_the_valid_length: 0,
     encodes_published_at_once: 0,
     every_encode_has_a_name_of_its_own: 0,
-    nothing_owed: 0,
-    restored_stages_are_gone_on_with: 0,
-    rolled_stages_forgotten: 0,
+    nothing_owed: 51,
+    restored_stages_are_gone_on_with: 5,
+    rolled_stages_forgotten: 1,
     spent_without_a_checkpoint: 0,
     stages_deleted_at_once: 0,
 }

@@ -18,6 +18,7 @@ from partfile.cli.changing.ownership import settings_of, taken_over
 from partfile.cli.inspection.places import Job, Place
 from partfile.filesystems.local import LocalStore
 from partfile.sink.beginning import StartTerms
+from partfile.writers.parquet import ParquetFormat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,6 +115,42 @@ def test_a_stage_that_is_gone_is_refused_or_given_up(tmp_path: Path) -> None:
     report = told_json("recover", tmp_path, "--apply", "--fence", "--accept-missing", code=1)
     assert [(one["published"], one["given_up"]) for one in report["recovered"]] == [(1, 1)]
     assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
+
+
+def test_a_damaged_stage_is_named_and_the_others_are_encoded(tmp_path: Path) -> None:
+    """The error has its path; nothing is lost until somebody moves it away and gives it up."""
+    die_with_open_stages(tmp_path)
+    damaged = stages_in(tmp_path)[0]
+    with damaged.open("r+b") as file:
+        file.write(b"\0" * 64)
+    refused = run("recover", tmp_path, "--apply", "--fence")
+    assert refused.exit_code == 1
+    assert f"stage {str(damaged.relative_to(tmp_path))!r} does not hold" in refused.stdout + refused.stderr
+    assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
+    damaged.unlink()
+    told("recover", tmp_path, "--apply", "--fence", "--accept-missing", code=1)
+    assert "nothing to recover" in told("recover", tmp_path)
+
+
+def test_a_stage_that_needs_keys_is_told_before(tmp_path: Path) -> None:
+    """The command line has none: the plan says so, and --apply leaves the stages to their sink."""
+    options: dict[str, Any] = {"format": ParquetFormat(encryption=no_encryption)}
+    die_with_open_stages(tmp_path, **options)
+    assert told("recover", tmp_path, code=1).count("CANNOT BE ENCODED HERE: ") == 2
+    assert "has no encryption" in run("recover", tmp_path, "--apply", "--fence").stderr
+    assert finished_rows(tmp_path) == {}
+    assert len(stages_in(tmp_path)) == 2
+    assert counted(tmp_path) == {"rolled-stage": 2}
+
+
+def no_encryption() -> None:
+    """What encrypts nothing."""
+
+
+def counted(base: Path) -> dict[str, int]:
+    """How many parts ``status`` counts in each state that has any."""
+    (sink,) = told_json("status", base, "--quiet-after", "0s", code=1)["sinks"]
+    return {state: total["count"] for state, total in sink["parts"].items() if total["count"]}
 
 
 def test_a_stage_that_is_too_short_is_told(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_cat_tells_damage_of_a_stage(tmp_path: Path) -> None:
         file.write(b"\0" * 64)
     result = run("cat", tmp_path, str(path.relative_to(tmp_path)))
     assert result.exit_code == 1
-    assert "stage" in result.stderr or path.name in result.stderr
+    assert f"stage 'bucket=b0/{path.name}' does not hold" in result.stderr
     assert "unexpected" not in result.stderr
 
 
