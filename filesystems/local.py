@@ -71,8 +71,8 @@ class LocalStore:
 
     @property
     def persist_threads(self) -> int:
-        """One: every call is done by this host."""
-        return 1
+        """As many as publish: syncs under way together share the journal's commits, and the wait for the disk."""
+        return self.capabilities.publish_threads
 
     def create(self, handle: PartHandle) -> local_stream.LocalPartStream:
         """See ``PartStore.create``."""

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from life_cycle import batch, in_child, long_sink
+from single_threaded_store import SingleThreadedStore
 
 from partfile import list_savepoints
 from partfile.cli.changing.cleaning import Cleaning, clean, plan_now
@@ -17,7 +18,6 @@ from partfile.cli.changing.stores import open_stores
 from partfile.cli.inspection.places import Job, Place, jobs_in
 from partfile.cli.inspection.verification import verify
 from partfile.filesystems.faults import intercept
-from partfile.filesystems.local import LocalStore
 from partfile.filesystems.posix import PosixCalls
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def local_opener(interceptor: Any = None) -> StoreOpener:
     """Opens local stores whose system calls are led through an interceptor."""
 
     def opener(url: str, _options: Any) -> Any:
-        return LocalStore(url, calls=intercept(PosixCalls(), interceptor) if interceptor is not None else None)
+        return SingleThreadedStore(url, calls=intercept(PosixCalls(), interceptor) if interceptor is not None else None)
 
     return opener
 

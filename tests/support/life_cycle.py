@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from single_threaded_store import SingleThreadedStore
 
 import partfile as pf
 from partfile.filesystems.errors import Fenced
 from partfile.filesystems.faults import intercept
-from partfile.filesystems.local import LocalStore
 from partfile.filesystems.posix import PosixCalls
 from partfile.sink.file_sink import FileSink
 
@@ -57,7 +57,7 @@ def batch(first: int, count: int) -> pa.RecordBatch:
 
 def make_sink(base: Path | str, *, interceptor: Any = None, **options: Any) -> FileSink:
     def opener(url: str, _options: Any) -> Any:
-        return LocalStore(url, calls=intercept(PosixCalls(), interceptor) if interceptor is not None else None)
+        return SingleThreadedStore(url, calls=intercept(PosixCalls(), interceptor) if interceptor is not None else None)
 
     options.setdefault(
         "rolling", pf.RollingPolicy(max_part_bytes=25, rollover_interval_s=1e6, inactivity_interval_s=1e6)

@@ -20,10 +20,11 @@ from command_scenarios import clean_by_command, recover_by_command
 from crash_worlds import Process
 from life_cycle import assert_only_grew, finished_files, make_sink, rows_of
 from model_drivers import Driver, position_of
-from model_places import ClockedCalls, SingleThreadedStore
+from model_places import ClockedCalls
 from model_stages import stages_in, unkept_stages
 from posix_worlds import temporary_directory
 from schedules import Schedule
+from single_threaded_store import SingleThreadedStore
 
 import partfile as pf
 from partfile.filesystems.errors import Fenced, RecoveryRefused

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.local import LocalStore
 from partfile.filesystems.tracked_calls import TrackedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from partfile.filesystems.port import Capabilities
 
 
 class ClockedCalls(TrackedCalls):
@@ -45,12 +42,3 @@ class ClockedCalls(TrackedCalls):
     def _touch(self, descriptor: int) -> None:
         changed_ns = self._now_ms() * 1_000_000
         os.utime(descriptor, ns=(changed_ns, changed_ns))
-
-
-class SingleThreadedStore(LocalStore):
-    """A store that asks for no threads: whoever takes turns with others makes one call at a time."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Those of a local store."""
-        return super().capabilities.model_copy(update={"publish_threads": 1})

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from crash_worlds import Process
 from life_cycle import STAGED_ENDS, visible
+from single_threaded_store import SingleThreadedStore
 
 from partfile.filesystems.faults import intercept
-from partfile.filesystems.local import LocalStore
 from partfile.filesystems.posix import CHANGING_CALLS
 from partfile.filesystems.power_loss import PowerLossCalls, survivor_below
 from partfile.filesystems.tracked_calls import TrackedCalls
@@ -101,7 +101,7 @@ class LocalWorld:
     def process(self, interceptor: Interceptor | None = None) -> Process:
         """See ``World.process``."""
         calls = self._calls if interceptor is None else intercept(self._calls, interceptor)
-        return Process(str(self.base), lambda url, _options: LocalStore(url, calls=calls))
+        return Process(str(self.base), lambda url, _options: SingleThreadedStore(url, calls=calls))
 
     def onlooker(self) -> Process:
         """See ``World.onlooker``."""

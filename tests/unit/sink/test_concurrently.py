@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.port import Capabilities, Store
+    from partfile.filesystems.port import Store
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -65,20 +65,6 @@ def test_as_many_as_told_run_at_the_same_time() -> None:
     assert threading.active_count() == before
 
 
-class SlowStore(LocalStore):
-    """A local store that says what HDFS says: that a task does well to persist several parts at a time."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """As of a local store otherwise."""
-        return super().capabilities.model_copy(update={"publish_threads": 4})
-
-    @property
-    def persist_threads(self) -> int:
-        """Several."""
-        return 4
-
-
 class Together:
     """Lets calls of these names through when four are under way."""
 
@@ -94,12 +80,12 @@ class Together:
         return proceed()
 
 
-def test_a_store_that_waits_is_asked_for_several_parts_at_a_time(tmp_path: Path) -> None:
-    """Persisting, rolling and publishing four parts overlap, and what they hold is right."""
+def test_a_local_store_is_asked_for_several_parts_at_a_time(tmp_path: Path) -> None:
+    """Persisting, rolling and publishing four parts overlap, for disks too, and what they hold is right."""
     together = Together("persist", "close_for_commit", "publish")
 
     def opener(url: str, _options: object) -> Store:
-        return intercept(SlowStore(url), together)
+        return intercept(LocalStore(url), together)
 
     sink = pf.FileSink(
         tmp_path, uid="job", format="text", bucketer=lambda batch: batch.column("line"), open_store=opener
