@@ -40,7 +40,7 @@ class SinkSettings(RestoreSettings):
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or set aside if it is a
     stage."""
-    columnar: Literal["staged", "per_checkpoint"] = "per_checkpoint"
+    columnar: Literal["staged", "per_checkpoint"] = "staged"
     """``staged`` keeps parts of a columnar format open over checkpoints and encodes each once, when it is rolled;
     ``per_checkpoint`` writes a file a checkpoint. Stores that cannot append to a part and read it back do the latter.
     """
