@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from partfile.filesystems.port import PartHandle, PartStore
     from partfile.sink.states import RolledStage, Stage
+    from partfile.writers.port import Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,13 @@ class StagesInProcess:
     Args:
         store: Where the stages are, and the files go.
         threads: How many at the same time, at least 1.
+        sink_format: The format of the sink, which lends its encryption; None encrypts nothing.
     """
 
-    def __init__(self, store: PartStore, threads: int) -> None:
+    def __init__(self, store: PartStore, threads: int, sink_format: Format | None = None) -> None:
         self._store = store
         self._threads = threads
+        self._sink_format = sink_format
 
     def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
         """See ``StageEncoder.encode``. Where storage does not answer, the rest is not tried."""
@@ -64,7 +67,9 @@ class StagesInProcess:
                 path = stage.part.path_of(stage.part.name)
                 return EncodedStage(stage, problem=NotReady("not tried, since storage does not answer", path=path))
             try:
-                target = encode_stage(self._store, stage.part, stage.stage, stage.rows, fences=True)
+                target = encode_stage(
+                    self._store, stage.part, stage.stage, stage.rows, fences=True, sink_format=self._sink_format
+                )
                 return EncodedStage(stage, target)
             except Exception as error:  # noqa: BLE001 - raised by the caller once the other stages are through
                 patience.note(error)
@@ -73,7 +78,15 @@ class StagesInProcess:
         return for_each(attempt, stages, self._threads, "partfile-encode")
 
 
-def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int, *, fences: bool = False) -> PartHandle:
+def encode_stage(
+    store: PartStore,
+    part: PartHandle,
+    stage: Stage,
+    rows: int,
+    *,
+    fences: bool = False,
+    sink_format: Format | None = None,
+) -> PartHandle:
     """Encode one stage into a file with a token of its own, and return that file, durable under its pending name.
 
     Reads exactly the valid length, whatever was appended since. Of a failure nothing is left but what cannot be
@@ -86,14 +99,15 @@ def encode_stage(store: PartStore, part: PartHandle, stage: Stage, rows: int, *,
         rows: How many the checkpoint vouches for.
         fences: Nobody who counts appends to it any more, as to what a checkpoint holds as rolled; so a lease that is in
             the way may be taken.
+        sink_format: The format of the sink that encodes, which lends its encryption where the stage's asks for one.
 
     Raises:
         PartMissing: The stage is gone, or shorter than its valid length.
         PartDamaged: It does not hold these rows.
-        ConfigError: This version does not know its format.
+        ConfigError: This version does not know its format, or nobody lends the encryption that it asks for.
         StoreError: It could not be read, or the file not be written.
     """
-    form = format_of(stage.recipe)
+    form = format_of(stage.recipe, sink_format)
     with closing(store.open_stage(part, fences=fences)) as file:
         schema, batches = read_stage(file, part.valid_length)
         stream = store.create(target_of(part))

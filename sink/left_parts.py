@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle, PartStore
     from partfile.sink.concurrently import Patience
     from partfile.sink.states import OpenPart, SubtaskSnapshot
+    from partfile.writers.port import Format
 
 logger = logging.getLogger("partfile")
 
@@ -45,7 +46,7 @@ class LeftParts:
         """
         self._left.append((part, abandoned))
 
-    def roll(self, part: OpenPart, store: PartStore, patience: Patience) -> None:
+    def roll(self, part: OpenPart, store: PartStore, patience: Patience, sink_format: Format) -> None:
         """Take no more rows for a part that the subtask has just ended itself; encode it here if it is a stage.
 
         One at a time, for each holds a row group in memory. Storage that fails leaves it to the coordinator.
@@ -54,6 +55,7 @@ class LeftParts:
             part: The part, durable and released.
             store: Where it is.
             patience: Once it is over nothing more is tried here.
+            sink_format: Lends its encryption to the file.
 
         Raises:
             PartMissing, PartDamaged: The stage is not what was written a moment ago.
@@ -62,7 +64,7 @@ class LeftParts:
             self.leave(part)
             return
         try:
-            target = encode_stage(store, part.part, part.stage, part.rows)
+            target = encode_stage(store, part.part, part.stage, part.rows, sink_format=sink_format)
         except StoreError as error:
             patience.note(error)
             logger.warning("stage %s is not encoded yet: %s", part.part.path_of(part.part.name), error)

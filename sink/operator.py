@@ -255,7 +255,7 @@ class SinkOperator:
     def _roll(self, keys: Iterable[Key]) -> None:
         patience = Patience(1)
         for part in self._ended(keys, ActivePart.end):
-            self._left.roll(part, self._store, patience)
+            self._left.roll(part, self._store, patience, self._description.format)
 
     def _suspend(self, keys: Iterable[Key]) -> None:
         for part in self._ended(keys, ActivePart.suspend):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -22,6 +22,9 @@ from partfile.snapshot.storage_settings import (
     select_storage,
 )
 from partfile.snapshot.stream_factory import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
+
+if TYPE_CHECKING:
+    from partfile.writers.port import Format
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -113,6 +116,11 @@ class RestoreSettings(Options):
     def checkpoint_options(self) -> Mapping[str, object]:
         """What the store of the checkpoints is opened with."""
         return options_for(self.checkpoint_url, self.base, self.storage_options)
+
+    @property
+    def sink_format(self) -> Format | None:
+        """What lends its encryption to whoever encodes a stage; None where nobody writes rows."""
+        return None
 
     @property
     def stage_recipe(self) -> Mapping[str, JsonValue] | None:

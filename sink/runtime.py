@@ -65,7 +65,7 @@ class Runtime:
                 interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
-            encoder or StagesInProcess(self.store, _encode_threads(settings.publish_threads)),
+            encoder or StagesInProcess(self.store, _encode_threads(settings.publish_threads), settings.sink_format),
         )
 
     @property

@@ -74,9 +74,17 @@ class SinkSettings(RestoreSettings):
         return self
 
     @property
+    def sink_format(self) -> Format:
+        """What lends its encryption to whoever encodes a stage."""
+        return self.format
+
+    @property
     def stage_recipe(self) -> Mapping[str, JsonValue] | None:
         """How staged parts are encoded; None where parts are not staged: a row format, or one of the user's own."""
         if self.columnar != "staged" or not isinstance(self.format, BulkFormat):
+            return None
+        if getattr(self.format, "encryption", None) is not None and "columnar" not in self.model_fields_set:
+            # A stage is not encrypted: who encrypts files has to say that it may be.
             return None
         try:
             return recipe_of(self.format)

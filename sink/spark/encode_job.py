@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from partfile.sink.restore_settings import StoreOpener
     from partfile.sink.settings import SinkSettings
     from partfile.sink.states import RolledStage
+    from partfile.writers.port import Format
 
 ANSWER = StructType(
     [
@@ -95,6 +96,8 @@ class EncodeTask:
     """Of this job alone: an answer to another one counts for nothing."""
     shares: tuple[tuple[RolledStage, ...], ...]
     """The stages of each task."""
+    sink_format: Format
+    """Lends its encryption to the files."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """What the store of the parts is opened with."""
 
@@ -106,7 +109,7 @@ class EncodeTask:
         """
         spare_modules_from_collection()
         with self.open_store(self.base, self.base_options) as store:
-            encoder = StagesInProcess(store, threads=1)
+            encoder = StagesInProcess(store, 1, self.sink_format)
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield self._rows(encoder.encode(self.shares[number]))
@@ -142,6 +145,7 @@ class StagesBySpark:
             open_store=self._settings.open_store_in_tasks,
             submission=new_token(),
             shares=tuple(tuple(stages[place] for place in share) for share in shares),
+            sink_format=self._settings.format,
             base_options=options_of_tasks(self._settings.base, self._settings.storage_options),
         )
         numbers = self._session.range(0, len(shares), 1, len(shares))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from encrypted_parquet import decrypted_ids, encryption
 from faulty_encodes import FaultyEncodes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,8 @@ from partfile.sink.encoding import EncodedStage
 from partfile.sink.spark.encode_job import EncodeAnswer, Problem, StagesBySpark, read_answers, shared_out
 from partfile.sink.states import RolledStage, Stage
 from partfile.version import __version__
+from partfile.writers.parquet import ParquetFormat
+from partfile.writers.recipes import recipe_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,3 +191,14 @@ def test_a_stage_that_fails_keeps_no_other_from_being_encoded(spark: SparkSessio
     assert sorted(type(one.problem).__name__ for one in others) == ["NoneType", "NotReady"]
     (done,) = (one for one in others if one.problem is None)
     assert ids(base, done) == [encoded.index(done), encoded.index(done) + 3]
+
+
+@pytest.mark.spark
+def test_tasks_encrypt_what_they_encode(spark: SparkSession, tmp_path: Path) -> None:
+    """The sink's format goes with the closure, since no recipe holds what encrypts."""
+    base, form = tmp_path / "out", ParquetFormat(encryption=encryption)
+    (stage, *_others) = stages_of(base)
+    asks = stage.model_copy(update={"stage": Stage(recipe=recipe_of(form))})
+    (done,) = StagesBySpark(make_sink(base, format=form).settings, spark).encode([asks])
+    assert done.target is not None
+    assert decrypted_ids(base / done.target.path_of(done.target.pending)) == [0, 3]
