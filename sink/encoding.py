@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from partfile.filesystems.port import PartHandle, PartStore
-    from partfile.sink.states import RolledStage
+    from partfile.sink.states import RolledStage, Stage
     from partfile.writers.port import BulkFormat, Format
 
 

@@ -89,7 +89,8 @@ class FileSink:
     def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
         """Take a savepoint of a running query between two of its batches; the query goes on.
 
-        Everything open is rolled and published first, by a checkpoint of its own and without a Spark job.
+        Everything open is rolled and published first, by a checkpoint of its own. Staged columnar parts are encoded by
+        a Spark job, all others need none.
 
         Args:
             directory: Where to make it; None takes ``savepoint_dir``.

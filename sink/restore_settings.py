@@ -118,13 +118,13 @@ class RestoreSettings(Options):
         return options_for(self.checkpoint_url, self.base, self.storage_options)
 
     @property
-    def stage_recipe(self) -> Mapping[str, JsonValue] | None:
-        """How stages that this run begins are encoded; None where it begins none."""
+    def sink_format(self) -> Format | None:
+        """What lends its encryption to whoever encodes a stage; None where nobody writes rows."""
         return None
 
     @property
-    def sink_format(self) -> Format | None:
-        """What this run writes; None where it writes nothing."""
+    def stage_recipe(self) -> Mapping[str, JsonValue] | None:
+        """How stages that this run begins are encoded; None where it begins none."""
         return None
 
     @property

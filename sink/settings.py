@@ -40,7 +40,7 @@ class SinkSettings(RestoreSettings):
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or set aside if it is a
     stage."""
-    columnar: Literal["staged", "per_checkpoint"] = "per_checkpoint"
+    columnar: Literal["staged", "per_checkpoint"] = "staged"
     """``staged`` keeps parts of a columnar format open over checkpoints and encodes each once, when it is rolled;
     ``per_checkpoint`` writes a file a checkpoint. Stores that cannot append to a part and read it back do the latter.
     """
@@ -74,19 +74,22 @@ class SinkSettings(RestoreSettings):
         return self
 
     @property
+    def sink_format(self) -> Format:
+        """What lends its encryption to whoever encodes a stage."""
+        return self.format
+
+    @property
     def stage_recipe(self) -> Mapping[str, JsonValue] | None:
         """How staged parts are encoded; None where parts are not staged: a row format, or one of the user's own."""
         if self.columnar != "staged" or not isinstance(self.format, BulkFormat):
+            return None
+        if getattr(self.format, "encryption", None) is not None and "columnar" not in self.model_fields_set:
+            # A stage is not encrypted: who encrypts files has to say that it may be.
             return None
         try:
             return recipe_of(self.format)
         except ConfigError:
             return None
-
-    @property
-    def sink_format(self) -> Format:
-        """What this run writes; it lends its encryption to what is encoded."""
-        return self.format
 
     @property
     def description(self) -> SinkDescription:

@@ -96,8 +96,8 @@ class EncodeTask:
     """Of this job alone: an answer to another one counts for nothing."""
     shares: tuple[tuple[RolledStage, ...], ...]
     """The stages of each task."""
-    sink_format: Format | None = None
-    """What the sink writes: it lends its encryption."""
+    sink_format: Format
+    """Lends its encryption to the files."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """What the store of the parts is opened with."""
 

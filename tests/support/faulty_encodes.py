@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from partfile.filesystems.local_stream import LocalPartStream
     from partfile.filesystems.port import PartHandle, PartStream
 
 _HALF_A_FILE = b"PAR1" + bytes(100)
@@ -57,7 +58,7 @@ class _Store(LocalStore):
         super().__init__(url)
         self._faults = faults
 
-    def create(self, handle: PartHandle) -> PartStream:
+    def create(self, handle: PartHandle) -> LocalPartStream:
         stream = super().create(handle)
         if not handle.is_stage:
             self._faults.act(stream)
