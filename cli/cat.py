@@ -52,8 +52,7 @@ def cat(
             checkpoints.close()
     with hinting("PART is a path relative to PATH, as partfile list prints them, or one that begins with PATH."):
         below = path_below(call.place, part)
-    valid = open_valid(call.place, seen, below)
-    with valid.file:
+    with open_valid(call.place, seen, below) as valid:
         if raw:
             _copy(valid.file, call.out)
         else:

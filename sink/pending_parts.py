@@ -19,7 +19,7 @@ def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | N
     """The pending parts of every sink whose checkpoints are in one directory.
 
     Each is vouched for at its valid length, so that its rows count already. Parts that are still open are not among
-    them. A part may be finished by the time this returns.
+    them, nor stages: only the file that a stage has been encoded into. A part may be finished by the time this returns.
 
     Args:
         checkpoint_url: The directory of checkpoints, which holds one directory a sink.

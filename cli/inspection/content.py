@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from partfile.recovery.readable_files import ReadableFile, open_readable
 from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from partfile.cli.inspection.bases import SeenBase
     from partfile.cli.inspection.knowledge import KnownPart
     from partfile.cli.inspection.places import Place
@@ -35,15 +38,15 @@ class ValidBytes:
     """An open part that ends where its valid bytes do."""
 
     file: Any
-    """Whoever has it closes it."""
     path: str
     """The final path of the part, which tells its format and compression; of a stage its own."""
     stage_length: int | None = None
     """Valid length in bytes if it is not in that format yet, but a stage."""
 
 
-def open_valid(place: Place, seen: SeenBase, path: str) -> ValidBytes:
-    """Open the valid bytes of a part, under whichever name it has now.
+@contextmanager
+def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
+    """Open the valid bytes of a part, under whichever name it has now, for as long as a block lasts.
 
     Args:
         place: Where its base is.
@@ -62,10 +65,17 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> ValidBytes:
     if known is not None and not (known.is_current or path != known.path):
         known = None
     if known is not None and known.is_stage:
-        # The file outlives the store.
-        with place.open_base() as store:
+        with place.open_base() as store, store.open_stage(known.handle) as file:
             stage = known.handle.path_of(known.handle.in_progress)
-            return ValidBytes(store.open_stage(known.handle), stage, known.handle.valid_length)
+            yield ValidBytes(file, stage, known.handle.valid_length)
+        return
+    valid = _opened(place, seen, path, known)
+    with valid.file:
+        yield valid
+
+
+def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) -> ValidBytes:
+    """The valid bytes of what is no stage, by any name, or by that of a known part."""
     behind, base = open_for_reading(place.base, place.storage_options)
     if known is not None:
         return ValidBytes(_open_known(behind, base, known), known.path)

@@ -10,7 +10,7 @@ from model_mutations import any_attempt, no_length_check, nothing_owed
 from partfile.cli.inspection import knowledge
 from partfile.filesystems.errors import PartfileError
 from partfile.sink import encoding, left_parts, planning, stage_planning
-from partfile.sink.coordinator import SinkCoordinator
+from partfile.sink.staged_parts import Encoding, StagedParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -106,25 +106,17 @@ def rolled_stages_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def spent_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """A stage is deleted once it is encoded, before a checkpoint names the file."""
-    encode_rolled: Any = SinkCoordinator._encode_rolled
+    encode = StagedParts.encode
 
-    def early(self: SinkCoordinator, report: Any) -> Any:
-        before = self.state.rolled
-        encode = self._stages.encode
-
-        def encode_and_delete(*arguments: Any) -> Any:
-            done = encode(*arguments)
-            for stage in before if done.after is not arguments[0] else ():
+    def early(self: StagedParts, before: planning.SinkSnapshot, *arguments: Any) -> Encoding:
+        done = encode(self, before, *arguments)
+        left = {stage.part.in_progress for stage in done.after.rolled}
+        for stage in before.rolled:
+            if stage.part.in_progress not in left:
                 self._store.discard(stage.part)
-            return done
+        return done
 
-        self._stages.encode = encode_and_delete  # type: ignore[method-assign]
-        try:
-            return encode_rolled(self, report)
-        finally:
-            self._stages.encode = encode  # type: ignore[method-assign]
-
-    patch.setattr(SinkCoordinator, "_encode_rolled", early)
+    patch.setattr(StagedParts, "encode", early)
 
 
 def cleaner_without_stages(patch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from partfile.sink.states import SubtaskSnapshot
 from partfile.writers.parquet import ParquetFormat
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from pathlib import Path
 
     import partfile as pf
@@ -267,3 +268,23 @@ def test_periodic_checkpoints_and_encodes_do_not_get_in_each_others_way(tmp_path
             out.poll()
         assert finished_rows(tmp_path) == names(0, 12)
     assert finished_rows(tmp_path) == names(0, 12)
+
+
+class TakingStore(LocalStore):
+    """A store where somebody else has fenced a task just before it encodes, and taken its stages away."""
+
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
+        """Too late."""
+        assert self.discard(handle)
+        return super().open_stage(handle, fences=fences)
+
+
+def test_a_stage_that_somebody_took_is_no_loss(tmp_path: Path) -> None:
+    """The task has been fenced; nothing of its stage counted, so nobody is told to bring committed rows back."""
+    with TakingStore(str(tmp_path)) as store:
+        operator = SinkOperator(store, staged_sink(tmp_path).settings.description)
+        operator.open(SubtaskContext(0, 0, 1, "0" * 8, 0, may_stage=True), SubtaskSnapshot(subtask=0))
+        operator.write(batch(0, 1))
+        with pytest.raises(LeaseUnavailable, match="its stage is gone"):
+            operator.roll_all()
+        operator.close()
