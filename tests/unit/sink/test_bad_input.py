@@ -35,6 +35,7 @@ from partfile.filesystems.errors import (
     UnsupportedTypeError,
 )
 from partfile.filesystems.faults import FailAt, count_calls
+from partfile.snapshot.codec import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,7 +208,8 @@ def test_a_damaged_checkpoint_is_refused_and_works_again_once_repaired(tmp_path:
     run_to_the_end(make_sink(tmp_path), 6)
     newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_metadata"), key=lambda path: path.stat().st_mtime_ns)
     good = newest.read_bytes()
-    damaged = [b"", good[: len(good) // 2], good[:-2] + b"x\n", good.replace(b"checkpoint 2 ", b"checkpoint 9 ", 1)]
+    newer = good.replace(b"checkpoint %d " % FORMAT_VERSION, b"checkpoint %d " % (FORMAT_VERSION + 1), 1)
+    damaged = [b"", good[: len(good) // 2], good[:-2] + b"x\n", newer]
     for data in damaged:
         newest.write_bytes(data)
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
