@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from partfile.cli.inspection.knowledge import KnownPart
     from partfile.filesystems.port import PartHandle, Store
-    from partfile.sink.states import SpentStage, Stage
+    from partfile.sink.states import SpentStage
+    from partfile.writers.port import BulkFormat
 
 _ENCODE = encoding.encode_stage
 
@@ -42,8 +43,8 @@ def stages_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
 def encodes_published_at_once(patch: pytest.MonkeyPatch) -> None:
     """Whoever has encoded a stage publishes the file, before a checkpoint names it."""
 
-    def encode(store: Store, part: PartHandle, stage: Stage, rows: int, **options: Any) -> PartHandle:
-        target = _ENCODE(store, part, stage, rows, **options)
+    def encode(store: Store, part: PartHandle, form: BulkFormat, rows: int, **options: Any) -> PartHandle:
+        target = _ENCODE(store, part, form, rows, **options)
         store.publish(target, "auto")
         return target
 
@@ -70,13 +71,13 @@ def encoded_beyond_the_valid_length(patch: pytest.MonkeyPatch) -> None:
     """Whatever a stage holds is encoded: what a zombie has added, and what no checkpoint holds, counts as well."""
     patch.setattr(encoding, "_check_rows", lambda *_: None)
 
-    def encode(store: Store, part: PartHandle, stage: Stage, rows: int, **options: Any) -> PartHandle:
+    def encode(store: Store, part: PartHandle, form: BulkFormat, rows: int, **options: Any) -> PartHandle:
         seen = store.look_at(part.path_of(part.in_progress))
         length = part.valid_length if seen is None else seen.size
         try:
-            return _ENCODE(store, part.model_copy(update={"valid_length": length}), stage, rows, **options)
+            return _ENCODE(store, part.model_copy(update={"valid_length": length}), form, rows, **options)
         except PartfileError:
-            return _ENCODE(store, part, stage, rows, **options)
+            return _ENCODE(store, part, form, rows, **options)
 
     _replace_encode(patch, encode)
 

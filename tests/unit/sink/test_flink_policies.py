@@ -82,8 +82,8 @@ def test_t_b29_a_policy_of_the_users_own(tmp_path: Path) -> None:
 
 
 def test_t_b30_t_b31_a_bulk_format_rolls_at_every_checkpoint(tmp_path: Path) -> None:
-    """Parquet cannot be cut, so each checkpoint finishes its files, and each file is whole."""
-    sink = pf.FileSink(tmp_path, uid="job", format="parquet", bucketer=pf.HiveBucketer("k"))
+    """Parquet cannot be cut, so unless it is staged each checkpoint finishes its files, and each file is whole."""
+    sink = pf.FileSink(tmp_path, uid="job", format="parquet", columnar="per_checkpoint", bucketer=pf.HiveBucketer("k"))
     with sink.local() as out:
         for number in range(3):
             out.write(pa.RecordBatch.from_pydict({"k": [1, 2], "v": [number, number + 10]}))
