@@ -14,7 +14,10 @@ from dead_stages import die_with_an_unnamed_encode, die_with_open_stages, die_wi
 from life_cycle import ROWS, batch, continue_to, everything, in_child, staged_files
 from staged_streams import STAGED, Stages, finished_rows, names, pending_in, staged_sink, stages_in
 
+from partfile.cli.changing.cleaning import _named
 from partfile.cli.changing.ownership import settings_of, taken_over
+from partfile.cli.changing.stores import open_stores
+from partfile.cli.inspection.bases import read_base
 from partfile.cli.inspection.places import Job, Place
 from partfile.filesystems.local import LocalStore
 from partfile.sink.beginning import StartTerms
@@ -207,14 +210,27 @@ def test_a_savepoint_of_a_dead_sink_encodes_first(tmp_path: Path) -> None:
     assert finished_rows(fresh) == names(4, 8)
 
 
+@pytest.mark.parametrize("retained", [1, 2])
 @pytest.mark.parametrize("die", [die_with_open_stages, die_with_rolled_stages])
-def test_a_stage_that_a_checkpoint_names_is_no_orphan(tmp_path: Path, die: Make) -> None:
-    """However old it is, open or waiting to be encoded."""
-    die(tmp_path)
+def test_a_stage_that_a_checkpoint_names_is_no_orphan(tmp_path: Path, die: Make, retained: int) -> None:
+    """However old it is, open or waiting to be encoded, also where no older checkpoint names it as open."""
+    die(tmp_path, retained_checkpoints=retained)
     age(tmp_path, days=9)
     assert orphans_of(tmp_path) == []
     assert clean_all(tmp_path, delete=True) is None
     ended(tmp_path)
+
+
+@pytest.mark.parametrize("die", [die_with_open_stages, die_with_rolled_stages, crash_when_promised])
+def test_stores_are_told_every_stage_that_is_named(tmp_path: Path, die: Make) -> None:
+    """Where a stage is no file, the store keeps the objects of those that it is told."""
+    die(tmp_path, retained_checkpoints=1, **STAGED)
+    place = Place(str(tmp_path))
+    with open_stores(place) as stores:
+        assert stores is not None
+        told_of = _named(read_base(place, stores.checkpoints), {})
+    paths = {part.path_of(part.in_progress) for part in told_of if part.is_stage}
+    assert paths == {str(path.relative_to(tmp_path)) for path in stages_in(tmp_path)}
 
 
 def test_a_spent_stage_that_a_checkpoint_names_is_no_orphan(tmp_path: Path) -> None:
