@@ -163,7 +163,7 @@ def test_the_timer_encodes_in_the_pool_of_the_query(spark: SparkSession, tmp_pat
     try:
         by_spark = encoder(spark, tmp_path / "out", PoolNoting(tmp_path / "log"))
     finally:
-        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type] - Spark takes it away
+        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]  # Spark takes it away.
     encoded: list[EncodedStage] = []
     after: list[str | None] = []
 
