@@ -52,6 +52,9 @@ class CommitReport:
     publish_ms: float
     given_up: int = 0
     """Parts and stages that were gone, and that nobody looks for again because ``accept_missing`` is set."""
+    encoded: int = 0
+    """Stages that were encoded for it, or for the checkpoint that came before it and rolled them."""
+    encode_ms: float = 0.0
 
     def followed_by(self, later: CommitReport) -> CommitReport:
         """What this checkpoint and the one after it did together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from partfile.sink import planning
@@ -180,4 +181,6 @@ class SinkCoordinator(SinkCheckpoints):
         self._state = self._stages.discard(self.state, self._checkpoints.oldest_id)
         if encoding.failure is not None:
             raise encoding.failure
-        return report
+        if report is None:
+            return report
+        return replace(report, encoded=encoding.encoded, encode_ms=encoding.encode_ms)

@@ -51,8 +51,7 @@ class LocalSink:
         self._runtime = Runtime(settings, _job(settings.uid, subtask_index), interval_ms=self._interval_ms)
         self._operator = SinkOperator(self._runtime.store, settings.description)
         self._subtask = subtask_index
-        self._told_rows = 0
-        self._told_bytes = 0
+        self._told_rows = self._told_bytes = 0
         self._position: JsonValue = None
         self._opened = False
         self._closed = False
@@ -267,6 +266,8 @@ class LocalSink:
             parts_finished=done.published,
             commit_ms=done.commit_ms,
             publish_ms=done.publish_ms,
+            parts_encoded=done.encoded + len(snapshot.spent),
+            encode_ms=done.encode_ms,
         )
         self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written
         report(progress, self._settings.on_progress)

@@ -35,17 +35,21 @@ class BatchProgress(BaseModel):
     """Parts published by this checkpoint."""
     parts_abandoned: int = 0
     """Parts that a task had to leave alone; they are cut, published and replaced by new ones."""
+    parts_encoded: int = 0
+    """Staged parts that have become files, by the tasks of the batch or after it."""
     restore_ms: float = 0.0
     write_ms: float = 0.0
     commit_ms: float = 0.0
     publish_ms: float = 0.0
+    encode_ms: float = 0.0
+    """Of what is encoded after the batch, or between two; what its own tasks encode is in ``write_ms``."""
 
 
 def report(progress: BatchProgress, callback: Callable[[BatchProgress], None] | None) -> None:
     """Log the progress and hand it to the callback, whose failure never harms the stream."""
     logger.info(
-        "%s: batch %s checkpoint %d%s: %d rows, %d bytes; parts %d in progress, %d pending, %d finished, %d abandoned; "
-        "restore %.0f ms, write %.0f ms, commit %.0f ms, publish %.0f ms",
+        "%s: batch %s checkpoint %d%s: %d rows, %d bytes; parts %d in progress, %d pending, %d finished, %d abandoned, "
+        "%d encoded; restore %.0f ms, write %.0f ms, commit %.0f ms, publish %.0f ms, encode %.0f ms",
         progress.uid,
         progress.batch_id,
         progress.checkpoint_id,
@@ -56,10 +60,12 @@ def report(progress: BatchProgress, callback: Callable[[BatchProgress], None] | 
         progress.parts_pending,
         progress.parts_finished,
         progress.parts_abandoned,
+        progress.parts_encoded,
         progress.restore_ms,
         progress.write_ms,
         progress.commit_ms,
         progress.publish_ms,
+        progress.encode_ms,
     )
     if callback is not None:
         try:

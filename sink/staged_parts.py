@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import PartfileError, PartMissing, StoreError
 from partfile.sink import stage_planning
+from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrently import Patience, for_each
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class Encoding(NamedTuple):
     """To be raised once that checkpoint is complete: a stage that no further try will encode."""
     given_up: int = 0
     """Stages that were gone, and that nobody looks for again because ``accept_missing`` is set."""
+    encoded: int = 0
+    """Stages that have become files."""
+    encode_ms: float = 0.0
 
 
 class StagedParts:
@@ -60,19 +64,19 @@ class StagedParts:
         """
         if not before.rolled:
             return Encoding(before, None)
+        began = stopwatch_ms()
         encoded = [self._judged(one, gives_up) for one in self._encoder.encode(before.rolled)]
+        took_ms, done = stopwatch_ms() - began, sum(one.target is not None for one in encoded)
         failures = [one.problem for one in encoded if one.problem is not None and not one.is_given_up]
         for one in encoded:
             if isinstance(one.problem, StoreError):
                 logger.warning("stage %s is not encoded yet: %s", _path(one), one.problem)
         fatal = next((error for error in failures if not isinstance(error, StoreError)), None)
         if not any(one.target is not None or one.is_given_up for one in encoded):
-            return Encoding(before, self._explained(fatal))
-        return Encoding(
-            stage_planning.after_encoding(before, encoded, checkpoint_id),
-            self._explained(fatal),
-            sum(one.is_given_up for one in encoded),
-        )
+            return Encoding(before, self._explained(fatal), encode_ms=took_ms)
+        after = stage_planning.after_encoding(before, encoded, checkpoint_id)
+        given_up = sum(one.is_given_up for one in encoded)
+        return Encoding(after, self._explained(fatal), given_up, done, took_ms)
 
     def discard(self, snapshot: SinkSnapshot, oldest_retained_id: int) -> SinkSnapshot:
         """Delete the spent stages that no retained checkpoint names as data any more, and take them out of the state.

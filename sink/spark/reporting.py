@@ -28,6 +28,8 @@ def of_commit(uid: str, coordinator: SinkCoordinator, done: CommitReport) -> Bat
         parts_finished=done.published,
         commit_ms=done.commit_ms,
         publish_ms=done.publish_ms,
+        parts_encoded=done.encoded,
+        encode_ms=done.encode_ms,
     )
 
 
@@ -44,6 +46,7 @@ def of_batch(
         "rows": sum(one.rows for one in acknowledged),
         "bytes": sum(one.bytes for one in acknowledged),
         "parts_abandoned": sum(part.abandoned for one in snapshots for part in one.pending),
+        "parts_encoded": told.parts_encoded + sum(len(one.spent) for one in snapshots),
     }
     return told.model_copy(update=counts)
 

@@ -69,6 +69,8 @@ def test_many_batches_become_one_file_a_bucket(
     run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     check(spark, tmp_path / "out", rows, files)
     assert sum(one.rows for one in told) == rows
+    assert sum(one.parts_encoded for one in told) == len(finished(tmp_path / "out"))
+    assert [one.encode_ms > 0 for one in told] == [False] * BATCHES + [True]
 
 
 def test_per_checkpoint_makes_a_file_a_task_and_batch(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 from harness import Harness
 
 import partfile as pf
@@ -81,15 +82,16 @@ def test_t_b29_a_policy_of_the_users_own(tmp_path: Path) -> None:
     assert job.counts() == (0, 0, 3, 0)
 
 
-def test_t_b30_t_b31_a_bulk_format_rolls_at_every_checkpoint(tmp_path: Path) -> None:
-    """Parquet cannot be cut, so unless it is staged each checkpoint finishes its files, and each file is whole."""
-    sink = pf.FileSink(tmp_path, uid="job", format="parquet", columnar="per_checkpoint", bucketer=pf.HiveBucketer("k"))
+@pytest.mark.parametrize(("columnar", "count"), [("per_checkpoint", 6), ("staged", 2)])
+def test_t_b30_t_b31_a_bulk_format_rolls_at_every_checkpoint(tmp_path: Path, columnar: str, count: int) -> None:
+    """Parquet cannot be cut, so each checkpoint finishes its files, unless they are staged; each file is whole."""
+    sink = pf.FileSink(tmp_path, uid="job", format="parquet", columnar=columnar, bucketer=pf.HiveBucketer("k"))
     with sink.local() as out:
         for number in range(3):
             out.write(pa.RecordBatch.from_pydict({"k": [1, 2], "v": [number, number + 10]}))
             out.checkpoint()
     files = sorted(tmp_path.glob("k=*/*.parquet"))
-    assert len(files) == 6
+    assert len(files) == count
     assert sorted(value for path in files for value in pa.parquet.read_table(path).column("v").to_pylist()) == [
         0,
         1,
