@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
+from partfile.sink.larger_batches import larger_batches
+from partfile.sink.writing_ahead import write_ahead
+from partfile.writers.json_lines import JsonLinesFormat
 from processes import Meter
 from runs import with_files
 from streams import run_query
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 
     from places import LocalPlace
     from runs import Run
+    from streams import Kind
 
 try:
     from deltalake import DeltaTable, write_deltalake
@@ -61,6 +67,21 @@ def run_transfer(case: str, stream: DataFrame, place: LocalPlace) -> Run:
     return run_query(case, stream.writeStream.foreachBatch(transfer), checkpoint)
 
 
+def run_encoding(case: str, stream: DataFrame, place: LocalPlace, kind: Kind) -> Run:
+    """Hand each batch to Python workers, who encode its rows as partfile does, in memory, and drop what comes of it.
+
+    Rows are encoded while the next ones are fetched. There are no buckets, files or checkpoints: a sink that encodes in
+    Python does this, and more.
+    """
+    _, checkpoint = place.fresh(case)
+    encode = encoding_parquet() if kind == "parquet" else encoding_json()
+
+    def transfer(batch: DataFrame, _batch_id: int) -> None:
+        batch.mapInArrow(encode, "bytes long").collect()
+
+    return run_query(case, stream.writeStream.foreachBatch(transfer), checkpoint)
+
+
 def counting() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function that counts the rows of a task."""
 
@@ -69,6 +90,31 @@ def counting() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
         yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
 
     return count
+
+
+def encoding_parquet() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that encodes the rows of a task as one Parquet file."""
+
+    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        file, rows = pa.BufferOutputStream(), larger_batches(batches)
+        first = next(rows)
+        with pq.ParquetWriter(file, first.schema, compression="snappy", write_page_index=True) as writer:
+            write_ahead(chain([first], rows), writer.write_batch)
+        yield pa.RecordBatch.from_pydict({"bytes": [file.tell()]})
+
+    return encode
+
+
+def encoding_json() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that encodes the rows of a task as JSON lines, with partfile's encoder."""
+    lines = JsonLinesFormat()
+
+    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sizes: list[int] = []
+        write_ahead(batches, lambda batch: sizes.append(len(lines.encode(batch).data)))
+        yield pa.RecordBatch.from_pydict({"bytes": [sum(sizes)]})
+
+    return encode
 
 
 @dataclass(slots=True)

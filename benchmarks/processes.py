@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
@@ -42,6 +42,8 @@ class Load:
     """CPU seconds of our process tree."""
     busy_cpu_s: float
     """CPU seconds of all processes together."""
+    workers_cpu_s: Mapping[int, float] = field(default_factory=dict)
+    """CPU seconds of each Python worker of the tree, by its process ID."""
 
 
 class Meter:
@@ -68,7 +70,7 @@ class Meter:
         """Measure what has happened since the start."""
         ended = load_now()
         self.seconds = ended.at_s - self._began.at_s
-        self.cpu_s = ended.own_cpu_s - self._began.own_cpu_s
+        self.cpu_s = own_cpu_s(self._began, ended)
         self.foreign_cores = foreign_cores(self._began, ended)
 
 
@@ -102,14 +104,25 @@ class WorkerMemory:
 
 def foreign_cores(before: Load, after: Load) -> float:
     """How many cores processes outside our tree kept busy from one moment to a later one."""
-    foreign_s = (after.busy_cpu_s - before.busy_cpu_s) - (after.own_cpu_s - before.own_cpu_s)
+    foreign_s = (after.busy_cpu_s - before.busy_cpu_s) - own_cpu_s(before, after)
     return max(0.0, foreign_s / (after.at_s - before.at_s))
+
+
+def own_cpu_s(before: Load, after: Load) -> float:
+    """CPU seconds that our tree has used from one moment to a later one.
+
+    PySpark's daemon ends workers that were idle for a minute, and the kernel forgets what they had used.
+    """
+    ended = before.workers_cpu_s.keys() - after.workers_cpu_s.keys()
+    return after.own_cpu_s - before.own_cpu_s + sum(before.workers_cpu_s[pid] for pid in ended)
 
 
 def load_now() -> Load:
     """What has been used until now."""
-    busy_s = busy_cpu_s(Path("/proc/stat").read_text())
-    return Load(time.monotonic(), sum(process.cpu_s for process in family()), busy_s)
+    busy_s, processes = busy_cpu_s(Path("/proc/stat").read_text()), family()
+    # The daemon waits for no worker: its own figure holds nothing of theirs.
+    workers = {process.pid: process.cpu_s for process in processes if _WORKER in process.command}
+    return Load(time.monotonic(), sum(process.cpu_s for process in processes), busy_s, workers)
 
 
 def busy_cpu_s(stat: str) -> float:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rounds import Rounds
     from scale import Scale
 
-BATCHES = 3
+BATCHES = 10
+NATIVE_BATCHES = 3
+"""Of Spark's own sink, which writes a file a bucket and batch: its rows/s do not depend on how many there are."""
 FILES_A_DAY = 40
 FEW, MANY = 24, 2_000
 WARM_UP_BATCHES = 1
@@ -68,7 +70,8 @@ def cases_of(work: Path, source: Dataset) -> dict[str, Callable[[], Run]]:
         case = f"{buckets} {name}"
         with spark_session(work) as spark:
             bucket = F.pmod(F.hash("url"), F.lit(buckets))
-            stream = read_files(spark, source.path, FILES_PER_BATCH)
+            files = min(source.files, NATIVE_BATCHES * FILES_PER_BATCH) if name == NATIVE else source.files
+            stream = read_files(spark, source.path, FILES_PER_BATCH, files)
             # The workers are looked at before their context ends, and they with it.
             with WorkerMemory() as memory:
                 if name == NATIVE:
@@ -78,7 +81,7 @@ def cases_of(work: Path, source: Dataset) -> dict[str, Callable[[], Run]]:
                     named, hive = stream.withColumn("bucket", bucket), pf.HiveBucketer("bucket")
                     run = run_partfile(case, named, place, bucketer=hive, **options)
         run.peak_worker_bytes = memory.peak_bytes
-        run.rows = source.files * ROWS_PER_FILE
+        run.rows = files * ROWS_PER_FILE
         return run
 
     for name in (JSON, NATIVE, *([STAGED] if can_stage() else [])):

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+import limits
 from figures import Report, shown
 from flink_engine import Flink
 from generator import FILES_PER_BATCH, ROWS_PER_FILE, csv_dataset
 from goals import GOALS
+from peers import run_transfer
 from places import LocalPlace
 from rounds import interleaved
 from runs import ratios
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 BATCHES = 10
 SCHEMA = "event_time TIMESTAMP, user_id BIGINT, country STRING, url STRING, payload STRING, amount DOUBLE"
-OURS, NATIVE = "partfile json", "native json"
+OURS, NATIVE, CEILING = "partfile json", "native json", "count in Python"
 FLINK = "Flink json, checkpoint {} s"
 CHECKPOINTS_S = (5, 1)
 
@@ -53,7 +55,7 @@ class Engines:
 
     def cases(self) -> dict[str, Callable[[], Run]]:
         """A function for each sink; Flink's with a checkpoint every five seconds and every second."""
-        found: dict[str, Callable[[], Run]] = {OURS: self.ours, NATIVE: self.native}
+        found: dict[str, Callable[[], Run]] = {OURS: self.ours, NATIVE: self.native, CEILING: self.ceiling}
         return found | {FLINK.format(seconds): partial(self.flinks, seconds) for seconds in CHECKPOINTS_S}
 
     def ours(self) -> Run:
@@ -63,6 +65,12 @@ class Engines:
     def native(self) -> Run:
         """By Spark's sink."""
         return self._counted(run_native(f"csv {NATIVE}", self._stream(), self.place, "json"))
+
+    def ceiling(self) -> Run:
+        """By nobody: Spark reads the CSV and hands its rows to Python."""
+        run = run_transfer(f"csv {CEILING}", self._stream(), self.place)
+        run.rows = self.source.files * ROWS_PER_FILE
+        return run
 
     def flinks(self, checkpoint_s: int) -> Run:
         """By Flink's SQL file sink."""
@@ -108,6 +116,7 @@ def run(data: Path, work: Path, scale: Scale) -> Report:
     for name, against in ((OURS, quick), (NATIVE, slow), (OURS, NATIVE)):
         speed = ratios(done.kept, name, against, lambda run: run.rows_per_s)
         report.figures.append(shown(f"from CSV: {name} / {against}", speed))
+    report.figures.append(limits.of_speed("P8", done, CEILING, slow))
     net = [each[slow].phases_ms["net_ms"] / 1000 / each[OURS].seconds for each in done.kept]
     report.figures.append(shown(f"from CSV: {OURS} / {slow}, net", net, "its job without the start of its cluster"))
     return report

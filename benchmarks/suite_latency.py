@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from figures import Report, shown
 from generator import one_row_files
 from goals import GOALS
-from peers import run_foreach_write, run_pass
+from peers import run_foreach_write, run_pass, run_transfer
 from places import LocalPlace
 from rounds import interleaved
 from runs import ratios
@@ -28,6 +28,7 @@ BATCHES = 20
 WARM_UP_BATCHES = 8
 """The first batches of each query, which start it up and are dropped."""
 PARQUET, JSON, FOREACH, NOTHING = "native parquet", "native json", "foreachBatch parquet", "no sink"
+CEILING = "count in Python"
 OUR_JSON, STAGED = "partfile json", "partfile parquet staged"
 
 
@@ -64,6 +65,7 @@ def cases_of(spark: SparkSession, place: LocalPlace, source: Path) -> dict[str, 
         JSON: partial(measure, JSON, partial(run_native, kind="json")),
         FOREACH: partial(measure, FOREACH, run_foreach_write),
         NOTHING: partial(measure, NOTHING, run_pass),
+        CEILING: partial(measure, CEILING, run_transfer),
     }
     if can_stage():
         cases[STAGED] = partial(measure, STAGED, run_partfile, format="parquet", **columnar("staged"))

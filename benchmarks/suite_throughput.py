@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import duckdb
 
+import limits
 from figures import Report, shown
 from generator import FILES_PER_BATCH, ROWS_PER_FILE, dataset
 from goals import GOALS
@@ -17,6 +18,7 @@ from peers import (
     NO_DELTA,
     NO_DELTA_SPARK,
     DeltaStream,
+    run_encoding,
     run_foreach_write,
     run_transfer,
 )
@@ -42,8 +44,12 @@ WARM_UP_ROUNDS = 2
 WARM_UP_BATCHES = 5
 PARQUET, JSON = "native parquet", "native json"
 OUR_JSON, STAGED, PER_CHECKPOINT = "partfile json", "partfile parquet staged", "partfile parquet per checkpoint"
+HASHED = "partfile parquet staged, hash"
 FOREACH, DELTA, COMPACTED = "foreachBatch parquet", "delta-rs", "delta-rs compacted"
 CEILING = "count in Python"
+PARQUET_CEILING, JSON_CEILING = "Parquet in Python, dropped", "JSON in Python, dropped"
+CEILINGS = {CEILING, PARQUET_CEILING, JSON_CEILING}
+"""Cases that keep nothing: what no sink in Python can get past."""
 NOTHING_STAGED = "columnar='staged' staged nothing: it left as many files as one file a checkpoint"
 GOALS_OF_STAGED = ("P1 shuffled", "P1 ordered", "P3 files", "P3 size", "P11 speed", "P11 files", "P12")
 
@@ -79,9 +85,15 @@ class Sinks:
         }
         if can_stage():
             by_name[STAGED] = lambda case, stream: ours(case, stream, place, **columnar("staged"))
+            if self.order == "shuffled":
+                by_name[HASHED] = lambda case, stream: ours(
+                    case, stream, place, distribution="hash", **columnar("staged")
+                )
+        by_name[CEILING] = lambda case, stream: run_transfer(case, stream, place)
+        by_name[PARQUET_CEILING] = lambda case, stream: run_encoding(case, stream, place, "parquet")
+        by_name[JSON_CEILING] = lambda case, stream: run_encoding(case, stream, place, "json")
         if self.order == "shuffled":
             by_name[FOREACH] = lambda case, stream: run_foreach_write(case, stream, place)
-            by_name[CEILING] = lambda case, stream: run_transfer(case, stream, place)
         if self.order == "shuffled" and DELTA_IS_THERE:
             by_name |= {DELTA: self.delta.run, COMPACTED: self.delta.run_compacted}
         return {name: partial(self._run, sink, name, files) for name, sink in by_name.items()}
@@ -104,22 +116,24 @@ class Sinks:
 
 def run(data: Path, work: Path, scale: Scale) -> Report:
     """Measure every sink once a round, first over the shuffled rows, then over the ordered ones."""
-    place, report, done = LocalPlace(work), Report(), dict[Order, Rounds]()
+    place, report, done, encoder_cpu_s = LocalPlace(work), Report(), dict[Order, Rounds](), 0.0
     with spark_session(work) as spark:
         for order, batches in BATCHES.items():
             files = scale.of(batches) * FILES_PER_BATCH
             sinks = Sinks(spark, place, dataset(data, order, files, batches * FILES_PER_BATCH), order)
             if not done:
+                encoder_cpu_s = limits.parquet_cpu_s(sinks.source)
                 _warm_up(sinks, scale)
             done[order] = interleaved(sinks.cases(), scale.rounds, spare=min(1, scale.spare_rounds), say=print)
             for name in done[order].kept[-1]:
                 if name in {DELTA, COMPACTED}:
                     sinks.delta.check_rows(f"{order} {name}", sinks.source.rows)
-                elif name != CEILING:
+                elif name not in CEILINGS:
                     sinks.check_rows(name, "json" if "json" in name else "parquet")
             report.runs += done[order].runs
     report.missing = missing(done)
     report.figures = figures_of(done, scale.of(BATCHES["shuffled"]))
+    report.figures += limits_of(done, encoder_cpu_s)
     return report
 
 
@@ -156,10 +170,29 @@ def figures_of(done: dict[Order, Rounds], batches: int) -> list[Figure]:
         cpu = ratios(done["shuffled"].kept, STAGED, PARQUET, lambda run: run.cpu_s / run.rows)
         found.append(GOALS["P12"].figure(cpu, _cpu_note(done["shuffled"], STAGED, PARQUET)))
     for name in done["shuffled"].kept[0]:
-        if name not in {PARQUET, STAGED, OUR_JSON, JSON}:
+        if name not in {PARQUET, STAGED, OUR_JSON, JSON} | CEILINGS:
             speed = ratios(done["shuffled"].kept, name, PARQUET, lambda run: run.rows_per_s)
             found.append(shown(f"shuffled {name}, rows/s / native Parquet", speed, _left(done["shuffled"], name)))
+    if HASHED in done["shuffled"].kept[0]:
+        sizes = ratios(done["shuffled"].kept, HASHED, PARQUET, lambda run: run.median_file_bytes)
+        found.append(shown(f"P3 size by {HASHED}", sizes, _left(done["shuffled"], HASHED)))
     return sorted(found, key=lambda figure: (not figure.goal_name, figure.name))
+
+
+def limits_of(done: dict[Order, Rounds], encoder_cpu_s: float) -> list[Figure]:
+    """What stands in the way of P1, P2 and P12, measured in the same rounds.
+
+    Args:
+        done: The rounds of each order of rows.
+        encoder_cpu_s: CPU seconds that encoding one row as Parquet takes.
+    """
+    found = [
+        limits.of_speed(f"{goal} {order}", rounds, ceiling, native)
+        for goal, native, encoding in (("P1", PARQUET, PARQUET_CEILING), ("P2", JSON, JSON_CEILING))
+        for order, rounds in done.items()
+        for ceiling in (CEILING, encoding)
+    ]
+    return [*found, limits.of_cpu(done["shuffled"], CEILING, PARQUET, encoder_cpu_s)]
 
 
 def _of_files(rounds: Rounds, batches: int) -> list[Figure]:

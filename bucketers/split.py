@@ -41,7 +41,7 @@ def split(rows: int, buckets: pa.DictionaryArray[Any, Any], *, most_runs: int = 
     Raises:
         ConfigError: The buckets are not what a bucketer must return; rows would be lost or land outside the base.
     """
-    _check(rows, buckets)
+    check_buckets(rows, buckets)
     if rows == 0:
         return Split(None, [])
     codes, names = buckets.indices, buckets.dictionary.to_pylist()
@@ -57,8 +57,16 @@ def split(rows: int, buckets: pa.DictionaryArray[Any, Any], *, most_runs: int = 
     return Split(order, [Slice(str(names[code]), start, stop) for code, start, stop in slices])
 
 
-def _check(rows: int, buckets: Any) -> None:
-    """Bucketers of users' own are asked, not believed."""
+def check_buckets(rows: int, buckets: Any) -> None:
+    """Refuse what no bucketer may return; those of users' own are asked, not believed.
+
+    Args:
+        rows: How many rows it was asked about.
+        buckets: Its answer.
+
+    Raises:
+        ConfigError: Rows would be lost, or land outside the base.
+    """
     problem = ""
     if not isinstance(buckets, pa.DictionaryArray) or not pa.types.is_string(buckets.type.value_type):
         problem = f"is no dictionary array of strings but {getattr(buckets, 'type', type(buckets))}"

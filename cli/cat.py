@@ -36,8 +36,8 @@ def cat(
     """Print what counts of a part: the rows up to its valid length, finished or not.
 
     Compressed text is decompressed; Parquet, ORC, Avro (where fastavro is installed) and stages are printed as JSON
-    lines. Of an unfinished part or a stage nothing is printed that no checkpoint vouches for; a finished file is
-    printed as readers see it, whoever made it.
+    lines, each row of a stage that buckets share with its bucket. Of an unfinished part or a stage nothing is printed
+    that no checkpoint vouches for; a finished file is printed as readers see it, whoever made it.
     """
     # What reads formats loads half of pyarrow, and pandas with it: no other verb waits for that.
     from partfile.cli.inspection.content import open_valid, path_below  # noqa: PLC0415

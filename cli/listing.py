@@ -108,7 +108,7 @@ def _row(part: ListedPart) -> str:
         _known(part.checkpoint_id),
         _known(part.subtask),
         shown_seconds(part.age_s),
-        part.path,
+        part.path if part.buckets is None else f"{part.path}  shared by {part.buckets} buckets or more",
     )
 
 

@@ -17,6 +17,7 @@ from partfile.cli.failures import tell_failed
 from partfile.cli.inspection.chains import read_chain
 from partfile.cli.inspection.places import Job, jobs_in
 from partfile.cli.recover_output import report_recovery, show_jobs, show_recovered
+from partfile.cli.recovery_options import AcceptMissing, CutWord, cut_of
 from partfile.cli.verb import Call, verb
 from partfile.filesystems.errors import ConfigError, PartfileError, RecoveryRefused
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from partfile.cli.consent import Consent
-    from partfile.filesystems.port import Cut
 
 
 @verb()
@@ -35,12 +35,8 @@ def recover_(  # noqa: PLR0913 - the options of a command
     plan: PlanDigest = None,
     fence: Fence = False,
     idle_for: IdleFor = IDLE_FOR,
-    cut: Annotated[
-        str, typer.Option("--cut", metavar="HOW", help="auto, truncate, rewrite or valid-length, as the sink's option.")
-    ] = "auto",
-    accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Give up parts that a checkpoint vouches for and that are gone.")
-    ] = False,
+    cut: CutWord = "auto",
+    accept_missing: AcceptMissing = False,
     restore_from: Annotated[
         str | None,
         typer.Option(
@@ -109,19 +105,6 @@ def _recover_sinks(call: Call, given: Consent, options: RecoveryOptions) -> int:
             now_ms = consent.now_of(given, stores.checkpoints, touched, call.now_ms)
             consent.check(given, planned, stores, touched, now_ms)
     return _recover_all(planned, call, given, touched if given.is_applied else [])
-
-
-def cut_of(text: str) -> Cut:
-    """The way to cut that a word names; raises ConfigError."""
-    ways: dict[str, Cut] = {
-        "auto": "auto",
-        "truncate": "truncate",
-        "rewrite": "rewrite",
-        "valid-length": "valid-length",
-    }
-    if text not in ways:
-        raise ConfigError(f"--cut {text!r} is no way to cut a part", hint=f"There are {', '.join(ways)}.")
-    return ways[text]
 
 
 def _show_plan(planned: RecoveryPlan, call: Call) -> None:

@@ -131,7 +131,11 @@ def _show_way_back(job: PlannedJob, options: RecoveryOptions, out: Output) -> No
 
 def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None:
     end = shown_bytes(part.valid_length)
-    if part.is_staged:
+    if part.buckets is not None:
+        does = (
+            f"encode {end} of a stage that {part.buckets} buckets or more share ({part.rows} rows) and publish in each"
+        )
+    elif part.is_staged:
         does = f"encode {end} of a stage ({part.rows} rows) and publish"
     elif part.was_open and options.cut == "valid-length":
         does = f"publish, with a sidecar if longer than {end} ({part.rows} rows): only readers of sidecars stop there"

@@ -24,8 +24,8 @@ from partfile.cli.inspection.document import Json
 from partfile.cli.inspection.exit_codes import DONE, FINDINGS
 from partfile.cli.inspection.places import jobs_in
 from partfile.cli.quantities import seconds_of
-from partfile.cli.recover import cut_of
 from partfile.cli.recover_output import show_jobs, show_sidecars
+from partfile.cli.recovery_options import AcceptMissing, CutWord, cut_of
 from partfile.cli.verb import Call, verb
 from partfile.filesystems.errors import ConfigError, NotFound
 
@@ -73,12 +73,8 @@ def create(
     plan: PlanDigest = None,
     fence: Fence = False,
     idle_for: IdleFor = IDLE_FOR,
-    cut: Annotated[
-        str, typer.Option("--cut", metavar="HOW", help="auto, truncate, rewrite or valid-length, as the sink's option.")
-    ] = "auto",
-    accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Give up parts that a checkpoint vouches for and that are gone.")
-    ] = False,
+    cut: CutWord = "auto",
+    accept_missing: AcceptMissing = False,
 ) -> int:
     """Take a savepoint of a sink that does not run: recover it, then write down where it stands.
 

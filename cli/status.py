@@ -123,7 +123,8 @@ def _show_stuck(sink: SinkStatus, place: Place, out: Output) -> None:
 def _show_part(part: PartStatus, out: Output) -> None:
     out.line(f"  {part.path}", "yellow")
     out.line(
-        f"    {part.state}, {shown_bytes(part.valid_length)} valid, {_count(part.rows, 'row')}, {_age(part.age_s)}"
+        f"    {part.state}, {shown_bytes(part.valid_length)} valid, {_count(part.rows, 'row')}{_shared(part.buckets)}, "
+        f"{_age(part.age_s)}"
     )
     out.line(f"    why:  {part.why}")
     out.line(f"    then: {part.outcome}")
@@ -140,9 +141,14 @@ def _show_sink(sink: SinkStatus, out: Output) -> None:
     if sink.query_id is not None:
         rows.append(("query and batch", f"{sink.query_id}, batch {sink.batch_id}"))
     for state, total in sink.parts.items():
-        if total.count:
+        if state == "spent-stage" and total.count:
+            rows.append(
+                (state, f"{_count(total.count, 'stage')}, {shown_bytes(total.bytes)} held for older checkpoints")
+            )
+        elif total.count:
+            shared = f", {total.shared} of them{_shared(total.buckets)}" if total.shared else ""
             oldest = f", the oldest {_age(total.oldest_age_s)}"
-            rows.append((state, f"{_count(total.count, 'part')}, {shown_bytes(total.bytes)} valid{oldest}"))
+            rows.append((state, f"{_count(total.count, 'part')}, {shown_bytes(total.bytes)} valid{shared}{oldest}"))
     if sink.problem is None and not sink.is_unfinished:
         rows.append(("unfinished parts", "none"))
     width = max(len(name) for name, _ in rows)
@@ -191,6 +197,10 @@ def _command(name: str, place: Place, job: str | None, *more: str) -> str:
     words += ["--uid", job] if job is not None else []
     words += ["--checkpoint-dir", place.checkpoint_dir] if place.checkpoint_dir is not None else []
     return command_line([*words, *more])
+
+
+def _shared(buckets: int | None) -> str:
+    return "" if buckets is None else f" shared by {buckets} buckets or more"
 
 
 def _age(seconds: float | None) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from partfile.cli.inspection.exit_codes import DONE, FINDINGS
 from partfile.cli.inspection.verification import verify as verify_base
@@ -15,10 +17,20 @@ if TYPE_CHECKING:
 
 
 @verb()
-def verify(call: Call) -> int:
+def verify(
+    call: Call,
+    *,
+    checksums: Annotated[
+        bool,
+        typer.Option(
+            "--checksums", help="Also read stages, and files that they were encoded into, and compare their checksums."
+        ),
+    ] = False,
+) -> int:
     """Check every invariant of PATH, and say which finished files belong to which checkpoint.
 
-    Lists the whole tree. Errors end with 1; notes are what crashes and people leave, and do no harm. Parts that only
+    Lists the whole tree, and reads no part unless --checksums asks for it: then all bytes of those whose checksum a
+    retained checkpoint has. Errors end with 1; notes are what crashes and people leave, and do no harm. Parts that only
     wait for the next start are no errors: see status. Safe while the sink runs.
     """
     with ExitStack() as stack:
@@ -27,7 +39,7 @@ def verify(call: Call) -> int:
             stack.enter_context(checkpoints)
         base = stack.enter_context(call.place.open_base())
         step = stack.enter_context(call.out.progress("checking files"))
-        report = verify_base(call.place, base, checkpoints, call.uid, step)
+        report = verify_base(call.place, base, checkpoints, call.uid, step, checksums=checksums)
     if call.out.as_json:
         call.out.report(report)
     else:
@@ -44,6 +56,8 @@ def _show(report: VerifyReport, out: Output) -> None:
             out.line(f"  {path}")
     files = ", ".join(f"{count} {kind}" for kind, count in report.files.items()) or "none"
     out.line(f"sinks: {', '.join(report.jobs) or 'none'}; files: {files}")
+    if report.checksums_compared is not None:
+        out.line(f"checksums: compared={report.checksums_compared}")
     notes = len(report.findings) - len(report.errors)
     out.line(f"verify: errors={len(report.errors)} notes={notes}", "red" if report.errors else "green")
 

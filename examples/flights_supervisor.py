@@ -28,6 +28,7 @@ _NAP_S = 0.01
 _FREEZE_S = 0.05
 _FIRST_GUESS_S = 0.5
 _LINES_OF_LOG = 30
+_LOGGED_EACH_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,10 @@ class Supervisor:
         """Start the driver again and again until it ends by itself."""
         began = time.monotonic()
         rows = sum(self._job.source.batch_rows)
-        with tqdm(total=rows, unit=" rows", desc=f"{self._job.sink:8}", smoothing=0.1) as bar:
+        # In a file each look is a line that stays.
+        interval_s = 0.1 if sys.stderr.isatty() else _LOGGED_EACH_S
+        name = f"{self._job.sink:8}"
+        with tqdm(total=rows, unit=" rows", desc=name, smoothing=0.1, mininterval=interval_s) as bar:
             while True:
                 self._outcome.starts += 1
                 with _driver(self._job) as driver:

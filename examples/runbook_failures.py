@@ -227,6 +227,7 @@ def stage_stuck(terminal: Terminal) -> None:
     die(base, **staged)
     (stage,) = set(base.glob("_part-*.in-progress")) - spent
     spoil(stage)
+    terminal.partfile("verify", base, "--checksums")
     terminal.partfile("recover", base, "--apply", *AT_ONCE)
     shutil.move(stage, terminal.root / "damaged")
     terminal.partfile("recover", base, "--apply", "--accept-missing", *AT_ONCE)

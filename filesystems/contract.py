@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from partfile.filesystems.capabilities import Capabilities
 from partfile.filesystems.contract_claims import ClaimContract
 from partfile.filesystems.contract_cleaning import CleaningContract
 from partfile.filesystems.contract_commit import CommitContract
@@ -25,7 +26,6 @@ from partfile.filesystems.contract_metadata import ForkedMarkerContract, Metadat
 from partfile.filesystems.contract_parts import PartContract
 from partfile.filesystems.contract_stages import StageContract
 from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.port import Capabilities
 
 if TYPE_CHECKING:
     from partfile.filesystems.port import Store

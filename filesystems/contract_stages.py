@@ -124,11 +124,14 @@ class StageContract(ContractBase):
     def test_a_stage_that_is_gone_or_too_short_is_missing(self, store: Store) -> None:
         """Rows that a checkpoint vouches for are not passed over in silence."""
         needs(store, "stages")
-        stage = write_stage(store, D1)
-        for wrong in (stage.at(len(D1) + 1), new_stage("nowhere").at(1)):
+        stage, nowhere = write_stage(store, D1), new_stage("nowhere").at(1)
+        for wrong in (stage.at(len(D1) + 1), nowhere):
             with pytest.raises(PartMissing):
                 read_stage(store, wrong)
+        assert store.is_staged(stage)
+        assert not store.is_staged(nowhere)
         assert store.discard(stage)
+        assert not store.is_staged(stage)
         with pytest.raises(PartMissing):
             read_stage(store, stage)
 

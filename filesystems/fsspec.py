@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems import fsspec_files, fsspec_parts, fsspec_stream
+from partfile.filesystems.capabilities import Capabilities
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.fsspec_access import FsspecAccess
 from partfile.filesystems.fsspec_calls import FsspecCalls
@@ -13,7 +14,7 @@ from partfile.filesystems.fsspec_schemes import MOVING, Way, scheme_named
 from partfile.filesystems.fsspec_url import FsspecUrl
 from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.part_names import check_handle
-from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile
+from partfile.filesystems.port import STATE_DIRECTORY, StoredFile
 from partfile.filesystems.relative_paths import check_relative_path, may_hold_parts
 from partfile.filesystems.staged_names import staged_names
 from partfile.filesystems.stages import checked_for_publishing, checked_stage, stages_refused
@@ -87,6 +88,20 @@ class FsspecStore:
     def persist_threads(self) -> int:
         """As many as the client takes at a time."""
         return self._access.scheme.threads
+
+    @property
+    def stages_travel(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def checks_reads(self) -> bool:
+        """There are no stages."""
+        return False
+
+    def check_path(self, path: str) -> None:
+        """See ``PartStore.check_path``."""
+        check_relative_path(path)
 
     def create(self, handle: PartHandle) -> fsspec_stream.FsspecPartStream:
         """See ``PartStore.create``; nothing is there before the first persist. Stages are refused."""

@@ -7,9 +7,10 @@ import zlib
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import AlreadyExists, NotApplied
+from partfile.filesystems.errors import NotApplied
 from partfile.filesystems.fsspec_staging import FsspecStaging
-from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.open_streams import OpenStream, check_new
+from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.part_names import with_fresh_token
 
 if TYPE_CHECKING:
@@ -22,15 +23,11 @@ _MEMORY_BYTES = 8 << 20
 
 def create_part(access: FsspecAccess, handle: PartHandle) -> FsspecPartStream:
     """Begin a part; see ``PartStore.create``. Asks nothing: the token in its name makes it nobody else's."""
-    path = handle.path_of(handle.in_progress)
-    if handle.staging:
-        raise AlreadyExists(f"part {path!r} has been created already", path=path)
-    if handle.valid_length:
-        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=path)
+    check_new(handle)
     return FsspecPartStream(access, handle)
 
 
-class FsspecPartStream:
+class FsspecPartStream(OpenStream):
     """An open part.
 
     A staged file is never written to again. So a part that goes on after a persist is sent once more, under a staged
@@ -42,16 +39,13 @@ class FsspecPartStream:
     """
 
     def __init__(self, access: FsspecAccess, handle: PartHandle) -> None:
+        super().__init__(handle.path_of(handle.name))
         self._access = access
-        self._path = handle.path_of(handle.name)
         self._handle = handle
         self._staging: FsspecStaging | None = None
         self._spool = SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115 - closed with the stream.
         self._position = 0
         self._crc32 = 0
-        self._process = os.getpid()
-        self._is_closed = False
-        self._failure = ""
 
     @property
     def handle(self) -> PartHandle:
@@ -108,7 +102,7 @@ class FsspecPartStream:
 
     def close(self) -> None:
         """Let go of what was not persisted."""
-        if not self._is_closed and os.getpid() == self._process:
+        if self._is_ours_to_close:
             self._release()
 
     def _send(self, name: str) -> None:
@@ -126,11 +120,3 @@ class FsspecPartStream:
     def _release(self) -> None:
         self._is_closed = True
         self._spool.close()
-
-    def _check_usable(self) -> None:
-        if os.getpid() != self._process:
-            raise part_of_another_process(self._path, self._process, os.getpid())
-        if self._failure:
-            raise part_lost(self._path, self._failure)
-        if self._is_closed:
-            raise NotApplied(f"part {self._path!r} is closed", path=self._path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems import hdfs_cleaning, hdfs_files, hdfs_parts, hdfs_stages, hdfs_stream
+from partfile.filesystems.capabilities import Capabilities
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.hdfs_access import HdfsAccess
 from partfile.filesystems.hdfs_calls import HdfsCalls
@@ -12,7 +13,7 @@ from partfile.filesystems.hdfs_markers import HdfsMarkers
 from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.part_names import check_handle
-from partfile.filesystems.port import STATE_DIRECTORY, Capabilities
+from partfile.filesystems.port import STATE_DIRECTORY
 from partfile.filesystems.relative_paths import check_relative_path, may_hold_parts
 from partfile.filesystems.staged_names import staged_names
 from partfile.filesystems.stages import checked_for_publishing, checked_stage
@@ -83,6 +84,20 @@ class HdfsStore:
     def persist_threads(self) -> int:
         """Many: every call is a round trip, and closing a part waits for a DataNode's report."""
         return 16
+
+    @property
+    def stages_travel(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def checks_reads(self) -> bool:
+        """Yes: HDFS has a checksum for each 512 bytes, which the client or a DataNode compares."""
+        return True
+
+    def check_path(self, path: str) -> None:
+        """See ``PartStore.check_path``."""
+        check_relative_path(path)
 
     def create(self, handle: PartHandle) -> hdfs_stream.HdfsPartStream:
         """See ``PartStore.create``."""

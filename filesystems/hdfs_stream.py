@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -10,14 +9,14 @@ from partfile.filesystems.backoff import Backoff
 from partfile.filesystems.errors import (
     AlreadyExists,
     LeaseUnavailable,
-    NotApplied,
     NotFound,
     OutcomeUnknown,
     StoreError,
 )
 from partfile.filesystems.hdfs_lease import close_durable
 from partfile.filesystems.hdfs_names import rename_staged
-from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.open_streams import OpenStream, check_new
+from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.stages import checked_for_publishing
 
 if TYPE_CHECKING:
@@ -34,10 +33,8 @@ _TAKEN = "its lease was taken, or it was deleted"
 
 def create_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
     """Create the in-progress file of ``handle`` and hold its lease; see ``PartStore.create``."""
-    path = handle.path_of(handle.in_progress)
-    if handle.valid_length:
-        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=path)
-    return HdfsPartStream(access, handle, _create(access, path))
+    check_new(handle)
+    return HdfsPartStream(access, handle, _create(access, handle.path_of(handle.in_progress)))
 
 
 def _create(access: HdfsAccess, path: str) -> RawFileWriter:
@@ -83,7 +80,7 @@ def _why_refused(access: HdfsAccess, handle: PartHandle, path: str) -> str:
     return ""
 
 
-class HdfsPartStream:
+class HdfsPartStream(OpenStream):
     """An open part. The lease is held from opening to closing, over every persist.
 
     hdfs-native sends bytes on in packets; persisting sends the last one and waits for every DataNode of the block.
@@ -95,14 +92,11 @@ class HdfsPartStream:
     """
 
     def __init__(self, access: HdfsAccess, handle: PartHandle, writer: RawFileWriter) -> None:
+        super().__init__(handle.path_of(handle.in_progress))
         self._access = access
         self._handle = handle
-        self._path = handle.path_of(handle.in_progress)
         self._writer = writer
-        self._process = os.getpid()
         self._position = handle.valid_length
-        self._is_closed = False
-        self._failure = ""
 
     @property
     def handle(self) -> PartHandle:
@@ -172,7 +166,7 @@ class HdfsPartStream:
         it was done and another attempt has opened the part since, that one loses its lease: its next write fails, the
         part is abandoned, and nothing that was acknowledged is lost.
         """
-        if self._is_closed or os.getpid() != self._process:
+        if not self._is_ours_to_close:
             return
         self._is_closed = True
         # Whoever has the file or its lease by now, if somebody has, it is not this process.
@@ -202,11 +196,3 @@ class HdfsPartStream:
         with suppress(StoreError):
             return self._access.status(self._path) is None
         return False
-
-    def _check_usable(self) -> None:
-        if os.getpid() != self._process:
-            raise part_of_another_process(self._path, self._process, os.getpid())
-        if self._failure:
-            raise part_lost(self._path, self._failure)
-        if self._is_closed:
-            raise NotApplied(f"part {self._path!r} is closed", path=self._path)

@@ -7,11 +7,12 @@ import stat
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems import local_cleaning, local_files, local_parts, local_reading, local_stream
+from partfile.filesystems.capabilities import Capabilities
 from partfile.filesystems.errors import DirectoriesUnreadable, NotApplied, NotFound
 from partfile.filesystems.local_errors import translated
 from partfile.filesystems.local_tree import LocalTree
 from partfile.filesystems.part_names import check_handle
-from partfile.filesystems.port import STATE_DIRECTORY, Capabilities, StoredFile
+from partfile.filesystems.port import STATE_DIRECTORY, StoredFile
 from partfile.filesystems.posix import PosixCalls
 from partfile.filesystems.relative_paths import check_relative_path, is_unicode, may_hold_parts
 from partfile.filesystems.staged_names import staged_names
@@ -73,6 +74,20 @@ class LocalStore:
     def persist_threads(self) -> int:
         """As many as publish: syncs under way together share the journal's commits, and the wait for the disk."""
         return self.capabilities.publish_threads
+
+    @property
+    def stages_travel(self) -> bool:
+        """No: the disk takes them faster than they are compressed."""
+        return False
+
+    @property
+    def checks_reads(self) -> bool:
+        """No: most file systems have no checksum of a file's content."""
+        return False
+
+    def check_path(self, path: str) -> None:
+        """See ``PartStore.check_path``."""
+        check_relative_path(path)
 
     def create(self, handle: PartHandle) -> local_stream.LocalPartStream:
         """See ``PartStore.create``."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from partfile.filesystems.errors import NotApplied, NotFound
 from partfile.filesystems.local_errors import store_error, translated
 from partfile.filesystems.local_tree import identity
-from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.open_streams import OpenStream, check_new
+from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.stages import checked_for_publishing
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ WRITEBACK_BYTES = 512 << 10
 
 def create_part(tree: LocalTree, handle: PartHandle) -> LocalPartStream:
     """Create the in-progress file of ``handle`` and take its lock; see ``PartStore.create``."""
-    if handle.valid_length:
-        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=_path(handle))
+    check_new(handle)
     with tree.directory(handle.bucket, create=True) as directory:
         with translated("create", tree.shown(_path(handle))):
             descriptor = tree.calls.create(directory, handle.in_progress)
@@ -72,7 +72,7 @@ def _path(handle: PartHandle) -> str:
     return handle.path_of(handle.in_progress)
 
 
-class LocalPartStream:
+class LocalPartStream(OpenStream):
     """An open part. Keeps no bytes: ``position`` counts what the kernel has taken.
 
     Args:
@@ -83,16 +83,14 @@ class LocalPartStream:
     """
 
     def __init__(self, tree: LocalTree, handle: PartHandle, descriptor: int, *, is_new: bool) -> None:
+        super().__init__(_path(handle))
         self._tree = tree
         self._handle = handle
-        self._path = _path(handle)
         self._descriptor: int | None = descriptor
-        self._process = os.getpid()
         self._position = handle.valid_length
         self._handed_on = handle.valid_length
         self._bytes_are_durable = not is_new
         self._names_are_durable = not is_new
-        self._failure = ""
 
     @property
     def handle(self) -> PartHandle:
@@ -167,14 +165,12 @@ class LocalPartStream:
     def close(self) -> None:
         """Release the lock and the descriptor; a forked child only closes its copy, for the lock is its parent's."""
         descriptor, self._descriptor = self._descriptor, None
+        self._is_closed = True
         if descriptor is not None:
             self._tree.release(descriptor, self._path, locked=os.getpid() == self._process)
 
     def _usable(self) -> int:
-        if os.getpid() != self._process:
-            raise part_of_another_process(self._path, self._process, os.getpid())
-        if self._failure:
-            raise part_lost(self._path, self._failure)
+        self._check_usable()
         return self._usable_descriptor()
 
     def _usable_descriptor(self) -> int:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
 
 from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.fsspec_schemes import canonical
@@ -16,6 +14,7 @@ from partfile.filesystems.hdfs_options import COORDINATOR_OPTIONS, HdfsOptions
 from partfile.filesystems.hdfs_setup import check_setup, default_file_system
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local import LocalStore
+from partfile.filesystems.local_url import SCHEME, local_path
 from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_url import SCHEMES, S3Url
 from partfile.filesystems.shown_urls import shown_url
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from partfile.filesystems.port import Cut, Store
-
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
-_SUPPORTED = "a plain path, file://, hdfs://, s3:// or what fsspec can write to"
-_INSTEAD = {
-    "viewfs": "A view is resolved by its clients alone; name the cluster behind it: hdfs://name-service/path.",
-    "webhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
-    "swebhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
-}
 
 
 def open_store(url: str, storage_options: Mapping[str, object] | None = None, *, create_base: bool = True) -> Store:
@@ -84,7 +75,7 @@ def options_for(url: str, base: str, storage_options: Mapping[str, object]) -> M
 
 def _service(url: str) -> tuple[str, str]:
     """Scheme and authority; every way to write a local path is of one service."""
-    match = _SCHEME.match(url)
+    match = SCHEME.match(url)
     scheme = match.group(1).lower() if match else "file"
     if match is None or scheme == "file":
         return "file", ""
@@ -138,27 +129,6 @@ def options_of_tasks(url: str, storage_options: Mapping[str, object]) -> dict[st
     return {name: value for name, value in storage_options.items() if name not in mine}
 
 
-def local_path(url: str) -> str:
-    """Return the absolute path that a plain path or a ``file:`` URL stands for.
-
-    Raises:
-        ConfigError: It has another scheme, names another host, or is relative although it is a URL.
-    """
-    match = _SCHEME.match(url)
-    if match is None:
-        if not url:
-            raise ConfigError("the base path is empty", hint="Name a directory; the working directory is '.'.")
-        return str(Path(url).absolute())
-    scheme = match.group(1).lower()
-    if scheme != "file":
-        raise ConfigError(
-            f"no store for scheme {scheme!r}",
-            hint=_INSTEAD.get(scheme)
-            or f"Supported: {_SUPPORTED}. A local path that begins like this can be written as ./{scheme}:...",
-        )
-    return _path_of_file_url(url, url[match.end() :])
-
-
 def is_same_place(one: str, other: str, storage_options: Mapping[str, object]) -> bool:
     """Whether two paths or URLs name the same place, whichever way they are written; local links are followed.
 
@@ -175,14 +145,14 @@ def is_same_place(one: str, other: str, storage_options: Mapping[str, object]) -
 
 def is_adrift(url: str, base: str) -> bool:
     """Whether a path depends on the working directory although its base is where no working directory is."""
-    match = _SCHEME.match(base)
+    match = SCHEME.match(base)
     is_remote = match is not None and match.group(1).lower() != "file"
-    return is_remote and not _SCHEME.match(url) and not Path(url).is_absolute()
+    return is_remote and not SCHEME.match(url) and not Path(url).is_absolute()
 
 
 def absolute(url: str) -> str:
     """A plain path as it is from the working directory of now; a URL as it is."""
-    return url if _SCHEME.match(url) else os.path.abspath(url)  # noqa: PTH100 - links stay as they are
+    return url if SCHEME.match(url) else os.path.abspath(url)  # noqa: PTH100 - links stay as they are
 
 
 def resolved(url: str) -> str:
@@ -252,7 +222,7 @@ def _is_s3(url: str) -> bool:
 
 
 def _scheme_of(url: str) -> str:
-    match = _SCHEME.match(url)
+    match = SCHEME.match(url)
     return match.group(1).lower() if match else ""
 
 
@@ -290,19 +260,3 @@ def _check_local(storage_options: Mapping[str, object] | None) -> None:
             f"local files take no storage_options, got {sorted(storage_options)}",
             hint="Leave storage_options out, or check the URL.",
         )
-
-
-def _path_of_file_url(url: str, rest: str) -> str:
-    host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", rest[:1], rest[1:])
-    if host not in {"", "localhost"}:
-        raise ConfigError(f"{shown_url(url)} names a host", hint="Write file:///path, with three slashes.")
-    if "?" in path or "#" in path:
-        raise ConfigError(f"{shown_url(url)} has a query or a fragment", hint="Write ? as %3F and # as %23.")
-    if slash != "/":
-        raise ConfigError(
-            f"{shown_url(url)} is a relative file URL", hint="Write file:///absolute/path or a plain path."
-        )
-    try:
-        return f"/{unquote(path, errors='strict')}"
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown_url(url)} does not decode to UTF-8") from error

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import CommitConflict, LeaseUnavailable, NotApplied, PartfileError, PartMissing
+from partfile.filesystems.errors import (
+    CommitConflict,
+    LeaseUnavailable,
+    NotApplied,
+    PartDamaged,
+    PartfileError,
+    PartMissing,
+)
 
 if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
@@ -31,6 +38,16 @@ def part_missing(handle: PartHandle, reason: str) -> PartMissing:
 def part_too_short(handle: PartHandle, size: int) -> PartMissing:
     """A part has lost bytes that a completed checkpoint vouches for."""
     return part_missing(handle, f"only {size} bytes are left, {handle.valid_length - size} are gone")
+
+
+def part_damaged(handle: PartHandle, reason: str) -> PartDamaged:
+    """What a part is made of is there, and is not what a completed checkpoint vouches for."""
+    return PartDamaged(
+        f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is damaged: {reason}",
+        hint="Bring back what was written from a backup; it was not published. Without one delete what is there, and "
+        "run once with accept_missing=True, which gives its rows up.",
+        path=handle.path_of(handle.name),
+    )
 
 
 def part_refused(handle: PartHandle, reason: str) -> LeaseUnavailable:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO
 
+    from partfile.filesystems.capabilities import Capabilities
+
 Cut = Literal["auto", "truncate", "rewrite", "valid-length"]
 """How a part that is longer than its valid length is cut; auto is truncate, else rewrite, else it stays abandoned."""
-
-PartState = Literal["in-progress", "pending", "finished", "sidecar"]
 
 STATE_DIRECTORY = "_partfile"
 """Directory of partfile's own state directly below a base; no part is ever in it."""
@@ -81,35 +81,6 @@ class PartHandle(Persisted):
     def at(self, valid_length: int) -> Self:
         """The same part at another valid length, in bytes."""
         return self.model_copy(update={"valid_length": valid_length})
-
-
-class Capabilities(Persisted):
-    """What a store can do, as probed; reported at start, decided upon by the life cycle."""
-
-    append: bool
-    """An in-progress part can be appended to by a later process; else parts roll at every checkpoint."""
-    lease: bool
-    """Two processes cannot append to one part at once."""
-    fence: bool
-    """A coordinator can take the lease from whoever holds it, after which not one byte of his counts; else a part whose
-    lease cannot be had is copied."""
-    truncate: bool
-    """A part can be cut in place."""
-    no_replace: bool
-    """Publishing cannot overwrite."""
-    durable: bool
-    """Persisted bytes and names survive power loss."""
-    shared: bool
-    """Other hosts see the same files; a guess for local paths, proven by the marker (S13)."""
-    staged_files: bool = True
-    """A part that is not finished is a file under its staged name. Else it is known by its handle alone: it shows
-    nowhere, one handle can be resumed once, and a finished file tells whose it is."""
-    exclusive_create: bool = True
-    """Of several who create one metadata file, one succeeds. Else two coordinators are detected, not prevented."""
-    stages: bool = False
-    """A stage can be read back up to its valid length, by another process and while it is being written."""
-    publish_threads: Annotated[int, Field(ge=1)] = 8
-    """Parts that a coordinator does well to publish at the same time, unless the user says otherwise."""
 
 
 class StoredFile(Persisted):
@@ -196,6 +167,24 @@ class PartStore(Protocol):
         Asks storage nothing, so that a task can always release its parts.
         """
 
+    @property
+    def stages_travel(self) -> bool:
+        """Whether what is staged goes over a network, so that fewer bytes are worth the time of compressing them.
+
+        Asks storage nothing.
+        """
+
+    @property
+    def checks_reads(self) -> bool:
+        """Whether bytes of a stage that are not those that were written are never handed out; storage is not asked."""
+
+    def check_path(self, path: str) -> None:
+        """Refuse a path that no finished part can have here, before rows are promised to it. Asks storage nothing.
+
+        Raises:
+            ConfigError: It is too long, or leaves the base.
+        """
+
     def create(self, handle: PartHandle) -> PartStream:
         """Create the in-progress file of ``handle`` exclusively, with its directories, and take its lease.
 
@@ -239,6 +228,7 @@ class PartStore(Protocol):
 
         Raises:
             PartMissing: It is under none of its names, or shorter than its valid length.
+            PartDamaged: The store sees that it is not what was written.
             CommitConflict: The final name is taken by something of another length.
             PartfileError: It is a stage.
         """
@@ -257,6 +247,7 @@ class PartStore(Protocol):
 
         Raises:
             PartMissing: It is gone, or shorter than its valid length; perhaps only seen on reading.
+            PartDamaged: Only seen on reading, and where the store ``checks_reads``: it is not what was written.
             NotReady: It cannot be read for now, since somebody has it open.
             NotApplied: The store has no ``stages``, or cannot read it.
             PartfileError: It is no stage.
@@ -270,9 +261,10 @@ class PartStore(Protocol):
         """
 
     def is_staged(self, handle: PartHandle) -> bool:
-        """Whether what a part that is not finished is made of is there now, under any of its names.
+        """Whether all that a part that is not finished is made of is there now, under any of its names.
 
-        Asks, and changes nothing. Says nothing of how long it is; one that moves on meanwhile may be missed.
+        Asks, moves no data, and changes nothing. Says nothing of how long it is; one that moves on meanwhile may be
+        missed.
         """
 
     def discard(self, handle: PartHandle) -> bool:

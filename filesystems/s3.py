@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from partfile.filesystems import s3_cleaning, s3_files, s3_parts, s3_stage_stream, s3_stages, s3_stream
+from partfile.filesystems.capabilities import Capabilities
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.part_names import check_handle
-from partfile.filesystems.port import STATE_DIRECTORY, Capabilities
+from partfile.filesystems.port import STATE_DIRECTORY
 from partfile.filesystems.relative_paths import check_relative_path
 from partfile.filesystems.s3_access import S3Access
 from partfile.filesystems.s3_buffers import BufferBudget
@@ -95,6 +96,20 @@ class S3Store:
     def persist_threads(self) -> int:
         """As many as there may be requests, within reason."""
         return min(self._access.options.max_parallel_requests, _THREADS)
+
+    @property
+    def stages_travel(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def checks_reads(self) -> bool:
+        """Yes: a handle has a checksum of each side object."""
+        return True
+
+    def check_path(self, path: str) -> None:
+        """See ``PartStore.check_path``."""
+        self._access.check_path(path)
 
     def create(self, handle: PartHandle) -> ClaimedStream:
         """See ``PartStore.create``; nothing is there before the first persist or upload part."""

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.filesystems.errors import AlreadyExists, NotApplied
-from partfile.filesystems.part_errors import part_lost, part_of_another_process, part_refused
+from partfile.filesystems.open_streams import OpenStream, check_new
+from partfile.filesystems.part_errors import part_refused
 from partfile.filesystems.s3_buffers import HeldBytes
 from partfile.filesystems.s3_claims import win_claim
+from partfile.filesystems.s3_staging import S3Staging
 
 if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
     from partfile.filesystems.s3_access import S3Access
     from partfile.filesystems.s3_buffers import BufferBudget
-    from partfile.filesystems.s3_staging import S3Staging
 
 _CLAIMED = "somebody else has claimed it"
 
 
-def check_new(access: S3Access, handle: PartHandle) -> None:
-    """Refuse to create what has been created, or has no place. Asks nothing of S3: a token makes it nobody else's.
+class ClaimedPart(NamedTuple):
+    """A part that this process goes on with, and what it takes to do so."""
+
+    access: S3Access
+    """The store's objects."""
+    budget: BufferBudget
+    """Shared by the streams of the store."""
+    handle: PartHandle
+    """The part, as created or as resumed."""
+    staging: S3Staging
+    """What it is made of."""
+    is_claimed: bool = False
+    """Whether the claim that it names has been won; a part that is just created needs none."""
+
+
+def new_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> ClaimedPart:
+    """A part to be created. Asks nothing of S3: a token makes it nobody else's.
 
     Raises:
         ConfigError: No object can have its path.
         AlreadyExists, NotApplied: It has been created already.
     """
-    path = handle.path_of(handle.in_progress)
     access.check_path(handle.path_of(handle.name))
-    if handle.staging:
-        raise AlreadyExists(f"part {path!r} has been created already", path=path)
-    if handle.valid_length:
-        raise NotApplied(f"a new part cannot have {handle.valid_length} valid bytes", path=path)
+    check_new(handle)
+    return ClaimedPart(access, budget, handle, S3Staging())
 
 
-def claim_part(access: S3Access, handle: PartHandle, staging: S3Staging | None) -> S3Staging:
-    """Win the right to go on from a handle, which is won once, and return what the part is made of.
+def claimed_part(access: S3Access, budget: BufferBudget, handle: PartHandle, staging: S3Staging | None) -> ClaimedPart:
+    """Win the right to go on from a handle, which is won once.
 
     Raises:
         LeaseUnavailable: Nobody may go on from it, or somebody has.
@@ -49,42 +60,28 @@ def claim_part(access: S3Access, handle: PartHandle, staging: S3Staging | None) 
         raise part_refused(handle, staging.why_full)
     if not win_claim(access, handle, staging.claims):
         raise part_refused(handle, _CLAIMED)
-    return staging
+    return ClaimedPart(access, budget, handle, staging, is_claimed=True)
 
 
-class ClaimedStream(ABC):
+class ClaimedStream(OpenStream, ABC):
     """An open part.
 
     Args:
-        access: The store's objects.
-        budget: Shared by the streams of the store.
-        handle: The part, as created or as resumed.
-        staging: What it is made of.
-        claimed: Whether the claim that it names has been won; a part that is just created needs none.
+        part: The part.
     """
 
-    def __init__(
-        self,
-        access: S3Access,
-        budget: BufferBudget,
-        handle: PartHandle,
-        staging: S3Staging,
-        *,
-        claimed: bool = False,
-    ) -> None:
-        self._access = access
-        self._budget = budget
-        self._path = handle.path_of(handle.name)
+    def __init__(self, part: ClaimedPart) -> None:
+        handle, staging = part.handle, part.staging
+        super().__init__(handle.path_of(handle.name))
+        self._access = part.access
+        self._budget = part.budget
         self._given = staging
         """What the last handle that was given out is made of."""
-        self._staging = staging.after_claim() if claimed else staging
+        self._staging = staging.after_claim() if part.is_claimed else staging
         self._handle = handle.model_copy(update={"staging": handle.staging or staging.as_json()})
         self._is_ours = True
         """Whether nobody else can extend what the part is made of: a version that was given out has to be claimed."""
-        self._buffer = HeldBytes(budget)
-        self._process = os.getpid()
-        self._is_closed = False
-        self._failure = ""
+        self._buffer = HeldBytes(part.budget)
 
     @property
     def handle(self) -> PartHandle:
@@ -114,7 +111,7 @@ class ClaimedStream(ABC):
 
     def close(self) -> None:
         """Let go of what was not persisted; an upload stays open."""
-        if not self._is_closed and os.getpid() == self._process:
+        if self._is_ours_to_close:
             self._release()
 
     def _claim(self) -> None:
@@ -135,11 +132,3 @@ class ClaimedStream(ABC):
     def _release(self) -> None:
         self._is_closed = True
         self._buffer.give_back()
-
-    def _check_usable(self) -> None:
-        if os.getpid() != self._process:
-            raise part_of_another_process(self._path, self._process, os.getpid())
-        if self._failure:
-            raise part_lost(self._path, self._failure)
-        if self._is_closed:
-            raise NotApplied(f"part {self._path!r} is closed", path=self._path)

@@ -39,7 +39,8 @@ def complete_part(access: S3Access, handle: PartHandle, staging: S3Staging, uplo
 
     Raises:
         S3Failure: A request failed; what became of the part is for the caller to find out.
-        PartMissing: S3 has other bytes than the handle says, or makes no file of what it has.
+        PartMissing: S3 has other upload parts than the handle says, or makes no file of what it has.
+        PartDamaged: A side object of it is not what was written.
     """
     pieces: Sequence[Piece] = [*staging.pieces, *_sent_sides(access, handle, staging, upload)]
     backoff = Backoff(access.options.attempt_timeout_s)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.backoff import Backoff
-from partfile.filesystems.errors import NotFound, PartMissing, SnapshotCorrupt
+from partfile.filesystems.errors import NotFound, PartDamaged, PartMissing, SnapshotCorrupt
 from partfile.filesystems.part_errors import part_conflict, part_missing
 from partfile.filesystems.s3_claims import win_claim
 from partfile.filesystems.s3_completion import complete_part
@@ -60,7 +60,7 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
                 _put(access, handle, staging)
             else:
                 complete_part(access, handle, staging, staging.upload)
-        except PartMissing:
+        except (PartMissing, PartDamaged):
             # Its staged objects go when it is finished.
             if not _is_finished(access, handle):
                 raise

@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import FileTooLarge, NotFound
-from partfile.filesystems.part_errors import part_missing
+from partfile.filesystems.part_errors import part_damaged, part_missing
 from partfile.filesystems.s3_process import this_process
 from partfile.filesystems.s3_staging import SideObject, owner_metadata, part_id, side_path
 from partfile.filesystems.tokens import new_token
@@ -14,6 +14,7 @@ from partfile.filesystems.tokens import new_token
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from partfile.filesystems.errors import PartDamaged
     from partfile.filesystems.port import PartHandle
     from partfile.filesystems.s3_access import S3Access
 
@@ -30,7 +31,7 @@ def read_sides(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]
 
     Raises:
         NotFound: One is not there.
-        PartMissing: One is not what was written.
+        PartDamaged: One is not what was written.
     """
     if len(sides) == 1:
         return _read(access, handle, sides[0])
@@ -38,7 +39,12 @@ def read_sides(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]
 
 
 def committed_bytes(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
-    """The same for who publishes a part, for whom a side object that is not there is lost; raises PartMissing."""
+    """The same for who reads what a checkpoint vouches for: to him a side object that is not there is lost.
+
+    Raises:
+        PartMissing: One is not there.
+        PartDamaged: One is not what was written.
+    """
     try:
         return read_sides(access, handle, sides)
     except NotFound as error:
@@ -58,5 +64,5 @@ def _read(access: S3Access, handle: PartHandle, side: SideObject) -> bytes:
     return data
 
 
-def _damaged(access: S3Access, handle: PartHandle, side: SideObject) -> Exception:
-    return part_missing(handle, f"side object {access.shown(side_path(side.name))!r} is not what was written")
+def _damaged(access: S3Access, handle: PartHandle, side: SideObject) -> PartDamaged:
+    return part_damaged(handle, f"side object {access.shown(side_path(side.name))!r} is not what was written")

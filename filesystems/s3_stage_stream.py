@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import NotFound
 from partfile.filesystems.part_errors import part_refused
-from partfile.filesystems.s3_claimed_stream import ClaimedStream, check_new, claim_part
+from partfile.filesystems.s3_claimed_stream import ClaimedStream, claimed_part, new_part
 from partfile.filesystems.s3_merging import merged_count
 from partfile.filesystems.s3_sides import read_sides, write_side
 from partfile.filesystems.s3_stages import staging_of_stage
-from partfile.filesystems.s3_staging import S3Staging
 from partfile.filesystems.stages import checked_for_publishing
 
 if TYPE_CHECKING:
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
 
 def create_stage(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3StageStream:
     """Begin a stage; see ``PartStore.create``."""
-    check_new(access, handle)
-    return S3StageStream(access, budget, handle, S3Staging())
+    return S3StageStream(new_part(access, budget, handle))
 
 
 def resume_stage(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3StageStream:
     """Go on with a stage as the only one who ever does so from this handle; see ``PartStore.resume``."""
-    staging = claim_part(access, handle, staging_of_stage(handle))
-    return S3StageStream(access, budget, handle, staging, claimed=True)
+    return S3StageStream(claimed_part(access, budget, handle, staging_of_stage(handle)))
 
 
 class S3StageStream(ClaimedStream):

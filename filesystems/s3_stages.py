@@ -69,7 +69,8 @@ class _StageFile(SeekableFile):
         staging: What it is made of.
 
     Raises:
-        PartMissing: On reading a side object that is gone, or is not what was written.
+        PartMissing: On reading a side object that is gone.
+        PartDamaged: On reading one that is not what was written.
     """
 
     def __init__(self, access: S3Access, handle: PartHandle, staging: S3Staging) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import NotApplied, NotFound
 from partfile.filesystems.part_errors import part_refused
-from partfile.filesystems.s3_claimed_stream import ClaimedStream, check_new, claim_part
+from partfile.filesystems.s3_claimed_stream import ClaimedStream, claimed_part, new_part
 from partfile.filesystems.s3_options import LEAST_PIECE_BYTES
 from partfile.filesystems.s3_probe import learn_leaving_out
 from partfile.filesystems.s3_sides import read_sides, write_side
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
     from partfile.filesystems.s3_access import S3Access
     from partfile.filesystems.s3_buffers import BufferBudget
+    from partfile.filesystems.s3_claimed_stream import ClaimedPart
     from partfile.filesystems.s3_staging import SideObject
 
 _TAKEN_BYTES = 1 << 20
@@ -27,44 +28,30 @@ _TAKEN_BYTES = 1 << 20
 
 def create_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
     """Begin a part; see ``PartStore.create``."""
-    check_new(access, handle)
-    return S3PartStream(access, budget, handle, S3Staging())
+    return S3PartStream(new_part(access, budget, handle))
 
 
 def resume_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
     """Go on with a part as the only one who ever does so from this handle; see ``PartStore.resume``."""
-    staging = claim_part(access, handle, S3Staging.of(handle))
-    return S3PartStream(access, budget, handle, staging, claimed=True)
+    return S3PartStream(claimed_part(access, budget, handle, S3Staging.of(handle)))
 
 
 class S3PartStream(ClaimedStream):
     """An open part.
 
     Args:
-        access: The store's objects.
-        budget: Shared by the streams of the store.
-        handle: The part, as created or as resumed.
-        staging: What it is made of.
-        claimed: Whether the claim that it names has been won; a part that is just created needs none.
+        part: The part.
     """
 
-    def __init__(
-        self,
-        access: S3Access,
-        budget: BufferBudget,
-        handle: PartHandle,
-        staging: S3Staging,
-        *,
-        claimed: bool = False,
-    ) -> None:
-        super().__init__(access, budget, handle, staging, claimed=claimed)
-        self._is_fresh = not claimed
+    def __init__(self, part: ClaimedPart) -> None:
+        super().__init__(part)
+        self._is_fresh = not part.is_claimed
         """Whether nobody can know of anything that is in the upload: no version was given out."""
         self._has_moved = False
         """Whether the side objects of the last version have been moved into the upload, as far as they make it up."""
         self._sender: PieceSender | None = None
-        self._number = staging.next_number
-        self._uploaded = staging.uploaded_bytes
+        self._number = part.staging.next_number
+        self._uploaded = part.staging.uploaded_bytes
         self._has_sent = False
 
     @property

@@ -1,13 +1,16 @@
-"""Finished files for pyarrow's datasets where pyarrow cannot read them by itself: cut, remote, staged, zstd, text."""
+"""Finished files for pyarrow's datasets where it cannot read them by itself: cut, remote, staged, zstd, text, Avro."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSystemHandler, FileType
 
 from partfile.filesystems.errors import NotApplied
+from partfile.recovery.avro_file import AvroFile
+from partfile.recovery.file_formats import codec_of
 from partfile.recovery.readable_files import decompressed, open_readable
 from partfile.recovery.text_lines import quoted_lines
 
@@ -18,26 +21,33 @@ if TYPE_CHECKING:
 
     from partfile.recovery.readable_files import ReadableFile
 
+_SHOWN_OTHERWISE = ("text", "avro")
+
+
+class _Bytes(bytearray):
+    """Bytes that a weak reference can name."""
+
 
 class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no types.
     """A list of files as a file system of pyarrow's. Read-only.
 
-    A file of text is read whole when a scan comes to it, others in pieces.
+    A file of text or Avro is read whole when a scan comes to it, others in pieces.
 
     Args:
         file_system: Where they are.
         base: Their base path in it.
         files: The files.
-        is_text: Show each line in quotes, as the reader of CSV takes text.
+        format: Of all of them. Of text each line is shown in quotes, as the reader of CSV takes it; Avro as Arrow.
     """
 
     def __init__(
-        self, file_system: AbstractFileSystem, base: str, files: Iterable[ReadableFile], *, is_text: bool
+        self, file_system: AbstractFileSystem, base: str, files: Iterable[ReadableFile], *, format: str
     ) -> None:
         self._file_system = file_system
         self._base = base
-        self._is_text = is_text
-        self._files = {f"{base}/{shown_path(file.path, is_text=is_text)}": file for file in files}
+        self._format = format
+        self._decoded: WeakValueDictionary[str, _Bytes] = WeakValueDictionary()
+        self._files = {f"{base}/{shown_path(file.path, format)}": file for file in files}
 
     def infos(self) -> list[FileInfo]:
         """Every file, with its valid length."""
@@ -66,10 +76,21 @@ class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no 
             raise FileNotFoundError(path)
         readable = self._files[path]
         file = open_readable(self._file_system, self._base, readable)
-        if not self._is_text:
-            return pa.PythonFile(file, mode="r")
+        if self._format not in _SHOWN_OTHERWISE:
+            # pyarrow has no stream of snappy; all else it decompresses itself.
+            is_snappy = codec_of(readable.path) == "snappy"
+            return pa.PythonFile(decompressed(file, readable.path) if is_snappy else file, mode="r")
         with file:
+            if self._format == "avro":
+                return pa.BufferReader(pa.py_buffer(self._decoded_once(file, readable.path)))
             return pa.BufferReader(quoted_lines(decompressed(file, readable.path).read()))
+
+    def _decoded_once(self, file: Any, path: str) -> _Bytes:
+        """A file of Avro as Arrow: a scan opens a file for its columns, and again for its rows before it lets go."""
+        decoded = self._decoded.get(path)
+        if decoded is None:
+            decoded = self._decoded[path] = _Bytes(AvroFile(file, path).as_arrow_file())
+        return decoded
 
     open_input_stream = open_input_file
 
@@ -80,13 +101,13 @@ class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no 
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
 
 
-def shown_path(path: str, *, is_text: bool) -> str:
+def shown_path(path: str, format: str) -> str:
     """The name under which pyarrow decompresses a file as it should: it goes by the ending, and knows no ``.zst``.
 
     Args:
         path: The path of the file.
-        is_text: Its content is shown decompressed.
+        format: Of its content, which may be shown otherwise than it is stored.
     """
-    if is_text:
+    if format in _SHOWN_OTHERWISE or codec_of(path) == "snappy":
         return f"{path}~"
     return f"{path}d" if path.endswith(".zst") else path

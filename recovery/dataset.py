@@ -12,8 +12,10 @@ from pyarrow.fs import LocalFileSystem as ArrowLocalFileSystem
 
 from partfile.filesystems.errors import ConfigError
 from partfile.recovery.arrow_files import ArrowFiles, shown_path
+from partfile.recovery.avro_file import AvroFile
 from partfile.recovery.file_formats import ROW_FORMATS, arrow_format, check_format, common_format
 from partfile.recovery.filewise import FilewiseDataset
+from partfile.recovery.readable_files import open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,19 +69,21 @@ def dataset_of(
         ds.FileSystemDatasetFactory(file_system_of_some, infos, arrow, options)
         for file_system_of_some, infos in _file_systems(file_system, base, readable, name)
     ]
+    if schema is None:
+        own = [_avro_schema(file_system, base, file) for file in readable] if name == "avro" else None
+        schema = _found_schema(factories, own)
     return _of_factories(factories, arrow, schema)
 
 
-def _of_factories(factories: Sequence[ds.DatasetFactory], arrow: ds.FileFormat, schema: pa.Schema | None) -> ds.Dataset:
+def _of_factories(factories: Sequence[ds.DatasetFactory], arrow: ds.FileFormat, schema: pa.Schema) -> ds.Dataset:
     """One dataset of what several file systems hold."""
-    found = _found_schema(factories) if schema is None else schema
-    datasets = [factory.finish(found) for factory in factories]
+    datasets = [factory.finish(schema) for factory in factories]
     is_json = isinstance(arrow, ds.JsonFileFormat)
     if not is_json and all(isinstance(dataset.filesystem, ArrowLocalFileSystem) for dataset in datasets):
         return datasets[0]
     # One dataset of all fragments, each with a file system of its own.
     fragments = [fragment for dataset in datasets for fragment in dataset.get_fragments()]
-    return FilewiseDataset(sorted(fragments, key=lambda fragment: fragment.path), found, arrow)
+    return FilewiseDataset(sorted(fragments, key=lambda fragment: fragment.path), schema, arrow)
 
 
 def _file_systems(
@@ -89,7 +93,7 @@ def _file_systems(
 
     def is_native(file: ReadableFile) -> bool:
         is_local = isinstance(file_system, LocalFileSystem)
-        return is_local and file.is_whole and shown_path(file.path, is_text=format == "text") == file.path
+        return is_local and file.is_whole and shown_path(file.path, format) == file.path
 
     native = [file for file in files if is_native(file)]
     others = [file for file in files if not is_native(file)]
@@ -97,18 +101,26 @@ def _file_systems(
         infos = [FileInfo(f"{base}/{file.path}", FileType.File, size=file.valid_length) for file in native]
         yield ArrowLocalFileSystem(), infos
     if others:
-        handler = ArrowFiles(file_system, base, others, is_text=format == "text")
+        handler = ArrowFiles(file_system, base, others, format=format)
         yield PyFileSystem(handler), handler.infos()
 
 
-def _found_schema(factories: Sequence[ds.DatasetFactory]) -> pa.Schema:
+def _avro_schema(file_system: AbstractFileSystem, base: str, file: ReadableFile) -> pa.Schema:
+    """The columns of a file of Avro from its head; pyarrow would have all of it decoded for them."""
+    with open_readable(file_system, base, file) as opened:
+        return AvroFile(opened, file.path).schema
+
+
+def _found_schema(factories: Sequence[ds.DatasetFactory], own: Sequence[pa.Schema] | None) -> pa.Schema:
+    """The columns of the files, which may be known, and of the directories."""
     try:
         # The last schema of a factory is that of its directories; of its files it looks into the first alone, and would
         # leave out in silence what only later ones have.
         partitions = [factory.inspect_schemas()[-1] for factory in factories]
-        fragments = [fragment for factory in factories for fragment in factory.finish().get_fragments()]
-        schemas = [fragment.physical_schema for fragment in fragments]
-        return pa.unify_schemas([*schemas, *partitions], promote_options="permissive")
+        if own is None:
+            fragments = [fragment for factory in factories for fragment in factory.finish().get_fragments()]
+            own = [fragment.physical_schema for fragment in fragments]
+        return pa.unify_schemas([*own, *partitions], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ConfigError(f"the columns cannot be told from the files: {error}", hint="Pass schema=.") from error
 

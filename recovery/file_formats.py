@@ -14,7 +14,7 @@ from partfile.filesystems.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROW_FORMATS = ("text", "json", "csv")
+ROW_FORMATS = ("text", "json", "csv", "avro")
 FORMATS = (*ROW_FORMATS, "parquet", "orc")
 TEXT_COLUMN = "value"
 
@@ -24,10 +24,11 @@ _EXTENSIONS = {
     ".jsonl": "json",
     ".ndjson": "json",
     ".csv": "csv",
+    ".avro": "avro",
     ".parquet": "parquet",
     ".orc": "orc",
 }
-_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".snappy": "snappy"}
 
 
 def codec_of(path: str) -> str | None:
@@ -92,6 +93,9 @@ def arrow_format(format: str) -> ds.FileFormat:
                 null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
             ),
         )
+    if format == "avro":
+        # pyarrow has no reader of Avro, and is shown the rows as Arrow has them.
+        return ds.IpcFileFormat()
     formats: dict[str, type[ds.FileFormat]] = {"json": ds.JsonFileFormat, "parquet": ds.ParquetFileFormat}
     if format == "orc":
         formats["orc"] = ds.OrcFileFormat

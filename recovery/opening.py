@@ -13,7 +13,7 @@ from partfile.filesystems.errors import ConfigError
 from partfile.filesystems.hdfs_options import HdfsOptions
 from partfile.filesystems.hdfs_url import HdfsUrl
 from partfile.filesystems.local_encoding import check_encoding_of_names
-from partfile.filesystems.opening import local_path
+from partfile.filesystems.local_url import local_path
 from partfile.filesystems.s3_options import S3Options
 from partfile.filesystems.s3_url import SCHEMES, S3Url
 from partfile.filesystems.shown_urls import check_no_secret, shown_url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from partfile.filesystems.errors import ConfigError, PartMissing
 from partfile.filesystems.part_names import rewritten
 from partfile.recovery.file_formats import codec_of
+from partfile.recovery.hadoop_snappy import SnappyBlocks
 from partfile.recovery.valid_prefix import valid_prefix
 
 if TYPE_CHECKING:
@@ -106,4 +108,8 @@ def open_readable(file_system: AbstractFileSystem, base: str, file: ReadableFile
 def decompressed(file: Any, path: str) -> Any:
     """An open file's content, decompressed as its name says: all members or frames of it, one after the other."""
     codec = codec_of(path)
-    return file if codec is None else pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+    if codec is None:
+        return file
+    if codec == "snappy":
+        return io.BufferedReader(SnappyBlocks(file, path))
+    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)

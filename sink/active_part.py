@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from partfile.filesystems.errors import PartfileError
 from partfile.sink.rolling import PartProgress
 from partfile.sink.states import published_size_bytes
+from partfile.writers.checksummed_stream import ChecksummedStream
 from partfile.writers.port import RowWriter
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ class ActivePart:
     def __init__(self, stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> None:
         self._stream = stream
         self._state = state
-        self._writer = format.open_part(stream, schema, state.part.in_progress)
+        self._checksummed = _checksummed(stream, state)
+        self._writer = format.open_part(self._checksummed or stream, schema, state.part.in_progress)
         self._rows = state.rows
         self._start_bytes = state.part.valid_length
         self._last_write_ms = state.last_write_ms
+        self._most_buckets = 1 if state.stage is None else state.stage.least_buckets
 
     @property
     def progress(self) -> PartProgress:
@@ -42,13 +45,19 @@ class ActivePart:
         return PartProgress(size_bytes, self._rows, self._state.created_at_ms, self._last_write_ms)
 
     @property
+    def is_stage(self) -> bool:
+        """Whether it is encoded later, and so can be set aside instead of being rolled."""
+        return self._state.stage is not None
+
+    @property
     def added_bytes(self) -> int:
         """Bytes this process has added to the part so far."""
         return self._stream.position - self._start_bytes
 
-    def write(self, batch: pa.RecordBatch, now_ms: int) -> None:
-        """Add rows, encoded by the writer."""
+    def write(self, batch: pa.RecordBatch, now_ms: int, *, buckets: int = 1) -> None:
+        """Add rows, encoded by the writer; of so many buckets, if it is a stage that they share."""
         self._writer.write(batch)
+        self._most_buckets = max(self._most_buckets, buckets)
         self._rows += batch.num_rows
         self._last_write_ms = now_ms
 
@@ -100,7 +109,19 @@ class ActivePart:
             )
 
     def _at(self, handle: PartHandle) -> OpenPart:
+        stage = self._state.stage
+        if stage is not None and stage.shared:
+            stage = stage.model_copy(update={"least_buckets": self._most_buckets})
+        if stage is not None and self._checksummed is not None:
+            stage = stage.model_copy(update={"crc32": self._checksummed.crc32})
         self._state = self._state.model_copy(
-            update={"part": handle, "rows": self._rows, "last_write_ms": self._last_write_ms}
+            update={"part": handle, "rows": self._rows, "last_write_ms": self._last_write_ms, "stage": stage}
         )
         return self._state
+
+
+def _checksummed(stream: PartStream, state: OpenPart) -> ChecksummedStream | None:
+    """A stage is read back, so its bytes have a checksum; one that was begun without cannot get it any more."""
+    if state.stage is None or state.stage.crc32 is None:
+        return None
+    return ChecksummedStream(stream, state.stage.crc32)

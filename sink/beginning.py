@@ -42,6 +42,9 @@ class StartTerms:
 
     succeeding: int | None = None
     """Begin only right after this generation, if given."""
+    own_fences: Collection[str] = ()
+    """Nonces of later fences that are as good as that generation: whoever begins this one has tried to create them, and
+    was not told whether they were made."""
     goes_back: bool = True
     """Whether what is chosen on demand is restored where there is a checkpoint already."""
     keeps: bool = True
@@ -84,7 +87,8 @@ class Beginning:
             RecoveryRefused: What was chosen cannot be restored.
         """
         succeeding = self.terms.succeeding
-        if succeeding is not None and (link is None or link.generation != succeeding):
+        is_own = link is not None and (link.generation == succeeding or link.nonce in self.terms.own_fences)
+        if succeeding is not None and not is_own:
             raise Fenced(
                 f"generation {succeeding} of {self.storage.job!r} is not the newest any more",
                 hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",

@@ -73,6 +73,11 @@ class SinkCheckpoints:
         return None if self._state is None else self.generation
 
     @property
+    def attempted_fences(self) -> frozenset[str]:
+        """Nonces of the fences that this coordinator has tried to create, whether one was made or not."""
+        return self._checkpoints.attempted_fences
+
+    @property
     def generation(self) -> int:
         """The generation this coordinator began."""
         return self._checkpoints.newest.generation

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from partfile.filesystems.errors import NotReady
 from partfile.sink import planning
 from partfile.sink.beginning import Beginning, StartTerms
 from partfile.sink.checkpoints import SinkCheckpoints
@@ -133,7 +134,7 @@ class SinkCoordinator(SinkCheckpoints):
         return self._encode_rolled(self._complete(after))
 
     def close_due(self, now_ms: int) -> CommitReport | None:
-        """Close idle and aged parts, and try again what is owed or rolled, by a checkpoint of its own.
+        """Close idle and aged parts, and try again what is owed or rolled and due, by a checkpoint of its own.
 
         Stages are encoded before it, so that it is the only one.
 
@@ -142,7 +143,7 @@ class SinkCoordinator(SinkCheckpoints):
         """
         before, checkpoint_id = self.state, self._checkpoints.state.next_id
         due = planning.roll_due(before, self._settings.rolling, now_ms, checkpoint_id)
-        encoding = self._stages.encode(due, checkpoint_id, self._terms.gives_up)
+        encoding = self._stages.encode(due, checkpoint_id, now_ms, gives_up=self._terms.gives_up)
         if encoding.after is not before:
             done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
             return self._finished(done, encoding)
@@ -158,15 +159,35 @@ class SinkCoordinator(SinkCheckpoints):
         if not before.open and not before.pending and not before.rolled:
             return None
         after = planning.at_clean_end(before, keep=keep, checkpoint_id=checkpoint_id)
-        encoding = self._stages.encode(after, checkpoint_id, self._terms.gives_up)
+        encoding = self._stages.encode(after, checkpoint_id, now_ms, gives_up=self._terms.gives_up, at_once=True)
         done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
         return self._finished(done, encoding)
+
+    def check_all_is_visible(self) -> None:
+        """See that a clean end has left no rows that readers do not see.
+
+        Raises:
+            NotReady: Some stages could not be encoded, or parts not be published. Their rows are safe, and the sink can
+                be let go of.
+        """
+        rolled, owed = self.state.rolled, self.state.pending
+        if not rolled and not owed:
+            return
+        left = [stage.part.path_of(stage.part.in_progress) for stage in rolled]
+        left += [part.part.path_of(part.part.name) for part in owed]
+        raise NotReady(
+            f"the sink has ended, and {len(rolled)} of its stages could not be encoded, {len(owed)} of its parts "
+            f"not be published, {left[0]!r} first: their rows are safe, and not visible yet",
+            hint="The log says what stood in the way. Mend it, then start the sink again or run partfile recover.",
+            path=left[0],
+        )
 
     def _encode_rolled(self, report: CommitReport) -> CommitReport:
         """Encode what the completed checkpoint holds as rolled, and publish the files by a checkpoint of their own."""
         if self._terms.holds:
             return report
-        encoding = self._stages.encode(self.state, self._checkpoints.state.next_id, self._terms.gives_up)
+        next_id, gives_up = self._checkpoints.state.next_id, self._terms.gives_up
+        encoding = self._stages.encode(self.state, next_id, self._now_ms, gives_up=gives_up)
         if encoding.after is not self.state:
             later = self._checkpoint_of_its_own(encoding.after, self._now_ms)
             report = report.followed_by(later).giving_up(encoding.given_up)

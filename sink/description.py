@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from partfile.sink.shared_stages import Sharing
 from partfile.writers.arrow_stage import StageFormat
 from partfile.writers.port import BulkFormat
 
@@ -31,13 +32,28 @@ class SinkDescription:
     on_bad_bucket: str
     recipe: Mapping[str, JsonValue] | None = None
     """How a stage is encoded, where the parts of a columnar format are staged; None where they are not."""
+    shared_recipe: Mapping[str, JsonValue] | None = None
+    """How a stage is encoded that many buckets share; None where none do."""
+    stage_compression: Literal["auto", "lz4", "zstd", "none"] = "auto"
+    """What stages are compressed with; ``auto`` asks the store."""
+    shared_stage_buckets: int = 0
+    """Buckets in one batch of a subtask up to which none share a stage."""
 
     @property
-    def stage_format(self) -> StageFormat | None:
-        """What rows are staged in; None where parts are not staged."""
-        if self.recipe is None or not isinstance(self.format, BulkFormat):
-            return None
-        return StageFormat(self.format)
+    def sharing(self) -> Sharing:
+        """When rows share a stage, where they may."""
+        return Sharing(self.shared_stage_buckets, self.rolling.max_part_bytes, self.max_open_parts)
+
+    def staged_in(self, *, travels: bool) -> StageFormat:
+        """What rows are staged in, where they are: columns that the format can hold, or its encoded lines.
+
+        Args:
+            travels: Whether the store is one that stages go to over a network.
+        """
+        chosen = self.stage_compression
+        if chosen == "auto":
+            chosen = "lz4" if travels else "none"
+        return StageFormat(self.format if isinstance(self.format, BulkFormat) else None, compression=chosen)
 
 
 @dataclass(frozen=True, slots=True)

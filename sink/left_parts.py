@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import PartMissing, StoreError
 from partfile.filesystems.part_errors import part_refused
+from partfile.sink.encoded_files import PartlyEncoded
 from partfile.sink.encoding import encode_stage
-from partfile.sink.states import PendingPart, RolledStage, SpentStage
-from partfile.writers.recipes import format_of
+from partfile.sink.stage_planning import less, promised, rolled_stage, spent_stage
+from partfile.sink.states import PendingPart
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import PartHandle, PartStore
+    from partfile.filesystems.port import PartStore
     from partfile.sink.concurrently import Patience
+    from partfile.sink.encoded_files import EncodedFile
     from partfile.sink.states import OpenPart, SubtaskSnapshot
     from partfile.writers.port import Format
 
@@ -37,7 +39,8 @@ class LeftParts:
         self.spent = list(state.spent)
         """Stages that are encoded, as of the last snapshot."""
         self._left: list[tuple[OpenPart, bool]] = []
-        self._encoded: list[tuple[OpenPart, PartHandle]] = []
+        self._files: list[EncodedFile] = []
+        self._encoded: list[OpenPart] = []
 
     def leave(self, part: OpenPart, *, abandoned: bool = False) -> None:
         """Take no more rows for a part: it is to be published, or to be encoded by the coordinator if it is a stage.
@@ -67,17 +70,19 @@ class LeftParts:
             self.leave(part)
             return
         try:
-            form = format_of(part.stage.recipe, sink_format)
-            target = encode_stage(store, part.part, form, part.rows)
+            files = encode_stage(store, part.part, part.stage, part.rows, sink_format=sink_format)
         except PartMissing as error:
             # Not a loss: nothing of it counts before this task's checkpoint, and who counts now has what counted.
             raise part_refused(part.part, f"its stage is gone; {error.message}") from error
         except StoreError as error:
             patience.note(error)
-            logger.warning("stage %s is not encoded yet: %s", part.part.path_of(part.part.name), error)
-            self.leave(part)
+            logger.warning("stage %s is not wholly encoded yet: %s", part.part.path_of(part.part.name), error)
+            done = error.files if isinstance(error, PartlyEncoded) else ()
+            self._files += done
+            self.leave(part.model_copy(update={"stage": less(part.stage, done)}))
         else:
-            self._encoded.append((part, target))
+            self._files += files
+            self._encoded.append(part)
 
     def promise(self, checkpoint_id: int) -> None:
         """Name everything that was left since the last snapshot in this checkpoint, as the first that holds it."""
@@ -86,12 +91,10 @@ class LeftParts:
                 pending = PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
                 self.pending.append(pending)
             else:
-                rolled = RolledStage(part=part.part, stage=part.stage, rows=part.rows, since=checkpoint_id)
-                self.rolled.append(rolled)
-        for part, target in self._encoded:
-            self.pending.append(PendingPart(part=target, rows=part.rows, since=checkpoint_id))
-            self.spent.append(SpentStage(part=part.part, since=checkpoint_id))
-        self._left, self._encoded = [], []
+                self.rolled.append(rolled_stage(part, part.stage, checkpoint_id, abandoned=abandoned))
+        self.pending += [promised(file, checkpoint_id) for file in self._files]
+        self.spent += [spent_stage(part, checkpoint_id) for part in self._encoded]
+        self._left, self._files, self._encoded = [], [], []
 
     def forget(self, checkpoint_id: int) -> None:
         """Forget what every checkpoint up to this one holds; the coordinator answers for it now."""

@@ -220,15 +220,21 @@ class LocalSink:
             self._runtime.close()
 
     def finish(self) -> None:
-        """End cleanly: a last checkpoint that publishes every part, or keeps them all with ``on_stop="keep"``."""
+        """End cleanly: a last checkpoint that publishes every part, or keeps them all with ``on_stop="keep"``.
+
+        Raises:
+            NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
+        """
         self._check_open()
-        keep = self._settings.on_stop == "keep"
+        keep, coordinator = self._settings.on_stop == "keep", self._runtime.coordinator
         if not keep:
             self._operator.roll_all()
         self.checkpoint()
         self._operator.close()
-        self._runtime.coordinator.close_all(self._settings.clock(), keep=keep)
+        coordinator.close_all(self._settings.clock(), keep=keep)
         self.close()
+        if not keep:
+            coordinator.check_all_is_visible()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -267,6 +273,7 @@ class LocalSink:
             commit_ms=done.commit_ms,
             publish_ms=done.publish_ms,
             parts_encoded=done.encoded + len(snapshot.spent),
+            stages_waiting=len(coordinator.state.rolled),
             encode_ms=done.encode_ms,
         )
         self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written

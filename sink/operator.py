@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from partfile.bucketers.split import split
+from partfile.bucketers.split import check_buckets
 from partfile.filesystems.errors import LeaseUnavailable, PartfileError
 from partfile.filesystems.tokens import new_token
 from partfile.sink import lifecycle
 from partfile.sink.active_part import ActivePart
+from partfile.sink.bucket_slices import encoded_by_bucket, rows_by_bucket
 from partfile.sink.concurrently import Patience, for_each
-from partfile.sink.encoded_runs import encoded_by_bucket
+from partfile.sink.fresh_parts import final_path, fresh_part
 from partfile.sink.left_parts import LeftParts
 from partfile.sink.lifecycle import Action
-from partfile.sink.naming import PartNumber
 from partfile.sink.row_layout import RowLayouts
-from partfile.sink.states import OpenPart, Stage, SubtaskSnapshot
-from partfile.writers.port import RowFormat
+from partfile.sink.shared_stages import OpenParts, longest_bucket, parted, shared_rows
+from partfile.sink.states import SubtaskSnapshot
+from partfile.writers.port import EncodedRows, RowFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartStore
     from partfile.sink.description import SinkDescription, SubtaskContext
     from partfile.sink.row_layout import RowLayout
+    from partfile.sink.states import OpenPart
     from partfile.writers.port import Format
 
 Key = tuple[str, str]
 Result = TypeVar("Result")
-ROWS_A_RUN = 16
 
 
 class SinkOperator:
@@ -45,7 +46,9 @@ class SinkOperator:
     def __init__(self, store: PartStore, description: SinkDescription) -> None:
         self._store = store
         self._description = description
-        self._layouts = RowLayouts(description.bucketer, description.format, description.stage_format)
+        self._staged_in = description.staged_in(travels=store.stages_travel)
+        stage = None if description.recipe is None else self._staged_in
+        self._layouts = RowLayouts(description.bucketer, description.format, stage)
         self._assigned: dict[Key, OpenPart] = {}
         self._active: OrderedDict[Key, ActivePart] = OrderedDict()
         self._suspended: set[str] = set()
@@ -84,7 +87,7 @@ class SinkOperator:
         """Add the rows of a batch to the parts of their buckets.
 
         Raises:
-            ConfigError: The bucketer cannot work on these columns.
+            ConfigError: The bucketer cannot work on these columns, or the store has no path so long as a bucket's.
             UnsupportedTypeError: The format has no form for a column.
             BucketValueError: A value cannot name a bucket.
             StoreError: Storage failed; close the operator, nothing of this checkpoint counts.
@@ -93,19 +96,44 @@ class SinkOperator:
             return
         layout = self._layouts.of(batch.schema)
         buckets = self._description.bucketer.bucket_of(batch, self._layouts.context(self.context, self._description))
-        if isinstance(self._description.format, RowFormat):
-            # Lines are moved rather than rows: one column instead of many. A few runs are joined as they stand.
-            order, slices = split(batch.num_rows, buckets, most_runs=batch.num_rows // ROWS_A_RUN)
-            encoded = self._description.format.encode(layout.rows(batch))
-            lines = encoded if order is None else encoded.take(order)
-            for bucket, count, data in encoded_by_bucket(lines, slices):
+        check_buckets(batch.num_rows, buckets)
+        rows, form = layout.rows(batch), self._description.format
+        content = form.encode(rows) if isinstance(form, RowFormat) else rows
+        own = self._share(content, buckets, layout)
+        if own is None:
+            self._write_own(content, buckets, layout)
+        elif len(own):
+            self._write_own(content.take(own), buckets.take(own), layout)
+        self.rows_written += batch.num_rows
+
+    def _share(
+        self, content: pa.RecordBatch | EncodedRows, buckets: pa.DictionaryArray[Any, Any], layout: RowLayout
+    ) -> pa.Array[Any] | None:
+        """Write what goes to the shared stage, if anything does, and return which rows are left then."""
+        if self._description.shared_recipe is None or not self.context.may_stage:
+            return None
+        size_bytes = len(content.data) if isinstance(content, EncodedRows) else content.nbytes
+        opened = OpenParts((self._active, self._assigned), layout.fingerprint)
+        ways = parted(buckets, size_bytes, self._description.sharing, opened)
+        if ways is None:
+            return None
+        shared = self._layouts.shared(layout)
+        rows = shared_rows(content, ways.shared, buckets, shared.schema)
+        # Its stage lies in the base: a path that is too long would be found out when it is too late.
+        path = final_path(self._description, self.context, longest_bucket(rows), self._max_count + 1)
+        self._store.check_path(path)
+        self._part("", shared).write(rows, self._now_ms, buckets=ways.buckets)
+        return ways.own
+
+    def _write_own(
+        self, content: pa.RecordBatch | EncodedRows, buckets: pa.DictionaryArray[Any, Any], layout: RowLayout
+    ) -> None:
+        if isinstance(content, EncodedRows):
+            for bucket, count, data in encoded_by_bucket(content, buckets):
                 self._part(bucket, layout).write_encoded(data, count, self._now_ms)
         else:
-            order, slices = split(batch.num_rows, buckets)
-            rows = layout.rows(batch) if order is None else layout.rows(batch).take(order)
-            for bucket, start, stop in slices:
-                self._part(bucket, layout).write(rows.slice(start, stop - start), self._now_ms)
-        self.rows_written += batch.num_rows
+            for bucket, rows in rows_by_bucket(content, buckets):
+                self._part(bucket, layout).write(rows, self._now_ms)
 
     def snapshot(self, checkpoint_id: int) -> SubtaskSnapshot:
         """Make everything written so far durable and return the state that vouches for it.
@@ -168,8 +196,7 @@ class SinkOperator:
 
     @property
     def _form(self) -> Format:
-        stage_format = self._description.stage_format if self._stages else None
-        return stage_format or self._description.format
+        return self._staged_in if self._stages else self._description.format
 
     @property
     def _may_keep(self) -> bool:
@@ -202,7 +229,8 @@ class SinkOperator:
         if part is None:
             over = lifecycle.beyond_cap(list(self._active), self._description.max_open_parts - 1)
             # A stage can be gone on with, and a file made of it now would be a small one.
-            (self._suspend if self._stages else self._roll)(over)
+            self._suspend(one for one in over if self._active[one].is_stage)
+            self._roll(one for one in over if one in self._active)
             part = self._active[key] = self._resume(key, layout) or self._create(bucket, layout)
         self._active.move_to_end(key)
         return part
@@ -219,9 +247,9 @@ class SinkOperator:
             may_keep=self.context.may_keep,
             is_own=assigned.part.in_progress in self._suspended,
         )
-        if action is Action.KEEP and (assigned.stage is not None) is self._stages:
+        if action is Action.KEEP and (assigned.stage is not None) is self._is_staged(layout):
             try:
-                return ActivePart(self._store.resume(assigned.part), self._form, layout.schema, assigned)
+                return ActivePart(self._store.resume(assigned.part), self._form_of(layout), layout.schema, assigned)
             except LeaseUnavailable:
                 action = Action.ABANDON
         self._left.leave(assigned, abandoned=action is Action.ABANDON)
@@ -229,27 +257,16 @@ class SinkOperator:
 
     def _create(self, bucket: str, layout: RowLayout) -> ActivePart:
         self._max_count += 1
-        number = PartNumber(self.context.chain, self.context.subtask, self._max_count)
-        handle = self._description.naming.handle(
-            bucket, number, suffix=self._description.format.suffix, token=new_token()
-        ).model_copy(update={"is_stage": self._stages})
-        fresh = OpenPart(
-            part=handle,
-            count=self._max_count,
-            schema_fingerprint=layout.fingerprint,
-            generation=self.context.generation,
-            created_at_ms=self._now_ms,
-            last_write_ms=self._now_ms,
-            rows=0,
-            stage=self._stage(),
+        fresh = fresh_part(
+            self._description, self.context, layout, bucket=bucket, count=self._max_count, token=new_token()
         )
-        return ActivePart(self._store.create(handle), self._form, layout.schema, fresh)
+        return ActivePart(self._store.create(fresh.part), self._form_of(layout), layout.schema, fresh)
 
-    def _stage(self) -> Stage | None:
-        recipe = self._description.recipe
-        if recipe is None or not self._stages:
-            return None
-        return Stage(recipe=dict(recipe), encoded_ratio=self.context.encoded_ratio or 1.0)
+    def _is_staged(self, layout: RowLayout) -> bool:
+        return layout.is_shared or self._stages
+
+    def _form_of(self, layout: RowLayout) -> Format:
+        return self._staged_in if self._is_staged(layout) else self._description.format
 
     def _roll(self, keys: Iterable[Key]) -> None:
         patience = Patience(1)

@@ -137,6 +137,7 @@ def after_batch(
     learnt = {
         "parallelism": len(ran) or before.position.parallelism,
         "encoded_ratio": stage_planning.learnt_ratio(before.position.encoded_ratio, fresh, spent),
+        "shared_from": stage_planning.shared_from(before.position.shared_from, position.chain, ran.values()),
     }
     after = SinkSnapshot(
         position=position.model_copy(update=learnt),
@@ -185,13 +186,19 @@ def _dealt(carried: OpenParts, ran: OpenParts) -> OpenParts:
     """Who has which part in the next batch.
 
     A subtask that ran keeps its parts. Those of subtasks that did not are dealt out over the ones that did, as split
-    list state is; if none ran, as in an empty batch, everything stays as it is assigned.
+    list state is; if none ran, as in an empty batch, everything stays as it is assigned. Shared stages stay so in any
+    case: who has one has no use for another, and each that is rolled becomes a file a bucket.
     """
     if not ran or not any(carried.values()):
         return {**carried, **ran}
-    orphans = [part for subtask in sorted(carried) for part in carried[subtask]]
+    orphans = [part for subtask in sorted(carried) for part in carried[subtask] if not _is_shared(part)]
     shares, _ = deal(orphans, len(ran))
-    return {subtask: (*ran[subtask], *share) for subtask, share in zip(sorted(ran), shares, strict=True)}
+    dealt = {subtask: (*ran[subtask], *share) for subtask, share in zip(sorted(ran), shares, strict=True)}
+    return {subtask: tuple(filter(_is_shared, parts)) for subtask, parts in carried.items()} | dealt
+
+
+def _is_shared(part: OpenPart) -> bool:
+    return part.stage is not None and part.stage.shared
 
 
 def operator_state(snapshot: SinkSnapshot, write: Callable[[OperatorStateStore], StateHandle | None]) -> OperatorState:

@@ -70,6 +70,7 @@ class Publisher:
 
         Raises:
             PartMissing: A part that the checkpoint vouches for is gone; the others have been published.
+            PartDamaged: One is not what was written, as its store can tell; the others have been published.
             CommitConflict: Foreign bytes stand in the place of one; the others have been published.
         """
         patience = Patience(self._threads)

@@ -42,9 +42,9 @@ def read(
 
     Args:
         path: The base path of the sink: a plain path, ``file:``, or any URL that fsspec opens.
-        format: ``text`` (one string column ``value``), ``json``, ``csv``, ``parquet`` or ``orc``, read as a sink writes
-            them by default; or a format of ``pyarrow.dataset`` with options of its own. None goes by the files' names.
-            How a file is compressed is always told by its name.
+        format: ``text`` (one string column ``value``), ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``, read as a
+            sink writes them by default; or a format of ``pyarrow.dataset`` with options of its own. None goes by the
+            files' names. How a file is compressed is always told by its name, or within it.
         include: ``finished`` files; or ``pending`` parts as well: those that the newest checkpoint has promised, at the
             length that it vouches for. Parts that are still open are never included, nor the rows of a stage before
             they are encoded.
@@ -60,9 +60,11 @@ def read(
     Raises:
         NotFound: The path is not there; or, with ``include="pending"``, no checkpoints.
         ConfigError: It is a file; it holds no row and no schema was given; its files are of several formats, or of one
-            that cannot be told; or an option is not known.
+            that cannot be told; an option is not known; or the files are of Avro and fastavro is not installed.
         SnapshotCorrupt: A sidecar is damaged, or the newest checkpoint is.
         PartMissing: A file is shorter than it was when it was committed.
+        PartDamaged: Also in a scan: a file does not hold whole blocks of Avro or snappy.
+        UnsupportedTypeError: A column of Avro is of a type that no sink writes, such as a union.
         NotReady: On HDFS, also in a scan: somebody holds a pending part open, so that its bytes cannot be read yet.
         NotApplied: The store refused a call or did not answer in time; also in a scan.
     """

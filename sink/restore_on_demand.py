@@ -26,6 +26,7 @@ from partfile.sink.restoring import (
 )
 from partfile.sink.restoring_damage import (
     applied_before,
+    names_of_shared,
     over_unreadable,
     paths_of,
     refusal_of_missing,
@@ -162,8 +163,9 @@ class RestoreOnDemand:
         later = later_parts(finished_parts(self._store, {point.state.position.chain}), None, point.state)
         if not self._settings.accept_newer:
             raise refusal_over_damage(self._settings.uid, point, damage, later)
-        wanted = paths_of(point.state)
-        there = {file.path for file in self._store.list() if file.path in wanted}
+        wanted, shared = paths_of(point.state), names_of_shared(point.state)
+        listed = (file.path for file in self._store.list())
+        there = {path for path in listed if path in wanted or path.rpartition("/")[2] in shared}
         if not self._store.capabilities.staged_files:
             there |= {
                 part.path_of(part.in_progress) for part in unfinished(point.state, there) if self._store.goes_back(part)

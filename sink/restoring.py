@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
     from partfile.sink.naming import PartNumber
     from partfile.sink.planning import SinkSnapshot
+    from partfile.sink.states import OpenPart
 
 _SHOWN = 20
 
@@ -85,7 +86,7 @@ def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
     """
     known = _lengths(point)
     return (
-        all(known.get(path, set()) & lengths for path, lengths in _lengths(later).items())
+        all(known.get(name, set()) & lengths for name, lengths in _lengths(later).items())
         and later.max_count == point.max_count
         and _stand_alike(later, point)
     )
@@ -103,11 +104,16 @@ def _parts(state: SinkSnapshot) -> list[PartHandle]:
 
 
 def _lengths(state: SinkSnapshot) -> dict[str, set[int]]:
-    """How long each part of a state is, by its final path; for an encoded one also how long its stage was."""
-    lengths = {part.path_of(part.name): {part.valid_length} for part in _parts(state)}
+    """How long each part of a state is, by its final name; for an encoded one also how long its stage was.
+
+    A name is one part's alone, whichever directory it is in, or that of the files that one shared stage became.
+    """
+    lengths: dict[str, set[int]] = {}
+    for part in _parts(state):
+        lengths.setdefault(part.name, set()).add(part.valid_length)
     for stage in state.spent:
-        if (path := stage.part.path_of(stage.part.name)) in lengths:
-            lengths[path].add(stage.part.valid_length)
+        if stage.part.name in lengths:
+            lengths[stage.part.name].add(stage.part.valid_length)
     return lengths
 
 
@@ -118,7 +124,9 @@ def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
         point: The savepoint.
         chain: The new chain's id, so that part names never meet those of the sink it was taken of.
     """
-    position = point.state.position.model_copy(update={"chain": chain, "kept": False, **origin(point)})
+    position = point.state.position.model_copy(
+        update={"chain": chain, "kept": False, "shared_from": None, **origin(point)}
+    )
     return replace(point.state, position=position, open={}, pending=(), max_count=-1, rolled=(), spent=())
 
 
@@ -159,9 +167,10 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
     """
     still_open = {handle.name for handle in open_since(current, point.state)} - set(stuck)
     left_as_is = {part.part.name: part for parts in current.open.values() for part in parts if part.part.name in stuck}
+    promised = {stage.part.name: stage.stage.finished_buckets for stage in current.rolled}
     opened = {
         subtask: tuple(
-            left_as_is.get(part.part.name, part)
+            left_as_is.get(part.part.name, _less(part, promised.get(part.part.name, ())))
             for part in parts
             if part.part.name in still_open or part.part.name in left_as_is
         )
@@ -173,6 +182,7 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
             "chain": current.position.chain,
             "kept": False,
             "retired_queries": current.position.retired_queries,
+            "shared_from": current.position.shared_from,
             **origin(point),
         }
     )
@@ -187,6 +197,13 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
     )
 
 
+def _less(part: OpenPart, buckets: tuple[str, ...]) -> OpenPart:
+    """An open shared stage less the rows of buckets whose files have been promised since."""
+    if part.stage is None or not buckets:
+        return part
+    return part.model_copy(update={"stage": part.stage.model_copy(update={"finished_buckets": buckets})})
+
+
 def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, point: SinkSnapshot) -> list[str]:
     """The files that hold, or will hold, rows that restoring the point would write again, by their final paths.
 
@@ -195,11 +212,14 @@ def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, 
         current: What the newest link holds; None in an empty chain.
         point: What was to be restored.
     """
-    opened = {part.part.path_of(part.part.name) for parts in point.open.values() for part in parts}
+    # By name, for the files of a stage that was shared then are elsewhere.
+    opened = {part.part.name for parts in point.open.values() for part in parts}
     paths = {
         part.path
         for part in finished
-        if part.number.chain != point.position.chain or part.number.count > point.max_count or part.path in opened
+        if part.number.chain != point.position.chain
+        or part.number.count > point.max_count
+        or part.path.rpartition("/")[2] in opened
     }
     if current is not None:
         known = {part.part.name for part in point.pending} | {stage.part.name for stage in point.rolled}
@@ -223,10 +243,9 @@ def doubled_parts(
     """
     paths = set(later_parts(finished, None, point))
     if current is not None:
-        known = _lengths(point)
-        paths |= {
-            path for path, lengths in _lengths(staying(current, stuck)).items() if not known.get(path, set()) & lengths
-        }
+        known, stays = _lengths(point), staying(current, stuck)
+        later = {name for name, lengths in _lengths(stays).items() if not known.get(name, set()) & lengths}
+        paths |= {part.path_of(part.name) for part in _parts(stays) if part.name in later}
     return sorted(paths)
 
 

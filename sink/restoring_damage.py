@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.filesystems.errors import RecoveryRefused, SnapshotCorrupt
 from partfile.sink.restoring import origin, shown
+from partfile.sink.states import OpenPart, RolledStage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from partfile.filesystems.port import PartHandle
     from partfile.sink.planning import SinkSnapshot
     from partfile.sink.restoring import RestorePoint
+    from partfile.sink.states import Stage
+
+
+Staged = TypeVar("Staged", OpenPart, RolledStage)
 
 
 class WentBack(NamedTuple):
@@ -31,7 +36,8 @@ def paths_of(point: SinkSnapshot) -> set[str]:
 
 def unfinished(point: SinkSnapshot, there: Collection[str]) -> list[PartHandle]:
     """The parts of the checkpoint that are not under their final name, by the paths that are there."""
-    return [part for part in _vouched(point) if _final(part) not in there]
+    shared = names_of_shared(point)
+    return [part for part in _vouched(point) if not _is_finished(part, shared, there)]
 
 
 def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, published: bool) -> WentBack:
@@ -47,11 +53,13 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
             part of a name that is used again would be taken for the new one.
         published: Whether the pending parts of the point have their final names already.
     """
+    finished = _finished_buckets(point.state, there)
+    shared = set(finished)
     kept = {
         subtask: tuple(
-            part
+            _without(part, finished)
             for part in parts
-            if _final(part.part) not in there and any(path in there for path in _staged(part.part))
+            if not _is_finished(part.part, shared, there) and any(path in there for path in _staged(part.part))
         )
         for subtask, parts in point.state.open.items()
     }
@@ -59,13 +67,19 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
     pending = tuple(part for part in owed if {_final(part.part), *_staged(part.part)} & set(there))
     vouched = [part.part for parts in point.state.open.values() for part in parts] + [part.part for part in owed]
     waiting = tuple(
-        stage
+        _without(stage, finished)
         for stage in point.state.rolled
-        if _final(stage.part) not in there and any(path in there for path in _staged(stage.part))
+        if not _is_finished(stage.part, shared, there) and any(path in there for path in _staged(stage.part))
     )
     vouched += [stage.part for stage in point.state.rolled]
-    gone = sorted(_final(part) for part in vouched if not {_final(part), *_staged(part)} & set(there))
-    position = point.state.position.model_copy(update={"chain": chain, "kept": False, **origin(point)})
+    gone = sorted(
+        _final(part)
+        for part in vouched
+        if not _is_finished(part, shared, there) and not any(path in there for path in _staged(part))
+    )
+    position = point.state.position.model_copy(
+        update={"chain": chain, "kept": False, "shared_from": None, **origin(point)}
+    )
     opened = {subtask: parts for subtask, parts in kept.items() if parts}
     return WentBack(
         replace(point.state, position=position, open=opened, pending=pending, rolled=waiting, max_count=-1),
@@ -123,6 +137,39 @@ def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> Re
         hint="Put the file back from a backup or a copy; or choose a later checkpoint that can be read.",
         path=damage.path,
     )
+
+
+def names_of_shared(point: SinkSnapshot) -> set[str]:
+    """The final names of the files that shared stages of the checkpoint become, whichever buckets they are in."""
+    stages = [(part.part, part.stage) for parts in point.open.values() for part in parts]
+    stages += [(stage.part, stage.stage) for stage in point.rolled]
+    return {part.name for part, stage in stages if stage is not None and stage.shared}
+
+
+def _finished_buckets(point: SinkSnapshot, there: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The buckets of each shared stage whose file is there, by its name."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(names_of_shared(point), ())
+    for path in sorted(there):
+        bucket, _, name = path.rpartition("/")
+        if name in found:
+            found[name] = (*found[name], bucket)
+    return found
+
+
+def _without(part: Staged, finished: Mapping[str, tuple[str, ...]]) -> Staged:
+    """A shared stage less the rows of buckets whose file is there, which stays as it is."""
+    return part.model_copy(update={"stage": _less(part.stage, finished.get(part.part.name, ()))})
+
+
+def _less(stage: Stage | None, buckets: tuple[str, ...]) -> Stage | None:
+    if stage is None or not stage.shared:
+        return stage
+    return stage.model_copy(update={"finished_buckets": tuple(dict.fromkeys((*stage.finished_buckets, *buckets)))})
+
+
+def _is_finished(part: PartHandle, shared: Collection[str], there: Collection[str]) -> bool:
+    """Whether a part has its final name. Never so for a shared stage, whose path there is that of one of its files."""
+    return _final(part) in there and not (part.is_stage and part.name in shared)
 
 
 def _vouched(point: SinkSnapshot) -> list[PartHandle]:

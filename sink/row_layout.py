@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from partfile.bucketers.port import BucketContext
 from partfile.filesystems.errors import ConfigError
+from partfile.sink.shared_stages import shared_schema
+from partfile.writers.plain_columns import as_plain, plain_schema
+from partfile.writers.port import RowFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,10 +28,15 @@ class RowLayout:
     """The columns of the file: those of the rows less the ones that the path holds."""
     fingerprint: str
     """Digest of these columns and the format: parts with another one are not appended to."""
+    is_shared: bool = False
+    """Whether it is that of a stage that buckets share."""
+    is_plain: bool = False
+    """Whether rows are laid out as plain columns: Arrow moves no rows of others, as views and runs are."""
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of a batch that go into the file."""
-        return batch if len(self.schema) == batch.num_columns else batch.select(self.schema.names)
+        kept = batch if len(self.schema) == batch.num_columns else batch.select(self.schema.names)
+        return as_plain(kept, self.schema) if self.is_plain else kept
 
 
 class RowLayouts:
@@ -45,6 +53,7 @@ class RowLayouts:
         self._format = format
         self._stage = stage
         self._known: dict[pa.Schema, RowLayout] = {}
+        self._shared: dict[str, RowLayout] = {}
         self._context: BucketContext | None = None
 
     def of(self, schema: pa.Schema) -> RowLayout:
@@ -61,12 +70,29 @@ class RowLayouts:
             dropped = set(self._bucketer.dropped_columns)
             bare = schema.remove_metadata()
             kept = bare.empty_table().select([name for name in bare.names if name not in dropped]).schema
+            # Lines are moved instead of rows, where there are lines.
+            is_plain = not isinstance(self._format, RowFormat)
+            if is_plain:
+                kept = plain_schema(kept)
             self._format.check(kept)
             if self._stage is not None:
                 self._stage.check(kept)
-            digest = hashlib.sha256(kept.serialize().to_pybytes() + _identity(self._format).encode())
-            layout = self._known[schema] = RowLayout(kept, digest.hexdigest()[:16])
+            layout = self._known[schema] = RowLayout(kept, self._fingerprint(kept), is_plain=is_plain)
         return layout
+
+    def shared(self, layout: RowLayout) -> RowLayout:
+        """The layout of a stage that buckets share, of rows that are laid out so."""
+        known = self._shared.get(layout.fingerprint)
+        if known is None:
+            schema = shared_schema(self._format, layout.schema)
+            # The same bytes may be a layout of rows, which belong into parts of their own.
+            known = RowLayout(schema, self._fingerprint(schema, b" shared"), is_shared=True)
+            self._shared[layout.fingerprint] = known
+        return known
+
+    def _fingerprint(self, schema: pa.Schema, way: bytes = b"") -> str:
+        digest = hashlib.sha256(schema.serialize().to_pybytes() + _identity(self._format).encode() + way)
+        return digest.hexdigest()[:16]
 
     def context(self, subtask: SubtaskContext, description: SinkDescription) -> BucketContext:
         """What the bucketer may know in this batch."""

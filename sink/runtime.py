@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.encoding import StageEncoder
     from partfile.sink.restore_settings import RestoreSettings
+    from partfile.snapshot.storage import CheckpointStorage
 
 MARKER = "_marker"
 _MOST_ENCODE_THREADS = 4
@@ -33,7 +34,7 @@ class Runtime:
         settings: The sink's options.
         job: The name of the chain of checkpoints: the uid, or a name made from it.
         interval_ms: Between periodic checkpoints; None takes none.
-        encoder: Encodes rolled stages; None does it in this process.
+        encoder: Makes what encodes rolled stages, given the storage of the checkpoints; None does it in this process.
         encoded: Told how many stages more were encoded in this process, or could not be; from any thread.
     """
 
@@ -43,7 +44,7 @@ class Runtime:
         job: str,
         *,
         interval_ms: int | None = None,
-        encoder: StageEncoder | None = None,
+        encoder: Callable[[CheckpointStorage], StageEncoder] | None = None,
         encoded: Callable[[int], None] = lambda _stages: None,
     ) -> None:
         self.job = job
@@ -69,10 +70,11 @@ class Runtime:
                 interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
-            encoder
-            or StagesInProcess(
+            StagesInProcess(
                 self.store, _encode_threads(settings.publish_threads), encoded, sink_format=settings.sink_format
-            ),
+            )
+            if encoder is None
+            else encoder(self.storage),
         )
 
     @property
@@ -93,7 +95,7 @@ class Runtime:
     @property
     def marker_path(self) -> str:
         """The file whose lock proves a shared file system with real locks (S13)."""
-        return f"{self.job}/{MARKER}"
+        return marker_path_of(self.job)
 
     def close(self) -> None:
         """Release the stores; may be called twice."""
@@ -117,6 +119,11 @@ class Runtime:
                 settings.uid,
                 self.store.base,
             )
+
+
+def marker_path_of(job: str) -> str:
+    """The marker of a chain of checkpoints, in the store that these are in."""
+    return f"{job}/{MARKER}"
 
 
 def _encode_threads(publish_threads: int | None) -> int:

@@ -48,7 +48,7 @@ class ReservedSavepoint:
             raise PartfileError(
                 f"{len(state.pending)} parts could not be published, and {len(state.rolled)} stages not be encoded, "
                 "so there can be no savepoint",
-                hint="The log says why; they are tried again at the next checkpoint. Ask for a savepoint after that.",
+                hint="The log says why. Mend that and ask again: they are tried at once then, however long they wait.",
                 checkpoint_id=coordinator.newest_checkpoint_id,
             )
         streams = FileStreamFactory(self.store, self.directory, None)

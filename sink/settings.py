@@ -19,9 +19,9 @@ from partfile.sink.description import SinkDescription
 from partfile.sink.naming import PartNaming
 from partfile.sink.progress import BatchProgress
 from partfile.sink.restore_settings import RestoreSettings, StoreOpener
-from partfile.writers.formats import resolve_format
+from partfile.writers.formats import format_option_names, resolve_format
 from partfile.writers.port import BulkFormat, Format
-from partfile.writers.recipes import recipe_of
+from partfile.writers.recipes import check_recipe, recipe_of
 
 
 class SinkSettings(RestoreSettings):
@@ -44,6 +44,13 @@ class SinkSettings(RestoreSettings):
     """``staged`` keeps parts of a columnar format open over checkpoints and encodes each once, when it is rolled;
     ``per_checkpoint`` writes a file a checkpoint. Stores that cannot append to a part and read it back do the latter.
     """
+    stage_compression: Literal["auto", "lz4", "zstd", "none"] = "auto"
+    """What the bytes of stages are compressed with; ``auto`` is lz4 where they go over a network, and none on a local
+    disk, which takes them faster than they are compressed."""
+    shared_stage_buckets: int | None = Field(default=64, ge=1)
+    """Up to so many buckets in one record batch of a subtask each gets a part of its own; of more, those with small
+    slices and no open part share one stage a subtask, which becomes a file a bucket when it is rolled. None never
+    shares."""
     on_stop: Literal["publish", "keep"] = "publish"
     """What a clean end does with open parts: publish them, or keep them for the next run to go on with."""
     on_bad_bucket: str = "fail"
@@ -73,6 +80,12 @@ class SinkSettings(RestoreSettings):
             raise ValueError("hash_partitions has no effect without distribution='hash'")
         return self
 
+    @field_validator("format")
+    @classmethod
+    def _stages_can_be_encoded(cls, value: Format) -> Format:
+        check_recipe(value)
+        return value
+
     @property
     def sink_format(self) -> Format:
         """What lends its encryption to whoever encodes a stage."""
@@ -86,10 +99,15 @@ class SinkSettings(RestoreSettings):
         if getattr(self.format, "encryption", None) is not None and "columnar" not in self.model_fields_set:
             # A stage is not encrypted: who encrypts files has to say that it may be.
             return None
-        try:
-            return recipe_of(self.format)
-        except ConfigError:
+        return _recipe_of(self.format)
+
+    @property
+    def shared_recipe(self) -> Mapping[str, JsonValue] | None:
+        """How stages are encoded that buckets share; None where none do, as with a format of the user's own."""
+        # A part that is closed at each checkpoint would be written twice for nothing.
+        if self.shared_stage_buckets is None or self.rolling.on_checkpoint:
             return None
+        return self.stage_recipe if isinstance(self.format, BulkFormat) else _recipe_of(self.format)
 
     @property
     def description(self) -> SinkDescription:
@@ -102,6 +120,9 @@ class SinkSettings(RestoreSettings):
             max_open_parts=self.max_open_parts,
             on_bad_bucket=self.on_bad_bucket,
             recipe=self.stage_recipe,
+            shared_recipe=self.shared_recipe,
+            stage_compression=self.stage_compression,
+            shared_stage_buckets=self.shared_stage_buckets or 0,
         )
 
 
@@ -131,6 +152,13 @@ def make_settings(
     )
 
 
+def _recipe_of(format: Format) -> Mapping[str, JsonValue] | None:
+    try:
+        return recipe_of(format)
+    except ConfigError:
+        return None
+
+
 def _check_names(options: Mapping[str, Any]) -> None:
     """Refuse an option that a user cannot pass, and show the one that was probably meant."""
     known = {*SinkSettings.model_fields, *AdmissionRules.model_fields, "compression", "format_options"} - {"rules"}
@@ -138,4 +166,6 @@ def _check_names(options: Mapping[str, Any]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             meant = f"Did you mean {near[0]}? " if near else ""
+            if name in format_option_names():
+                meant = "It is an option of a format: pass it in format_options. "
             raise ConfigError(f"FileSink has no option {name!r}.", hint=f"{meant}There are {', '.join(sorted(known))}.")

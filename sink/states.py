@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from partfile.filesystems.errors import SnapshotCorrupt
 from partfile.filesystems.port import PartHandle, Persisted
 from partfile.sink.rolling import PartProgress
+from partfile.sink.shared_stages import SHARED_PARTS
 from partfile.snapshot.codecs import JsonCodec, ModelCodec
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.state_info import States
 
 OPERATOR = "file-sink"
+Crc32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class Stage(Persisted):
@@ -27,6 +29,15 @@ class Stage(Persisted):
     """The format it is encoded in, as plain data: that of the sink that began it, whatever later runs are set to."""
     encoded_ratio: Annotated[float, Field(gt=0)] = 1.0
     """Estimated bytes of the encoded file for each byte of the stage."""
+    shared: bool = False
+    """Whether many buckets share it: then its rows say where they belong, and it becomes a file a bucket."""
+    finished_buckets: tuple[str, ...] = ()
+    """Buckets of a shared stage whose rows are left out: their file has been promised already, or was found by a start
+    that goes back over damage."""
+    least_buckets: Annotated[int, Field(ge=0)] = 0
+    """So many buckets at least share it: the most that one record batch has brought."""
+    crc32: Crc32 | None = None
+    """Of the valid bytes; None of a stage that an older version began."""
 
 
 class OpenPart(Persisted):
@@ -49,6 +60,8 @@ class OpenPart(Persisted):
     def _a_stage_says_what_it_becomes(self) -> Self:
         if self.part.is_stage is not (self.stage is not None):
             raise ValueError("a stage, and nothing else, says what it becomes")
+        if self.stage is not None and self.stage.shared and self.part.bucket:
+            raise ValueError("a stage that buckets share is in none of them")
         return self
 
     @property
@@ -64,8 +77,13 @@ class OpenPart(Persisted):
 
 
 def published_size_bytes(length_bytes: int, stage: Stage | None) -> int:
-    """How large the finished file of a part of this length will be; a guess for a stage."""
-    return length_bytes if stage is None else int(length_bytes * stage.encoded_ratio)
+    """How large the finished file of a part of this length will be; a guess for a stage.
+
+    A shared stage counts as several parts at least, so that it may outgrow a part of one bucket.
+    """
+    if stage is None:
+        return length_bytes
+    return length_bytes // SHARED_PARTS if stage.shared else int(length_bytes * stage.encoded_ratio)
 
 
 def _no_stage(part: PartHandle) -> PartHandle:
@@ -89,6 +107,8 @@ class PendingPart(Persisted):
     """The first checkpoint that holds it; an operator repeats it until it has heard of that one's completion."""
     abandoned: bool = False
     """No attempt vouches for bytes beyond the valid length: somebody may still be writing it."""
+    crc32: Crc32 | None = None
+    """Of all bytes of a file that a stage was encoded into; None of any other part, and of those of older versions."""
 
     _is_published_as_it_is = field_validator("part")(_no_stage)
 
@@ -103,6 +123,8 @@ class RolledStage(Persisted):
     """What the encoded file must hold."""
     since: Annotated[int, Field(ge=1)]
     """The first checkpoint that holds it as rolled."""
+    abandoned: bool = False
+    """A task had to leave it alone, or a start found it open: somebody may still be writing it."""
 
     _is_encoded_first = field_validator("part")(_a_stage)
 
@@ -112,7 +134,9 @@ class SpentStage(Persisted):
 
     part: PartHandle
     since: Annotated[int, Field(ge=1)]
-    """The first checkpoint that holds the encoded file; those before it need the stage."""
+    """The first checkpoint that holds the encoded files; those before it need the stage."""
+    shared: bool = False
+    """Whether it was encoded into a file a bucket."""
 
     _was_encoded = field_validator("part")(_a_stage)
 
@@ -146,6 +170,8 @@ class StreamPosition(Persisted):
     """Where that was, so that it need not be there any more."""
     base: str | None = None
     """The base that the checkpoints are of, if they lie outside it."""
+    shared_from: int | None = None
+    """The lowest part counter of a stage that buckets shared, whose files have one name; None while none was shared."""
     encoded_ratio: float | None = Field(default=None, gt=0)
     """Bytes of encoded files for each byte of their stages, as the last of them came out; None before the first."""
     user_position: JsonValue = None

@@ -235,8 +235,8 @@ class Chain:
         except AlreadyExists:
             return self._read_back(link)
         except NotFound:
-            # Its directory was deleted meanwhile, as only subsumption by another coordinator does.
-            if self._predecessor_stands(link):
+            # Its directory was deleted meanwhile, as only subsumption by another coordinator does; or cannot be made.
+            if self._predecessor_stands(link) or self._is_alone(link):
                 raise
             return None
         except OutcomeUnknown:
@@ -268,6 +268,13 @@ class Chain:
             return stands(self._storage, link.predecessor)
         except NotApplied as error:
             # What was not applied is this look, not the link.
+            raise undecided(self._storage, link) from error
+
+    def _is_alone(self, link: CheckpointMetadata) -> bool:
+        """Whether this would be the first link, and nobody has one."""
+        try:
+            return link.predecessor is None and not self._storage.list_links()
+        except NotApplied as error:
             raise undecided(self._storage, link) from error
 
     def _is_last(self, link: CheckpointMetadata) -> bool:

@@ -53,6 +53,7 @@ class CheckpointCoordinator:
         self._chain = Chain(storage, retained=settings.retained)
         self._execution = Execution(storage, self._chain, hooks, settings, self._report)
         self._state: CoordinatorState | None = None
+        self._attempted: set[str] = set()
         self._events: deque[tells.Event] = deque()
         self._is_working = False
         self._lock = threading.RLock()
@@ -61,6 +62,11 @@ class CheckpointCoordinator:
     def newest(self) -> CheckpointMetadata:
         """The newest link, created by this coordinator."""
         return self._chain.newest
+
+    @property
+    def attempted_fences(self) -> frozenset[str]:
+        """Nonces of the fences that ``start`` has tried to create, whether one was made or not."""
+        return frozenset(self._attempted)
 
     @property
     def completed_id(self) -> int:
@@ -109,7 +115,9 @@ class CheckpointCoordinator:
                 operators = go_back(restored, checkpoint_id)
             else:
                 raise restored.error
-            return self._execution.link("fence", checkpoint_id, generation, self._clock(), operators)
+            fence = self._execution.link("fence", checkpoint_id, generation, self._clock(), operators)
+            self._attempted.add(fence.nonce)
+            return fence
 
         with self._lock:
             fence = self._chain.start(successor)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from partfile.filesystems.errors import ConfigError
 from partfile.writers.avro_schema import avro_schema
 from partfile.writers.avro_values import row_bytes, varint
+from partfile.writers.option_types import settle_options
 from partfile.writers.plain_columns import as_plain, plain_schema
 from partfile.writers.port import EncodedRows, RowFormat, RowWriter
 
@@ -47,6 +48,7 @@ class AvroFormat(RowFormat):
     block_bytes: int = _BLOCK_BYTES
 
     def __post_init__(self) -> None:
+        settle_options(self, AvroFormat)
         if self.compression not in _NAMES:
             raise ConfigError(
                 f"Avro compression {self.compression!r} is not known.", hint=f"There are {', '.join(_NAMES)}."

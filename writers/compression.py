@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from partfile.filesystems.errors import ConfigError
 from partfile.writers import frames
+from partfile.writers.option_types import settle_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,7 @@ class Compression:
     level: int | None = None
 
     def __post_init__(self) -> None:
+        settle_options(self, Compression)
         if self.codec not in _CODECS:
             known = ", ".join(str(name) for name in _CODECS)
             raise ConfigError(f"Compression {self.codec!r} is not known.", hint=f"Row formats take {known}.")

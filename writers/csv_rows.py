@@ -10,6 +10,7 @@ import pyarrow as pa
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.column_types import check_columns
 from partfile.writers.lines import LineFormat
+from partfile.writers.option_types import settle_options
 from partfile.writers.port import EncodedRows
 from partfile.writers.scalar_text import NonFinite, is_binary, is_text, scalar_text
 from partfile.writers.text_columns import TEXT, is_any, join, kernels, literal, replace, replace_where, rows_with
@@ -46,6 +47,7 @@ class CsvFormat(LineFormat):
     null_value: str = ""
 
     def __post_init__(self) -> None:
+        settle_options(self, CsvFormat)
         if len(self.separator) != 1 or self.separator in _NO_SEPARATOR or self.separator.isalnum():
             raise ConfigError(
                 f"The CSV separator {self.separator!r} is not one character that can stand between values.",

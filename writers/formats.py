@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from typing import TYPE_CHECKING, Any
 
 from partfile.filesystems.errors import ConfigError
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 _LINE_FORMATS: dict[str, type[LineFormat]] = {"text": TextFormat, "json": JsonLinesFormat, "csv": CsvFormat}
 BULK_FORMATS: dict[str, type[BulkFormat]] = {"parquet": ParquetFormat, "orc": OrcFormat}
-"""Formats whose parts are written as a whole, by the names that users and recipes know them by."""
-_FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, "avro": AvroFormat, **BULK_FORMATS}
+"""Formats whose parts are written as a whole."""
+FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, "avro": AvroFormat, **BULK_FORMATS}
+"""Every format, by the names that users and recipes know them by."""
 
 
 def resolve_format(format: str | Format, compression: str | None = None, **options: Any) -> Format:
@@ -50,7 +52,11 @@ def resolve_format(format: str | Format, compression: str | None = None, **optio
     known = [each.name for each in dataclasses.fields(kind) if not each.name.startswith("compression")]
     for name in options:
         if name not in known:
-            raise ConfigError(f"The {format} format has no option {name!r}.", hint=_list(known))
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"Did you mean {close[0]}? " if close else ""
+            raise ConfigError(
+                f"The {format} format has no option {name!r}.", hint=meant + _list([*known, "compression_level"])
+            )
     if issubclass(kind, LineFormat):
         options["compression"] = Compression(codec=compression, level=level)
     else:
@@ -61,10 +67,16 @@ def resolve_format(format: str | Format, compression: str | None = None, **optio
     return made
 
 
+def format_option_names() -> set[str]:
+    """The names of all options that some format has."""
+    kinds: list[Any] = list(FORMATS.values())
+    return {"compression_level"}.union(*({each.name for each in dataclasses.fields(kind)} for kind in kinds))
+
+
 def _kind(name: object) -> type[Format]:
-    if not isinstance(name, str) or name not in _FORMATS:
-        raise ConfigError(f"The format {name!r} is not known.", hint=_list(_FORMATS) + " A Format object works too.")
-    return _FORMATS[name]
+    if not isinstance(name, str) or name not in FORMATS:
+        raise ConfigError(f"The format {name!r} is not known.", hint=_list(FORMATS) + " A Format object works too.")
+    return FORMATS[name]
 
 
 def _list(names: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from partfile.filesystems.errors import ConfigError
 from partfile.writers.column_types import check_columns
 from partfile.writers.json_values import object_text
 from partfile.writers.lines import LineFormat
+from partfile.writers.option_types import settle_options
 from partfile.writers.port import EncodedRows
 from partfile.writers.scalar_text import NonFinite
 from partfile.writers.text_columns import literal
@@ -37,6 +38,7 @@ class JsonLinesFormat(LineFormat):
     non_finite: str = "literal"
 
     def __post_init__(self) -> None:
+        settle_options(self, JsonLinesFormat)
         if self.non_finite not in _NON_FINITE:
             raise ConfigError(f"non_finite={self.non_finite!r} is not known.", hint='Use "literal" or "string".')
 

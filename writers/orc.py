@@ -11,8 +11,11 @@ from pyarrow import types
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.held_rows import HeldRows
 from partfile.writers.nested_nulls import settled
+from partfile.writers.option_types import settle_options
+from partfile.writers.orc_columns import column_ids
 from partfile.writers.plain_columns import as_plain, map_entries, plain_schema
 from partfile.writers.port import BulkFormat, Writer
+from partfile.writers.sample_rows import sample_row
 from partfile.writers.stream_file import StreamFile
 from partfile.writers.text_columns import is_any, kernels
 
@@ -41,7 +44,7 @@ class OrcFormat(BulkFormat):
         stripe_bytes: Encoded bytes that end a stripe; what bounds the memory of an open part.
         dictionary_threshold: From 0 (never) to 1 (always): a column of text has a dictionary as long as the distinct
             values are at most this share of all.
-        bloom_filter_columns: Columns that get a bloom filter.
+        bloom_filter_columns: Columns that get a bloom filter. A field of a struct is named with its path, as ``"a.b"``.
 
     Raises:
         ConfigError: An unknown codec, a level, a stripe of nothing, or a threshold beyond 0 to 1.
@@ -54,6 +57,7 @@ class OrcFormat(BulkFormat):
     bloom_filter_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        settle_options(self, OrcFormat)
         if self.compression not in _CODECS:
             raise ConfigError(
                 f"ORC compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
@@ -71,19 +75,17 @@ class OrcFormat(BulkFormat):
         return ".orc"
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse what Arrow cannot write as ORC, found out by writing an empty file.
+        """Refuse what Arrow cannot write as ORC, found out by writing a row.
 
         Raises:
             UnsupportedTypeError: Names the column and its type.
         """
         if len(schema) == 0:
             raise UnsupportedTypeError("ORC needs at least one column, and there is none.")
-        missing = [name for name in self.bloom_filter_columns if name not in schema.names]
-        if missing:
-            raise ConfigError(f"bloom_filter_columns names {missing[0]!r}, which is no column.")
+        column_ids(_orc_schema(schema), self.bloom_filter_columns, "bloom_filter_columns")
         for column in _orc_schema(schema):
             try:
-                _orc().write_table(pa.schema([column]).empty_table(), pa.BufferOutputStream())
+                _orc().write_table(sample_row(pa.schema([column])), pa.BufferOutputStream())
             except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise UnsupportedTypeError(
                     f"Column {column.name!r} of type {column.type} cannot be written as ORC: {error}",
@@ -123,7 +125,7 @@ class OrcPartWriter(Writer):
                 compression="uncompressed" if form.compression == "none" else form.compression,
                 stripe_size=form.stripe_bytes,
                 dictionary_key_size_threshold=form.dictionary_threshold,
-                bloom_filter_columns=[self._schema.names.index(name) for name in form.bloom_filter_columns],
+                bloom_filter_columns=column_ids(self._schema, form.bloom_filter_columns, "bloom_filter_columns"),
             )
             # ORC learns its columns from the first rows, and without any the file would be none.
             self._file.write(self._schema.empty_table())

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
+from partfile.filesystems.errors import ConfigError, NotReady, PartfileError, UnsupportedTypeError
 from partfile.writers.held_rows import HeldRows
+from partfile.writers.option_types import settle_options
+from partfile.writers.parquet_trials import check_columns, check_level, check_values, may_refuse
 from partfile.writers.port import BulkFormat, Writer
 from partfile.writers.sorted_runs import SortedRuns
 from partfile.writers.stream_file import StreamFile
@@ -21,6 +23,8 @@ from partfile.writers.text_columns import kernels
 if TYPE_CHECKING:
     from partfile.writers.port import ByteStream
 
+_PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, SyntaxError)
+"""What no wait mends. Others of a function that asks a service for keys may pass."""
 _CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
 
@@ -43,7 +47,8 @@ class ParquetFormat(BulkFormat):
             can carry to its workers. No recipe holds it, and a stage is not encrypted.
 
     Raises:
-        ConfigError: An unknown codec, or a row group of nothing.
+        ConfigError: An unknown codec, a level that it does not take, a row group of nothing, or a value of another type
+            than the option's.
     """
 
     compression: str = "snappy"
@@ -59,12 +64,15 @@ class ParquetFormat(BulkFormat):
     encryption: Callable[[], Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        settle_options(self, ParquetFormat)
         if self.compression not in _CODECS:
             raise ConfigError(
                 f"Parquet compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
             )
         if self.row_group_rows < 1 or self.row_group_bytes < 1:
             raise ConfigError("row_group_rows and row_group_bytes must be at least 1.")
+        if self.compression_level is not None:
+            check_level(self.compression, self.compression_level)
 
     @property
     def suffix(self) -> str:
@@ -72,22 +80,28 @@ class ParquetFormat(BulkFormat):
         return ".parquet"
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse what Arrow itself cannot write as Parquet, found out by writing an empty file.
+        """Refuse what Arrow itself cannot write as Parquet with these options, found out by writing a row.
 
         Raises:
             UnsupportedTypeError: Names the column and its type.
+            ConfigError: An option names what is no column.
         """
         if len(schema) == 0:
             raise UnsupportedTypeError("Parquet needs at least one column, and there is none.")
         self._check_names(schema)
-        for column in schema:
-            try:
-                pq.write_table(pa.schema([column]).empty_table(), pa.BufferOutputStream())
-            except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                raise UnsupportedTypeError(
-                    f"Column {column.name!r} of type {column.type} cannot be written as Parquet: {error}",
-                    hint="Cast the column to a type that docs/FORMATS.md lists, or drop it.",
-                ) from error
+        check_columns(schema, self._options(), self.bloom_filter_columns)
+
+    def refuses_rows(self, schema: pa.Schema) -> bool:
+        """Only where a type forbids nulls, or has seconds."""
+        return may_refuse(schema)
+
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """Refuse nulls where there may be none, and seconds that are beyond all milliseconds.
+
+        Raises:
+            ConfigError: Names the column.
+        """
+        check_values(batch)
 
     def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
         """Make the writer of one part."""
@@ -95,6 +109,17 @@ class ParquetFormat(BulkFormat):
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:
         """What pyarrow's writer is told for a file of this schema."""
+        options = self._options()
+        if self.sort_by:
+            options["sorting_columns"] = pq.SortingColumn.from_ordering(
+                schema, [(name, "ascending") for name in self.sort_by], "at_end"
+            )
+        if self.encryption is not None:
+            options["encryption_properties"] = _keys(self.encryption)
+        return options
+
+    def _options(self) -> dict[str, Any]:
+        """What is the same for any schema, and needs no keys."""
         options: dict[str, Any] = {
             "compression": self.compression,
             "compression_level": self.compression_level,
@@ -106,12 +131,6 @@ class ParquetFormat(BulkFormat):
             # An upper limit of the distinct values: Arrow makes a filter smaller that has fewer.
             each = {"ndv": self.row_group_rows}
             options["bloom_filter_options"] = dict.fromkeys(self.bloom_filter_columns, each)
-        if self.sort_by:
-            options["sorting_columns"] = pq.SortingColumn.from_ordering(
-                schema, [(name, "ascending") for name in self.sort_by], "at_end"
-            )
-        if self.encryption is not None:
-            options["encryption_properties"] = self.encryption()
         return options
 
     def _check_names(self, schema: pa.Schema) -> None:
@@ -135,15 +154,25 @@ class ParquetPartWriter(Writer):
 
     def __init__(self, form: ParquetFormat, stream: ByteStream, schema: pa.Schema) -> None:
         self._row_group_rows = form.row_group_rows
+        self._checks = form.check_rows if form.refuses_rows(schema) else None
         self._held = HeldRows(schema, form.row_group_rows, form.row_group_bytes)
         self._target = StreamFile(stream)
-        self._unsorted = SortedRuns(schema, form.sort_by, form.row_group_bytes) if form.sort_by else None
+        self._unsorted = None
+        if form.sort_by:
+            is_secret = form.encryption is not None
+            self._unsorted = SortedRuns(schema, form.sort_by, form.row_group_bytes, is_secret=is_secret)
         with self._target.passing():
             file = pa.PythonFile(cast("Any", self._target), mode="w")
             self._file = pq.ParquetWriter(file, schema, **form.options(schema))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Hold the rows of a batch; a full row group is written, where rows keep their order."""
+        """Hold the rows of a batch; a full row group is written, where rows keep their order.
+
+        Raises:
+            ConfigError: A value that Parquet cannot hold.
+        """
+        if self._checks is not None:
+            self._checks(batch)
         if self._unsorted is None:
             self._add(batch)
         else:
@@ -182,3 +211,28 @@ def _is_sortable(kind: pa.DataType) -> bool:
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
         return False
     return True
+
+
+def _keys(encryption: Callable[[], Any]) -> Any:
+    """What encrypts one file.
+
+    Raises:
+        NotReady: The user's function fails, as it may where it asks a service for keys.
+        ConfigError: It is wrong itself, or returns something else.
+    """
+    try:
+        found = encryption()
+    except PartfileError:
+        raise
+    except Exception as error:
+        what = f"the function encryption of the Parquet format has failed: {type(error).__name__}: {error}"
+        clear = "No file was written in the clear."
+        if isinstance(error, _PROGRAMMING_ERRORS):
+            raise ConfigError(what, hint=f"Mend the function, then start the sink again. {clear}") from error
+        raise NotReady(what, hint=f"A stage is tried again later; else start the sink again. {clear}") from error
+    if not isinstance(found, pq.FileEncryptionProperties):
+        raise ConfigError(
+            f"the function encryption of the Parquet format returns {type(found).__name__}",
+            hint="Return what CryptoFactory.file_encryption_properties of pyarrow returns.",
+        )
+    return found

@@ -14,7 +14,11 @@ from partfile.writers.text_columns import kernels
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of the plain columns, with all metadata."""
+    """The schema of the plain columns, with all metadata.
+
+    What lies below a struct that may be null may be null as well: Spark hands a null over with nulls in all of its
+    fields, also in those that are never null in a struct, and Arrow would write no such column.
+    """
     return pa.schema([_plain_field(field) for field in schema], schema.metadata)
 
 
@@ -40,23 +44,25 @@ def map_entries(column: Any) -> Any:
     return column.cast(pa.list_(pa.field("entries", entries, nullable=False)))
 
 
-def _plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    return field.with_type(_plain_type(field.type))
+def _plain_field(field: pa.Field[Any], *, may_be_null: bool = False) -> pa.Field[Any]:
+    is_nullable = field.nullable or may_be_null
+    return field.with_type(_plain_type(field.type, may_be_null=is_nullable)).with_nullable(is_nullable)
 
 
-def _plain_type(kind: Any) -> pa.DataType:
+def _plain_type(kind: Any, *, may_be_null: bool) -> pa.DataType:
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _plain_type(kind.value_type)
+        return _plain_type(kind.value_type, may_be_null=may_be_null)
     if types.is_string_view(kind):
         return pa.large_string()
     if types.is_binary_view(kind):
         return pa.large_binary()
-    return _plain_nested(kind) if types.is_nested(kind) else kind
+    return _plain_nested(kind, may_be_null=may_be_null) if types.is_nested(kind) else kind
 
 
-def _plain_nested(kind: Any) -> pa.DataType:
+def _plain_nested(kind: Any, *, may_be_null: bool) -> pa.DataType:
     if types.is_struct(kind):
-        return pa.struct([_plain_field(kind.field(index)) for index in range(kind.num_fields)])
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([_plain_field(field, may_be_null=may_be_null) for field in fields])
     if types.is_map(kind):
         return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), keys_sorted=kind.keys_sorted)
     if types.is_fixed_size_list(kind):

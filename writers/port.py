@@ -37,23 +37,24 @@ class EncodedRows:
 
     def take(self, order: pa.Array[Any]) -> EncodedRows:
         """The same rows in another order: row i of the result is row ``order[i]`` of this one."""
-        return EncodedRows.of(self._lines().take(order))
+        return EncodedRows.of(self.lines().take(order))
 
     @classmethod
     def of(cls, lines: Any) -> EncodedRows:
         """View a large_string or large_binary array as bytes and places, without a copy; none is null, none cut off.
 
         Args:
-            lines: Fresh from a kernel: it begins at the first of its offsets.
+            lines: Fresh from a kernel, or a slice, whose rows are then a slice of the bytes.
         """
         _, offsets, data = lines.buffers()
         if len(lines) == 0 or offsets is None:
             return cls(memoryview(b""), pa.array([0], pa.int64()))
-        places: Any = pa.Int64Array.from_buffers(pa.int64(), len(lines) + 1, [None, offsets])
+        places: Any = pa.Int64Array.from_buffers(pa.int64(), len(lines) + 1, [None, offsets], offset=lines.offset)
         end = places[len(lines)].as_py()
         return cls(memoryview(b"" if data is None else data)[:end], places)
 
-    def _lines(self) -> Any:
+    def lines(self) -> Any:
+        """The rows as an array of binary values, without a copy."""
         count = len(self.offsets) - 1
         buffers = [None, self.offsets.buffers()[1], pa.py_buffer(self.data)]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers, offset=self.offsets.offset)
@@ -150,6 +151,10 @@ class BulkFormat(Format):
     def appendable(self) -> bool:
         """A footer ends the file, so a part cannot be continued."""
         return False
+
+    def refuses_rows(self, schema: pa.Schema) -> bool:  # noqa: ARG002
+        """Whether ``check_rows`` may refuse a row of these columns; asked once a part, so that others cost nothing."""
+        return True
 
     def check_rows(self, batch: pa.RecordBatch) -> None:
         """Refuse values that no file of this format can hold, before they are staged for one; most take every value.

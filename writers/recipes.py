@@ -1,4 +1,4 @@
-"""Columnar formats as plain data, so that whoever finds a stage can encode it as its sink would have."""
+"""Formats as plain data, so that whoever finds a stage can encode it as its sink would have."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pydantic
 
 from partfile.filesystems.errors import ConfigError
-from partfile.writers.formats import BULK_FORMATS
+from partfile.writers.formats import FORMATS
+from partfile.writers.port import BulkFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic import JsonValue
 
-    from partfile.writers.port import BulkFormat, Format
+    from partfile.writers.port import Format
 
 _NAME = "format"
 _ENCRYPTION = "encryption"
@@ -28,21 +29,63 @@ def recipe_of(format: Format) -> dict[str, JsonValue]:
     Of encryption it only says that there is one: what encrypts is code, and keys have no place in a snapshot.
 
     Raises:
-        ConfigError: A format of the user's own, or one whose parts are not written as a whole: it has no recipe.
+        ConfigError: A format of the user's own has no recipe.
     """
-    for name, kind in BULK_FORMATS.items():
+    for name, kind in FORMATS.items():
         if type(format) is kind:
-            options = {option: getattr(format, option) for option in _options(kind)}
+            options = {option: _plain(getattr(format, option)) for option in _options(kind)}
             if _ENCRYPTION in options:
                 options[_ENCRYPTION] = options[_ENCRYPTION] is not None
             return {_NAME: name, **json.loads(json.dumps(options))}
     raise ConfigError(
-        f"{type(format).__name__} has no recipe: only {', '.join(sorted(BULK_FORMATS))} can be staged.",
+        f"{type(format).__name__} has no recipe: only {', '.join(sorted(FORMATS))} can be staged.",
         hint='Use one of them, or columnar="per_checkpoint".',
     )
 
 
-def format_of(recipe: Mapping[str, JsonValue], sink_format: Format | None = None) -> BulkFormat:
+def check_recipe(format: Format) -> None:
+    """Refuse a format whose recipe would not make the same format again: its stages could never be encoded.
+
+    Raises:
+        ConfigError: Names the option.
+    """
+    if type(format) not in FORMATS.values():
+        return
+    try:
+        made = format_of(json.loads(json.dumps(recipe_of(format))), format)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{type(format).__name__} has an option that cannot be kept with staged rows: {error}",
+            hint="Use plain numbers, texts and tuples of them.",
+        ) from error
+    for option in _options(type(format)):
+        if getattr(made, option) != getattr(format, option):
+            raise ConfigError(
+                f"{type(format).__name__} option {option} cannot be kept with staged rows: it comes back as "
+                f"{getattr(made, option)!r}.",
+                hint="Use plain numbers, texts and tuples of them.",
+            )
+
+
+def lent_for(recipe: Mapping[str, JsonValue], sink_format: Format | None) -> BulkFormat | None:
+    """The sink's own format, where it may stand in for a recipe by which a stage cannot be encoded.
+
+    It is of the same columnar kind, is not what the recipe says itself, and encrypts if the recipe does. Never of a row
+    format: the lines of a stage have been made with the recipe's options.
+
+    Args:
+        recipe: Of the stage.
+        sink_format: The format of the sink that encodes.
+    """
+    if not isinstance(sink_format, BulkFormat) or FORMATS.get(str(recipe.get(_NAME))) is not type(sink_format):
+        return None
+    encrypts = getattr(sink_format, _ENCRYPTION, None) is not None
+    if (recipe.get(_ENCRYPTION) and not encrypts) or recipe_of(sink_format) == dict(recipe):
+        return None
+    return sink_format
+
+
+def format_of(recipe: Mapping[str, JsonValue], sink_format: Format | None = None) -> Format:
     """The format that a recipe describes; options that it lacks have their defaults.
 
     Args:
@@ -54,30 +97,34 @@ def format_of(recipe: Mapping[str, JsonValue], sink_format: Format | None = None
     """
     options = dict(recipe)
     name = options.pop(_NAME, None)
-    kind: Any = BULK_FORMATS.get(name) if isinstance(name, str) else None
+    kind: Any = FORMATS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise _refused(_NAME, f"{name!r} is none of {', '.join(sorted(BULK_FORMATS))}")
+        raise _refused(_NAME, f"{name!r} is none of {', '.join(sorted(FORMATS))}")
     for option in options.keys() - set(_options(kind)):
         raise _refused(option, f"the {name} format has no such option")
     is_encrypted = options.pop(_ENCRYPTION, False)
     try:
         # As JSON, which is what a recipe is: strict, and yet a list may stand for a tuple.
-        made: BulkFormat = pydantic.TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
+        made: Format = pydantic.TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _refused(".".join(str(place) for place in first["loc"]), first["msg"]) from error
     return _encrypted(made, sink_format) if is_encrypted else made
 
 
-def _encrypted(format: BulkFormat, sink_format: Format | None) -> BulkFormat:
+def _encrypted(format: Format, sink_format: Format | None) -> Format:
     encryption = getattr(sink_format, _ENCRYPTION, None)
     if encryption is None:
         raise ConfigError(
             "A staged part was to be encrypted, and this format has no encryption.",
             hint="Encode it by a sink whose format has encryption=; the command line has no keys.",
         )
-    changed: BulkFormat = dataclasses.replace(cast("Any", format), encryption=encryption)
+    changed: Format = dataclasses.replace(cast("Any", format), encryption=encryption)
     return changed
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _options(kind: Any) -> list[str]:

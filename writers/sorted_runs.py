@@ -10,17 +10,18 @@ import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.ipc
 
 from partfile.writers.held_rows import HeldRows
+from partfile.writers.run_files import EncryptedRunFiles, PlainRunFiles, in_temporary_directory
 from partfile.writers.text_columns import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from partfile.writers.run_files import RunFiles
+
 _CHUNK_BYTES = 1 << 20
 _NO_ROW_LIMIT = 1 << 62
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class SortedRuns:
@@ -30,28 +31,38 @@ class SortedRuns:
         schema: The schema of every batch.
         sort_by: Columns, the first deciding first.
         run_bytes: Arrow bytes of one run.
+        is_secret: Whether runs are encrypted, as what becomes of them is.
     """
 
-    def __init__(self, schema: pa.Schema, sort_by: Sequence[str], run_bytes: int) -> None:
+    def __init__(self, schema: pa.Schema, sort_by: Sequence[str], run_bytes: int, *, is_secret: bool = False) -> None:
         self._schema = schema
+        self._in_files: RunFiles = EncryptedRunFiles() if is_secret else PlainRunFiles()
         self._keys = [(name, "ascending") for name in sort_by]
         self._held = HeldRows(schema, _NO_ROW_LIMIT, run_bytes)
         self._files: list[IO[bytes]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Hold the rows of a batch; a full run goes to a temporary file, which has no name."""
+        """Hold the rows of a batch; a full run goes to a temporary file, which has no name.
+
+        Raises:
+            NotApplied: It cannot be written.
+        """
         if self._held.add(batch):
             self._spill()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows in order. The temporary files are gone at the end, or when this is given up."""
+        """All rows in order. The temporary files are gone at the end, or when this is given up.
+
+        Raises:
+            NotApplied: One of them cannot be written or read.
+        """
         if not self._files:
             yield from self._sorted().to_batches()
             return
         if self._held.rows:
             self._spill()
         try:
-            yield from self._merged([_Run(file) for file in self._files])
+            yield from self._merged([_Run(self._in_files.read(file), self._schema) for file in self._files])
         finally:
             self.close()
 
@@ -68,11 +79,11 @@ class SortedRuns:
     def _spill(self) -> None:
         table = self._sorted().combine_chunks()
         chunk_rows = max(1, len(table) * _CHUNK_BYTES // max(1, table.nbytes))
-        file = tempfile.TemporaryFile(prefix="partfile-sort-")  # noqa: SIM115 - close() closes it
-        self._files.append(file)
-        with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), self._schema, options=_OPTIONS) as writer:
-            writer.write_table(table, max_chunksize=chunk_rows)
-        file.seek(0)
+        with in_temporary_directory():
+            file = tempfile.TemporaryFile(prefix="partfile-sort-")  # noqa: SIM115 - close() closes it
+            self._files.append(file)
+            self._in_files.write(file, table, chunk_rows)
+            file.seek(0)
 
     def _merged(self, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
         """Whatever is not after the earliest end of a chunk cannot be overtaken by a row that is still in a file."""
@@ -102,9 +113,10 @@ class SortedRuns:
 class _Run:
     """One sorted run as it is read back, a chunk at a time; no chunk is left when ``chunk`` is None."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._reader: Any = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
-        self.chunk: Any = next(self._reader, None)
+    def __init__(self, chunks: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._chunks = chunks
+        self._schema = schema
+        self.chunk: Any = self._next()
 
     @property
     def last_row(self) -> pa.RecordBatch:
@@ -113,5 +125,11 @@ class _Run:
 
     def take(self, rows: int) -> pa.RecordBatch:
         taken: pa.RecordBatch = self.chunk.slice(0, rows)
-        self.chunk = self.chunk.slice(rows) if rows < self.chunk.num_rows else next(self._reader, None)
+        self.chunk = self.chunk.slice(rows) if rows < self.chunk.num_rows else self._next()
         return taken
+
+    def _next(self) -> pa.RecordBatch | None:
+        with in_temporary_directory():
+            chunk = next(self._chunks, None)
+        # Parquet may give a type back as a near one.
+        return chunk if chunk is None or chunk.schema.types == self._schema.types else chunk.cast(self._schema)

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from partfile.writers.port import ByteStream
 
 
+_GATHERED_BYTES = 256 << 10
+"""Arrow writes each header and page by a call of its own; fewer bytes than these are gathered."""
+
+
 class StreamFile:
     """Passes bytes on to a stream, but only when asked to; closing it leaves the stream open.
 
@@ -27,28 +31,42 @@ class StreamFile:
         self._stream = stream
         self._start = stream.position
         self._passes = False
+        self._gathered = bytearray()
 
     @contextmanager
     def passing(self) -> Iterator[Self]:
-        """Pass on what is written meanwhile."""
+        """Pass on what is written meanwhile: all of it, by the end of the block."""
         self._passes = True
         try:
             yield self
+            self._hand_on()
         finally:
             self._passes = False
 
     def write(self, data: Any) -> int:
         """Append all of ``data``."""
-        if self._passes:
+        size_bytes = len(data)
+        if not self._passes:
+            return size_bytes
+        if len(self._gathered) + size_bytes > _GATHERED_BYTES:
+            self._hand_on()
+        if size_bytes > _GATHERED_BYTES:
             self._stream.write(data)
-        return len(data)
+        else:
+            self._gathered += data
+        return size_bytes
 
     def tell(self) -> int:
         """Bytes since the start of the file."""
-        return self._stream.position - self._start
+        return self._stream.position - self._start + len(self._gathered)
 
     def flush(self) -> None:
         """Persisting is the stream's own verb."""
 
     def close(self) -> None:
         """The stream belongs to whoever opened it."""
+
+    def _hand_on(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = self._gathered, bytearray()
+            self._stream.write(memoryview(gathered))

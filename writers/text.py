@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.lines import LineFormat
+from partfile.writers.option_types import settle_options
 from partfile.writers.port import EncodedRows
 from partfile.writers.scalar_text import is_text
 from partfile.writers.text_columns import TEXT, join, kernels, literal, used_bytes
@@ -32,6 +33,7 @@ class TextFormat(LineFormat):
     embedded_separator: str = "fail"
 
     def __post_init__(self) -> None:
+        settle_options(self, TextFormat)
         if not self.line_separator:
             raise ConfigError("line_separator is empty, so lines could not be told apart.")
         if self.embedded_separator not in {"fail", "keep"}:

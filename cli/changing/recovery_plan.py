@@ -31,13 +31,15 @@ class PlannedPart(Json):
     """One part that becomes a finished file."""
 
     path: str
-    """Its final path, relative to the base."""
+    """Its final path, relative to the base; of a stage that buckets share, the name of its file in each of them."""
     is_staged: bool = False
     """Its rows are in a stage, which is encoded into it first."""
     valid_length: int
     """Bytes that a checkpoint vouches for; what is longer is cut, or not read if it is a stage."""
     rows: int
     """Rows in its valid bytes."""
+    buckets: int | None = None
+    """So many buckets at least share its stage, which becomes a file in each; null of any other part."""
     was_open: bool
     """It was still open, or left alone by a task; else it was closed and only waits for its name."""
     found: Found
@@ -109,7 +111,7 @@ class RecoveryPlan(Plan):
 
     def decisions(self) -> dict[str, Any]:
         """Without what was found of the parts, which may be on their way; but with those that are given up."""
-        parts = {"__all__": {"parts": {"__all__": {"found"}}}}
+        parts = {"__all__": {"parts": {"__all__": {"found", "buckets"}}}}
         decided = self.model_dump(mode="json", exclude={"failed": True, "jobs": parts})
         return decided | {"given_up": {job.job: sorted(self.given_up(job)) for job in self.jobs}}
 

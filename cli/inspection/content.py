@@ -17,6 +17,8 @@ from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fsspec import AbstractFileSystem
+
     from partfile.cli.inspection.bases import SeenBase
     from partfile.cli.inspection.knowledge import KnownPart
     from partfile.cli.inspection.places import Place
@@ -30,7 +32,8 @@ def path_below(place: Place, part: str) -> str:
     """
     is_full = part.startswith("/") or "://" in part
     inside = path_inside(part, place.base, place.storage_options) if is_full else None
-    return check_relative_path("/".join(inside) if inside is not None else part)
+    # As find prints them.
+    return check_relative_path("/".join(inside) if inside is not None else part.removeprefix("./"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class ValidBytes:
     """The final path of the part, which tells its format and compression; of a stage its own."""
     stage_length: int | None = None
     """Valid length in bytes if it is not in that format yet, but a stage."""
+    stage_crc32: int | None = None
+    """Of a stage, where it is known."""
 
 
 @contextmanager
@@ -67,7 +72,7 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
     if known is not None and known.is_stage:
         with place.open_base() as store, store.open_stage(known.handle) as file:
             stage = known.handle.path_of(known.handle.in_progress)
-            yield ValidBytes(file, stage, known.handle.valid_length)
+            yield ValidBytes(file, stage, known.handle.valid_length, known.crc32)
         return
     valid = _opened(place, seen, path, known)
     with valid.file:
@@ -78,7 +83,7 @@ def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) ->
     """The valid bytes of what is no stage, by any name, or by that of a known part."""
     behind, base = open_for_reading(place.base, place.storage_options)
     if known is not None:
-        return ValidBytes(_open_known(behind, base, known), known.path)
+        return ValidBytes(open_known(behind, base, known), known.path)
     if classify(path, seen.known).kind in {"orphan", "temporary"}:
         raise RecoveryRefused(
             f"no retained checkpoint vouches for a byte of {path!r}",
@@ -96,7 +101,19 @@ def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) ->
         ) from error
 
 
-def _open_known(behind: Any, base: str, part: KnownPart) -> Any:
+def open_known(behind: AbstractFileSystem, base: str, part: KnownPart) -> Any:
+    """Open the valid bytes of a part that a checkpoint names and that is no stage, under the name that it has now.
+
+    Args:
+        behind: The file system that shows every file.
+        base: The base path in it.
+        part: The part.
+
+    Raises:
+        RecoveryRefused: They are in no file yet, as on S3.
+        PartMissing: It is under none of its names, or shorter than its valid length.
+        StoreError: It cannot be read.
+    """
     names = (*part.staged_paths, part.path)
     if not part.is_file and not behind.exists(f"{base}/{part.path}"):
         raise RecoveryRefused(

@@ -6,8 +6,6 @@ the first is looked for again before it is missed.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from partfile.cli.inspection.findings import Finding, error, note
@@ -18,12 +16,12 @@ from partfile.recovery.layout import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from partfile.cli.inspection.classification import Classified, ClassifiedFile, FileKind
+    from partfile.cli.inspection.classification import Classified, FileKind
     from partfile.cli.inspection.findings import Code
     from partfile.cli.inspection.knowledge import Knowledge, KnownPart
+    from partfile.cli.inspection.seen_tree import Tree
     from partfile.filesystems.port import Store
 
-MAX_EXAMPLES = 20
 _LITTER: dict[FileKind, tuple[Code, str]] = {
     "orphan": (
         "orphan",
@@ -34,72 +32,6 @@ _LITTER: dict[FileKind, tuple[Code, str]] = {
     "unknown-chain": ("unknown-chain", "called like a part, of a chain that no checkpoint here knows"),
     "foreign": ("foreign", "no file of a sink here; readers that list the base read it if its name does not hide it"),
 }
-
-
-@dataclass(slots=True)
-class Tree:
-    """What one listing has shown, as far as the checks need it. Grows with finished files by one number each."""
-
-    counts: Counter[FileKind] = field(default_factory=Counter)
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Of the files that checkpoints name, by path, in bytes."""
-    finished: dict[str, Classified] = field(default_factory=dict)
-    """Those that checkpoints name, by path."""
-    beyond: list[Classified] = field(default_factory=list)
-    """With a number beyond what the counter was before."""
-    twice: list[Classified] = field(default_factory=list)
-    sidecars: dict[str, Classified] = field(default_factory=dict)
-    """By the final path of their parts."""
-    identities: dict[str, list[Classified]] = field(default_factory=dict)
-    """Files with several names."""
-    litter: dict[FileKind, list[Classified]] = field(default_factory=dict)
-    """The first files of each kind that nobody needs."""
-    elsewhere: dict[str, str] = field(default_factory=dict)
-    """Where files lie that are called as a part that has to be there, by the final path of that part."""
-
-
-def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
-    """Go through a listing.
-
-    Args:
-        files: Every file with what it is.
-        known: What the checkpoints said before it was listed.
-    """
-    tree = Tree()
-    numbers: set[int] = set()
-    places = {chain: place for place, chain in enumerate(sorted(known.chains))}
-    names = {path.rpartition("/")[2]: part for part in known.current for path in part.all_paths}
-    for one in files:
-        what, file = one.what, one.file
-        tree.counts[what.kind] += 1
-        is_moved = _note_moved(tree, file.path, names.get(file.path.rpartition("/")[2]))
-        if file.identity is not None:
-            tree.identities.setdefault(file.identity, []).append(what)
-        if what.part is not None and what.kind in {"finished", "staged"}:
-            tree.sizes[file.path] = file.size
-        if what.kind == "finished" and what.number is not None:
-            number = what.number
-            packed = (number.count * 10**9 + number.subtask) * len(places) + places[number.chain]
-            if packed in numbers:
-                tree.twice.append(what)
-            numbers.add(packed)
-            if number.count > known.chains[number.chain].max_count:
-                tree.beyond.append(what)
-            if what.part is not None:
-                tree.finished[file.path] = what
-        elif what.kind == "sidecar" and what.final_path is not None:
-            tree.sidecars[what.final_path] = what
-        elif what.kind in _LITTER and not is_moved and len(tree.litter.setdefault(what.kind, [])) < MAX_EXAMPLES:
-            tree.litter[what.kind].append(what)
-    return tree
-
-
-def _note_moved(tree: Tree, path: str, wanted: KnownPart | None) -> bool:
-    """Whether a file has the name of a part that has to be in another directory; no two parts share a name."""
-    if wanted is None or path in wanted.all_paths:
-        return False
-    tree.elsewhere[wanted.path] = path
-    return True
 
 
 def file_findings(tree: Tree, before: Knowledge, after: Knowledge, base: Store) -> Iterator[Finding]:
@@ -140,6 +72,17 @@ def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
                 "Something else made it, or a newer checkpoint was lost.",
                 path=what.path,
                 job=_job(what),
+            )
+    for what, stage in tree.early:
+        now = after.parts.get(stage.path)
+        if now is not None and now.is_current and now.is_stage:
+            yield error(
+                "published-early",
+                f"it is finished, and checkpoint {now.checkpoint_id} still has its rows in a shared stage",
+                "Something else made it: move it away before the sink finishes the file of this bucket.",
+                path=what.path,
+                job=_job(what),
+                checkpoint_id=now.checkpoint_id,
             )
     for what in tree.twice:
         yield error(

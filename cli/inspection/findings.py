@@ -26,6 +26,7 @@ Code = Literal[
     "finished-length",
     "part-missing",
     "part-short",
+    "checksum-differs",
     "sidecar-damaged",
     "sidecar-disagrees",
     "staged-name-of-finished",
@@ -56,6 +57,7 @@ INVARIANTS: dict[Code, str] = {
     "finished-length": "a finished file has the length that its checkpoint vouches for",
     "part-missing": "every part or stage that the newest checkpoint names is under one of its names",
     "part-short": "every such part or stage has at least its valid length",
+    "checksum-differs": "with `--checksums`: stages, and files that they were encoded into, hold what was written",
     "sidecar-damaged": "a sidecar holds a decimal number",
     "sidecar-disagrees": "a sidecar says what the checkpoint says, and no more than its file holds",
     "staged-name-of-finished": "no finished file has a staged name as well",
@@ -113,6 +115,8 @@ class VerifyReport(Json):
     """Number of files by kind."""
     checkpoints: tuple[CheckpointFiles, ...]
     """What retained checkpoints have finished and is there."""
+    checksums_compared: int | None = None
+    """With ``--checksums``: stages and encoded files that were read and compared; null without it."""
     findings: tuple[Finding, ...]
     """Errors first."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
     from partfile.sink.naming import PartNumber
     from partfile.sink.planning import SinkSnapshot
+    from partfile.sink.states import Stage
 
 _TOKEN = rf"\.[0-9a-f]{{{TOKEN_HEX_DIGITS}}}"
 _REST = re.compile(rf"{_TOKEN}(.*)", re.DOTALL)
@@ -56,6 +57,10 @@ class KnownPart:
     last_write_ms: int | None
     is_doubtful: bool = False
     """Whether only checkpoints name it that have probably never counted: it may have become another file."""
+    stage: Stage | None = None
+    """What becomes of it, if it is a stage that is not encoded yet."""
+    crc32: int | None = None
+    """Of its valid bytes, of a stage or of a file that one was encoded into; None where no checkpoint says it."""
 
     @property
     def path(self) -> str:
@@ -66,6 +71,16 @@ class KnownPart:
     def is_stage(self) -> bool:
         """Whether it is a stage: it is never finished itself, and its length says nothing of the finished file."""
         return self.handle.is_stage
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a stage that becomes a file a bucket, all of its final name."""
+        return self.stage is not None and self.stage.shared
+
+    @property
+    def buckets(self) -> int | None:
+        """So many buckets at least share this stage; None if none do, or it is spent, so that its files tell."""
+        return self.stage.least_buckets if self.stage is not None and self.stage.shared else None
 
     @property
     def all_paths(self) -> tuple[str, ...]:
@@ -100,6 +115,8 @@ class KnownChain:
     job: Job
     max_count: int
     """The highest part counter of its retained checkpoints; -1 before the first part."""
+    shared_from: int | None = None
+    """From this counter on, files of several buckets may have one number; None if no two of them have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +186,20 @@ def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Itera
                 created_at_ms=part.created_at_ms,
                 last_write_ms=part.last_write_ms,
                 is_doubtful=doubtful,
+                stage=part.stage,
+                crc32=None if part.stage is None else part.stage.crc32,
             )
 
-    def closed(part: PartHandle, state: KnownState, since: int, rows: int, *, is_current: bool) -> KnownPart:
+    def closed(
+        part: PartHandle,
+        state: KnownState,
+        since: int,
+        rows: int,
+        crc32: int | None,
+        *,
+        is_current: bool,
+        stage: Stage | None = None,
+    ) -> KnownPart:
         return KnownPart(
             job=chain.job,
             handle=part,
@@ -184,16 +212,19 @@ def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Itera
             created_at_ms=None,
             last_write_ms=None,
             is_doubtful=doubtful,
+            stage=stage,
+            crc32=crc32,
         )
 
     for pending in state.pending:
         fate: KnownState = "abandoned" if pending.abandoned else "pending"
-        yield closed(pending.part, fate, pending.since, pending.rows, is_current=in_force and is_owed)
+        yield closed(pending.part, fate, pending.since, pending.rows, pending.crc32, is_current=in_force and is_owed)
     for rolled in state.rolled:
-        yield closed(rolled.part, "rolled-stage", rolled.since, rolled.rows, is_current=in_force)
+        crc32, stage = rolled.stage.crc32, rolled.stage
+        yield closed(rolled.part, "rolled-stage", rolled.since, rolled.rows, crc32, is_current=in_force, stage=stage)
     for spent in state.spent:
         # It is deleted as soon as no older checkpoint needs it, before a newer one says so.
-        yield closed(spent.part, "spent-stage", spent.since, 0, is_current=False)
+        yield closed(spent.part, "spent-stage", spent.since, 0, None, is_current=False)
 
 
 def knowledge_of(
@@ -216,8 +247,7 @@ def knowledge_of(
         # From the oldest to the newest, so that what is newer stands; and what is in doubt before all.
         doubtful = doubtful_ids(chain)
         for checkpoint_id, state in sorted(states.items(), key=lambda one: (one[0] not in doubtful, one[0])):
-            before = ids.get(state.position.chain)
-            ids[state.position.chain] = KnownChain(chain.job, max(state.max_count, before.max_count if before else -1))
+            ids[state.position.chain] = _with_state(ids.get(state.position.chain), chain.job, state)
             for part in parts_of(chain, checkpoint_id, state):
                 if part.state != "spent-stage":
                     parts[part.path] = part
@@ -232,6 +262,14 @@ def knowledge_of(
         state_directory=state_directory,
         is_complete=is_complete,
     )
+
+
+def _with_state(before: KnownChain | None, job: Job, state: SinkSnapshot) -> KnownChain:
+    """What one more checkpoint adds to what is known of the chain in part names."""
+    if before is None:
+        return KnownChain(job, state.max_count, state.position.shared_from)
+    shared = [count for count in (before.shared_from, state.position.shared_from) if count is not None]
+    return KnownChain(job, max(state.max_count, before.max_count), min(shared, default=None))
 
 
 def tokens_in(name: str) -> list[str]:

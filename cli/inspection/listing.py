@@ -71,6 +71,8 @@ class ListedPart(Json):
     """As in its name."""
     count: int | None
     """The part counter in its name."""
+    buckets: int | None = None
+    """So many buckets at least share the stage, which becomes a file in each; null of anything else."""
     age_s: float | None
     """Since it was last changed, by the store's clock, or since its last write where it is no file."""
     is_current: bool
@@ -186,6 +188,7 @@ def _of_file(one: ClassifiedFile, valid_length: int | None, now_ms: int) -> List
         checkpoint_id=None if part is None else part.checkpoint_id,
         subtask=None if what.number is None else what.number.subtask,
         count=None if what.number is None else what.number.count,
+        buckets=None if part is None else part.buckets,
         age_s=max(0.0, (now_ms - one.file.modified_at_ms) / 1000),
         is_current=part is not None and part.is_current and what.kind == "staged",
     )
@@ -210,6 +213,7 @@ def _of_part(part: KnownPart, now_ms: int, state: ListedState) -> ListedPart:
         checkpoint_id=part.checkpoint_id,
         subtask=None if number is None else number.subtask,
         count=None if number is None else number.count,
+        buckets=part.buckets,
         age_s=None if part.last_write_ms is None else max(0.0, (now_ms - part.last_write_ms) / 1000),
         is_current=True,
     )

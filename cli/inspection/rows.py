@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from partfile.filesystems.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from partfile.cli.inspection.content import ValidBytes
 
@@ -20,23 +21,46 @@ def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
 
     Raises:
         ConfigError: What reads this format is not installed.
-        PartDamaged: Also while the rows are taken: a stage does not hold whole messages.
+        PartDamaged: Also while the rows are taken: a stage is not what was written.
         OSError, ValueError: Likewise: the bytes are not of the format that the part's name says.
     """
     if valid.stage_length is not None:
-        return _of_stage(valid.file, valid.stage_length, valid.path)
+        return _of_stage(valid, valid.stage_length)
     for ending, read in ((".parquet", _of_parquet), (".orc", _of_orc), (".avro", _of_avro)):
         if valid.path.endswith(ending):
             return read(valid.file)
     return None
 
 
-def _of_stage(file: Any, length: int, path: str) -> Iterator[dict[str, Any]]:
-    from partfile.writers.arrow_stage import read_stage  # noqa: PLC0415 - only who prints a stage waits for it.
+def _of_stage(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]:
+    from partfile.sink.shared_stages import schema_of_lines  # noqa: PLC0415 - only who prints a stage waits for it.
+    from partfile.writers.stage_reading import read_stage  # noqa: PLC0415 - likewise.
 
-    _, batches = read_stage(file, length, path)
+    path = valid.path
+    schema, batches = read_stage(valid.file, length, path, valid.stage_crc32)
+    described = schema_of_lines(schema)
     for batch in batches:
-        yield from batch.to_pylist()
+        yield from batch.to_pylist() if described is None else _of_lines(batch, described, path)
+
+
+def _of_lines(batch: Any, described: Any, path: str) -> Iterator[dict[str, Any]]:
+    """The rows of a shared stage of a row format: what each has become there, and its bucket."""
+    decode = _avro_decoder(described) if ".avro." in path else _text_of
+    for line, bucket in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        yield {"line": decode(line), "bucket": bucket}
+
+
+def _text_of(line: bytes) -> str:
+    return line.decode(errors="backslashreplace").removesuffix("\n")
+
+
+def _avro_decoder(described: Any) -> Callable[[bytes], Any]:
+    from partfile.writers.avro_schema import avro_schema  # noqa: PLC0415 - likewise.
+    from partfile.writers.plain_columns import plain_schema  # noqa: PLC0415 - likewise.
+
+    fastavro = _fastavro()
+    parsed = fastavro.parse_schema(avro_schema(plain_schema(described)))
+    return lambda line: fastavro.schemaless_reader(BytesIO(line), parsed, None)
 
 
 def _of_parquet(file: Any) -> Iterator[dict[str, Any]]:
@@ -55,6 +79,12 @@ def _of_orc(file: Any) -> Iterator[dict[str, Any]]:
 
 
 def _of_avro(file: Any) -> Iterator[dict[str, Any]]:
+    for row in _fastavro().reader(file):
+        # A file may hold other values than records.
+        yield row if isinstance(row, dict) else {"value": row}
+
+
+def _fastavro() -> Any:
     try:
         import fastavro  # noqa: PLC0415 - it need not be there.
     except ImportError as error:
@@ -62,6 +92,4 @@ def _of_avro(file: Any) -> Iterator[dict[str, Any]]:
             "what reads Avro is not installed",
             hint="Install fastavro here; or take the bytes with --raw, and print them with avro-tools tojson.",
         ) from error
-    for row in fastavro.reader(file):
-        # A file may hold other values than records.
-        yield row if isinstance(row, dict) else {"value": row}
+    return fastavro

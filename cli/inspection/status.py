@@ -26,7 +26,7 @@ class PartStatus(Json):
     """One part that is not finished."""
 
     path: str
-    """Its final path, relative to the base."""
+    """Its final path, relative to the base; of a stage that buckets share, the name of its file in each of them."""
     bucket: str
     """Its directory, relative to the base; empty for the base."""
     state: KnownState
@@ -36,6 +36,8 @@ class PartStatus(Json):
     """Bytes that the checkpoint vouches for."""
     rows: int
     """Rows that the checkpoint vouches for."""
+    buckets: int | None
+    """So many buckets at least share this stage, which becomes a file in each; null of anything else."""
     subtask: int | None
     """Who has it in the next batch; null of a part that is not open."""
     checkpoint_id: int
@@ -59,6 +61,10 @@ class PartsTotal(Json):
     """Number of parts."""
     bytes: int
     """Valid bytes."""
+    shared: int
+    """Stages among them that buckets share; spent ones are not counted."""
+    buckets: int | None
+    """So many buckets at least share one of those, whichever has most; null if there is none."""
     oldest_age_s: float | None
     """The highest age among them; null if none is known."""
 
@@ -219,6 +225,7 @@ def _part_status(part: KnownPart, chain: SeenChain, facts: SinkFacts, now_ms: in
         state=part.state,
         valid_length=part.handle.valid_length,
         rows=part.rows,
+        buckets=part.buckets,
         subtask=part.subtask,
         checkpoint_id=part.checkpoint_id,
         age_s=None if since_ms is None else max(0.0, (now_ms - since_ms) / 1000),
@@ -235,7 +242,12 @@ def _totals(parts: Sequence[PartStatus]) -> dict[KnownState, PartsTotal]:
     for state in states:
         some = [part for part in parts if part.state == state]
         ages = [part.age_s for part in some if part.age_s is not None]
+        buckets = [part.buckets for part in some if part.buckets is not None]
         found[state] = PartsTotal(
-            count=len(some), bytes=sum(part.valid_length for part in some), oldest_age_s=max(ages, default=None)
+            count=len(some),
+            bytes=sum(part.valid_length for part in some),
+            shared=len(buckets),
+            buckets=max(buckets, default=None),
+            oldest_age_s=max(ages, default=None),
         )
     return found

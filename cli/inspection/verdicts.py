@@ -76,6 +76,8 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
 def _fate(part: KnownPart) -> str:
     """What becomes of a part that is not finished."""
     length = part.handle.valid_length
+    if part.is_shared:
+        return f"encodes its first {length} bytes into a file for each of its buckets and publishes those"
     if part.is_stage:
         return f"encodes its first {length} bytes into the part and publishes that"
     return "publishes it" if part.state == "pending" else f"cuts it to {length} bytes and publishes it"

@@ -6,26 +6,35 @@ from typing import TYPE_CHECKING
 
 from partfile.cli.inspection.bases import is_of, read_base
 from partfile.cli.inspection.chain_invariants import chain_findings
-from partfile.cli.inspection.file_invariants import Tree, file_findings, moved_findings, read_tree
+from partfile.cli.inspection.file_invariants import file_findings, moved_findings
 from partfile.cli.inspection.findings import CheckpointFiles, VerifyReport, error, found_twice, note
 from partfile.cli.inspection.option_names import in_words_of_a_command
 from partfile.cli.inspection.places import odd_entries
 from partfile.cli.inspection.presence import missing_parts
 from partfile.cli.inspection.scan import all_files
+from partfile.cli.inspection.seen_tree import read_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from partfile.cli.inspection.bases import SeenBase
+    from partfile.cli.inspection.checksums import Compared
     from partfile.cli.inspection.findings import Finding
     from partfile.cli.inspection.knowledge import KnownPart
     from partfile.cli.inspection.places import Job, Place
+    from partfile.cli.inspection.seen_tree import Tree
     from partfile.filesystems.errors import PartfileError
     from partfile.filesystems.port import Store
 
 
 def verify(
-    place: Place, base: Store, checkpoints: Store | None, uid: str | None, step: Callable[[int], None]
+    place: Place,
+    base: Store,
+    checkpoints: Store | None,
+    uid: str | None,
+    step: Callable[[int], None],
+    *,
+    checksums: bool = False,
 ) -> VerifyReport:
     """Check everything; what seems wrong is looked at a second time, since a running sink moves its parts.
 
@@ -35,6 +44,7 @@ def verify(
         checkpoints: Its store of checkpoints; None if there are none.
         uid: Only this sink; None is all, and what belongs to none.
         step: Told how many files more have been looked at.
+        checksums: Also read what has a checksum, once; nothing of it changes while a sink runs.
 
     Raises:
         NotFound: There is no sink with this uid.
@@ -45,12 +55,15 @@ def verify(
         first = findings
         seen, tree, findings = _look(place, base, checkpoints, uid, step)
         findings = found_twice(first, findings)
+    compared = _compared(place, base, _of(seen, uid), step) if checksums else None
+    findings += [] if compared is None else compared.findings
     return VerifyReport(
         base=place.base,
         checkpoints_at=place.checkpoint_url,
         jobs=tuple(chain.job.name for chain in seen.chosen(uid)),
         files=dict(sorted(tree.counts.items())),
         checkpoints=tuple(_files_of_checkpoints(seen, tree, uid)),
+        checksums_compared=None if compared is None else compared.files,
         findings=tuple(sorted(findings, key=lambda finding: finding.severity)),
     )
 
@@ -75,6 +88,13 @@ def _look(
     findings += map(_unreadable, sorted(unread))
     findings += [] if uid is not None or checkpoints is None else map(_in_the_way, odd_entries(checkpoints))
     return after, tree, findings
+
+
+def _compared(place: Place, base: Store, parts: list[KnownPart], step: Callable[[int], None]) -> Compared:
+    # What opens files for reading loads half of pyarrow: nobody else waits for that.
+    from partfile.cli.inspection.checksums import compare  # noqa: PLC0415
+
+    return compare(place, base, parts, step)
 
 
 def _of(seen: SeenBase, uid: str | None) -> list[KnownPart]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-from contextlib import contextmanager
+import logging
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,20 +13,25 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from partfile.filesystems import errors
-from partfile.filesystems.errors import NotReady, PartfileError
+from partfile.filesystems.errors import NotReady, PartfileError, StoreError
 from partfile.filesystems.opening import options_of_tasks
-from partfile.filesystems.port import PartHandle
 from partfile.filesystems.tokens import new_token
+from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, SharedJobFailed
 from partfile.sink.encoding import EncodedStage, StagesInProcess
-from partfile.sink.spark.worker import check_version, spare_modules_from_collection
+from partfile.sink.runtime import marker_path_of
+from partfile.sink.spark.encode_groups import MOST_FAILED_JOBS, EncodeGroups, shared_out
+from partfile.sink.spark.worker import acknowledge_at_once, check_version, spare_modules_from_collection
+from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from partfile.sink.restore_settings import StoreOpener
     from partfile.sink.settings import SinkSettings
     from partfile.sink.states import RolledStage
+    from partfile.snapshot.storage import CheckpointStorage
+    from partfile.snapshot.storage_settings import StorageSettings
     from partfile.writers.port import Format
 
 ANSWER = StructType(
@@ -36,12 +41,11 @@ ANSWER = StructType(
         StructField("answer", BinaryType()),
     ]
 )
-_TASK_BYTES = 128 << 20
-"""Of stages for one task: enough to be worth it, and little enough to be done again when its worker dies."""
-_STAGE_BYTES = 1 << 20
-"""What opening a stage and creating a file cost, as bytes that could have been encoded meanwhile."""
+logger = logging.getLogger("partfile")
 _POOL = "spark.scheduler.pool"
 _DESCRIPTION = "spark.job.description"
+_BLAMELESS = {kind.__name__: kind for kind in (NotItsOwn, SharedJobFailed)}
+"""What a task may say of a stage that is no failure of it: by this it does not wait for another's."""
 
 
 class Problem(BaseModel):
@@ -50,7 +54,7 @@ class Problem(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kind: str
-    """Name of a class in ``filesystems/errors.py``."""
+    """Name of a class in ``filesystems/errors.py``, or of one for a stage that was not to blame."""
     message: str
     hint: str = ""
     path: str | None = None
@@ -60,12 +64,13 @@ class Problem(BaseModel):
         """Describe an error; one from outside the tree becomes a plain PartfileError that names its class."""
         if not isinstance(error, PartfileError):
             return cls(kind=PartfileError.__name__, message=f"{type(error).__name__}: {error}")
-        kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == errors.__name__)
+        bases, blameless = type(error).__mro__, _BLAMELESS.values()
+        kind = next(base.__name__ for base in bases if base.__module__ == errors.__name__ or base in blameless)
         return cls(kind=kind, message=error.message, hint=error.hint, path=error.path)
 
     def to_error(self) -> PartfileError:
         """The error, of the class that it had or of the nearest above it."""
-        kind: type[PartfileError] = getattr(errors, self.kind, PartfileError)
+        kind: type[PartfileError] = _BLAMELESS.get(self.kind, getattr(errors, self.kind, PartfileError))
         return kind(self.message, hint=self.hint, path=self.path)
 
 
@@ -76,14 +81,14 @@ class EncodeAnswer(BaseModel):
 
     stage: str
     """Its in-progress name, which no other stage has."""
-    target: PartHandle | None = None
+    files: tuple[EncodedFile, ...] | None = None
     problem: Problem | None = None
 
     @classmethod
     def of(cls, encoded: EncodedStage) -> Self:
         """Describe what became of a stage."""
         problem = None if encoded.problem is None else Problem.of(encoded.problem)
-        return cls(stage=encoded.stage.part.in_progress, target=encoded.target, problem=problem)
+        return cls(stage=encoded.stage.part.in_progress, files=encoded.files, problem=problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,9 @@ class EncodeTask:
     """Everything a task needs; travels in the closure. Holds no open resource."""
 
     base: str
+    checkpoints: StorageSettings
+    job: str
+    """The name of the chain of checkpoints, where the driver's marker is."""
     open_store: StoreOpener
     submission: str
     """Of this job alone: an answer to another one counts for nothing."""
@@ -100,6 +108,8 @@ class EncodeTask:
     """Lends its encryption to the files."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """What the store of the parts is opened with."""
+    checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the checkpoints is opened with."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Encode the shares whose numbers come in, one stage after the other, and answer with a row for each stage.
@@ -108,11 +118,31 @@ class EncodeTask:
         orphans.
         """
         spare_modules_from_collection()
+        acknowledge_at_once()
         with self.open_store(self.base, self.base_options) as store:
             encoder = StagesInProcess(store, threads=1, sink_format=self.sink_format)
+            elsewhere = self._why_elsewhere()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield self._rows(encoder.encode(self.shares[number]))
+                    share = self.shares[number]
+                    if elsewhere is None:
+                        yield self._rows(encoder.encode(share))
+                    else:
+                        yield self._rows([EncodedStage(stage, problem=elsewhere) for stage in share])
+
+    def _why_elsewhere(self) -> SharedJobFailed | None:
+        """Why this worker is not where the driver is, if it is not: then nothing that it misses is gone (S13).
+
+        That is the worker's trouble, whatever its stages are.
+        """
+        storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
+        with closing(storage.store):
+            try:
+                # Whether it is a lock does not matter here: nothing is left open.
+                storage.store.marker_is_held(marker_path_of(self.job))
+            except StoreError as error:
+                return SharedJobFailed(error.message, hint=error.hint, path=error.path)
+        return None
 
     def _rows(self, encoded: Sequence[EncodedStage]) -> pa.RecordBatch:
         answers = [EncodeAnswer.of(one).model_dump_json().encode() for one in encoded]
@@ -125,33 +155,79 @@ class EncodeTask:
 
 
 class StagesBySpark:
-    """Encodes stages by Spark jobs of their own, in the scheduler pool of the thread that made this.
+    """Encodes stages by Spark jobs of their own.
 
     Args:
         settings: The sink's options.
+        storage: Of the sink's checkpoints; its store holds the marker that tasks look for.
         session: Runs the jobs.
+        pool: The scheduler pool that they run in.
+        groups: Knows which stages have been in jobs that failed.
     """
 
-    def __init__(self, settings: SinkSettings, session: SparkSession) -> None:
+    def __init__(
+        self,
+        settings: SinkSettings,
+        storage: CheckpointStorage,
+        session: SparkSession,
+        pool: str | None,
+        groups: EncodeGroups,
+    ) -> None:
         self._settings = settings
+        self._storage = storage
         self._session = session
-        self._pool: str | None = session.sparkContext.getLocalProperty(_POOL)
+        self._pool = pool
+        self._groups = groups
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Yes, in workers of any host."""
+        return True
 
     def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
-        """See ``StageEncoder.encode``. Spark tries a task again whose worker died; raises what ends the job."""
+        """See ``StageEncoder.encode``. Spark tries a task again whose worker died.
+
+        What ends a job is a problem of its stages that another try may mend: their rows are safe where they are, so it
+        is no reason to end a query. The next try parts them, lest one that kills its worker keeps the others back.
+        """
+        encoded: dict[str, EncodedStage] = {}
+        failure: Exception | None = None
+        failures = 0
+        for group in self._groups.of(stages):
+            if failures == MOST_FAILED_JOBS:
+                self._groups.not_tried(group)
+                continue
+            try:
+                rows, submission = self._run(group)
+            except Exception as error:
+                logger.warning("%s: a job that was to encode stages has failed", self._settings.uid, exc_info=True)
+                failure, failures = error, failures + 1
+                self._groups.failed(group)
+                if len(group) == 1:
+                    encoded[group[0].part.in_progress] = _not_encoded(group[0], error, JobFailed)
+            else:
+                encoded |= {one.stage.part.in_progress: one for one in read_answers(group, submission, rows)}
+        shared = SharedJobFailed
+        return [encoded.get(stage.part.in_progress) or _not_encoded(stage, failure, shared) for stage in stages]
+
+    def _run(self, stages: Sequence[RolledStage]) -> tuple[Sequence[Any], str]:
+        """What the tasks of one job answer, and to which submission; raises what ends the job."""
         shares = shared_out(stages, self._session.sparkContext.defaultParallelism)
+        self._storage.store.hold_marker(marker_path_of(self._storage.job))
         task = EncodeTask(
             base=self._settings.base,
+            checkpoints=self._settings.checkpoints,
+            job=self._storage.job,
             open_store=self._settings.open_store_in_tasks,
             submission=new_token(),
             shares=tuple(tuple(stages[place] for place in share) for share in shares),
             sink_format=self._settings.format,
             base_options=options_of_tasks(self._settings.base, self._settings.storage_options),
+            checkpoint_options=options_of_tasks(self._settings.checkpoint_url, self._settings.checkpoint_options),
         )
         numbers = self._session.range(0, len(shares), 1, len(shares))
         with self._properties(f"partfile {self._settings.uid}: encode {len(stages)} parts"):
-            rows = numbers.mapInArrow(task.run, ANSWER).collect()
-        return read_answers(stages, task.submission, rows)
+            return numbers.mapInArrow(task.run, ANSWER).collect(), task.submission
 
     @contextmanager
     def _properties(self, description: str) -> Iterator[None]:
@@ -168,33 +244,23 @@ class StagesBySpark:
                 context.setLocalProperty(name, value)
 
 
-def stage_encoder(settings: SinkSettings, session: SparkSession | None) -> StagesBySpark | None:
-    """The encoder of a driver; None where there is no Spark to do it.
+def stage_encoder(
+    settings: SinkSettings, session: SparkSession | None
+) -> Callable[[CheckpointStorage], StagesBySpark] | None:
+    """What makes the encoders of a driver, in the pool of this thread; None where there is no Spark to do it.
+
+    Each knows of the jobs that failed for those before it.
 
     Args:
         settings: The sink's options.
         session: Of the query; None takes the one that is active.
     """
     session = session or SparkSession.getActiveSession()
-    return None if session is None else StagesBySpark(settings, session)
-
-
-def shared_out(stages: Sequence[RolledStage], slots: int) -> list[list[int]]:
-    """Places of stages, by the task that is to encode them: all slots busy for about as long, the longest tasks first.
-
-    Args:
-        stages: What is to be encoded.
-        slots: How many tasks run at the same time, at least 1.
-    """
-    weights = [stage.part.valid_length + _STAGE_BYTES for stage in stages]
-    tasks = min(len(stages), max(slots, -(-sum(weights) // _TASK_BYTES)))
-    loads = [(0, task) for task in range(tasks)]
-    shares: list[list[int]] = [[] for _ in range(tasks)]
-    for place in sorted(range(len(stages)), key=lambda place: -weights[place]):
-        load, task = heapq.heappop(loads)
-        shares[task].append(place)
-        heapq.heappush(loads, (load + weights[place], task))
-    return [shares[task] for _, task in sorted(loads, key=lambda load: (-load[0], load[1]))]
+    if session is None:
+        return None
+    pool: str | None = session.sparkContext.getLocalProperty(_POOL)
+    groups = EncodeGroups()
+    return lambda storage: StagesBySpark(settings, storage, session, pool, groups)
 
 
 def read_answers(stages: Sequence[RolledStage], submission: str, rows: Iterable[Any]) -> list[EncodedStage]:
@@ -218,7 +284,15 @@ def read_answers(stages: Sequence[RolledStage], submission: str, rows: Iterable[
 
 
 def _encoded(stage: RolledStage, answer: EncodeAnswer | None) -> EncodedStage:
-    if answer is None or (answer.target is None and answer.problem is None):
-        path = stage.part.path_of(stage.part.name)
-        return EncodedStage(stage, problem=NotReady("no task has answered for it", path=path))
-    return EncodedStage(stage, answer.target, None if answer.problem is None else answer.problem.to_error())
+    if answer is None or (answer.files is None and answer.problem is None):
+        return _not_encoded(stage, None)
+    return EncodedStage(stage, answer.files, None if answer.problem is None else answer.problem.to_error())
+
+
+def _not_encoded(stage: RolledStage, failure: Exception | None, kind: type[NotReady] = NotReady) -> EncodedStage:
+    what = "no task has answered for it"
+    if failure is not None:
+        first_line = (str(failure).splitlines() or [""])[0]
+        what = f"the Spark job that was to encode it has failed: {type(failure).__name__}: {first_line}"
+    hint = "It is tried again later. What ended the job is in the logs of driver and executors."
+    return EncodedStage(stage, problem=kind(what, hint=hint, path=stage.part.path_of(stage.part.name)))

@@ -49,6 +49,21 @@ def current_run(session: SparkSession) -> QueryRun:
     return QueryRun(os.getpid(), query_id, context.getLocalProperty(_RUN_ID) or "")
 
 
+def is_active(session: SparkSession | None, run: QueryRun) -> bool:
+    """Whether a run of a query has not ended yet.
+
+    Args:
+        session: Of the query, or any other of its application; None is of none.
+        run: The run.
+    """
+    if session is None:
+        return False
+    java: Any = session._sc._jvm  # noqa: SLF001 - a session's own manager does not know the queries of another
+    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+    query = queries.get(java.java.util.UUID.fromString(run.query_id))
+    return query is not None and str(query.runId()) == run.run_id
+
+
 class OffsetsLog:
     """Spark's own record of the offsets of each batch, as far as it can be read. Remembers where a run keeps it."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Self
 
-from partfile.filesystems.errors import ConfigError
+from partfile.filesystems.errors import ConfigError, NotReady
 
 if TYPE_CHECKING:
     import os
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from partfile.sink.spark.stream import SparkStream
+
+logger = logging.getLogger("partfile")
 
 
 class StartedQuery:
@@ -75,6 +78,9 @@ class StartedQuery:
         """End the sink cleanly once the query has ended: publish every open part, or keep them (``on_stop``).
 
         Does nothing while the query is active. After it failed, publishes nothing and lets go of the sink.
+
+        Raises:
+            NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
         """
         if self._query.isActive:
             return
@@ -94,8 +100,14 @@ class StartedQuery:
                 self._query.awaitTermination()
             finally:
                 self.finish()
-        elif kind is None or issubclass(kind, KeyboardInterrupt):
+        elif kind is None:
             self.stop()
+        elif issubclass(kind, KeyboardInterrupt):
+            try:
+                self.stop()
+            except NotReady as error:
+                # The interrupt is what its user waits for.
+                logger.warning("%s", error)
         else:
             self._query.stop()
             self._stream.release()

@@ -26,6 +26,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "text": {"lineSep": "\n"},
     "json": {"lineSep": "\n"},
     "csv": {"header": "true", "escape": '"', "multiLine": "true", "nullValue": "\0"},
+    "avro": {},
     "parquet": {},
     "orc": {},
 }
@@ -57,8 +58,9 @@ def read_spark(
     Args:
         spark: The session.
         path: The base path of the sink, as for ``partfile.read``.
-        format: ``text``, ``json``, ``csv``, ``parquet`` or ``orc``.
-        schema: The columns. JSON and CSV need it; Parquet and ORC say it themselves.
+        format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``. For Avro Spark needs its package
+            ``spark-avro``.
+        schema: The columns. JSON and CSV need it; the others say it themselves.
         options: Further options of Spark's reader for the format, for instance ``{"header": "false"}``.
         storage_options: What fsspec's client needs, here and on the executors; Spark has its own configuration. Of HDFS
             executors do not get what only cutting parts needs, ``delegation_token`` among it.
@@ -70,7 +72,7 @@ def read_spark(
     Raises:
         NotFound: The path is not there.
         ConfigError: The format or an option is not known or cannot be passed, the schema is missing, directories are of
-            several shapes, which Spark would refuse or pass over, or a Parquet or ORC file has a sidecar.
+            several shapes, which Spark would refuse or pass over, or a file of Avro, Parquet or ORC has a sidecar.
         SnapshotCorrupt: A sidecar is damaged.
         PartMissing: A file is shorter than its sidecar says.
     """
@@ -89,7 +91,11 @@ def read_spark(
         return plain
     if format not in _CUTTABLE:
         name = next(iter(cut))
-        raise ConfigError(f"{name!r} has a sidecar, which no sink makes for a {format} file", path=name)
+        raise ConfigError(
+            f"{name!r} has a sidecar, and Spark's reader of {format} files would read on behind its valid length",
+            hint="Read it with partfile.read.",
+            path=name,
+        )
     from partfile.sink.spark.cut_files import without  # noqa: PLC0415 - a module that needs pyspark
 
     files = _files(path, storage_options, format, columns, given)

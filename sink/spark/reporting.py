@@ -29,6 +29,7 @@ def of_commit(uid: str, coordinator: SinkCoordinator, done: CommitReport) -> Bat
         commit_ms=done.commit_ms,
         publish_ms=done.publish_ms,
         parts_encoded=done.encoded,
+        stages_waiting=len(coordinator.state.rolled),
         encode_ms=done.encode_ms,
     )
 
@@ -45,10 +46,14 @@ def of_batch(
         "batch_id": batch.batch_id,
         "rows": sum(one.rows for one in acknowledged),
         "bytes": sum(one.bytes for one in acknowledged),
-        "parts_abandoned": sum(part.abandoned for one in snapshots for part in one.pending),
+        "parts_abandoned": sum(map(_abandoned, snapshots)),
         "parts_encoded": told.parts_encoded + sum(len(one.spent) for one in snapshots),
     }
     return told.model_copy(update=counts)
+
+
+def _abandoned(snapshot: SubtaskSnapshot) -> int:
+    return sum(part.abandoned for part in snapshot.pending) + sum(stage.abandoned for stage in snapshot.rolled)
 
 
 def of_replay(uid: str, batch: QueryPosition, coordinator: SinkCoordinator, done: CommitReport | None) -> BatchProgress:

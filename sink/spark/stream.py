@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
 from partfile.filesystems.errors import ConfigError, Fenced, PartfileError
 from partfile.sink.admission import Admission, admit, has_left_parts, is_no_others, position_after
-from partfile.sink.beginning import StartTerms
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.progress import report
 from partfile.sink.runtime import Runtime
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.spark import reporting
 from partfile.sink.spark.encode_job import stage_encoder
-from partfile.sink.spark.identity import OffsetsLog, current_run
+from partfile.sink.spark.identity import OffsetsLog, current_run, is_active
+from partfile.sink.spark.idle_timer import IdleTimer
 from partfile.sink.spark.query import start_query
+from partfile.sink.spark.succession import Succession
 from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
 from partfile.sink.states import QueryPosition
-from partfile.snapshot.timer import Timer
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from partfile.sink.encoding import StageEncoder
     from partfile.sink.planning import SinkSnapshot
     from partfile.sink.progress import BatchProgress
     from partfile.sink.savepoints import ReservedSavepoint
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from partfile.sink.spark.identity import QueryRun
     from partfile.sink.spark.query import StartedQuery
     from partfile.sink.states import StreamPosition
-
-logger = logging.getLogger("partfile")
+    from partfile.snapshot.storage import CheckpointStorage
 
 
 class SparkStream:
@@ -53,9 +52,10 @@ class SparkStream:
         """Of the query: its jobs encode what no task of a batch has."""
         self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
-        self._timer: Timer | None = None
-        self._last_generation: int | None = None
-        """The generation that this object held last and has let go of."""
+        self._timer: IdleTimer | None = None
+        self._encoder: Callable[[CheckpointStorage], StageEncoder] | None = None
+        """Made in the thread of the query's batches, for all generations of its run."""
+        self._succession = Succession()
         self._fenced: tuple[QueryRun, Fenced] | None = None
         """The run that was fenced between two batches: it must stop, and not begin a new generation."""
         self._offsets = OffsetsLog()
@@ -93,7 +93,7 @@ class SparkStream:
         options: Mapping[str, str] | None,
     ) -> StartedQuery:
         """Start a query with a clean end bound to it; see FileSink.start."""
-        self._session = df.sparkSession
+        self._session, self._encoder = df.sparkSession, None
         writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
         return start_query(writer, self, trigger=trigger, query_name=query_name, options=options)
 
@@ -112,17 +112,20 @@ class SparkStream:
 
         Raises:
             Fenced: Another driver has taken the sink over; it publishes what is left.
+            NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
         """
         with self._mutex:
             try:
                 self._check_fence()
-                runtime = self._runtime or self._restored_for(query_id)
+                runtime = self._runtime or self._begun(lambda left: has_left_parts(left, query_id))
                 if runtime is not None:
                     self._runtime = runtime
                     keep = self._settings.on_stop == "keep"
                     done = runtime.coordinator.close_all(self._settings.clock(), keep=keep)
                     if done is not None:
                         self._tell(reporting.of_commit(self._settings.uid, runtime.coordinator, done))
+                    if not keep:
+                        runtime.coordinator.check_all_is_visible()
             finally:
                 self.release()
 
@@ -130,6 +133,10 @@ class SparkStream:
         """Take a savepoint between two batches; see FileSink.savepoint."""
         with self._mutex:
             self._check_fence()
+            if self._runtime is None and self._timer is not None:
+                # Storage failed in a turn of the timer, and the next one may be minutes away or never come.
+                self._begin_again(self._timer.run, lambda _left: True)
+                self._timer.begin()
             if self._runtime is None:
                 raise PartfileError(
                     f"sink {self._settings.uid!r} has no query that runs and has written a batch: nothing to save",
@@ -167,37 +174,28 @@ class SparkStream:
         try:
             runtime.coordinator.close_all(self._settings.clock())
         except BaseException:
-            self._end_generation()
+            # The timer stays: an idle stream has no next batch that would restore.
+            self.lose_generation()
             raise
         return reserved.complete(runtime.coordinator, self._settings.clock(), ends_the_job=ends_the_job)
 
     def release(self) -> None:
-        """Let go of everything without a clean end; the next run restores."""
+        """Let go of everything without a clean end; the next run restores, maybe in another session."""
         with self._mutex:
             self._end_generation()
-
-    def _restored_for(self, query_id: str) -> Runtime | None:
-        """A new generation, if the last one was this query's and left something to do."""
-        return self._begun(lambda left: has_left_parts(left, query_id))
+            self._encoder = None
 
     def _begun(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
         """A new generation after the last one of this driver, if the newest checkpoint is as wanted."""
         runtime = self._new_runtime()
         try:
-            if not is_wanted(runtime.coordinator.look()):
-                runtime.close()
-                return None
-            # Whoever began a generation since then goes on; only what this driver left is ended here.
-            # Nor is an older checkpoint gone back to: only a batch shows whether Spark has gone back as well.
-            runtime.coordinator.start(
-                lambda _stands: None,
-                self._settings.clock(),
-                StartTerms(succeeding=self._last_generation, goes_back=False),
-            )
+            if self._succession.begin(runtime.coordinator, self._settings.clock(), is_wanted):
+                return runtime
         except BaseException:
             runtime.close()
             raise
-        return runtime
+        runtime.close()
+        return None
 
     def _check_fence(self, run: QueryRun | None = None) -> None:
         """Refuse to go on in a run that was fenced; a query that was started again is another run."""
@@ -236,58 +234,60 @@ class SparkStream:
 
         began = stopwatch_ms()
         self._end_generation()
+        self._encoder = stage_encoder(self._settings, self._session)
         runtime = self._new_runtime()
         try:
             runtime.coordinator.start(check, self._settings.clock())
         except BaseException:
             runtime.close()
             raise
+        finally:
+            self._succession.note(runtime.coordinator)
         self._runtime, self._run, self._fenced = runtime, run, None
-        self._timer = Timer(lambda: self._tick(runtime), self._settings.clock, name="partfile-idle-timer")
-        self._timer.set(self._next_tick_ms())
+        self._timer = IdleTimer(self, run, self._mutex, self._settings)
         return stopwatch_ms() - began
 
     def _new_runtime(self) -> Runtime:
-        return Runtime(self._settings, self._settings.uid, encoder=stage_encoder(self._settings, self._session))
+        encoder = self._encoder or stage_encoder(self._settings, self._session)
+        return Runtime(self._settings, self._settings.uid, encoder=encoder)
 
-    def _next_tick_ms(self) -> int:
-        return self._settings.clock() + round(self._settings.rolling.check_interval_s * 1000)
+    def close_due(self, run: QueryRun) -> bool:
+        """Close idle and aged parts, because an idle stream calls nobody; see ``idle_timer.Between``."""
+        if self._runtime is None and not self._begin_again(run, lambda left: has_left_parts(left, run.query_id)):
+            return False
+        runtime = self._live()
+        done = runtime.coordinator.close_due(self._settings.clock())
+        if done is not None:
+            self._tell(reporting.of_commit(self._settings.uid, runtime.coordinator, done))
+        return True
 
-    def _tick(self, runtime: Runtime) -> int | None:
-        """One turn of the idle timer: skipped while a batch runs, the last one when the generation has ended.
+    def _begin_again(self, run: QueryRun, is_wanted: Callable[[SinkSnapshot | None], bool]) -> bool:
+        """Begin a generation for a run that lost its last one between two batches; not if the query has ended."""
+        runtime = self._begun(is_wanted) if is_active(self._session, run) else None
+        if runtime is None:
+            return False
+        self._runtime, self._run = runtime, run
+        # As a write job does: who sees it held knows that the sink runs.
+        runtime.storage.store.hold_marker(runtime.marker_path)
+        return True
 
-        It closes idle and aged parts between batches, because an idle stream calls nobody.
-        """
-        if not self._mutex.acquire(blocking=False):
-            return self._next_tick_ms()
-        try:
-            if self._runtime is not runtime:
-                return None
-            done = runtime.coordinator.close_due(self._settings.clock())
-            if done is not None:
-                self._tell(reporting.of_commit(self._settings.uid, runtime.coordinator, done))
-        except Fenced as error:
-            logger.error("%s: fenced, this query stops with its next batch: %s", self._settings.uid, error)  # noqa: TRY400 - no trace needed
-            self._fenced = None if self._run is None else (self._run, error)
-            self._end_generation()
-            return None
-        except Exception:
-            logger.exception("%s: the idle timer failed; the next batch restores", self._settings.uid)
-            self._end_generation()
-            return None
-        else:
-            return self._next_tick_ms()
-        finally:
-            self._mutex.release()
+    def stop_for_good(self, run: QueryRun, error: Fenced) -> None:
+        """Let go of everything; the run may begin no other generation."""
+        self._fenced = (run, error)
+        self._end_generation()
+
+    def lose_generation(self) -> None:
+        """Let go of the generation: nobody knows what was applied. The timer comes again."""
+        runtime, self._runtime, self._run = self._runtime, None, None
+        if runtime is not None:
+            self._succession.note(runtime.coordinator)
+            runtime.close()
 
     def _end_generation(self) -> None:
-        runtime, self._runtime, self._run = self._runtime, None, None
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.stop()
-        if runtime is not None:
-            self._last_generation = runtime.coordinator.held_generation or self._last_generation
-            runtime.close()
+        self.lose_generation()
 
     def _tell(self, progress: BatchProgress) -> None:
         report(progress, self._settings.on_progress)

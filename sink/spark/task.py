@@ -12,13 +12,16 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from partfile.filesystems.errors import PartfileError
 from partfile.sink.description import SinkDescription, SubtaskContext
+from partfile.sink.larger_batches import larger_batches
 from partfile.sink.operator import SinkOperator
-from partfile.sink.spark.worker import check_version, spare_modules_from_collection
+from partfile.sink.spark.worker import acknowledge_at_once, check_version, spare_modules_from_collection
 from partfile.sink.states import assigned_to
+from partfile.sink.writing_ahead import write_ahead
 from partfile.snapshot.model import SubtaskState
 from partfile.snapshot.operator_snapshot import write_operator_state
 from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
+from partfile.writers.port import RowFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -85,6 +88,7 @@ class WriteTask:
         if task is None:
             raise PartfileError("a write task runs inside a Spark task only")
         spare_modules_from_collection()
+        acknowledge_at_once()
         with self.open_store(self.base, self.base_options) as store:
             storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
             with closing(storage.store):
@@ -109,8 +113,7 @@ class WriteTask:
         operator = SinkOperator(store, self.description)
         try:
             operator.open(context, share)
-            for batch in batches:
-                operator.write(batch)
+            write_ahead(self._worth_splitting(batches), operator.write)
             snapshot = operator.snapshot(self.checkpoint_id)
             rows, size = operator.rows_written, operator.bytes_written
         finally:
@@ -124,6 +127,10 @@ class WriteTask:
             size,
             SubtaskState(subtask=context.subtask, handle=handle),
         )
+
+    def _worth_splitting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Lines are made in one pass and cut by offsets, best as long as a batch stays in the processor's cache.
+        return batches if isinstance(self.description.format, RowFormat) else larger_batches(batches)
 
     @staticmethod
     def _acknowledge(done: Acknowledgement) -> pa.RecordBatch:

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from clean_forks import CleanForks
 from command_line import run, told, told_json
+from dead_sinks import orphan_of
+from hdfs_commands import killed
 from hdfs_life import assert_exactly_once, finished_files, live, opener
 from life_cycle import rows_of
 
-from partfile.filesystems.port import PartHandle
-
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
-
-TOKEN = "0123456789abcdef" * 2
 
 
 def at(hdfs: HdfsCluster, url: str) -> tuple[str, ...]:
     """The words that name a base and the way to cut a file in place."""
     return url, "--storage-option", f"http_address={hdfs.http_address}"
-
-
-def killed(hdfs: HdfsCluster, url: str) -> None:
-    """A sink that was killed with two open parts, each with a tail beyond its valid length."""
-    with CleanForks("hdfs_life") as forks:
-        assert forks.run("seed", url=url, http_address=hdfs.http_address, cut="auto") == -signal.SIGKILL
 
 
 def test_a_killed_sink_is_recovered_and_goes_on(hdfs: HdfsCluster, hdfs_directory: str) -> None:
@@ -81,19 +71,6 @@ def test_an_orphan_goes_to_the_quarantine_unless_somebody_writes_it(hdfs: HdfsCl
         told(*clean, "--delete", "--fence")
         assert not any("-90." in file.path or "-91." in file.path for file in store.list())
         assert_exactly_once(store)
-
-
-def orphan_of(chain: str, number: int) -> PartHandle:
-    """A part of this chain that no checkpoint has heard of."""
-    name = f"part-{chain}-0-{number}.txt"
-    return PartHandle(
-        bucket="bucket=b0",
-        name=name,
-        in_progress=f"_{name}.{TOKEN}.in-progress",
-        pending=f"_{name}.{TOKEN}.pending",
-        sidecar=f"_{name}.valid-length",
-        valid_length=0,
-    )
 
 
 def test_a_savepoint_of_a_sink_that_does_not_run(hdfs: HdfsCluster, hdfs_directory: str) -> None:

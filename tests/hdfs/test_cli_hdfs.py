@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
-from clean_forks import CleanForks
 from command_line import run, told, told_json, told_lines
+from hdfs_commands import killed
 from hdfs_life import live, opener
 from life_cycle import batch, long_sink
 
@@ -15,12 +14,6 @@ if TYPE_CHECKING:
 
 CHANGING = {"create", "append", "rename", "rename2", "delete", "truncate", "mkdirs", "recoverLease", "addBlock"}
 VALID_BYTES = 2 * len("row-0000\n")
-
-
-def killed(hdfs: HdfsCluster, url: str) -> None:
-    """A sink that was killed with two open parts, each with a tail beyond its valid length."""
-    with CleanForks("hdfs_life") as forks:
-        assert forks.run("seed", url=url, http_address=hdfs.http_address, cut="auto") == -signal.SIGKILL
 
 
 def test_a_killed_sink_is_told_and_nothing_is_changed(hdfs: HdfsCluster, hdfs_directory: str) -> None:

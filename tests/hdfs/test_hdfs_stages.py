@@ -159,3 +159,29 @@ def test_readers_do_not_disturb_a_writer(opener: Opener) -> None:
 def _go_on(stream: PartStream) -> PartHandle:
     stream.write(MORE)
     return stream.persist()
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.fault("S18")
+def test_a_bit_that_has_changed_on_disk_is_never_handed_out(
+    hdfs: HdfsCluster, hdfs_directory: str, *, is_open: bool
+) -> None:
+    """The client compares HDFS's own checksums, and so does a DataNode for WebHDFS; ``checks_reads`` says so."""
+    store = HdfsStore(hdfs.url + hdfs_directory, HdfsOptions(http_address=hdfs.http_address))
+    data = random.Random(str(is_open)).randbytes(50_000)
+    stream = store.create(new_stage())
+    stream.write(data)
+    stage = stream.persist()
+    if not is_open:
+        stream.close()
+    blocks = [path for path in hdfs.directory.rglob("blk_*") if not path.name.endswith(".meta")]
+    (block,) = (path for path in blocks if path.read_bytes() == data)
+    with block.open("r+b") as file:
+        file.seek(30_000)
+        file.write(bytes([data[30_000] ^ 1]))
+    assert store.checks_reads
+    # A DataNode ends its answer before the first byte, which is as if the rest were gone.
+    with pytest.raises(PartMissing if is_open else StoreError):
+        read_stage(store, stage)
+    stream.close()
+    store.discard(stage)

@@ -109,7 +109,7 @@ def direct(s3: s3fs.S3FileSystem, bucket: str) -> Place:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local Spark for all tests of this folder."""
+    """One local Spark for all tests of this folder, without a client for S3. Nobody else stops it."""
     session = build_session()
     yield session
     session.stop()

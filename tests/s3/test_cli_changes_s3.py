@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from command_line import run, told, told_json
+from dead_sinks import orphan_of
+from s3_commands import A_SECOND_S, at, crashed
 from s3_faults import error
-from s3_life import MIB, Stream
+from s3_life import MIB
 from s3_proxy import S3Proxy
-from s3_store_support import options_of, store_options
 
-from partfile.filesystems.port import PartHandle
 from partfile.filesystems.s3 import S3Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from s3_server import S3Server
-    from s3_store_support import Place
-
-TOKEN = "0123456789abcdef" * 2
-A_SECOND_S = 1.1
-"""Times of objects are in whole seconds."""
-
-
-def crashed(server: S3Server, base: str, row_bytes: int) -> Stream:
-    """A stream with two open parts that a checkpoint vouches for, whose process has gone."""
-    stream = Stream(base, options_of(server), row_bytes=row_bytes)
-    out = stream.sink().local().open()
-    out.write(stream.batch(0, 4), position=4)
-    out.checkpoint()
-    out.close()
-    return stream
-
-
-def at(place: Place, base: str, tmp_path: Path) -> tuple[Any, ...]:
-    """The words that name a base and what opens it."""
-    options = tmp_path / "options.json"
-    options.write_text(json.dumps(store_options(place)))
-    return base, "--storage-options-file", options
-
-
-def part_of(chain: str, number: int) -> PartHandle:
-    name = f"part-{chain}-0-{number}.txt"
-    return PartHandle(
-        bucket="bucket=b0",
-        name=name,
-        in_progress=f"_{name}.{TOKEN}.in-progress",
-        pending=f"_{name}.{TOKEN}.pending",
-        sidecar=f"_{name}.valid-length",
-        valid_length=0,
-    )
 
 
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB], ids=["side objects", "uploads"])
@@ -85,13 +50,13 @@ def test_what_parts_have_left_goes_on_demand_alone(moto: S3Server, tmp_path: Pat
     chain = parts["path"].split("-")[1]
     with S3Store(stream.base, stream.options) as store:
         for number, data in ((90, b"few"), (91, b"many" * 2 * MIB)):
-            first = store.create(part_of(chain, number))
+            first = store.create(orphan_of(chain, number))
             first.write(data)
             handle = first.persist()
             again = store.resume(handle)
             again.write(b"more")
             again.persist()
-        foreign = store.create(part_of("deadbeef", 92))
+        foreign = store.create(orphan_of("deadbeef", 92))
         foreign.write(b"not ours" * MIB)
         foreign.persist()
         client = moto.filesystem()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from command_line import run, told, told_json, told_lines
-from s3_life import MIB, Stream
+from s3_commands import at, crashed
+from s3_life import MIB
 from s3_proxy import S3Proxy
-from s3_store_support import options_of, store_options
+from s3_store_support import store_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,42 +20,28 @@ if TYPE_CHECKING:
 HIDDEN = "hush-hush"
 
 
-def crashed(moto: S3Server, base: str, row_bytes: int) -> Stream:
-    """A stream with two open parts that a checkpoint vouches for, whose process has gone."""
-    stream = Stream(base, options_of(moto), row_bytes=row_bytes)
-    out = stream.sink().local().open()
-    out.write(stream.batch(0, 4), position=4)
-    out.checkpoint()
-    out.close()
-    return stream
-
-
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB], ids=["side objects", "uploads"])
 def test_parts_that_are_no_objects_are_told(moto: S3Server, tmp_path: Path, row_bytes: int) -> None:
     """Open parts are stuck, listed without a size, not missing and no error; only GET and HEAD are sent."""
     base = f"s3://{moto.bucket()}/base"
     stream = crashed(moto, base, row_bytes)
     with S3Proxy(moto) as proxy:
-        options = tmp_path / "options.json"
-        options.write_text(json.dumps(store_options(proxy)))
-        at = (base, "--storage-options-file", options)
-        (sink,) = told_json("status", *at, code=1)["sinks"]
+        place = at(proxy, base, tmp_path)
+        (sink,) = told_json("status", *place, code=1)["sinks"]
         assert [part["valid_length"] for part in sink["stuck"]] == [2 * row_bytes] * 2
-        listed = [part for part in told_lines("list", *at) if part["state"] == "in-progress"]
+        listed = [part for part in told_lines("list", *place) if part["state"] == "in-progress"]
         assert [(part["size_bytes"], part["is_current"]) for part in listed] == [(None, True)] * 2
-        assert told_json("verify", *at)["findings"] == []
-        assert told_json("status", *at, "--scan", code=1)["scan"]["missing"] == []
-        refused = run("cat", base, sink["stuck"][0]["path"], "--storage-options-file", options)
+        assert told_json("verify", *place)["findings"] == []
+        assert told_json("status", *place, "--scan", code=1)["scan"]["missing"] == []
+        refused = run("cat", base, sink["stuck"][0]["path"], *place[1:])
         assert refused.exit_code == 1
         assert "in no file before it is published" in refused.stderr
         assert {each.request.method for each in proxy.exchanges} == {"GET", "HEAD"}
     stream.run_to_the_end()
     stream.assert_exactly_once()
-    direct = tmp_path / "direct.json"
-    direct.write_text(json.dumps(store_options(moto)))
-    assert told_json("verify", base, "--storage-options-file", direct)["findings"] == []
-    first = min(stream.finished())
-    told("cat", base, first, "--storage-options-file", direct)
+    direct = at(moto, base, tmp_path)
+    assert told_json("verify", *direct)["findings"] == []
+    told("cat", base, min(stream.finished()), *direct[1:])
 
 
 def test_an_upload_that_was_aborted_is_missing(moto: S3Server, tmp_path: Path) -> None:
@@ -64,11 +51,9 @@ def test_an_upload_that_was_aborted_is_missing(moto: S3Server, tmp_path: Path) -
     client = moto.filesystem()
     sides = client.find(f"{bucket}/base/_partfile/_sides")
     client.rm_file(sides[0])
-    options = tmp_path / "options.json"
-    options.write_text(json.dumps(store_options(moto)))
-    at = (f"s3://{bucket}/base", "--storage-options-file", options)
-    (missing,) = told_json("status", *at, "--scan", code=1)["scan"]["missing"]
-    (finding,) = told_json("verify", *at, code=1)["findings"]
+    place = at(moto, f"s3://{bucket}/base", tmp_path)
+    (missing,) = told_json("status", *place, "--scan", code=1)["scan"]["missing"]
+    (finding,) = told_json("verify", *place, code=1)["findings"]
     assert (finding["code"], finding["path"]) == ("part-missing", missing)
 
 

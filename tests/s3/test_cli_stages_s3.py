@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_line import run, told, told_json, told_lines
 from life_cycle import batch, continue_to
+from s3_commands import A_SECOND_S, at
 from s3_life import Stream
 from s3_store_support import options_of, store_options
 from staged_streams import STAGED, names
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     from s3_server import S3Server
 
-A_SECOND_S = 1.1
-"""Times of objects are in whole seconds."""
-
 
 @pytest.fixture
 def stream(moto: S3Server) -> Stream:
@@ -37,9 +35,7 @@ def stream(moto: S3Server) -> Stream:
 @pytest.fixture
 def place(moto: S3Server, stream: Stream, tmp_path: Path) -> tuple[Any, ...]:
     """The words that name it and what opens it."""
-    options = tmp_path / "options.json"
-    options.write_text(json.dumps(store_options(moto)))
-    return stream.base, "--storage-options-file", options
+    return at(moto, stream.base, tmp_path)
 
 
 def crash(stream: Stream, *, checkpoints: int = 2) -> None:
@@ -144,3 +140,24 @@ def named(stream: Stream) -> set[str]:
     with S3Store(stream.base, stream.options) as store:
         others = {one.path for one in store.leftovers(handles, 1 << 50) if one.kind == "side object"}
     return side_objects(stream) - others
+
+
+@pytest.mark.fault("S18")
+def test_a_changed_bit_of_an_object_is_found(stream: Stream, place: tuple[Any, ...]) -> None:
+    """By the object's own checksum; without the option no object is read. Finished files are read as well."""
+    crash(stream)
+    assert told_json("verify", *place, "--checksums")["checksums_compared"] == 2
+    with S3Store(stream.base, stream.options) as store:
+        before = {path: store.read_file(path, 1 << 20) for path in side_objects(stream)}
+        for path, data in before.items():
+            store.delete_file(path)
+            store.create_file(path, data[:-1] + bytes([data[-1] ^ 1]))
+        assert told_json("verify", *place)["findings"] == []
+        report = told_json("verify", *place, "--checksums", code=1)
+        assert [finding["code"] for finding in report["findings"]] == ["checksum-differs"] * 2
+        assert all("is not what was written" in finding["message"] for finding in report["findings"])
+        for path, data in before.items():
+            store.delete_file(path)
+            store.create_file(path, data)
+    told("recover", *place, "--apply", "--fence")
+    assert told_json("verify", *place, "--checksums")["checksums_compared"] == 2

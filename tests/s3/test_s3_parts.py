@@ -90,8 +90,12 @@ def test_no_deletion_names_a_key_twice(s3_base: str, s3_options: S3Options) -> N
 
 def test_a_part_whose_key_is_too_long_is_not_begun(store: S3Store) -> None:
     """Found out before rows are promised, not when the part is published."""
+    part = new_part(bucket="/".join(["b" * 200] * 5))
     with pytest.raises(ConfigError, match="1024"):
-        store.create(new_part(bucket="/".join(["b" * 200] * 5)))
+        store.create(part)
+    with pytest.raises(ConfigError, match="1024"):
+        store.check_path(part.path_of(part.name))
+    store.check_path("b/" + part.name)
 
 
 def test_a_part_written_at_once_is_sent_once(s3_base: str, s3_options: S3Options, rng: random.Random) -> None:

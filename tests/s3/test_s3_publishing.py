@@ -10,7 +10,14 @@ from s3_part_support import finished_size, ruled, staging_of, watched, written_o
 from s3_rules import AwsCalls, DisabledKey, InvalidParts
 
 from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import CommitConflict, NotApplied, PartMissing, SnapshotCorrupt, StoreError
+from partfile.filesystems.errors import (
+    CommitConflict,
+    NotApplied,
+    PartDamaged,
+    PartMissing,
+    SnapshotCorrupt,
+    StoreError,
+)
 from partfile.filesystems.faults import ActAt, Recorder
 from partfile.filesystems.s3 import S3Store
 from partfile.filesystems.s3_options import S3Options
@@ -151,7 +158,7 @@ def test_a_side_object_that_was_changed_is_not_published(store: S3Store, s3_serv
     key = url.key_of(f"_partfile/_sides/{staging_of(handle).sides[0].name}")
     for body in (b"other bytes", b"short", b"much longer than before"):
         s3_server.filesystem().call_s3("put_object", Bucket=url.bucket, Key=key, Body=body)
-        with pytest.raises(PartMissing, match="not what was written"):
+        with pytest.raises(PartDamaged, match="not what was written"):
             store.publish(handle, "auto")
 
 

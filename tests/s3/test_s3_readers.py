@@ -12,28 +12,17 @@ from s3_faults import slow_down
 from s3_life import LONG
 from s3_proxy import S3Proxy
 from s3_store_support import store_options
-from spark_support import build_session
 
 import partfile as pf
 from partfile.filesystems.errors import ConfigError, NotApplied, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
     from s3_server import S3Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("bucket", pa.string())])
 BUCKETS = ("a b", "c%#é", "plain+&")
 ROWS = sorted((number, BUCKETS[number % 3]) for number in range(12))
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A session without a client for S3."""
-    session = build_session()
-    yield session
-    session.stop()
 
 
 def sink_of(base: str, server: S3Server, format: str, **options: Any) -> pf.FileSink:

@@ -6,12 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from golden import COUNTERS, GOLDEN, RULES, WORDS
+from golden import COUNTERS, GOLDEN, PRESENT, RULES, WORDS
 from life_cycle import LONG, batch, finished_files, make_sink, rows_of
 from pydantic import TypeAdapter
 from staged_streams import finished_rows, names, staged_sink, stages_in
 
 from partfile.filesystems.local import LocalStore
+from partfile.sink.runtime import Runtime
 from partfile.snapshot.codec import FORMAT_VERSION
 from partfile.snapshot.model import FileHandle
 from partfile.snapshot.operator_state import OperatorStateStore
@@ -22,7 +23,8 @@ VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 
 def test_there_are_golden_files_of_the_present_version() -> None:
     """A new version comes with its own: run tests/support/golden.py."""
-    assert str(FORMAT_VERSION) in VERSIONS
+    assert PRESENT in VERSIONS
+    assert PRESENT.split("-")[0] == str(FORMAT_VERSION)
 
 
 @pytest.fixture(params=VERSIONS)
@@ -43,15 +45,30 @@ def test_a_crashed_sink_is_restored(golden: Path) -> None:
 
 
 @pytest.mark.fault("M4")
-def test_a_crashed_sink_with_stages_is_restored(tmp_path: Path) -> None:
-    """Of version 3: an open stage and a rolled one are encoded as they were meant to be, a spent one is not again."""
-    golden = Path(shutil.copytree(GOLDEN / "3" / "staged", tmp_path / "staged"))
+@pytest.mark.parametrize("version", ["3", PRESENT])
+def test_a_crashed_sink_with_stages_is_restored(tmp_path: Path, version: str) -> None:
+    """An open stage and a rolled one are encoded as they were meant to be, a spent one is not again."""
+    golden = Path(shutil.copytree(GOLDEN / version / "staged", tmp_path / "staged"))
     assert (finished_rows(golden), len(stages_in(golden))) == (names(0, 2), 3)
     with staged_sink(golden, bucketer=None).local() as out:
         assert out.position == 6
         assert finished_rows(golden) == names(0, 6)
         out.write(batch(6, 2))
     assert finished_rows(golden) == names(0, 8)
+
+
+@pytest.mark.fault("M4")
+@pytest.mark.parametrize(("version", "has_them"), [("3", False), (PRESENT, True)])
+def test_stages_have_checksums_since_they_are_kept(tmp_path: Path, version: str, *, has_them: bool) -> None:
+    """The first golden files of version 3 have none, and are read without."""
+    golden = Path(shutil.copytree(GOLDEN / version / "staged", tmp_path / "staged"))
+    runtime = Runtime(staged_sink(golden, bucketer=None).settings, "life")
+    state = runtime.coordinator.look()
+    runtime.close()
+    assert state is not None
+    stages = [part.stage for parts in state.open.values() for part in parts] + [one.stage for one in state.rolled]
+    assert len(stages) == 2
+    assert all(stage is not None and (stage.crc32 is not None) is has_them for stage in stages)
 
 
 @pytest.mark.item("SP-14")

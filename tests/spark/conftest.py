@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from spark_avro import with_avro
 from spark_support import build_session
 
 if TYPE_CHECKING:
@@ -18,3 +19,9 @@ def spark() -> Iterator[SparkSession]:
     session = build_session()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_avro(spark: SparkSession) -> SparkSession:
+    """The same session with Spark's reader of Avro."""
+    return with_avro(spark)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from spark_support import LONG, expected, finished, ids_by_duckdb, make_sink, stream, write_source
+from staged_spark import wait_until
 
 import partfile as pf
 from partfile.bucketers.port import BucketContext
 from partfile.bucketers.resolve import resolve_bucketer
-from partfile.filesystems.errors import ConfigError, Fenced
+from partfile.filesystems.errors import ConfigError, Fenced, NotReady
+from partfile.filesystems.local import LocalStore
 from partfile.sink.runtime import Runtime
 from partfile.sink.spark.distribution import by_bucket
+from partfile.sink.spark.identity import QueryRun, is_active
 from partfile.sink.spark.query import StartedQuery
 
 if TYPE_CHECKING:
@@ -87,6 +93,73 @@ def test_a_driver_fenced_by_its_timer_stops(
         start(spark, tmp_path, write).awaitTermination()
     assert len(rivals) == 1
     go_on(rivals[0])
+
+
+def test_an_idle_stream_shows_its_rows_after_storage_failed(spark: SparkSession, tmp_path: Path) -> None:
+    """The timer begins a generation once it is well again; no batch comes meanwhile, and the next one goes on in it."""
+    base, now, fails = tmp_path / "out", [1_000_000], [False]
+    rows = write_source(tmp_path / "source", 1)
+    started: list[int] = []
+
+    class Failing(LocalStore):
+        def create_file(self, path: str, data: bytes) -> None:
+            if fails[0] and path.endswith("_metadata"):
+                fails.append(True)
+                raise NotReady("not now", path=path)
+            super().create_file(path, data)
+
+    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=0.4)
+    sink = make_sink(
+        base,
+        rolling=rolling,
+        clock=lambda: now[0],
+        open_store=lambda url, _options: Failing(url),
+        open_store_in_tasks=lambda url, _options: LocalStore(url),
+        on_progress=lambda told: started.append(told.restore_ms > 0),
+    )
+
+    def later(holds: Callable[[], bool]) -> None:
+        def passes() -> bool:
+            now[0] += 10_000
+            return holds()
+
+        wait_until(passes)
+
+    frame, checkpoint = stream(spark, tmp_path / "source"), str(tmp_path / "spark")
+    with sink.start(frame, checkpoint_location=checkpoint, trigger={"processingTime": "0 seconds"}) as query:
+        query.processAllAvailable()
+        fails[0] = True
+        later(lambda: len(fails) > 2)
+        assert finished(base) == []
+        fails[0] = False
+        later(lambda: ids_by_duckdb(base) == expected(rows))
+        rows = write_source(tmp_path / "source", 1, first=rows)
+        query.processAllAvailable()
+        later(lambda: ids_by_duckdb(base) == expected(rows))
+        assert query.isActive
+    assert sum(started) == 1, "the batch has begun a generation of its own"
+    assert ids_by_duckdb(base) == expected(rows)
+
+
+def test_a_run_is_active_until_it_ends(spark: SparkSession, tmp_path: Path) -> None:
+    """Only the very run that was asked about, and in whatever session of its application."""
+    write_source(tmp_path / "source", 1)
+    frame, checkpoint = stream(spark, tmp_path / "source"), str(tmp_path / "spark")
+    runs: list[QueryRun] = []
+    for _ in range(2):
+        with make_sink(tmp_path / "out").start(
+            frame, checkpoint_location=checkpoint, trigger={"processingTime": "0 seconds"}
+        ) as query:
+            run = QueryRun(os.getpid(), str(query.query.id), str(query.query.runId))
+            assert is_active(spark, run)
+            assert is_active(spark.newSession(), run)
+            assert not is_active(None, run)
+            assert not is_active(spark, replace(run, query_id=str(uuid.uuid4())))
+            assert not any(is_active(spark, before) for before in runs)
+        assert not is_active(spark, run)
+        runs.append(run)
+    assert runs[0].query_id == runs[1].query_id
+    assert runs[0].run_id != runs[1].run_id
 
 
 def test_a_clean_end_does_not_take_the_sink_from_a_rival(spark: SparkSession, tmp_path: Path) -> None:

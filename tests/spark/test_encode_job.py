@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,25 +12,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from encrypted_parquet import decrypted_ids, encryption
-from faulty_encodes import FaultyEncodes
+from faulty_encodes import FatalBucket, FaultyEncodes
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import TaskContext
 from pyspark.sql import Row
-from spark_support import make_sink
+from spark_support import make_sink, parts_elsewhere, store_elsewhere
 
-from partfile.filesystems import errors
-from partfile.filesystems.errors import ConfigError, NotReady, PartfileError, PartMissing
+from partfile.filesystems.errors import ConfigError, NotReady, OutcomeUnknown, PartDamaged, PartfileError, PartMissing
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.port import PartHandle
+from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, PartlyEncoded, SharedJobFailed
 from partfile.sink.encoding import EncodedStage
-from partfile.sink.spark.encode_job import EncodeAnswer, Problem, StagesBySpark, read_answers, shared_out
+from partfile.sink.planning import SinkSnapshot
+from partfile.sink.spark.encode_groups import EncodeGroups, shared_out
+from partfile.sink.spark.encode_job import EncodeAnswer, Problem, StagesBySpark, read_answers, stage_encoder
+from partfile.sink.staged_parts import StagedParts
 from partfile.sink.states import RolledStage, Stage
+from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.recipes import recipe_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 
@@ -54,8 +62,11 @@ def answer(
 ) -> Row:
     """A row that a task may answer with; without a target it says that storage was not ready."""
     problem = NotReady("later") if target is None else None
-    handle = None if target is None else stage.part.model_copy(update={"is_stage": False, "pending": target})
-    said = EncodeAnswer.of(EncodedStage(stage, handle, problem))
+    files = None
+    if target is not None:
+        handle = stage.part.model_copy(update={"is_stage": False, "pending": target})
+        files = (EncodedFile(part=handle, rows=stage.rows, crc32=0),)
+    said = EncodeAnswer.of(EncodedStage(stage, files, problem))
     return Row(submission=submission, version=version, answer=bytearray(said.model_dump_json().encode()))
 
 
@@ -90,8 +101,20 @@ def test_an_answer_counts_once() -> None:
     ]
     found = read_answers(stages, "this", rows)
     assert [one.stage for one in found] == stages
-    assert [one.target.pending if one.target else None for one in found] == ["first", None, None, None]
+    assert [[file.part.pending for file in one.files or ()] for one in found] == [["first"], [], [], []]
     assert [type(one.problem) for one in found] == [type(None), NotReady, NotReady, NotReady]
+
+
+def test_a_stage_that_is_partly_encoded_is_not_done() -> None:
+    """Its files come with what keeps the others from being made, and both reach the driver."""
+    stage = rolled(1)
+    files = (EncodedFile(part=stage.part.model_copy(update={"is_stage": False}), rows=1, crc32=0),)
+    partly = PartlyEncoded.of(stage.part, files, 1, NotReady("later", hint="wait", path="k=7"))
+    said = EncodeAnswer.of(EncodedStage(stage, files, partly)).model_dump_json().encode()
+    (found,) = read_answers([stage], "this", [Row(submission="this", version=__version__, answer=said)])
+    assert (found.files, found.is_done) == (files, False)
+    assert isinstance(found.problem, NotReady)
+    assert (found.problem.message, found.problem.hint, found.problem.path) == (partly.message, "wait", "k=7")
 
 
 def test_a_worker_of_another_version_is_refused() -> None:
@@ -100,11 +123,37 @@ def test_a_worker_of_another_version_is_refused() -> None:
         read_answers([rolled(1)], "this", [answer(rolled(1), version="0.0.0-other")])
 
 
+def test_stages_of_a_job_that_failed_are_parted() -> None:
+    """The one that ends its job is alone after as many tries as halve them; no other has to wait for it then."""
+    stages, culprit = [rolled(number) for number in range(8)], 5
+    groups, left, tries = EncodeGroups(), stages, 0
+    while len(left) > 1:
+        tries += 1
+        for group in groups.of(left):
+            if stages[culprit] in group:
+                groups.failed(group)
+            else:
+                left = [stage for stage in left if stage not in group]
+    assert (left, tries) == ([stages[culprit]], 4)
+    new = rolled(9)
+    assert groups.of([new, *left]) == [[new], left]
+
+
+def test_what_had_no_job_comes_first_and_a_suspect_that_waits_stays_one() -> None:
+    """Every stage that is asked for is in one job."""
+    stages, groups = [rolled(number) for number in range(6)], EncodeGroups()
+    groups.failed(stages[:4])
+    groups.not_tried(stages[4:])
+    assert groups.of([*stages[:3], stages[5]]) == [stages[5:], stages[:2], stages[2:3]]
+    assert groups.of(stages) == [[*stages[:3], stages[5]], stages[4:5], stages[3:4]]
+    assert groups.of(stages) == [stages]
+
+
 class OfNobody(PartMissing):
     """A kind of error that only the task knows."""
 
 
-@pytest.mark.parametrize("kind", [PartMissing, NotReady, ConfigError, errors.OutcomeUnknown, errors.PartDamaged])
+@pytest.mark.parametrize("kind", [PartMissing, PartDamaged, ConfigError, OutcomeUnknown, NotItsOwn, SharedJobFailed])
 def test_an_error_keeps_its_kind_on_the_way(kind: type[PartfileError]) -> None:
     """The coordinator tries again after some and stops after others."""
     there = Problem.of(kind("what", hint="do this", path="a/b"))
@@ -144,14 +193,22 @@ def stages_of(base: Path) -> list[RolledStage]:
     return [RolledStage(part=one.part, stage=one.stage or RECIPE, rows=one.rows, since=1) for one in opened]
 
 
-def encoder(spark: SparkSession, base: Path, opener: Any) -> StagesBySpark:
-    return StagesBySpark(make_sink(base, open_store_in_tasks=opener).settings, spark)
+@contextmanager
+def encoder(spark: SparkSession, base: Path, **options: Any) -> Iterator[StagesBySpark]:
+    """The encoder of a sink with these options, as its driver has it."""
+    settings = make_sink(base, **options).settings
+    storage = open_storage(settings.checkpoints, settings.uid)
+    with closing(storage.store):
+        make = stage_encoder(settings, spark)
+        assert make is not None
+        yield make(storage)
 
 
 def ids(base: Path, encoded: EncodedStage) -> list[int]:
     """The rows of an encoded file that nobody has published yet."""
-    assert encoded.target is not None
-    found: list[int] = pq.read_table(base / encoded.target.path_of(encoded.target.pending))["id"].to_pylist()
+    assert encoded.files is not None
+    (file,) = encoded.files
+    found: list[int] = pq.read_table(base / file.part.path_of(file.part.pending))["id"].to_pylist()
     return found
 
 
@@ -160,21 +217,19 @@ def test_the_timer_encodes_in_the_pool_of_the_query(spark: SparkSession, tmp_pat
     """A thread of its own has no properties of the query's; those that it has are as they were afterwards."""
     stages, context = stages_of(tmp_path / "out"), spark.sparkContext
     context.setLocalProperty("spark.scheduler.pool", "streams")
-    try:
-        by_spark = encoder(spark, tmp_path / "out", PoolNoting(tmp_path / "log"))
-    finally:
-        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
     encoded: list[EncodedStage] = []
     after: list[str | None] = []
+    with encoder(spark, tmp_path / "out", open_store_in_tasks=PoolNoting(tmp_path / "log")) as by_spark:
+        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
-    def turn() -> None:
-        context.setLocalProperty("spark.job.description", "mine")
-        encoded.extend(by_spark.encode(stages))
-        after.extend(context.getLocalProperty(name) for name in ("spark.scheduler.pool", "spark.job.description"))
+        def turn() -> None:
+            context.setLocalProperty("spark.job.description", "mine")
+            encoded.extend(by_spark.encode(stages))
+            after.extend(context.getLocalProperty(name) for name in ("spark.scheduler.pool", "spark.job.description"))
 
-    timer = threading.Thread(target=turn)
-    timer.start()
-    timer.join()
+        timer = threading.Thread(target=turn)
+        timer.start()
+        timer.join()
     assert (tmp_path / "log").read_text() == "streams | partfile numbers: encode 3 parts"
     assert after == [None, "mine"]
     assert [ids(tmp_path / "out", one) for one in encoded] == [[0, 3], [1, 4], [2, 5]]
@@ -185,7 +240,8 @@ def test_a_stage_that_fails_keeps_no_other_from_being_encoded(spark: SparkSessio
     """One is gone, storage refuses another: each has its own problem, and the third its file."""
     base, stages = tmp_path / "out", stages_of(tmp_path / "out")
     (base / stages[1].part.path_of(stages[1].part.in_progress)).unlink()
-    encoded = encoder(spark, base, FaultyEncodes(tmp_path / "flag", "refuse")).encode(stages)
+    with encoder(spark, base, open_store_in_tasks=FaultyEncodes(tmp_path / "flag", "refuse")) as by_spark:
+        encoded = by_spark.encode(stages)
     assert type(encoded[1].problem) is PartMissing
     others = [encoded[0], encoded[2]]
     assert sorted(type(one.problem).__name__ for one in others) == ["NoneType", "NotReady"]
@@ -194,11 +250,50 @@ def test_a_stage_that_fails_keeps_no_other_from_being_encoded(spark: SparkSessio
 
 
 @pytest.mark.spark
+def test_a_stage_that_kills_its_worker_does_not_keep_the_others_back(spark: SparkSession, tmp_path: Path) -> None:
+    """The job fails, which is no error but a problem of its stages; tries later the others have their files."""
+    base, stages = tmp_path / "out", stages_of(tmp_path / "out")
+    with encoder(spark, base, open_store_in_tasks=FatalBucket(stages[1].part.bucket)) as by_spark:
+        encoded = by_spark.encode(stages)
+        assert [type(one.problem) for one in encoded] == [SharedJobFailed] * 3
+        assert "the Spark job that was to encode it has failed" in str(encoded[0].problem)
+        done = []
+        for _ in range(2):
+            encoded = by_spark.encode([one.stage for one in encoded if one.files is None])
+            done += [ids(base, one) for one in encoded if one.files is not None]
+    assert [(one.stage, type(one.problem)) for one in encoded if one.files is None] == [(stages[1], JobFailed)]
+    assert sorted(done) == [[0, 3], [2, 5]]
+
+
+@pytest.mark.spark
 def test_tasks_encrypt_what_they_encode(spark: SparkSession, tmp_path: Path) -> None:
     """The sink's format goes with the closure, since no recipe holds what encrypts."""
     base, form = tmp_path / "out", ParquetFormat(encryption=encryption)
     (stage, *_others) = stages_of(base)
     asks = stage.model_copy(update={"stage": Stage(recipe=recipe_of(form))})
-    (done,) = StagesBySpark(make_sink(base, format=form).settings, spark).encode([asks])
-    assert done.target is not None
-    assert decrypted_ids(base / done.target.path_of(done.target.pending)) == [0, 3]
+    with encoder(spark, base, format=form) as by_spark:
+        (done,) = by_spark.encode([asks])
+    assert done.files is not None
+    (file,) = done.files
+    assert decrypted_ids(base / file.part.path_of(file.part.pending)) == [0, 3]
+
+
+@pytest.mark.spark
+def test_a_task_that_does_not_see_the_base_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    """It finds no marker of the driver's (S13): worth another try, no stage counts as gone, and none is to blame."""
+    stages = stages_of(tmp_path / "out")
+    with encoder(spark, tmp_path / "out", open_store_in_tasks=store_elsewhere) as by_spark:
+        encoded = by_spark.encode(stages)
+    assert [type(one.problem) for one in encoded] == [SharedJobFailed] * 3
+    assert all("all executors share" in str(one.problem) for one in encoded)
+
+
+@pytest.mark.spark
+def test_what_only_tasks_miss_is_not_given_up(spark: SparkSession, tmp_path: Path) -> None:
+    """S13: they see the marker and none of the stages; the driver, who sees both, looks itself."""
+    base, stages = tmp_path / "out", stages_of(tmp_path / "out")
+    before = replace(SinkSnapshot.fresh("00000000"), rolled=tuple(stages))
+    with encoder(spark, base, open_store_in_tasks=parts_elsewhere) as by_spark, LocalStore(str(base)) as store:
+        assert [type(one.problem) for one in by_spark.encode(stages)] == [PartMissing] * 3
+        encoding = StagedParts(store, by_spark, job="numbers", accept_missing=True).encode(before, 2, 0)
+    assert (encoding.failure, encoding.given_up, encoding.after) == (None, 0, before)

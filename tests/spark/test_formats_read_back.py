@@ -18,17 +18,16 @@ import pyarrow.csv
 import pyarrow.json
 import pytest
 from every_type import NESTED, SCALARS, table_of_every_type
+from spark_files import values_of, write_file
 
 from partfile.filesystems.errors import UnsupportedTypeError
 from partfile.writers.formats import resolve_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-
-    from partfile.writers.port import Format
 
 pytestmark = pytest.mark.spark
 
@@ -42,56 +41,6 @@ def table(spark: SparkSession) -> Iterator[DataFrame]:
         yield table
 
 
-class _MemoryPart(bytearray):
-    """The bytes of a part, in the task."""
-
-    position = property(bytearray.__len__)
-    write = bytearray.extend
-
-
-def _write(table: DataFrame, form: Format, directory: Path) -> str:
-    """Write a table by a task of Spark's, with a persist after each batch, and return the path of the file."""
-
-    def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part: Any = _MemoryPart()
-        writer = None
-        for batch in batches:
-            form.check(batch.schema)
-            writer = writer or form.open(part, batch.schema)
-            for at in range(batch.num_rows):
-                writer.write(batch.slice(at, 1))
-                if form.appendable and at % 2:
-                    writer.persist()
-        if writer is not None:
-            writer.close()
-        yield pa.record_batch({"data": [bytes(part)]})
-
-    (row,) = table.mapInArrow(encode, "data binary").collect()
-    path = directory / f"part-0{form.suffix}"
-    path.write_bytes(row.data)
-    return str(path)
-
-
-def _values(table: pa.Table, names: Iterable[str]) -> dict[str, str]:
-    """Columns as text that tells apart what compares equal (``-0.0``), and joins what does not (``nan``)."""
-    columns = {name: table[name] for name in names}
-    for name, column in columns.items():
-        if pa.types.is_time(column.type):
-            columns[name] = column.cast(pa.time64("ns"))
-        elif pa.types.is_timestamp(column.type) and column.type.tz:
-            columns[name] = column.cast(pa.timestamp("us", "UTC"))
-    return {name: str(_in_utc(column.to_pylist())) for name, column in columns.items()}
-
-
-def _in_utc(value: Any) -> Any:
-    """Readers give instants in a zone of their choice, within nested values too."""
-    if isinstance(value, dt.datetime) and value.tzinfo:
-        return value.astimezone(dt.UTC)
-    if isinstance(value, dict):
-        return {name: _in_utc(item) for name, item in value.items()}
-    return type(value)(map(_in_utc, value)) if isinstance(value, list | tuple) else value
-
-
 _CODECS = [None, "gzip", "zstd"]
 _SPARK_CODECS = [*_CODECS, "bz2", "snappy"]
 _PYARROW_CODECS = [*_CODECS, "bz2", "lz4"]
@@ -100,16 +49,16 @@ _PYARROW_CODECS = [*_CODECS, "bz2", "lz4"]
 @pytest.mark.parametrize("codec", _SPARK_CODECS)
 def test_spark_reads_json_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """Spark, given the schema and no option, reads every type back from JSON lines, plain and compressed."""
-    path = _write(table, resolve_format("json", codec), tmp_path)
+    path = write_file(table, resolve_format("json", codec), tmp_path)
     back = table.sparkSession.read.schema(table.schema).option("mode", "FAILFAST").json(path)
-    assert _values(back.toArrow(), table.columns) == _values(table.toArrow(), table.columns)
+    assert values_of(back.toArrow(), table.columns) == values_of(table.toArrow(), table.columns)
 
 
 def test_spark_reads_strict_json_back(table: DataFrame, tmp_path: Path) -> None:
     """Quoted NaN and infinities are Spark's own form, and read back as well."""
-    path = _write(table, resolve_format("json", non_finite="string"), tmp_path)
+    path = write_file(table, resolve_format("json", non_finite="string"), tmp_path)
     back = table.sparkSession.read.schema(table.schema).option("mode", "FAILFAST").json(path)
-    assert _values(back.toArrow(), table.columns) == _values(table.toArrow(), table.columns)
+    assert values_of(back.toArrow(), table.columns) == values_of(table.toArrow(), table.columns)
 
 
 _DUCKDB_KINDS = {
@@ -143,16 +92,16 @@ def _duckdb(source: str, kinds: dict[str, str]) -> dict[str, str]:
         for span in table["span"].to_pylist()
     ]
     at = table.schema.get_field_index("span")
-    return _values(table.set_column(at, "span", pa.array(spans, pa.duration("us"))), kinds)
+    return values_of(table.set_column(at, "span", pa.array(spans, pa.duration("us"))), kinds)
 
 
 @pytest.mark.parametrize("codec", _CODECS)
 def test_duckdb_reads_json_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """DuckDB, given the column types, reads every type back; binary and intervals take one documented expression."""
-    path = _write(table, resolve_format("json", codec), tmp_path)
+    path = write_file(table, resolve_format("json", codec), tmp_path)
     kinds = SCALARS | NESTED
     source = f"read_json('{path}', columns={{columns}}, format='newline_delimited')"
-    assert _duckdb(source, kinds) == _values(table.toArrow(), kinds)
+    assert _duckdb(source, kinds) == values_of(table.toArrow(), kinds)
 
 
 def _arrow_schema(table: pa.Table, odd: dict[Any, Any]) -> pa.Schema:
@@ -188,22 +137,22 @@ def test_pyarrow_reads_json_back(table: DataFrame, codec: str | None, tmp_path: 
     """Given a schema, pyarrow reads every type but maps back; four types arrive as text to be decoded."""
     kept = [name for name in table.columns if name not in {"tags", "deep"}]
     original = table.select(kept).toArrow()
-    path = _write(table.select(kept), resolve_format("json", codec), tmp_path)
+    path = write_file(table.select(kept), resolve_format("json", codec), tmp_path)
     odd = {"raw": pa.string(), "day": pa.timestamp("s"), "clock": pa.string(), "span": pa.string()}
     options = pyarrow.json.ParseOptions(explicit_schema=_arrow_schema(original, odd), unexpected_field_behavior="error")
     back = pyarrow.json.read_json(path, parse_options=options)
-    assert _values(_decoded(back), kept) == _values(original, kept)
+    assert values_of(_decoded(back), kept) == values_of(original, kept)
 
 
 @pytest.mark.parametrize("codec", _SPARK_CODECS)
 def test_spark_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """Spark reads every scalar back from CSV with the documented options."""
     kept = table.select(*SCALARS)
-    path = _write(kept, resolve_format("csv", codec), tmp_path)
+    path = write_file(kept, resolve_format("csv", codec), tmp_path)
     schema = ", ".join(f"{name} {'string' if kind == 'binary' else kind}" for name, kind in SCALARS.items())
     reader = kept.sparkSession.read.schema(schema).option("mode", "FAILFAST").options(**_SPARK_CSV)
     back = reader.csv(path).selectExpr(*(f"unbase64({n}) as {n}" if n == "raw" else n for n in SCALARS))
-    assert _values(back.toArrow(), SCALARS) == _values(kept.toArrow(), SCALARS)
+    assert values_of(back.toArrow(), SCALARS) == values_of(kept.toArrow(), SCALARS)
 
 
 # Without a nullValue of its own Spark reads a quoted empty string as null, too.
@@ -214,19 +163,19 @@ _SPARK_CSV: dict[str, Any] = {"header": True, "escape": '"', "multiLine": True, 
 def test_duckdb_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """DuckDB reads every scalar back from CSV with the documented options."""
     kept = table.select(*SCALARS)
-    path = _write(kept, resolve_format("csv", codec), tmp_path)
+    path = write_file(kept, resolve_format("csv", codec), tmp_path)
     source = (
         f"read_csv('{path}', columns={{columns}}, header=true, delim=',', quote='\"', escape='\"',"
         " nullstr='', allow_quoted_nulls=false, auto_detect=false, new_line='\\n')"
     )
-    assert _duckdb(source, SCALARS) == _values(kept.toArrow(), SCALARS)
+    assert _duckdb(source, SCALARS) == values_of(kept.toArrow(), SCALARS)
 
 
 @pytest.mark.parametrize("codec", _PYARROW_CODECS)
 def test_pyarrow_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """With pyarrow every scalar comes back from CSV with the documented options."""
     original = table.select(*SCALARS).toArrow()
-    path = _write(table.select(*SCALARS), resolve_format("csv", codec), tmp_path)
+    path = write_file(table.select(*SCALARS), resolve_format("csv", codec), tmp_path)
     odd = {"raw": pa.string(), "span": pa.string()}
     convert = pyarrow.csv.ConvertOptions(
         column_types=_arrow_schema(original, odd),
@@ -236,14 +185,14 @@ def test_pyarrow_reads_csv_back(table: DataFrame, codec: str | None, tmp_path: P
     )
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     back = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
-    assert _values(_decoded(back), SCALARS) == _values(original, SCALARS)
+    assert values_of(_decoded(back), SCALARS) == values_of(original, SCALARS)
 
 
 @pytest.mark.parametrize("codec", _SPARK_CODECS)
 def test_text_reads_back(table: DataFrame, codec: str | None, tmp_path: Path) -> None:
     """Spark reads the lines of text back, a null as an empty line, a carriage return as part of its line."""
     lines = table.selectExpr("concat('\r', nullif(cast(whole as string), '0'), '\r') as value")
-    path = _write(lines, resolve_format("text", codec), tmp_path)
+    path = write_file(lines, resolve_format("text", codec), tmp_path)
     back = [row.value for row in table.sparkSession.read.option("lineSep", "\n").text(path).collect()]
     assert back == [row.value or "" for row in lines.collect()]
 
@@ -251,18 +200,18 @@ def test_text_reads_back(table: DataFrame, codec: str | None, tmp_path: Path) ->
 def test_parquet_reads_back(table: DataFrame, tmp_path: Path) -> None:
     """Parquet keeps every type that Spark can read from it by itself."""
     kept = table.drop("span", "clock")
-    path = _write(kept, resolve_format("parquet"), tmp_path)
+    path = write_file(kept, resolve_format("parquet"), tmp_path)
     back = table.sparkSession.read.parquet(path)
-    assert _values(back.toArrow(), kept.columns) == _values(kept.toArrow(), kept.columns)
+    assert values_of(back.toArrow(), kept.columns) == values_of(kept.toArrow(), kept.columns)
 
 
 def test_orc_reads_back(table: DataFrame, tmp_path: Path) -> None:
     """ORC keeps every type that Spark can read from it by itself, in nested columns as well."""
     later = ("greatest(date_trunc('second', instant), timestamp'1600-01-01')", "greatest(day, date'1582-10-15')")
     kept = table.selectExpr("*", *later).drop("instant", "day", "span", "clock", "local")
-    path = _write(kept, resolve_format("orc"), tmp_path)
+    path = write_file(kept, resolve_format("orc"), tmp_path)
     back = table.sparkSession.read.orc(path)
-    assert _values(back.toArrow(), kept.columns) == _values(kept.toArrow(), kept.columns)
+    assert values_of(back.toArrow(), kept.columns) == values_of(kept.toArrow(), kept.columns)
 
 
 @pytest.mark.parametrize(
@@ -279,5 +228,5 @@ def test_what_spark_sends_without_a_form_is_refused(
     """The other types that Spark sends are refused in the task by the column's name and type."""
     odd = spark.sql(f"select {expression} as odd")
     with pytest.raises(Exception, match=f"UnsupportedTypeError: Column 'odd' .*{words}"):
-        _write(odd, resolve_format("json"), tmp_path)
+        write_file(odd, resolve_format("json"), tmp_path)
     assert issubclass(UnsupportedTypeError, TypeError)

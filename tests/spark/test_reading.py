@@ -31,7 +31,7 @@ def texts_and_buckets(frame: DataFrame) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("format", "compression"),
-    [("text", "gzip"), ("json", "zstd"), ("csv", None)],
+    [("text", "gzip"), ("json", "zstd"), ("csv", None), ("csv", "snappy")],
 )
 def test_tails_are_no_rows(spark: SparkSession, format: str, compression: str | None, tmp_path: Path) -> None:
     """Files with and without a sidecar give every row once, with the schema of Spark's own reader."""

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from life_cycle import batch, in_child, make_sink
 
+from partfile.filesystems.port import PartHandle
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+_TOKEN = "0123456789abcdef" * 2
 
 
 class Dying:
@@ -17,6 +21,19 @@ class Dying:
     def publish(self, *_: object) -> None:
         """The process ends here, without a word."""
         os._exit(0)
+
+
+def orphan_of(chain: str, number: int) -> PartHandle:
+    """A part of this chain that no checkpoint has heard of."""
+    name = f"part-{chain}-0-{number}.txt"
+    return PartHandle(
+        bucket="bucket=b0",
+        name=name,
+        in_progress=f"_{name}.{_TOKEN}.in-progress",
+        pending=f"_{name}.{_TOKEN}.pending",
+        sidecar=f"_{name}.valid-length",
+        valid_length=0,
+    )
 
 
 def crash_when_promised(base: Path, **options: Any) -> None:

@@ -53,6 +53,32 @@ class FaultyEncodes:
         time.sleep(600)
 
 
+class FatalBucket:
+    """Opens local stores for tasks whose worker dies whenever it encodes a stage of one bucket.
+
+    Args:
+        bucket: Of the parts that are too much for a worker.
+    """
+
+    def __init__(self, bucket: str) -> None:
+        self.bucket = bucket
+
+    def __call__(self, url: str, _storage_options: Mapping[str, object]) -> LocalStore:
+        """Open a store."""
+        return _FatalStore(url, self.bucket)
+
+
+class _FatalStore(LocalStore):
+    def __init__(self, url: str, bucket: str) -> None:
+        super().__init__(url)
+        self._bucket = bucket
+
+    def create(self, handle: PartHandle) -> LocalPartStream:
+        if handle.bucket == self._bucket and not handle.is_stage:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().create(handle)
+
+
 class _Store(LocalStore):
     def __init__(self, url: str, faults: FaultyEncodes) -> None:
         super().__init__(url)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 LINES = [f"{number:04d}\n".encode() for number in range(100)]
 """Rows of five bytes."""
 DAYS_OLD = 2
+FLINK = ("--adopt-layout", "flink")
+MOVE_OPEN = "--quarantine-in-progress"
 
 
 def rows(first: int, last: int) -> bytes:
@@ -48,3 +50,9 @@ def killed_job(base: Path) -> None:
     put(base / "d=2" / "_part-0-3.in-progress", rows(60, 63) + b"00")
     put(base / "d=2" / "notes.txt", b"not Flink's")
     put(base / "_SUCCESS", b"")
+
+
+def visible(base: Path) -> dict[str, bytes]:
+    """The files that every reader sees."""
+    paths = [path for path in base.rglob("part-*") if path.is_file() and "_partfile" not in path.parts]
+    return {path.relative_to(base).as_posix(): path.read_bytes() for path in sorted(paths)}

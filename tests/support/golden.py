@@ -1,6 +1,7 @@
-"""Writes the golden snapshots of the present format version, once a version: ``python tests/support/golden.py``.
+"""Writes the golden snapshots of the present form, once: ``python tests/support/golden.py``.
 
-Files of a released version are never written again. A later release must read them as they are.
+What was written is never written again: a later release must read it as it is. A change of what is written, with or
+without another format version, comes with a form of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from partfile.snapshot.storage import CheckpointStorage
 from partfile.snapshot.storage_settings import FileStreamSettings
 
 GOLDEN = Path(__file__).parents[1] / "snapshot" / "golden"
+PRESENT = f"{FORMAT_VERSION}-checksums"
+"""The format version, and by a word what is new in it since the last golden files of that version."""
 WORDS = ListStateDescriptor("words", JsonCodec())
 COUNTERS = ListStateDescriptor("counters", JsonCodec())
 RULES = BroadcastStateDescriptor("rules", JsonCodec(), JsonCodec())
@@ -28,9 +31,9 @@ RULES = BroadcastStateDescriptor("rules", JsonCodec(), JsonCodec())
 
 def main() -> None:
     """Write them, unless they are there."""
-    target = GOLDEN / str(FORMAT_VERSION)
+    target = GOLDEN / PRESENT
     if target.exists():
-        raise SystemExit(f"{target} is there: raise FORMAT_VERSION in partfile/snapshot/codec.py first")
+        raise SystemExit(f"{target} is there: raise FORMAT_VERSION in partfile/snapshot/codec.py, or change the word")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         write_sink(root)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clean_forks import CleanForks
 from command_scenarios import clean_by_command, recover_by_command
 from crash_worlds import Process
 from hdfs_life import KillBeforeTheLink, live, opener, seed
@@ -18,15 +20,23 @@ from partfile.filesystems.hdfs_calls import CHANGING_CALLS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hdfs_cluster import HdfsCluster
+
     from partfile.filesystems.faults import When
 
-__all__ = ["command", "count_command", "die_in_command", "live", "orphans", "seed"]
+__all__ = ["command", "count_command", "die_in_command", "killed", "live", "orphans", "seed"]
 
 COMMANDS: dict[str, Callable[[Process], object]] = {
     "recover": recover_by_command,
     "clean": partial(clean_by_command, delete=False),
     "clean --delete": partial(clean_by_command, delete=True),
 }
+
+
+def killed(hdfs: HdfsCluster, url: str) -> None:
+    """A sink that was killed with two open parts, each with a tail beyond its valid length."""
+    with CleanForks("hdfs_life") as forks:
+        assert forks.run("seed", url=url, http_address=hdfs.http_address, cut="auto") == -signal.SIGKILL
 
 
 def orphans(url: str, http_address: str) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from rows_in_files import rows_in_file
 from single_threaded_store import SingleThreadedStore
 
 import partfile as pf
@@ -175,14 +175,10 @@ def visible(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def rows_of(files: dict[str, bytes]) -> Counter[str]:
-    """How often each row is in some files, of lines of text or of Parquet."""
+    """How often each row is in some files; each is read as its name says, and to its end."""
     rows: Counter[str] = Counter()
     for name, data in files.items():
-        if name.endswith(".parquet"):
-            rows.update(str(row) for row in pq.ParquetFile(pa.BufferReader(data)).read()["row"].to_pylist())
-            continue
-        assert data.endswith(b"\n"), f"{name} ends inside a row: {data!r}"
-        rows.update(data.decode().splitlines())
+        rows.update(rows_in_file(name, data))
     return rows
 
 

@@ -17,8 +17,17 @@ BUCKETS = ("plain", "a b", "100%", "ü ö", "x=y", "{1,2}*?", "it's #1")
 ROWS = 84
 HALF = ROWS // 2
 GARBAGE = b'garbage "beyond the valid length\n{"id": 1'
-KINDS = [(format, compression) for format in ("text", "json", "csv") for compression in (None, "gzip", "zstd")]
-"""Row formats with their compressions."""
+COMMON_KINDS = [(format, compression) for format in ("text", "json", "csv") for compression in (None, "gzip", "zstd")]
+"""Row formats with the compressions that every reader knows."""
+KINDS = [
+    *COMMON_KINDS,
+    *((format, "snappy") for format in ("text", "json", "csv", "avro")),
+    ("text", "lz4"),
+    ("json", "bz2"),
+    ("csv", "lz4"),
+    ("avro", "deflate"),
+]
+"""Row formats with the compressions that only some know, too."""
 
 Row = tuple[int, str, str]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from partfile.filesystems.local import LocalStore
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import Capabilities
+    from partfile.filesystems.capabilities import Capabilities
 
 
 class SingleThreadedStore(LocalStore):

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "PARTFILE_SKIP"
 
-SERVERS = ("hdfs", "radosgw")
-"""The servers that a run can leave out. Each has a fixture of its name, or a folder of its name below ``tests``."""
+SERVERS = ("hdfs", "radosgw", "spark_avro")
+"""The servers that a run can leave out, and Spark's reader of Avro. Each has a fixture of its name, or a folder of its
+name below ``tests``."""
 
 FIXTURES = ("s3_server",)
 """Fixtures whose parameter is the name of a server."""

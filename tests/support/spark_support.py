@@ -247,3 +247,8 @@ def store_elsewhere(url: str, _options: Any) -> Any:
     elsewhere = Path(f"{url}-of-another-host")
     elsewhere.mkdir(parents=True, exist_ok=True)
     return LocalStore(str(elsewhere))
+
+
+def parts_elsewhere(url: str, options: Any) -> Any:
+    """The same, where only the checkpoints are on a disk that all hosts share."""
+    return LocalStore(url) if url.endswith("/_partfile") else store_elsewhere(url, options)

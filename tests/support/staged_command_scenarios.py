@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from command_scenarios import clean_by_command, recover_by_command
 from crash_scenarios import Scenario
 from life_cycle import LONG, batch
-from staged_scenarios import leave_stages_with_a_tail, restore_stages, stages_to_the_end
+from staged_scenarios import (
+    leave_a_shared_stage_with_a_tail,
+    leave_stages_with_a_tail,
+    restore_stages,
+    shared_sink,
+    stages_to_the_end,
+)
 from staged_streams import STAGED
 
 from partfile.filesystems.faults import SimulatedCrash
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
     from crash_worlds import Process
 
     from partfile.filesystems.port import PartHandle
+    from partfile.sink.file_sink import FileSink
 
 
 class _Dying:
@@ -32,11 +39,26 @@ class _Dying:
 
 def orphan_stages_and_a_tail(process: Process) -> None:
     """Stages that no checkpoint names; files that were encoded for none; and open stages that one vouches for."""
-    out = process.sink(rolling=LONG, **STAGED).local().open()
+    _begin_and_die(process.sink(rolling=LONG, **STAGED))
+    leave_stages_with_a_tail(process)
+    _encode_and_die(process)
+
+
+def orphan_shared_stages_and_a_tail(process: Process) -> None:
+    """The same with stages that buckets share, of rows and of lines: an encode for nobody leaves a file a bucket."""
+    _begin_and_die(shared_sink(process))
+    leave_a_shared_stage_with_a_tail(process)
+    _encode_and_die(process)
+
+
+def _begin_and_die(sink: FileSink) -> None:
+    out = sink.local().open()
     out.write(batch(0, 4), position=4)
     for part in out._operator._active.values():
         part.flush()
-    leave_stages_with_a_tail(process)
+
+
+def _encode_and_die(process: Process) -> None:
     dying = process.sink(rolling=LONG, **STAGED).local()
     stages = dying._runtime.coordinator._stages
     stages._encoder = _Dying(stages._encoder.encode)  # type: ignore[assignment]
@@ -53,25 +75,29 @@ def end_and_clean_stages(process: Process) -> None:
     clean_by_command(process, delete=True)
 
 
+_SEEDS = (("stages", orphan_stages_and_a_tail), ("shared stages", orphan_shared_stages_and_a_tail))
+
 STAGED_COMMANDS = [
-    Scenario(name, life, orphan_stages_and_a_tail, recovery=recovery, end=stages_to_the_end, has_stages=True)
+    Scenario(name.format(what), life, seed, recovery=recovery, end=stages_to_the_end, has_stages=True)
+    for what, seed in _SEEDS
     for name, life, recovery in (
-        ("recover stages", recover_by_command, recover_by_command),
-        ("recover stages, then the sink", recover_by_command, restore_stages),
-        ("clean stages", partial(clean_by_command, delete=False), restore_stages),
-        ("clean --delete stages", partial(clean_by_command, delete=True), restore_stages),
+        ("recover {}", recover_by_command, recover_by_command),
+        ("recover {}, then the sink", recover_by_command, restore_stages),
+        ("clean {}", partial(clean_by_command, delete=False), restore_stages),
+        ("clean --delete {}", partial(clean_by_command, delete=True), restore_stages),
     )
 ]
 
 STAGES_CLEANED_TWICE = [
     Scenario(
-        f"clean{' --delete' * delete} stages, and clean again",
+        f"clean{' --delete' * delete} {what}, and clean again",
         partial(clean_by_command, delete=delete),
-        orphan_stages_and_a_tail,
+        seed,
         recovery=partial(clean_by_command, delete=delete),
         end=end_and_clean_stages,
         keeps_parts=True,
         has_stages=True,
     )
+    for what, seed in _SEEDS
     for delete in (False, True)
 ]

@@ -74,6 +74,63 @@ def _keep_fewer(process: Process) -> None:
     _keep(process, 3)
 
 
+def shared_sink(process: Process, **options: Any) -> FileSink:
+    """A sink whose two buckets share a stage whenever a batch has rows of both."""
+    return _sink(process, shared_stage_buckets=1, **options)
+
+
+def _shared_stage(process: Process, **options: Any) -> None:
+    """Three checkpoints over one stage of two buckets, which its task encodes at the clean end."""
+    with shared_sink(process, **options).local() as out:
+        done = rows_done(out)
+        while done < ROWS:
+            count = min(3, ROWS - done)
+            out.write(batch(done, count), position=done + count)
+            out.checkpoint()
+            done += count
+
+
+def _shared_lines(process: Process) -> None:
+    """Of a row format; whoever goes on writes Parquet, and encodes lines as they were begun."""
+    _shared_stage(process, format="text")
+
+
+def _aged_shared_stages(process: Process) -> None:
+    """Each is as old as it may get at a checkpoint, so its task encodes it before: all of its files are in one link."""
+    _shared_stage(process, rolling=LONG.model_copy(update={"rollover_interval_s": 0.5}))
+
+
+def leave_a_shared_stage_with_a_tail(process: Process) -> None:
+    """Of lines, not of columns, and beside a part of one bucket's own; the process dies."""
+    out = shared_sink(process, format="text").local().open()
+    out.write(batch(0, 1), position=1)
+    out.write(batch(1, 5), position=6)
+    out.checkpoint()
+    out.write(batch(6, 3), position=9)
+    out._operator.snapshot(9)
+
+
+def _idle_shared_stage(process: Process) -> None:
+    """The timer encodes it, and one checkpoint publishes all of its files."""
+    with SinkHarness(shared_sink(process, rolling=LONG.model_copy(update={"inactivity_interval_s": 10}))) as job:
+        job.process(batch(0, 4))
+        complete(process, job, 4)
+        job.operators.pop().close()
+        job.now_ms += 60_000
+        job.runtime.coordinator.close_due(job.now_ms)
+
+
+def _keep_shared(process: Process, rows: int = 6) -> None:
+    with shared_sink(process, on_stop="keep").local() as out:
+        done = rows_done(out)
+        if done < rows:
+            out.write(batch(done, rows - done), position=rows)
+
+
+def _keep_fewer_shared(process: Process) -> None:
+    _keep_shared(process, 3)
+
+
 def _of(
     name: str, life: Any, seed: Any = nothing, recovery: Any = restore_stages, *, keeps_parts: bool = False
 ) -> Scenario:
@@ -87,4 +144,10 @@ STAGED_SCENARIOS = [
     _of("restored stages", stages_to_the_end, leave_stages_with_a_tail),
     _of("idle stages", _idle_stages),
     _of("kept stages", _keep, _keep_fewer, _keep, keeps_parts=True),
+    _of("a shared stage", _shared_stage),
+    _of("a shared stage of lines", _shared_lines),
+    _of("aged shared stages", _aged_shared_stages),
+    _of("a restored shared stage", stages_to_the_end, leave_a_shared_stage_with_a_tail),
+    _of("an idle shared stage", _idle_shared_stage),
+    _of("a kept shared stage", _keep_shared, _keep_fewer_shared, _keep_shared, keeps_parts=True),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from life_cycle import LONG, finished_files, make_sink, rows_of
+from life_cycle import LONG, batch, finished_files, make_sink, rows_of
 
 from partfile.filesystems.errors import NotReady
 from partfile.filesystems.local import LocalStore
@@ -69,3 +69,17 @@ def finished_rows(base: Path) -> dict[str, int]:
 def link_ids(base: Path) -> list[int]:
     """Ids of the links that are there, oldest first."""
     return sorted(int(path.parent.name[4:]) for path in base.glob("_partfile/life/chk-*/_metadata"))
+
+
+def newest_checkpoint(base: Path) -> Path:
+    """The directory of the newest link."""
+    return base / "_partfile" / "life" / f"chk-{link_ids(base)[-1]}"
+
+
+def crashed(base: Path, **options: Any) -> None:
+    """A sink that wrote four rows, completed a checkpoint, wrote three more and died."""
+    out = staged_sink(base, **options).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    out.write(batch(4, 3), position=7)
+    out.close()

@@ -41,7 +41,7 @@ EXTERNAL = {
     "snapshot": {"pydantic"},
     "bucketers": {"pyarrow", "pydantic"},
     "writers": {"numpy", "pyarrow", "pydantic"},
-    "recovery": {"fsspec", "pyarrow", "pydantic"},
+    "recovery": {"fastavro", "fsspec", "pyarrow", "pydantic"},
     "sink": {"pyarrow", "pydantic"},
     "sink/spark": {"pyarrow", "pydantic", "pyspark"},
     "cli/inspection": {"fastavro", "fsspec", "pyarrow", "pydantic"},

@@ -42,7 +42,7 @@ def test_an_unknown_server_is_refused_by_name(skip: str) -> None:
     """A slip must not look like a full run."""
     done = run(skip, "tests/hdfs/test_jars.py")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"PARTFILE_SKIP names {skip.rpartition(',')[2]}; it knows hdfs, radosgw" in done.stderr
+    assert f"PARTFILE_SKIP names {skip.rpartition(',')[2]}; it knows hdfs, radosgw, spark_avro" in done.stderr
 
 
 def test_without_it_nothing_is_reported() -> None:

@@ -7,7 +7,18 @@ import time
 
 import pytest
 
-from processes import Load, Meter, Process, busy_cpu_s, descendants, family, foreign_cores, peak_bytes, process_of
+from processes import (
+    Load,
+    Meter,
+    Process,
+    busy_cpu_s,
+    descendants,
+    family,
+    foreign_cores,
+    own_cpu_s,
+    peak_bytes,
+    process_of,
+)
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -22,6 +33,14 @@ def test_foreign_load_is_never_less_than_nothing() -> None:
     """Ticks are counted at different moments, so that ours may seem more than all; that is no load."""
     before = Load(at_s=0, own_cpu_s=0, busy_cpu_s=0)
     assert foreign_cores(before, Load(at_s=1, own_cpu_s=1.02, busy_cpu_s=1)) == 0
+
+
+def test_a_worker_that_has_ended_takes_nothing_with_it() -> None:
+    """What it had used before counts neither as ours nor, the other way round, as the load of others."""
+    before = Load(at_s=0, own_cpu_s=40, busy_cpu_s=100, workers_cpu_s={7: 12, 8: 3})
+    after = Load(at_s=10, own_cpu_s=34, busy_cpu_s=106, workers_cpu_s={8: 4})
+    assert own_cpu_s(before, after) == 6
+    assert foreign_cores(before, after) == 0
 
 
 def test_waiting_for_the_disk_is_not_busy() -> None:

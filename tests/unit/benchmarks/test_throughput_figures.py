@@ -8,13 +8,18 @@ from rounds import Rounds
 from runs import Run, with_files
 from suite_throughput import (
     BATCHES,
+    CEILING,
     GOALS_OF_STAGED,
+    HASHED,
     JSON,
+    JSON_CEILING,
     OUR_JSON,
     PARQUET,
+    PARQUET_CEILING,
     PER_CHECKPOINT,
     STAGED,
     figures_of,
+    limits_of,
     missing,
 )
 
@@ -24,7 +29,11 @@ CASES = {
     JSON: (6.0, 8.0, [30] * 100),
     OUR_JSON: (2.0, 3.0, [600] * 5),
     STAGED: (1.0, 5.0, [300] * 5),
+    HASHED: (2.0, 6.0, [700] * 2),
     PER_CHECKPOINT: (0.8, 4.0, [10] * 100),
+    CEILING: (0.5, 2.0, []),
+    PARQUET_CEILING: (1.0, 3.0, []),
+    JSON_CEILING: (0.8, 3.0, []),
 }
 
 
@@ -76,3 +85,32 @@ def test_goals_of_staged_parts_have_a_reason_where_nothing_was_staged(files: int
 def test_nothing_is_missing_where_everything_was_measured() -> None:
     """No goal has a figure and a reason for having none."""
     assert not set(GOALS_OF_STAGED) & missing({order: made_rounds() for order in BATCHES}).keys()
+
+
+def test_files_by_hash_are_shown_beside_the_goal() -> None:
+    """Their size is compared with native's, as the goal's is."""
+    figures = {figure.name: figure for figure in figures_of({order: made_rounds() for order in BATCHES}, 20)}
+    assert figures[f"P3 size by {HASHED}"].value == 70
+    assert "2 files" in figures[f"P3 size by {HASHED}"].note
+
+
+def test_limits_are_those_of_handing_rows_over() -> None:
+    """Each goal's limit is a count in Python against the goal's own rival; that of P12 adds what encoding takes."""
+    found = {figure.name: figure for figure in limits_of({order: made_rounds() for order in BATCHES}, 0.003)}
+    of_speed = {name: figure.value for name, figure in found.items() if "rows/s" in name}
+    assert of_speed == pytest.approx(
+        {
+            f"limit of P{number} {order}: {ceiling}, rows/s / {native}": value
+            for order in BATCHES
+            for number, native, ceiling, value in (
+                (1, PARQUET, CEILING, 8),
+                (1, PARQUET, PARQUET_CEILING, 4),
+                (2, JSON, CEILING, 12),
+                (2, JSON, JSON_CEILING, 7.5),
+            )
+        }
+    )
+    (cpu,) = (figure for name, figure in found.items() if "P12" in name)
+    assert cpu.value == pytest.approx((2.0 + 3.0) / 10.0)
+    assert "2000.0 s to hand a million rows over, 3000.0 s to encode them" in cpu.note
+    assert {figure.goal for figure in found.values()} == {None}

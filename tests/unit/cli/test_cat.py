@@ -126,3 +126,18 @@ def test_a_damaged_file_is_a_finding(tmp_path: Path, name: str, data: bytes) -> 
     assert f"{name!r} cannot be decoded" in result.stderr
     assert "unexpected" not in result.stderr
     assert run("cat", tmp_path, name, "--raw").stdout_bytes == data
+
+
+def test_damaged_snappy_is_a_finding(tmp_path: Path) -> None:
+    """What is whole is printed; then 1, and what is wrong with which file."""
+    with pf.FileSink(tmp_path, uid="s", format="text", compression="snappy").local() as out:
+        for row in ("first", "second"):
+            out.write(pa.table({"row": [row]}))
+            out.checkpoint()
+    (name,) = finished_files(tmp_path)
+    assert told("cat", tmp_path, name) == "first\nsecond\n"
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
+    result = run("cat", tmp_path, name)
+    assert result.exit_code == 1
+    assert f"{name!r} does not hold snappy as Hadoop frames it: it ends inside a block" in result.stderr
+    assert "unexpected" not in result.stderr

@@ -10,7 +10,8 @@ import pytest
 from partfile.filesystems.errors import ConfigError, NotApplied, NotFound
 from partfile.filesystems.faults import FailAt, intercept
 from partfile.filesystems.local import LocalStore
-from partfile.filesystems.opening import local_path, open_store, options_for
+from partfile.filesystems.local_url import local_path
+from partfile.filesystems.opening import open_store, options_for
 from partfile.filesystems.posix import PosixCalls
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from stage_job import BATCHES, StageJob
 
 from partfile.filesystems.contract_base import new_part, new_stage
 from partfile.filesystems.contract_stages import read_stage, write_stage
-from partfile.filesystems.errors import LeaseUnavailable, PartMissing, SnapshotCorrupt
+from partfile.filesystems.errors import LeaseUnavailable, PartDamaged, PartMissing, SnapshotCorrupt
 from partfile.filesystems.faults import CrashAt, Recorder, SimulatedCrash, both_sides, count_calls, intercept
 from partfile.filesystems.s3 import S3Store
 from partfile.filesystems.s3_calls import CHANGING_CALLS
@@ -203,7 +203,7 @@ def test_a_stage_of_side_objects_that_are_not_its_own_is_refused() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"x" * len(BATCHES[0]), BATCHES[0][:-1], BATCHES[0] + b"x", None])
-def test_a_side_object_that_is_not_what_was_written_is_missing(damage: bytes | None) -> None:
+def test_a_side_object_that_is_not_what_was_written_is_told(damage: bytes | None) -> None:
     """Its checksum and its length are looked at before any of it is used; so it is when it is merged."""
     calls = ModelCalls(AWS)
     store = opened(calls)
@@ -215,14 +215,15 @@ def test_a_side_object_that_is_not_what_was_written_is_missing(damage: bytes | N
         calls.delete(key)
     else:
         calls.put(key, damage, {}, if_absent=False)
-    with pytest.raises(PartMissing):
+    told = PartMissing if damage is None else PartDamaged
+    with pytest.raises(told):
         read_stage(store, stage)
     stream = store.resume(stage)
     stream.write(BATCHES[1])
-    with pytest.raises((PartMissing, LeaseUnavailable)):
+    with pytest.raises(LeaseUnavailable if damage is None else PartDamaged):
         stream.persist()
     # What was merged into it would vouch for bytes that nobody wrote.
-    with opened(calls) as again, pytest.raises(PartMissing):
+    with opened(calls) as again, pytest.raises(told):
         read_stage(again, stage)
 
 

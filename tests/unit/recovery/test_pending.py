@@ -9,7 +9,7 @@ import pytest
 from life_cycle import batch, continue_to, long_sink, seed_with_a_tail
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied, NotFound
+from partfile.filesystems.errors import NotApplied, NotFound, NotReady
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.part_names import rewritten
 from partfile.recovery.readable_files import ReadableFile, with_pending
@@ -87,5 +87,6 @@ def test_pending_parts_need_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no checkpoints at '.*_partfile'.*checkpoint_dir="):
         pf.read(tmp_path, include="pending")
     base, elsewhere = tmp_path / "base", tmp_path / "checkpoints"
-    continue_to(long_sink(base, checkpoint_dir=elsewhere, open_store=unpublishing), 4)
+    with pytest.raises(NotReady, match="2 of its parts not be published"):
+        continue_to(long_sink(base, checkpoint_dir=elsewhere, open_store=unpublishing), 4)
     assert values(pf.read(base, include="pending", checkpoint_dir=elsewhere)) == numbered(range(4))

@@ -66,7 +66,7 @@ def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"format": "avro"}, "'avro' is not known"),
+        ({"format": "xml"}, "'xml' is not known"),
         ({"include": "open"}, "include='open' is not known"),
         ({"partitioning": "directory"}, "partitioning='directory' is not known"),
         ({"storage_options": {"key": "x"}}, "local files take no storage_options"),

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,7 +40,6 @@ from partfile.snapshot.codec import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
         ({"rollling": None}, "Did you mean rolling?"),
         ({"compresion": "gzip"}, "Did you mean compression?"),
         ({"rules": None}, "no option 'rules'"),
+        ({"compression_level": 3}, "It is an option of a format: pass it in format_options."),
+        ({"sort_by": ("n",)}, "pass it in format_options."),
         ({"distribution": "hashed"}, "distribution='hashed'"),
         ({"hash_partitions": 3}, "hash_partitions"),
         ({"on_stop": "discard"}, "on_stop='discard'"),
@@ -91,6 +93,13 @@ def test_checkpoints_do_not_lie_visibly_below_the_base(tmp_path: Path, inside: s
             pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
     else:
         pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no other file system here answers like /proc")
+def test_a_base_that_cannot_be_made_is_told_as_that() -> None:
+    """And not as a rival's work, though the directory of the first link is never there."""
+    with pytest.raises(NotApplied, match="cannot make the base '/proc/partfile-test/_partfile'"):
+        make_sink("/proc/partfile-test").local().open()
 
 
 def test_a_base_that_is_a_file_is_refused(tmp_path: Path) -> None:

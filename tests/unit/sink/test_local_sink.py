@@ -179,7 +179,7 @@ def test_a_part_that_is_gone_can_be_given_up_on_purpose(tmp_path: Path) -> None:
 def test_carried_state_is_written_again_into_its_own_checkpoint(tmp_path: Path) -> None:
     """However large the state, each link names only files of its own directory (S11), so older ones can be deleted."""
     rows = pa.RecordBatch.from_pydict({"row": [f"bucket-{number:03d}@x" for number in range(100)]})
-    job = Harness(tmp_path)
+    job = Harness(tmp_path, shared_stage_buckets=None)
     job.operators[0].write(rows)
     job.checkpoint()
     for _ in range(4):

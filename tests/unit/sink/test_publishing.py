@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from harness import Harness
+from life_cycle import batch, finished_files, make_sink, rows_of
 
-from partfile.filesystems.errors import CommitConflict, CommitError, NotApplied, OutcomeUnknown, PartMissing
+from partfile.filesystems.errors import CommitConflict, CommitError, NotApplied, NotReady, OutcomeUnknown, PartMissing
 from partfile.filesystems.faults import FailAt, Recorder, intercept
 from partfile.filesystems.local import LocalStore
+from partfile.sink.spark.query import StartedQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from partfile.sink.spark.stream import SparkStream
 
 
 def failing_job(base: Path, failures: int, error: Exception) -> Harness:
@@ -83,6 +89,50 @@ def test_a_failed_publication_is_done_by_the_next_start(tmp_path: Path) -> None:
     job.restore()
     job.restore()
     assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+
+
+@pytest.mark.parametrize("format", ["text", "parquet"])
+def test_a_clean_end_tells_of_parts_that_are_not_published(tmp_path: Path, format: str) -> None:
+    """Whoever takes the end of a block for the rows being there must hear it; the next start publishes them."""
+    silent = FailAt(1, NotReady("over the quota"), persistent=True, only=["publish"])
+    refusing: dict[str, Any] = {"open_store": lambda url, _options: intercept(LocalStore(url), silent)}
+    out = make_sink(tmp_path, format=format, **refusing).local().open()
+    out.write(batch(0, 4))
+    with pytest.raises(NotReady, match="0 of its stages could not be encoded, 2 of its parts not be published"):
+        out.finish()
+    assert finished_files(tmp_path) == {}
+    with make_sink(tmp_path, format=format).local():
+        assert rows_of(finished_files(tmp_path)).total() == 4
+
+
+def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    """A driver that is ended by Ctrl-C sees KeyboardInterrupt; what is not visible yet is in the log."""
+    refusal = NotReady("the sink has ended, and 1 of its stages could not be encoded")
+
+    class Query:
+        isActive = False  # noqa: N815 - Spark's name
+        id = "query"
+
+        def stop(self) -> None:
+            """It has."""
+
+        def exception(self) -> None:
+            """None."""
+
+    class Stream:
+        def wait_for_batch(self) -> None:
+            """None runs."""
+
+        def finish(self, _query_id: str) -> None:
+            """Not all is visible."""
+            raise refusal
+
+    query, stream = cast("StreamingQuery", Query()), cast("SparkStream", Stream())
+    with pytest.raises(KeyboardInterrupt), StartedQuery(query, stream, ends_itself=False):
+        raise KeyboardInterrupt
+    assert refusal.message in caplog.text
+    with pytest.raises(NotReady), StartedQuery(query, stream, ends_itself=False):
+        pass
 
 
 def take_the_name_of(pending: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from partfile.filesystems.errors import NotReady, PartMissing
 from partfile.filesystems.port import PartHandle
-from partfile.sink.encoding import EncodedStage, target_of
+from partfile.sink.encoded_files import EncodedFile, target_of
+from partfile.sink.encoding import EncodedStage
 from partfile.sink.planning import SinkSnapshot
 from partfile.sink.stage_planning import after_encoding, disposable, learnt_ratio
 from partfile.sink.states import PendingPart, RolledStage, SpentStage, Stage
@@ -31,7 +32,7 @@ def rolled(name: str, length: int = MIB) -> RolledStage:
 
 
 def encoded(one: RolledStage, length: int) -> EncodedStage:
-    return EncodedStage(one, target_of(one.part).at(length))
+    return EncodedStage(one, (EncodedFile(part=target_of(one.part).at(length), rows=one.rows, crc32=7),))
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,7 @@ def test_what_was_encoded_is_promised_and_spent_and_the_rest_waits() -> None:
     )
     (file,), (spent,) = after.pending, after.spent
     assert (file.part.name, file.part.is_stage, file.part.valid_length, file.since) == ("a", False, MIB // 4, 7)
+    assert (file.rows, file.crc32) == (1, 7)
     assert file.part.pending != done.part.pending
     assert (spent.part, spent.since) == (done.part, 7)
     assert after.rolled == (waits,)

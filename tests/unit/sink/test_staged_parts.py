@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import partfile as pf
-    from partfile.filesystems.port import Capabilities, PartHandle, PartStream
+    from partfile.filesystems.capabilities import Capabilities
+    from partfile.filesystems.port import PartHandle, PartStream
 
 
 def rolling(**changes: Any) -> pf.RollingPolicy:

@@ -1,46 +1,30 @@
-"""Staged parts after a crash, a failed encode, a rollback: what a checkpoint vouches for comes once, nothing else."""
+"""Staged parts after a crash or a failed encode: what a checkpoint vouches for comes once, nothing else."""
 
 from __future__ import annotations
 
-import logging
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 from life_cycle import LONG, batch, finished_files
 from pydantic import ValidationError
-from staged_streams import Stages, finished_rows, link_ids, names, pending_in, staged_sink, stages_in
+from staged_streams import Stages, crashed, finished_rows, link_ids, names, pending_in, staged_sink, stages_in
 
-from partfile.filesystems.errors import NotReady, PartDamaged, PartfileError, PartMissing, RecoveryRefused
+from partfile.filesystems.errors import NotReady, PartDamaged, PartfileError, PartMissing
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.port import PartHandle
 from partfile.sink.encoding import StagesInProcess
 from partfile.sink.harness import SinkHarness
+from partfile.sink.operator import SinkOperator
+from partfile.sink.progress import BatchProgress
 from partfile.sink.runtime import Runtime
+from partfile.sink.spark.reporting import of_batch
 from partfile.sink.stage_planning import with_closed
-from partfile.sink.states import OpenPart, PendingPart, RolledStage, SpentStage, Stage
+from partfile.sink.states import OpenPart, PendingPart, QueryPosition, RolledStage, SpentStage, Stage
 from partfile.writers.parquet import ParquetFormat
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import partfile as pf
-
-
-def crashed(base: Path, *, tail: int = 3, **options: Any) -> pf.LocalSink:
-    """A sink that wrote four rows, completed a checkpoint, wrote so many more and died."""
-    out = staged_sink(base, **options).local().open()
-    out.write(batch(0, 4), position=4)
-    out.checkpoint()
-    if tail:
-        out.write(batch(4, tail), position=4 + tail)
-    out.close()
-    return out
-
-
-def newest_checkpoint(base: Path) -> Path:
-    return base / "_partfile" / "life" / f"chk-{link_ids(base)[-1]}"
 
 
 def test_open_stages_are_encoded_by_the_next_start(tmp_path: Path) -> None:
@@ -119,11 +103,12 @@ def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
             # What failed leaves no link and no file of its own.
             assert link_ids(tmp_path)[-1] == done.checkpoint_id
             assert pending_in(tmp_path) == []
-            assert job.runtime.coordinator.close_due(0) is None
+            assert job.runtime.coordinator.close_due(job.now_ms) is None
             assert link_ids(tmp_path)[-1] == done.checkpoint_id
             assert len(job.runtime.coordinator.state.rolled) == 2
             stages.are_readable = True
-            done_later = job.checkpoint() if first else job.runtime.coordinator.close_due(0)
+            job.now_ms += 10_000
+            done_later = job.checkpoint() if first else job.runtime.coordinator.close_due(job.now_ms)
             assert done_later is not None
             assert done_later.published == 2
             assert not job.runtime.coordinator.state.rolled
@@ -141,11 +126,13 @@ def test_a_clean_end_leaves_to_the_next_start_what_it_cannot_encode(tmp_path: Pa
     """And no savepoint is made of a sink with such a stage."""
     stages = Stages()
     sink = staged_sink(tmp_path / "out", open_store=stages.open_store)
-    with sink.local() as out:
-        out.write(batch(0, 4))
-        stages.are_readable = False
-        with pytest.raises(PartfileError, match="2 stages not be encoded"):
-            out.savepoint(tmp_path / "savepoints")
+    out = sink.local().open()
+    out.write(batch(0, 4))
+    stages.are_readable = False
+    with pytest.raises(PartfileError, match="2 stages not be encoded"):
+        out.savepoint(tmp_path / "savepoints")
+    with pytest.raises(NotReady, match="has ended, and 2 of its stages could not be encoded"):
+        out.finish()
     assert finished_rows(tmp_path / "out") == {}
     stages.are_readable = True
     with sink.local():
@@ -178,9 +165,12 @@ def test_a_damaged_stage_is_never_published(tmp_path: Path, damage: str) -> None
     if damage != "message":
         wrong = -1 if damage == "fewer" else 1
         stages = [one.model_copy(update={"rows": one.rows - wrong}) for one in stages]
+    else:
+        # As an older version began them: the checksum would tell first.
+        stages = [one.model_copy(update={"stage": one.stage.model_copy(update={"crc32": None})}) for one in stages]
     encoded = StagesInProcess(LocalStore(str(tmp_path)), 1).encode(stages)
     assert isinstance(encoded[0].problem, PartDamaged)
-    assert len(pending_in(tmp_path)) == sum(one.target is not None for one in encoded)
+    assert len(pending_in(tmp_path)) == sum(one.files is not None for one in encoded)
     assert finished_files(tmp_path) == {}
     assert len(stages_in(tmp_path)) == 2
 
@@ -203,120 +193,23 @@ def test_where_storage_does_not_answer_the_rest_is_not_tried(tmp_path: Path) -> 
     assert [type(one.problem) for one in encoded] == [NotReady, NotReady]
 
 
-def test_going_back_to_a_checkpoint_that_has_the_stage_open(tmp_path: Path) -> None:
-    """Its older length is a prefix; the rows since then come again, once."""
-    out = staged_sink(tmp_path, retained_checkpoints=9).local().open()
-    out.write(batch(0, 4), position=4)
-    out.checkpoint()
-    chosen = newest_checkpoint(tmp_path)
-    out.write(batch(4, 4), position=8)
-    out.checkpoint()
-    out.close()
-    options: dict[str, Any] = {"restore_from": chosen, "retained_checkpoints": 9}
-    with pytest.raises(RecoveryRefused, match="2 later parts"):
-        staged_sink(tmp_path, **options).local().open()
-    with staged_sink(tmp_path, accept_newer=True, **options).local() as again:
-        assert again.position == 4
-        assert finished_rows(tmp_path) == names(0, 4)
-        again.write(batch(4, 5))
-    assert finished_rows(tmp_path) == names(0, 9)
-
-
-def test_going_back_takes_a_rolled_stage_along_but_leaves_a_promised_file(tmp_path: Path) -> None:
-    """One is encoded at its older length; the file of the other stays, and its later rows come twice."""
-    stages = Stages()
-    options: dict[str, Any] = {"retained_checkpoints": 9, "open_store": stages.open_store, "bucketer": None}
-    out = staged_sink(tmp_path, **options).local().open()
-    out.write(batch(0, 2), position=2)
-    out.checkpoint()
-    chosen = newest_checkpoint(tmp_path)
-    out.write(batch(2, 2), position=4)
-    stages.are_readable = False
-    out._operator.roll_all()
-    out.checkpoint()
-    out.close()
-    copy = shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-copy")
-    stages.are_readable = True
-    back: dict[str, Any] = {**options, "accept_newer": True}
-    with staged_sink(copy, **back, restore_from=copy / "_partfile" / "life" / chosen.name).local():
-        assert finished_rows(copy) == names(0, 2)
-    staged_sink(tmp_path, **options).local().open().close()
-    assert finished_rows(tmp_path) == names(0, 4)
-    with staged_sink(tmp_path, **back, restore_from=chosen).local() as again:
-        assert again.position == 2
-        again.write(batch(2, 2), position=4)
-    assert finished_rows(tmp_path) == {**names(0, 2), **dict.fromkeys(names(2, 4), 2)}
-
-
-def test_going_back_does_not_encode_again_what_was_rolled_then_and_is_promised_since(tmp_path: Path) -> None:
-    """All its rows were written before the checkpoint, so its file stays, and nothing is left of a second one."""
-    stages = Stages()
-    options: dict[str, Any] = {"retained_checkpoints": 9, "open_store": stages.open_store}
-    out = staged_sink(tmp_path, **options).local().open()
-    out.write(batch(0, 4), position=4)
-    stages.are_readable = False
-    out._operator.roll_all()
-    out.checkpoint()
-    chosen = newest_checkpoint(tmp_path)
-    stages.are_readable = True
-    out.write(batch(4, 1), position=5)
-    out.checkpoint()
-    out.close()
-    assert finished_rows(tmp_path) == names(0, 4)
-    with staged_sink(tmp_path, **options, restore_from=chosen, accept_newer=True).local() as again:
-        assert again.position == 4
-        assert pending_in(tmp_path) == []
-        again.write(batch(4, 1))
-    assert finished_rows(tmp_path) == names(0, 5)
-
-
-def test_an_encode_since_is_no_later_checkpoint(tmp_path: Path) -> None:
-    """A start has encoded what the checkpoint held: naming that checkpoint is no rollback."""
-    crashed(tmp_path)
-    chosen = newest_checkpoint(tmp_path)
-    staged_sink(tmp_path, retained_checkpoints=9).local().open().close()
-    assert newest_checkpoint(tmp_path) != chosen
-    with staged_sink(tmp_path, restore_from=chosen, retained_checkpoints=9).local() as out:
-        assert out.position == 4
-        out.write(batch(4, 3))
-    assert finished_rows(tmp_path) == names(0, 7)
-
-
-@pytest.mark.parametrize("is_spent_stage_there", [True, False])
-def test_a_savepoint_names_no_stage(tmp_path: Path, *, is_spent_stage_there: bool) -> None:
-    """It is taken while spent stages are still there, and restored where they are not."""
-    out = staged_sink(tmp_path / "out").local().open()
-    out.write(batch(0, 4), position=4)
-    location = out.savepoint(tmp_path / "savepoints")
-    assert len(stages_in(tmp_path / "out")) == 2
-    out.write(batch(4, 2), position=6)
-    out.finish()
-    assert finished_rows(tmp_path / "out") == names(0, 6)
-    if not is_spent_stage_there:
-        shutil.rmtree(tmp_path / "out")
-    with staged_sink(tmp_path / "fresh", restore_from=location).local() as fresh:
-        assert fresh.position == 4
-        state = fresh._runtime.coordinator.state
-        assert (state.open, state.pending, state.rolled, state.spent) == ({}, (), (), ())
-        fresh.write(batch(4, 2))
-    assert finished_rows(tmp_path / "fresh") == names(4, 6)
-
-
-def test_a_damaged_end_is_gone_back_behind_with_stages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The stages of the chosen checkpoint are encoded at the length that it vouches for."""
-    out = staged_sink(tmp_path, retained_checkpoints=9).local().open()
-    out.write(batch(0, 4), position=4)
-    out.checkpoint()
-    chosen = newest_checkpoint(tmp_path)
-    out.write(batch(4, 4), position=8)
-    out.checkpoint()
-    out.close()
-    (newest_checkpoint(tmp_path) / "_metadata").write_bytes(b"damaged")
-    with caplog.at_level(logging.CRITICAL, "partfile"):
-        again = staged_sink(tmp_path, restore_from=chosen, accept_newer=True, retained_checkpoints=9).local().open()
-    assert again.position == 4
-    again.close()
-    assert finished_rows(tmp_path) == names(0, 4)
+def test_a_stage_that_a_task_leaves_alone_is_told(tmp_path: Path) -> None:
+    """Somebody still holds it: it is rolled as abandoned, and the progress of the batch counts it."""
+    with SinkHarness(staged_sink(tmp_path)) as job, LocalStore(str(tmp_path)) as zombie:
+        job.process(batch(0, 1))
+        job.checkpoint()
+        (assigned,) = job.runtime.coordinator.assignment()
+        job.operators.pop().close()
+        held = zombie.resume(assigned.open[0].part)
+        retry = SinkOperator(job.runtime.store, job.sink.settings.description)
+        retry.open(job._context(0), assigned)
+        retry.write(batch(0, 1))
+        snapshot = retry.snapshot(99)
+        retry.close()
+        held.close()
+    assert [stage.abandoned for stage in snapshot.rolled] == [True]
+    done = BatchProgress(uid="life", query_id=None, batch_id=None, checkpoint_id=99)
+    assert of_batch(done, QueryPosition(query_id="q", batch_id=1), [], [snapshot]).parts_abandoned == 1
 
 
 def test_no_state_can_promise_a_stage_to_readers(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-import re
 from decimal import Decimal
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
+from partfile.filesystems.errors import ConfigError
 from partfile.writers.avro import AvroFormat
-from partfile.writers.formats import resolve_format
 
 _SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})
 _CODECS = ["none", "deflate", "snappy", "zstd"]
@@ -270,44 +268,3 @@ def test_levels_and_codecs_are_passed_on(memory_part: Any) -> None:
     assert size(compression="zstd", compression_level=1) != size(compression="zstd", compression_level=19)
     metadata = fastavro.reader(io.BytesIO(_written([batch], memory_part, "zstd"))).metadata
     assert metadata["avro.codec"] == "zstandard"
-
-
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        (pa.schema([]), "at least one column"),
-        (pa.schema({"a b": pa.int8()}), "'a b' .* letters"),
-        (pa.schema({"s": pa.struct({"é": pa.int8()})}), "'s' .* letters.* at 's.é'"),
-        (pa.schema([("a", pa.int8()), ("a", pa.int8())]), "occurs twice"),
-        (pa.schema({"m": pa.map_(pa.int32(), pa.string())}), "'m' .* map key of type int32"),
-        (pa.schema({"u": pa.uint64()}), "uint64 .*decimal"),
-        (pa.schema({"i": pa.list_(pa.month_day_nano_interval())}), "month_day_nano_interval .* at 'i.item'"),
-        (pa.schema({"d": pa.decimal128(5, -2)}), r"decimal128\(5, -2\)"),
-    ],
-)
-def test_what_avro_lacks_is_refused_by_name(schema: pa.Schema, words: str) -> None:
-    """The column at fault, the place within it and the type are named."""
-    with pytest.raises(UnsupportedTypeError, match=re.compile(words)):
-        AvroFormat().check(schema)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compression": "lzo"},
-        {"compression_level": 3},
-        {"compression": "deflate", "compression_level": 0},
-        {"compression": "zstd", "compression_level": 23},
-        {"block_bytes": 0},
-    ],
-)
-def test_useless_options_are_refused(options: dict[str, Any]) -> None:
-    """An unknown codec, a level that is not taken and an empty block are refused at once."""
-    with pytest.raises(ConfigError):
-        AvroFormat(**options)
-
-
-def test_a_name_gives_the_format() -> None:
-    """``format="avro"`` takes the format's own default codec unless told otherwise."""
-    assert resolve_format("avro") == AvroFormat(compression="snappy")
-    assert resolve_format("avro", "zstd", compression_level=9) == AvroFormat(compression="zstd", compression_level=9)

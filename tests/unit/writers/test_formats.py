@@ -48,6 +48,11 @@ def test_options_reach_the_format() -> None:
         (("json", "brotli"), {}, ["'brotli'", "gzip", "zstd"]),
         (("parquet", "lzo"), {}, ["'lzo'", "snappy, zstd"]),
         (("json",), {"header": True}, ["json", "'header'", "non_finite"]),
+        (("parquet",), {"sortby": ("n",)}, ["'sortby'", "Did you mean sort_by?", "compression_level"]),
+        (("parquet", "zstd"), {"compression_level": 99}, ["'zstd'", "compression_level=99", "-131072 to 22"]),
+        (("parquet", "brotli"), {"compression_level": 12}, ["'brotli'", "0 to 11"]),
+        (("parquet", "lz4"), {"compression_level": 0}, ["'lz4'", "1 to 12"]),
+        (("parquet", "snappy"), {"compression_level": 3}, ["'snappy'", "compression_level=3"]),
         (("json",), {"compression": None}, []),
     ],
 )

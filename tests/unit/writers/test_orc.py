@@ -139,8 +139,8 @@ def test_the_codec_is_passed_on(codec: str, memory_part: Any) -> None:
     assert _read(part).compression == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
 
 
-def test_dictionaries_and_bloom_filters_change_the_file(memory_part: Any) -> None:
-    """A threshold that allows dictionaries makes repeated text small, and a bloom filter takes its place."""
+def test_dictionaries_change_the_file(memory_part: Any) -> None:
+    """A threshold that allows dictionaries makes repeated text small."""
     words = pa.record_batch([pa.array([f"a long word with the number {n % 500}" for n in range(20_000)])], names=["w"])
 
     def size(**options: Any) -> int:
@@ -150,7 +150,6 @@ def test_dictionaries_and_bloom_filters_change_the_file(memory_part: Any) -> Non
         return int(part.position)
 
     assert size() < 0.5 * size(dictionary_threshold=0.0)
-    assert size(bloom_filter_columns=("w",)) > size() + 100
 
 
 def test_types_have_their_plain_forms(memory_part: Any) -> None:

@@ -1,4 +1,4 @@
-"""Recipes of columnar formats: plain data that comes back as the same format."""
+"""Recipes of formats: plain data that comes back as the same format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from partfile.filesystems.errors import ConfigError
-from partfile.writers.formats import BULK_FORMATS, resolve_format
+from partfile.writers.formats import BULK_FORMATS, FORMATS, resolve_format
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.recipes import format_of, recipe_of
 
@@ -40,7 +40,7 @@ def test_what_a_recipe_lacks_has_its_default() -> None:
     ("recipe", "words"),
     [
         ({}, ["'format'", "None"]),
-        ({"format": "json"}, ["'format'", "'json'", "parquet"]),
+        ({"format": "jsonl"}, ["'format'", "'jsonl'", "parquet"]),
         ({"format": ["parquet"]}, ["'format'"]),
         ({"format": "parquet", "shine": 1}, ["'shine'", "no such option"]),
         ({"format": "parquet", "row_group_rows": "7"}, ["'row_group_rows'", "integer"]),
@@ -72,11 +72,23 @@ def test_encryption_is_lent_by_the_sink() -> None:
 
 
 def test_a_format_of_ones_own_has_no_recipe() -> None:
-    """Neither a subclass, which plain data cannot tell, nor a row format can be staged."""
+    """A subclass, too, which plain data cannot tell from the format."""
 
     class Own(ParquetFormat):
         pass
 
-    for form in (Own(), resolve_format("json")):
-        with pytest.raises(ConfigError, match="has no recipe"):
-            recipe_of(form)
+    with pytest.raises(ConfigError, match="has no recipe"):
+        recipe_of(Own())
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_a_recipe_of_each_format_comes_back(name: str) -> None:
+    """With the defaults of its compression, too."""
+    form = resolve_format(name)
+    assert format_of(json.loads(json.dumps(recipe_of(form)))) == form
+
+
+def test_a_recipe_keeps_how_lines_are_compressed() -> None:
+    """Codec and level are options of an option."""
+    form = resolve_format("csv", "gzip", compression_level=3, header=False, separator=";")
+    assert format_of(json.loads(json.dumps(recipe_of(form)))) == form

@@ -1,0 +1,184 @@
+"""An Avro container file as Arrow: its columns from its head, and its rows, a few blocks at a time."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.ipc
+from pyarrow import types
+
+from partfile.filesystems.errors import ConfigError, PartDamaged, PartfileError
+from partfile.recovery.avro_types import arrow_schema, entries_of, held_schema, held_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+_ROWS_A_BATCH = 4096
+_FIXED = "fixed"
+_HEAD = {
+    "type": "record",
+    "name": "head",
+    "fields": [
+        {"name": "magic", "type": {"type": _FIXED, "name": "magic", "size": 4}},
+        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": _FIXED, "name": "sync", "size": 16}},
+    ],
+}
+_MAGIC = b"Obj\x01"
+
+
+class AvroFile:
+    """One open file.
+
+    Args:
+        file: Open for reading at its beginning; stays its caller's.
+        path: Of the file, for messages.
+
+    Raises:
+        ConfigError: fastavro is not installed.
+        UnsupportedTypeError: A column has no Arrow type.
+        PartDamaged: The file does not begin as Avro; on reading rows, where a block is not whole.
+    """
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._path = path
+        self._file = _Noting(file)
+        self._fastavro = _library()
+        self._head = self._checked(self._read_head)
+        said = self._checked(lambda: json.loads(self._head["meta"]["avro.schema"]))
+        self._held = held_schema(self._checked(lambda: self._fastavro.parse_schema(said)))
+        self.schema = arrow_schema(self._checked(lambda: self._fastavro.schema.expand_schema(said)))
+        """The columns, in the types that the sink's rows had where Avro has them."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows; some thousands of them, and the block they end with, are in memory at once."""
+        blocks = self._checked(lambda: self._fastavro.block_reader(_Joined(self._held_head(), self._file)))
+        rows: list[dict[str, Any]] = []
+        # Rows are decoded while they are taken out of their block.
+        while (more := self._checked(lambda: _rows_of(next(blocks, None)))) is not None:
+            rows += more
+            if len(rows) >= _ROWS_A_BATCH:
+                yield self._batch(rows)
+                rows = []
+        if rows:
+            yield self._batch(rows)
+
+    def as_arrow_file(self) -> pa.Buffer:
+        """All rows, in the form of an Arrow IPC file in memory."""
+        target = pa.BufferOutputStream()
+        with pa.ipc.new_file(target, self.schema) as writer:
+            for batch in self.batches():
+                writer.write_batch(batch)
+        return target.getvalue()
+
+    def _read_head(self) -> dict[str, Any]:
+        head: dict[str, Any] = self._fastavro.schemaless_reader(self._file, _HEAD, None)
+        if head["magic"] != _MAGIC:
+            raise ValueError("it begins otherwise")
+        return head
+
+    def _held_head(self) -> bytes:
+        """The head that makes the same blocks numbers and bytes."""
+        head = io.BytesIO()
+        meta = {**self._head["meta"], "avro.schema": json.dumps(self._held).encode()}
+        self._fastavro.schemaless_writer(head, _HEAD, {**self._head, "meta": meta})
+        return head.getvalue()
+
+    def _batch(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        columns = [self._checked(partial(_column, field, rows)) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _checked(self, step: Callable[[], Any]) -> Any:
+        """What a step gives, with the decoders' complaints, but not those of storage, as damage."""
+        try:
+            return step()
+        except PartfileError:
+            raise
+        except Exception as error:  # decoders of a dozen kinds, which raise what they like
+            if self._file.failure is not None:
+                raise self._file.failure from None
+            raise PartDamaged(
+                f"{self._path!r} is no whole Avro file: {type(error).__name__}: {error}",
+                hint="Bring the file back from a copy.",
+                path=self._path,
+            ) from error
+
+
+class _Noting:
+    """A file that remembers why it could not be read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.failure: Exception | None = None
+
+    def read(self, size_bytes: int) -> bytes:
+        try:
+            data: bytes = self._file.read(size_bytes)
+        except Exception as error:
+            self.failure = error
+            raise
+        return data
+
+
+class _Joined:
+    """Some bytes, and a file that goes on behind them. No read goes over the seam, for it is the end of the head."""
+
+    def __init__(self, head: bytes, file: _Noting) -> None:
+        self._head = io.BytesIO(head)
+        self._file = file
+        self._position = 0
+
+    def read(self, size_bytes: int) -> bytes:
+        data = self._head.read(size_bytes) or self._file.read(size_bytes)
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        return self._position
+
+
+def _rows_of(block: Any) -> list[dict[str, Any]] | None:
+    return None if block is None else list(block)
+
+
+def _column(field: Any, rows: list[dict[str, Any]]) -> Any:
+    return _of_type(pa.array([row[field.name] for row in rows], held_type(field.type)), field.type)
+
+
+def _of_type(held: Any, kind: Any) -> Any:
+    """Values of the type that they stand for; numbers and texts are not copied."""
+    if types.is_decimal(kind):
+        return _decimals(held, kind)
+    if types.is_struct(kind):
+        children = [_of_type(held.field(at), kind.field(at).type) for at in range(kind.num_fields)]
+        return pa.Array.from_buffers(kind, len(held), held.buffers()[:1], children=children)
+    if types.is_map(kind):
+        pairs = _of_type(held.values, entries_of(kind))
+        return pa.Array.from_buffers(kind, len(held), held.buffers()[:2], children=[pairs])
+    if types.is_list(kind):
+        values = _of_type(held.values, kind.value_type)
+        return pa.Array.from_buffers(kind, len(held), held.buffers()[:2], children=[values])
+    return held if held.type == kind else held.view(kind)
+
+
+def _decimals(held: Any, kind: Any) -> Any:
+    """Decimals from their digits as big-endian numbers of any length."""
+    width = kind.bit_width // 8
+    numbers = (int.from_bytes(data or b"", "big", signed=True) for data in held.to_pylist())
+    places = b"".join(number.to_bytes(width, "little", signed=True) for number in numbers)
+    return pa.Array.from_buffers(kind, len(held), [held.buffers()[0], pa.py_buffer(places)])
+
+
+def _library() -> ModuleType:
+    """Loaded when it is needed: it need not be there."""
+    try:
+        import fastavro  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError("what reads Avro is not installed", hint="pip install 'partfile[avro]'") from error
+    module: ModuleType = fastavro
+    return module

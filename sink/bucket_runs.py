@@ -1,0 +1,183 @@
+"""Rows put together by bucket, however many there are: each is read once, set aside at most once, and read back once.
+
+What does not fit into memory goes to a temporary file in runs that are in order of buckets; these are merged while they
+are read back. Memory holds one run while rows come, and a chunk of each run while they go.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from heapq import merge
+from itertools import groupby
+from operator import attrgetter
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+
+from partfile.filesystems.errors import NotReady
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_CHUNK_BYTES = 128 << 10
+"""Of a run, that are read back at a time: each run has one chunk in memory while all are merged."""
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+class BucketRows(NamedTuple):
+    """The rows of one bucket."""
+
+    bucket: str
+    batches: Iterator[pa.RecordBatch]
+    """In the order that they came in, with a number in place of their bucket; to be read before the next bucket."""
+
+
+class BucketRuns:
+    """Takes rows with their bucket in the last column, in any order, and gives them back bucket by bucket, once.
+
+    Args:
+        run_bytes: Of Arrow, that are held before they are set aside; as much again while they are sorted.
+    """
+
+    def __init__(self, run_bytes: int) -> None:
+        self._run_bytes = run_bytes
+        self._numbers: dict[str, int] = {}
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._file: IO[bytes] | None = None
+        self._schema: pa.Schema | None = None
+        self._runs: list[list[_Place]] = []
+        self.rows: dict[str, int] = {}
+        """How many rows each bucket has, in order of their first."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a batch, which is never held beside others that would be too much with it.
+
+        Raises:
+            NotReady: There is no room for temporary files.
+        """
+        if batch.num_rows == 0:
+            # Of a message all of whose buckets have their files; joined, such batches would be none.
+            return
+        numbered = self._numbered(batch)
+        size_bytes = numbered.nbytes
+        if self._held and self._held_bytes + size_bytes > self._run_bytes:
+            self._set_aside()
+        self._held.append(numbered)
+        self._held_bytes += size_bytes
+
+    def buckets(self) -> Iterator[BucketRows]:
+        """Every bucket with its rows, in order of their first.
+
+        Raises:
+            NotReady: There is no room for temporary files.
+        """
+        names = list(self._numbers)
+        if self._runs and self._held:
+            self._set_aside()
+        runs = [self._read_back(run) for run in self._runs] or [_pieces(iter([self._sorted()] if self._held else []))]
+        merged = merge(*runs, key=attrgetter("number"))
+        for number, pieces in groupby(merged, key=attrgetter("number")):
+            yield BucketRows(names[number], (piece.rows for piece in pieces))
+
+    def close(self) -> None:
+        """Drop the temporary file, which has no name; may be called twice."""
+        if self._file is not None:
+            self._file.close()
+        self._held, self._runs = [], []
+
+    def _numbered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        last = batch.num_columns - 1
+        paths: Any = batch.column(last).dictionary_encode()
+        counts: Any = pc.value_counts(paths.indices)
+        known = paths.dictionary.to_pylist()
+        for place, rows in zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True):
+            self.rows[known[place]] = self.rows.get(known[place], 0) + rows
+        numbers = pa.array([self._numbers.setdefault(path, len(self._numbers)) for path in known], pa.int32())
+        return batch.set_column(last, "bucket number", numbers.take(paths.indices))
+
+    def _sorted(self) -> pa.RecordBatch:
+        held, self._held, self._held_bytes = self._held, [], 0
+        (batch,) = held if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()
+        del held
+        return batch.take(pc.sort_indices(batch.column(batch.num_columns - 1)))
+
+    def _set_aside(self) -> None:
+        run = self._sorted()
+        with _room():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="partfile-buckets-")  # noqa: SIM115 - close() closes it
+            self._schema = run.schema
+            places: list[_Place] = []
+            # Arrow writes the schema together with the first chunk.
+            start = self._file.tell() + run.schema.serialize().size
+            with pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), run.schema, options=_OPTIONS) as writer:
+                for chunk in _chunks(run):
+                    writer.write_batch(chunk)
+                    end = self._file.tell()
+                    places.append(_Place(start, end - start))
+                    start = end
+            self._file.flush()
+        self._runs.append(places)
+
+    def _read_back(self, run: Iterable[_Place]) -> Iterator[_Piece]:
+        return _pieces(self._chunk_at(place) for place in run)
+
+    def _chunk_at(self, place: _Place) -> pa.RecordBatch:
+        if self._file is None or self._schema is None:
+            raise ValueError("nothing has been set aside, or it is gone")
+        with _room():
+            data = os.pread(self._file.fileno(), place.size_bytes, place.start)
+            return pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
+
+
+class _Place(NamedTuple):
+    """Where a chunk is in the temporary file."""
+
+    start: int
+    size_bytes: int
+
+
+class _Piece(NamedTuple):
+    """Rows of one bucket, of one chunk."""
+
+    number: int
+    rows: pa.RecordBatch
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise NotReady(
+            f"the rows of many buckets cannot be set aside in {where!r} while they are sorted: {error}",
+            hint="Free space there, or set TMPDIR to a directory that has some, for Spark on its executors.",
+            path=where,
+        ) from error
+
+
+def _chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces of about the size of a chunk by what they really weigh, down to single rows."""
+    rows = max(1, batch.num_rows * _CHUNK_BYTES // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        chunk = batch.slice(start, rows)
+        # Rows of one bucket stand together, and may all be far from the average.
+        if chunk.num_rows > 1 and chunk.nbytes > 2 * _CHUNK_BYTES:
+            yield from _chunks(chunk)
+        else:
+            yield chunk
+
+
+def _pieces(chunks: Iterator[pa.RecordBatch]) -> Iterator[_Piece]:
+    for chunk in chunks:
+        runs: Any = pc.run_end_encode(chunk.column(chunk.num_columns - 1))
+        start = 0
+        for number, stop in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            yield _Piece(number, chunk.slice(start, stop - start))
+            start = stop

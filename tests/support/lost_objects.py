@@ -1,0 +1,59 @@
+"""Stages of several objects on S3 whose sink has died, and starts whose encoder is elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from life_cycle import LONG
+from staged_streams import STAGED
+
+from partfile.filesystems.s3_staging import S3Staging, side_path
+from partfile.sink.encoding import StagesInProcess
+from partfile.sink.runtime import Runtime
+
+if TYPE_CHECKING:
+    import random
+
+    from crash_worlds import Process
+
+    from partfile.sink.commits import CommitReport
+
+OBJECTS = 3
+ROWS = 5
+"""In each object."""
+_ROLLING = LONG.model_copy(update={"max_part_bytes": 1 << 30})
+
+
+class Elsewhere(StagesInProcess):
+    """What encodes in workers, which need not see what the coordinator sees."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Yes."""
+        return True
+
+
+def leave_a_stage(process: Process, draw: random.Random, row_bytes: int) -> list[str]:
+    """A stage of an object a checkpoint, whose sink has died; the paths of its objects, in their order."""
+    out = process.sink(**STAGED, rolling=_ROLLING).local().open()
+    for _ in range(OBJECTS):
+        rows = [draw.randbytes(row_bytes) for _ in range(ROWS)]
+        out.write(pa.RecordBatch.from_pydict({"bucket": ["b"] * ROWS, "row": rows}))
+        out.checkpoint()
+    staging = S3Staging.of(out._runtime.coordinator.state.open[0][0].part)
+    out.close()
+    assert staging is not None
+    assert len(staging.sides) == OBJECTS
+    return [side_path(side.name) for side in staging.sides]
+
+
+def start(process: Process, worker: Process, *, accept_missing: bool = False) -> CommitReport:
+    """A start of the sink, whose stages are encoded by a worker with a view of its own."""
+    settings = process.sink(**STAGED, rolling=_ROLLING, accept_missing=accept_missing).settings
+    with worker.open_store(worker.base, {}) as store:
+        runtime = Runtime(settings, "life", encoder=lambda _storage: Elsewhere(store, 1))
+        try:
+            return runtime.coordinator.start(lambda _position: None, 10**12)
+        finally:
+            runtime.close()

@@ -1,0 +1,133 @@
+"""Sinks whose buckets share a stage, and what they leave, on a local disk or as files of anywhere else."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+from life_cycle import LONG, make_sink
+
+import partfile as pf
+from partfile.sink.runtime import Runtime
+from partfile.sink.stage_planning import with_closed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from partfile.sink.file_sink import FileSink
+    from partfile.sink.states import RolledStage
+
+BUCKETS = 12
+
+
+def sharing_sink(base: Path | str, **options: Any) -> FileSink:
+    """A sink whose buckets share a stage if there are more than three in a batch."""
+    fixed: dict[str, Any] = {
+        "format": "parquet",
+        "columnar": "staged",
+        "rolling": LONG,
+        "bucketer": pf.HiveBucketer("k"),
+        "shared_stage_buckets": 3,
+    }
+    return make_sink(base, **(fixed | options))
+
+
+def many(first: int, count: int = BUCKETS, *, buckets: int = BUCKETS) -> pa.RecordBatch:
+    """So many rows, dealt out over buckets in turn."""
+    rows = range(first, first + count)
+    return pa.RecordBatch.from_pydict({"k": [row % buckets for row in rows], "row": rows})
+
+
+def many_lines(first: int) -> pa.RecordBatch:
+    """A row a bucket, as text."""
+    rows = many(first)
+    return rows.set_column(1, "row", rows["row"].cast(pa.string()))
+
+
+def counted(first: int, end: int, *, buckets: int = BUCKETS) -> Counter[tuple[str, int]]:
+    """Each of these rows once, in its bucket."""
+    return Counter((f"k={row % buckets}", row) for row in range(first, end))
+
+
+def shared_in(base: Path) -> list[Path]:
+    """The files of shared stages, spent ones among them."""
+    return sorted(base.glob("_part-*.in-progress"))
+
+
+def rows_in(base: Path, format: str = "parquet") -> Counter[tuple[str, int]]:
+    """How often each row is in a finished file of each bucket."""
+    return rows_of_files(
+        {f"{path.parent.name}/{path.name}": path.read_bytes() for path in base.glob("k=*/part-*")}, format
+    )
+
+
+def rows_of_files(files: Mapping[str, bytes], format: str = "parquet") -> Counter[tuple[str, int]]:
+    """How often each row is in some files, with the bucket that each file is in."""
+    found: Counter[tuple[str, int]] = Counter()
+    for path, data in files.items():
+        found.update((path.rpartition("/")[0], row) for row in _rows(data, format))
+    return found
+
+
+def continue_sharing(sink: FileSink, rows: int, notes: Path | None = None) -> int:
+    """Write so many rows from the restored position on, a row a bucket and checkpoint, and end; returns the position.
+
+    Args:
+        sink: The sink.
+        rows: A multiple of the number of buckets.
+        notes: Holds how many rows somebody has been told that they are safe; what is restored must not be less.
+    """
+    with sink.local() as out:
+        assert out.position is None or isinstance(out.position, int)
+        begun = done = out.position or 0
+        assert notes is None or not notes.exists() or done >= int(notes.read_text()), (
+            "an acknowledged checkpoint is gone"
+        )
+        while done < rows:
+            out.write(many(done), position=done + BUCKETS)
+            out.checkpoint()
+            done += BUCKETS
+            if notes is not None:
+                notes.write_text(str(done))
+    return begun
+
+
+def die_sharing(sink: FileSink) -> None:
+    """A checkpoint that holds two rows a bucket in a shared stage, then a tail, made durable; the process is gone."""
+    out = sink.local().open()
+    out.write(many(0, 2 * BUCKETS), position=2 * BUCKETS)
+    out.checkpoint()
+    out.write(many(2 * BUCKETS), position=3 * BUCKETS)
+    out._operator.snapshot(99)
+    out.close()
+
+
+def _rows(data: bytes, format: str) -> list[int]:
+    if format == "parquet":
+        rows: list[int] = pq.read_table(pa.BufferReader(data))["row"].to_pylist()
+        return rows
+    if format == "avro":
+        return [record["row"] for record in fastavro.reader(io.BytesIO(data))]  # type: ignore[index, call-overload, misc]
+    lines = data.decode().splitlines()
+    if format == "json":
+        return [json.loads(line)["row"] for line in lines]
+    return (
+        [int(record["row"]) for record in csv.DictReader(lines)] if format == "csv" else [int(line) for line in lines]
+    )
+
+
+def rolled(base: Path) -> RolledStage:
+    """The stage of a crashed sink, as its next start would roll it."""
+    runtime = Runtime(sharing_sink(base).settings, "life")
+    state = runtime.coordinator.look()
+    runtime.close()
+    assert state is not None
+    (stage,) = with_closed(state, state.open[0], 9).rolled
+    return stage

@@ -1,0 +1,222 @@
+"""Stages that buckets share, and the command line: how many share, what becomes of each, whose files there are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from changing import age, broken_invariants, clean_all, planned_cleaning, planned_recovery
+from command_line import ageless, run, told, told_json, told_lines
+from life_cycle import everything
+from shared_streams import BUCKETS, continue_sharing, counted, die_sharing, many, rows_in, shared_in, sharing_sink
+from staged_streams import pending_in
+
+from partfile.cli.inspection import verification
+from partfile.cli.inspection.seen_tree import read_tree
+from partfile.filesystems.faults import SimulatedCrash
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json", "csv", "avro"])
+ROWS = 2 * BUCKETS
+
+
+def die_rolled(base: Path, **options: Any) -> None:
+    """The same stage, which a start has taken over and has encoded for nobody: it died before a checkpoint names it."""
+    die_sharing(sharing_sink(base, **options))
+    out = sharing_sink(base, **options).local()
+    coordinator: Any = out._runtime.coordinator
+
+    def die(*_arguments: object) -> None:
+        raise SimulatedCrash("before the second link")
+
+    coordinator._checkpoint_of_its_own = die
+    with pytest.raises(SimulatedCrash):
+        out.open()
+    out.close()
+
+
+DEATHS = [lambda base, **options: die_sharing(sharing_sink(base, **options)), die_rolled]
+EACH_DEATH = pytest.mark.parametrize(("die", "state"), list(zip(DEATHS, ["stage", "rolled-stage"], strict=True)))
+
+
+@EACH_DEATH
+def test_status_and_list_say_how_many_buckets_share(tmp_path: Path, die: Any, state: str) -> None:
+    """At least, for each batch tells only of its own; of anything else they say nothing."""
+    die(tmp_path)
+    (sink,) = told_json("status", tmp_path, code=1)["sinks"]
+    total = sink["parts"][state]
+    assert (total["count"], total["shared"], total["buckets"]) == (1, 1, BUCKETS)
+    assert [(part["buckets"], part["rows"]) for part in sink["stuck"]] == [(BUCKETS, ROWS)]
+    assert "a file for each of its buckets" in sink["stuck"][0]["outcome"]
+    text = told("status", tmp_path, code=1)
+    assert f"{ROWS} rows shared by {BUCKETS} buckets or more, " in text
+    assert f"valid, 1 of them shared by {BUCKETS} buckets or more, " in text
+    (listed,) = told_lines("list", tmp_path, "--state", state)
+    assert (listed["buckets"], listed["rows"], listed["bucket"]) == (BUCKETS, ROWS, "")
+    assert f"shared by {BUCKETS} buckets or more" in told("list", tmp_path, "--state", state)
+    assert broken_invariants(tmp_path) == []
+
+
+def test_the_most_buckets_of_a_batch_count(tmp_path: Path) -> None:
+    """Over batches, and over the attempts that go on with a stage."""
+    for batches in ((5, 9), (7, 4)):
+        with sharing_sink(tmp_path, on_stop="keep").local() as out:
+            for buckets in batches:
+                out.write(many(0, buckets, buckets=buckets))
+    (sink,) = told_json("status", tmp_path, "--quiet-after", "0s")["sinks"]
+    assert (sink["parts"]["stage"]["count"], sink["parts"]["stage"]["buckets"]) == (1, 9)
+
+
+def test_nothing_else_is_shared(tmp_path: Path) -> None:
+    """Parts of one bucket each, stages or not."""
+    out = sharing_sink(tmp_path, shared_stage_buckets=None).local().open()
+    out.write(many(0))
+    out.checkpoint()
+    out.close()
+    (sink,) = told_json("status", tmp_path, "--quiet-after", "0s", code=1)["sinks"]
+    assert (sink["parts"]["stage"]["shared"], sink["parts"]["stage"]["buckets"]) == (0, None)
+    assert {part["buckets"] for part in sink["stuck"]} == {None}
+    assert {one["buckets"] for one in told_lines("list", tmp_path)} == {None}
+    assert "shared by" not in told("status", tmp_path, "--quiet-after", "0s", code=1)
+    assert {part.buckets for job in planned_recovery(tmp_path).jobs for part in job.parts} == {None}
+
+
+@EACH_DEATH
+@EACH_FORMAT
+def test_recover_tells_of_buckets_and_publishes_in_each(tmp_path: Path, die: Any, state: str, format: str) -> None:
+    """Its plan changes nothing and stays the same; done, each bucket has its rows, and no base path has a file."""
+    die(tmp_path, format=format)
+    before = everything(tmp_path)
+    first, second = (told("recover", tmp_path, code=1) for _ in range(2))
+    assert ageless(first) == ageless(second)
+    assert f"of a stage that {BUCKETS} buckets or more share ({ROWS} rows) and publish in each: part-" in first
+    assert everything(tmp_path) == before
+    (done,) = told_json("recover", tmp_path, "--apply", "--fence")["recovered"]
+    assert (done["published"], done["rolled"], done["given_up"]) == (BUCKETS, 0, 0)
+    assert rows_in(tmp_path, format) == counted(0, ROWS)
+    assert list(tmp_path.glob("part-*")) == []
+    assert broken_invariants(tmp_path) == []
+    continue_sharing(sharing_sink(tmp_path, format=format), 3 * BUCKETS)
+    assert rows_in(tmp_path, format) == counted(0, 3 * BUCKETS)
+    assert broken_invariants(tmp_path) == [], state
+
+
+@pytest.mark.parametrize("is_last_first", [False, True])
+def test_files_of_one_name_in_many_buckets_are_no_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_last_first: bool
+) -> None:
+    """Nor are they once no checkpoint knows of their stage any more; what has another name is one, listed as it may."""
+    monkeypatch.setattr(
+        verification,
+        "read_tree",
+        lambda files, known: read_tree(sorted(files, key=lambda one: one.file.path, reverse=is_last_first), known),
+    )
+    for rows in (BUCKETS, 2 * BUCKETS, 5 * BUCKETS):
+        continue_sharing(sharing_sink(tmp_path, retained_checkpoints=1), rows)
+        assert broken_invariants(tmp_path) == []
+    assert shared_in(tmp_path) == []
+    for bucket in (0, BUCKETS - 1):
+        path = min(tmp_path.glob(f"k={bucket}/part-*"))
+        copy = path.with_name(f"copy-of-{path.name}")
+        shutil.copy(path, copy)
+        (problem,) = broken_invariants(tmp_path)
+        assert problem.startswith(f"name-twice: k={bucket}/copy-of-part-")
+        copy.unlink()
+
+
+def test_before_buckets_share_a_number_is_one_files_alone(tmp_path: Path) -> None:
+    """A copy in another directory is found, whatever came later."""
+    with sharing_sink(tmp_path, shared_stage_buckets=None).local() as out:
+        out.write(many(0))
+    continue_sharing(sharing_sink(tmp_path), BUCKETS)
+    path = next(tmp_path.glob("k=3/part-*-0-*"))
+    first = min(tmp_path.glob("k=*/part-*"), key=lambda one: int(one.stem.rpartition("-")[2]))
+    shutil.copy(first, path.parent)
+    (problem,) = broken_invariants(tmp_path)
+    assert problem.startswith("name-twice: k=")
+
+
+def test_a_file_that_comes_before_its_stage_is_encoded_is_found(tmp_path: Path) -> None:
+    """In whichever bucket; it stands in the way of the sink's own."""
+    die_rolled(tmp_path)
+    (stage,) = shared_in(tmp_path)
+    pending = next(one for one in pending_in(tmp_path) if one.parent.name == "k=4")
+    final = pending.with_name(f"{stage.name[1:].partition('.parquet')[0]}.parquet")
+    shutil.copy(pending, final)
+    (problem,) = broken_invariants(tmp_path)
+    assert problem.startswith("published-early: k=4/part-")
+
+
+def test_a_shared_stage_that_is_gone_or_short_is_found(tmp_path: Path) -> None:
+    """By verify and by recover, which changes nothing before it has been told to give it up."""
+    die_rolled(tmp_path)
+    (stage,) = shared_in(tmp_path)
+    content = stage.read_bytes()
+    stage.write_bytes(content[:100])
+    assert [one.partition(":")[0] for one in broken_invariants(tmp_path)] == ["part-short"]
+    assert "SHORTER" in told("recover", tmp_path, code=1)
+    stage.unlink()
+    assert [one.partition(":")[0] for one in broken_invariants(tmp_path)] == ["part-missing"]
+    before = everything(tmp_path)
+    assert run("recover", tmp_path, "--apply", "--fence").exit_code == 1
+    assert everything(tmp_path) == before
+    stage.write_bytes(content)
+    assert f"{BUCKETS} parts published" in told("recover", tmp_path, "--apply", "--fence")
+
+
+def test_clean_knows_every_file_of_an_encode_that_nobody_came_to_name(tmp_path: Path) -> None:
+    """One a bucket; the stage stays, and what it becomes later too."""
+    die_rolled(tmp_path)
+    orphans = sorted(str(path.relative_to(tmp_path)) for path in pending_in(tmp_path))
+    assert len(orphans) == BUCKETS
+    age(tmp_path)
+    found = sorted(item.path for item in planned_cleaning(tmp_path).items if item.kind == "orphan")
+    assert found == orphans
+    clean_all(tmp_path, delete=True)
+    assert pending_in(tmp_path) == []
+    assert len(shared_in(tmp_path)) == 1
+    continue_sharing(sharing_sink(tmp_path), 3 * BUCKETS)
+    assert rows_in(tmp_path) == counted(0, 3 * BUCKETS)
+
+
+@EACH_DEATH
+def test_cat_prints_rows_with_their_buckets(tmp_path: Path, die: Any, state: str) -> None:
+    """Those that count, whichever state the stage is in."""
+    die(tmp_path)
+    lines = printed(tmp_path)
+    assert sorted((line["row"], line["bucket"]) for line in lines) == in_buckets(), state
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "avro"])
+def test_cat_prints_what_rows_of_a_row_format_have_become(tmp_path: Path, format: str) -> None:
+    """Text as text, Avro decoded; spent stages as well."""
+    die_sharing(sharing_sink(tmp_path, format=format))
+    lines = printed(tmp_path)
+    rows = [row_of(line["line"], format) for line in lines]
+    assert sorted(zip(rows, (line["bucket"] for line in lines), strict=True)) == in_buckets()
+    told("recover", tmp_path, "--apply", "--fence")
+    assert len(told_lines("list", tmp_path, "--state", "spent-stage")) == 1
+    assert printed(tmp_path) == lines
+
+
+def row_of(line: Any, format: str) -> int:
+    """The number in what a row has become."""
+    if format == "csv":
+        return int(line)
+    row: int = (json.loads(line) if format == "json" else line)["row"]
+    return row
+
+
+def in_buckets() -> list[tuple[int, str]]:
+    """The rows that the checkpoint vouches for, each with its bucket."""
+    return [(row, f"k={row % BUCKETS}") for row in range(ROWS)]
+
+
+def printed(base: Path) -> list[dict[str, Any]]:
+    """What ``cat`` prints of the one shared stage."""
+    (stage,) = shared_in(base)
+    return [json.loads(line) for line in told("cat", base, stage.name).splitlines()]

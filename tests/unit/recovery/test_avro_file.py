@@ -1,0 +1,237 @@
+"""Files of Avro as Arrow: those that others wrote too, with values that Python has not, and damaged ones."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.filesystems.errors import ConfigError, PartDamaged, UnsupportedTypeError
+from partfile.recovery import arrow_files, dataset
+from partfile.recovery.avro_file import AvroFile
+from partfile.writers.avro import AvroFormat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Part(bytearray):
+    """A part in memory."""
+
+    position = property(bytearray.__len__)
+    write = bytearray.extend
+
+
+def written(batch: pa.RecordBatch, **options: Any) -> bytes:
+    """The file that a sink makes of some rows."""
+    part: Any = Part()
+    writer = AvroFormat(**options).open(part, batch.schema)
+    writer.write(batch)
+    writer.close()
+    return bytes(part)
+
+
+def read(data: bytes) -> pa.Table:
+    file = AvroFile(io.BytesIO(data), "x.avro")
+    return pa.Table.from_batches(file.batches(), file.schema)
+
+
+def foreign(fields: list[Any], rows: list[dict[str, Any]], **more: Any) -> bytes:
+    """A file that fastavro wrote."""
+    target = io.BytesIO()
+    schema = {"type": "record", "name": "Row", "namespace": "some.where", "fields": fields, **more}
+    fastavro.writer(target, schema, rows)
+    return target.getvalue()
+
+
+def ticks(kind: Any, *values: int | None) -> Any:
+    held = pa.int32() if kind.bit_width == 32 else pa.int64()
+    return pa.array(values, held).view(kind)
+
+
+def test_values_beyond_pythons_are_kept() -> None:
+    """Dates, instants and spans over the whole range of their types, nanoseconds, and keys that occur twice."""
+    ends = (-(2**63), 2**63 - 1, None)
+    columns = {
+        "day": ticks(pa.date32(), -(2**31), 2**31 - 1, None),
+        **{f"at_{unit}": ticks(pa.timestamp(unit, "UTC"), *ends) for unit in ("ms", "us", "ns")},
+        **{f"local_{unit}": ticks(pa.timestamp(unit), *ends) for unit in ("ms", "us", "ns")},
+        "span": ticks(pa.duration("us"), *ends),
+        "tags": pa.array([[("a", 1), ("b", None), ("a", 2)], [], None], pa.map_(pa.string(), pa.int64())),
+        "times": pa.array([[("a", [None, 1])], None, []], pa.map_(pa.string(), pa.list_(pa.timestamp("ns")))),
+        "huge": pa.array([None, "-1", "9" * 76]).cast(pa.decimal256(76, 0)),
+    }
+    batch = pa.record_batch(columns)
+    for codec in ("none", "deflate", "snappy", "zstd"):
+        table = read(written(batch, compression=codec))
+        assert table.schema.equals(batch.schema)
+        table.validate(full=True)
+        assert table.equals(pa.Table.from_batches([batch]))
+
+
+def test_many_blocks_become_few_batches() -> None:
+    """Small blocks are put together, and a large one is not cut."""
+    part: Any = Part()
+    batch = pa.record_batch({"n": pa.array(range(10_000), pa.int64())})
+    writer = AvroFormat(block_bytes=64).open(part, batch.schema)
+    writer.write(batch)
+    writer.close()
+    file = AvroFile(io.BytesIO(part), "x.avro")
+    batches = list(file.batches())
+    assert [4096 <= len(each) < 4096 + 64 for each in batches] == [True, True, False]
+    assert [number for each in batches for number in each["n"].to_pylist()] == list(range(10_000))
+    assert read(written(batch.slice(0, 0))).equals(batch.schema.empty_table())
+
+
+def test_files_of_others_are_read() -> None:
+    """Named types that are used again, enumerations, decimals of any length, nulls in the second place."""
+    point = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "double"}]}
+    fields = [
+        {"name": "a", "type": point},
+        {"name": "b", "type": [{"type": "map", "values": "Point"}, "null"]},
+        {"name": "c", "type": {"type": "array", "items": ["some.where.Point", "null"]}},
+        {"name": "d", "type": {"type": "enum", "name": "Suit", "symbols": ["HEARTS", "SPADES"]}},
+        {"name": "e", "type": {"type": "fixed", "name": "Two", "size": 2}},
+        {"name": "f", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
+        {"name": "g", "type": ["null"]},
+        {"name": "h", "type": {"type": "string", "logicalType": "uuid"}},
+    ]
+    rows: list[dict[str, Any]] = [
+        {
+            "a": {"x": 0.5},
+            "b": {"k": {"x": float(at)}} if at else None,
+            "c": [None, {"x": 1.0}],
+            "d": "SPADES",
+            "e": b"ab",
+            "f": number,
+            "g": None,
+            "h": "6ecd8c99-4036-403d-bf84-cf8400f67836",
+        }
+        for at, number in enumerate(pa.array(["-1.05", "0.00", "9999999999.99"]).cast(pa.decimal128(12, 2)).to_pylist())
+    ]
+    table = read(foreign(fields, rows))
+    struct = pa.struct([pa.field("x", pa.float64(), nullable=False)])
+    kinds = {
+        "a": struct,
+        "b": pa.map_(pa.string(), pa.field("value", struct, nullable=False)),
+        "c": pa.list_(struct),
+        "d": pa.string(),
+        "e": pa.binary(2),
+        "f": pa.decimal128(12, 2),
+        "g": pa.null(),
+        "h": pa.string(),
+    }
+    assert table.schema.types == list(kinds.values())
+    assert [field.name for field in table.schema if field.nullable] == ["b", "g"]
+    expected = [{**row, "b": row["b"] and list(row["b"].items())} for row in rows]
+    assert table.to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ([{"name": "u", "type": ["null", "int", "string"]}], "'u' .* a union of int, string has no Arrow type at 'u'"),
+        ([{"name": "l", "type": {"type": "array", "items": ["int", "long"]}}], "'l' .* at 'l.item'"),
+        ([{"name": "next", "type": ["null", "Row"]}], "'next' .* holds itself, some.where.Row"),
+    ],
+)
+def test_columns_that_arrow_has_not_are_refused_by_name(fields: list[Any], words: str) -> None:
+    """A union of several types, and a type that holds itself, are no columns."""
+    with pytest.raises(UnsupportedTypeError, match=words):
+        read(foreign(fields, []))
+
+
+def test_values_that_are_no_records_are_refused() -> None:
+    """They have no columns."""
+    target = io.BytesIO()
+    fastavro.writer(target, "long", [1])
+    with pytest.raises(UnsupportedTypeError, match="no records"):
+        read(target.getvalue())
+
+
+def test_a_file_that_is_cut_is_damaged() -> None:
+    """Wherever it ends but behind a whole block, where the rows of that block are there."""
+    batch = pa.record_batch({"n": range(40), "s": ["word"] * 40})
+    data = written(batch, block_bytes=80, compression="deflate")
+    whole, messages = 0, set()
+    for length in range(len(data)):
+        try:
+            table = read(data[:length])
+        except PartDamaged as error:
+            messages.add(str(error)[:30])
+        else:
+            whole += 1
+            assert table["n"].to_pylist() == list(range(table.num_rows))
+    assert messages == {"'x.avro' is no whole Avro file: "[:30]}
+    assert whole == len(list(fastavro.block_reader(io.BytesIO(data))))
+
+
+@pytest.mark.parametrize("codec", ["none", "deflate", "snappy", "zstd"])
+def test_any_damage_has_one_error(codec: str) -> None:
+    """A byte that is changed is damage or other values; no decoder's own error gets out."""
+    data = written(pa.record_batch({"n": range(30), "s": ["w"] * 30}), compression=codec)
+    for at in range(len(data)):
+        broken = bytearray(data)
+        broken[at] ^= 0xFF
+        try:
+            read(bytes(broken))
+        except (PartDamaged, UnsupportedTypeError):
+            continue
+
+
+class Failing(io.BytesIO):
+    """A file whose store fails after some bytes."""
+
+    def read(self, size_bytes: int | None = -1) -> bytes:
+        """Fail behind the head."""
+        if self.tell() > 150:
+            raise ConnectionResetError("gone")
+        return super().read(size_bytes)
+
+
+def test_what_storage_says_is_no_damage() -> None:
+    """Its own error comes through, as it would from any other file."""
+    data = written(pa.record_batch({"n": range(1000)}), compression="none")
+    with pytest.raises(ConnectionResetError):
+        list(AvroFile(Failing(data), "x.avro").batches())
+
+
+def test_without_fastavro_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When files of Avro are read, and not before."""
+    (tmp_path / "part-0.avro").write_bytes(written(pa.record_batch({"n": [1]})))
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(ConfigError, match="what reads Avro is not installed") as missing:
+        pf.read(tmp_path)
+    assert "partfile[avro]" in str(missing.value.hint)
+
+
+def test_files_of_several_schemas_are_one_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that come later and types that were widened; each file is decoded once a scan, and once to be listed."""
+    kinds = [pa.schema({"n": pa.int32()}), pa.schema({"n": pa.int64(), "s": pa.string()})]
+    (tmp_path / "b=1").mkdir()
+    for at, schema in enumerate(kinds * 3):
+        batch = pa.RecordBatch.from_pylist([{"n": at, "s": "x"}], schema)
+        (tmp_path / "b=1" / f"part-{at}.avro").write_bytes(written(batch))
+    decoded: list[str] = []
+
+    class Counting(AvroFile):
+        """Notes what is decoded."""
+
+        def as_arrow_file(self) -> pa.Buffer:
+            decoded.append(self._path)
+            return super().as_arrow_file()
+
+    monkeypatch.setattr(arrow_files, "AvroFile", Counting)
+    monkeypatch.setattr(dataset, "AvroFile", Counting)
+    found = pf.read(tmp_path)
+    assert found.schema.equals(pa.schema({"n": pa.int64(), "s": pa.string(), "b": pa.int32()}))
+    assert len(decoded) <= 1
+    decoded.clear()
+    rows = found.to_table().sort_by("n").to_pylist()
+    assert rows == [{"n": at, "s": "x" if at % 2 else None, "b": 1} for at in range(6)]
+    assert len(decoded) == 6

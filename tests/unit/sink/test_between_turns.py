@@ -1,0 +1,154 @@
+"""A Spark driver after a fence that got no answer, or asked for a savepoint in a back-off; without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from idle_driver import INTERVAL_MS, IdleDriver
+from staged_streams import finished_rows, names
+
+from partfile.filesystems.errors import Fenced, NotReady, OutcomeUnknown, PartfileError
+from partfile.filesystems.local import LocalStore
+from partfile.sink.backoff import MOST_WAIT_MS
+from partfile.sink.encoding import StagesInProcess
+from partfile.sink.spark import stream as stream_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partfile.snapshot.storage import CheckpointStorage
+
+
+@pytest.fixture
+def unknown(job: IdleDriver) -> IdleDriver:
+    """Just after a turn whose fence was made, and the store did not say so; now it is well again."""
+    job.links.answer = "refused"
+    job.turn()
+    job.links.answer = "lost"
+    # A tombstone closes the id that the turn has triggered.
+    job.links.left_to_make = 1
+    assert job.turn() == 2 * INTERVAL_MS
+    assert job.generation() == 2
+    job.links.answer = "made"
+    return job
+
+
+def test_a_generation_of_its_own_is_no_rivals(unknown: IdleDriver) -> None:
+    """The next turn knows the fence as its own, and goes on from it."""
+    assert unknown.turn() == INTERVAL_MS
+    assert unknown.generation() == 3
+    assert finished_rows(unknown.base) == names(0, 2)
+    unknown.goes_on()
+    assert unknown.generation() == 3
+
+
+def test_a_clean_end_after_a_generation_of_its_own(unknown: IdleDriver) -> None:
+    """No rival is in its way either."""
+    unknown.stream.finish("query")
+    assert finished_rows(unknown.base) == names(0, 2)
+
+
+def test_a_clean_end_after_a_batch_that_could_not_restore(job: IdleDriver) -> None:
+    """The fence of the batch was made, and the store did not say so."""
+    job.links.answer = "lost"
+    job.links.left_to_make = 1
+    with pytest.raises(OutcomeUnknown):
+        job.restores()
+    job.links.answer = "made"
+    job.stream.finish("query")
+    assert finished_rows(job.base) == names(0, 2)
+
+
+def test_a_rival_after_a_generation_of_its_own_stops_the_query(unknown: IdleDriver) -> None:
+    """The newest generation is not this driver's."""
+    rival = unknown.rival()
+    assert unknown.turn() is None
+    with pytest.raises(Fenced):
+        unknown.goes_on()
+    rival.close()
+
+
+@pytest.mark.parametrize("goes_on_by", ["a turn", "a batch"])
+def test_a_generation_of_its_own_is_forgotten_with_the_next(unknown: IdleDriver, goes_on_by: str) -> None:
+    """A rival that comes after that one stops the query for good."""
+    if goes_on_by == "a turn":
+        unknown.turn()
+    unknown.goes_on()
+    unknown.writes(2)
+    rival = unknown.rival()
+    assert unknown.generation() == 4
+    assert unknown.turn() is None
+    with pytest.raises(Fenced):
+        unknown.goes_on()
+    assert unknown.generation() == 4
+    rival.close()
+
+
+def test_a_savepoint_does_not_wait_for_the_next_turn(job: IdleDriver) -> None:
+    """Storage failed in a turn and is well again: a generation is begun, and batches and turns go on in it."""
+    job.links.answer = "refused"
+    for _ in range(4):
+        job.turn()
+    with pytest.raises(NotReady, match="not now"):
+        job.stream.savepoint(job.base / "_savepoints")
+    job.links.answer = "made"
+    assert job.stream._timer is not None
+    job.stream._timer._timer.set(job.now_ms + MOST_WAIT_MS)
+    assert Path(job.stream.savepoint(job.base / "_savepoints")).is_dir()
+    assert finished_rows(job.base) == names(0, 2)
+    job.goes_on()
+    assert job.generation() == 2
+    at_ms = job.stream._timer._timer._at_ms
+    assert at_ms is not None
+    assert at_ms - job.now_ms == INTERVAL_MS
+
+
+def test_a_savepoint_that_failed_does_not_end_the_timer(job: IdleDriver) -> None:
+    """An idle stream has no batch that would restore."""
+    job.links.answer = "refused"
+    with pytest.raises(NotReady, match="not now"):
+        job.stream.savepoint(job.base / "_savepoints")
+    job.links.answer = "made"
+    assert job.turn() == INTERVAL_MS
+    assert finished_rows(job.base) == names(0, 2)
+
+
+def test_a_savepoint_does_not_take_the_sink_from_a_rival(job: IdleDriver) -> None:
+    """The driver is told so, and begins nothing."""
+    job.links.answer = "refused"
+    job.turn()
+    job.links.answer = "made"
+    rival = job.rival()
+    with pytest.raises(Fenced, match="not the newest any more"):
+        job.stream.savepoint(job.base / "_savepoints")
+    assert job.generation() == 2
+    rival.close()
+
+
+def test_no_savepoint_of_a_query_that_has_ended(job: IdleDriver, active: list[bool]) -> None:
+    """No generation is begun for it."""
+    job.links.answer = "refused"
+    job.turn()
+    job.links.answer = "made"
+    active.append(False)
+    with pytest.raises(PartfileError, match="nothing to save"):
+        job.stream.savepoint(job.base / "_savepoints")
+    assert job.generation() == 1
+
+
+def test_a_later_run_encodes_in_its_own_session(job: IdleDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no batch of it came: the session of the run before may have been stopped."""
+    asked: list[object] = []
+
+    def encoder(_settings: object, session: object) -> Callable[[CheckpointStorage], StagesInProcess]:
+        asked.append(session)
+        return lambda _storage: StagesInProcess(LocalStore(str(job.base)), 1)
+
+    monkeypatch.setattr(stream_module, "stage_encoder", encoder)
+    job.restores()
+    job.stream.release()
+    monkeypatch.setattr(job.stream, "_session", "of the later run")
+    job.stream.finish("query")
+    assert asked == [None, "of the later run"]

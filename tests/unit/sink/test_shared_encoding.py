@@ -1,0 +1,171 @@
+"""Encoding a shared stage, whatever its size and that of its rows: it is read once, and little of it is held."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from life_cycle import LONG
+from shared_streams import BUCKETS, counted, many, rolled, rows_in, sharing_sink
+
+from partfile.filesystems.errors import NotReady
+from partfile.filesystems.local import LocalStore
+from partfile.sink.bucket_runs import BucketRuns
+from partfile.sink.encoding import encode_stage
+from partfile.sink.shared_encoding import SharedStage, encode_shared
+from partfile.writers.recipes import format_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from partfile.sink.states import RolledStage
+
+EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
+
+
+@EACH_FORMAT
+@pytest.mark.parametrize("most_held_bytes", [1, 100, 500, 10**9])
+def test_the_files_are_the_same_whatever_is_held(tmp_path: Path, format: str, most_held_bytes: int) -> None:
+    """Down to a bucket at a time as it is read back, in runs of one message."""
+    with sharing_sink(tmp_path, format=format, on_stop="keep").local() as out:
+        out.write(many(0, 2 * BUCKETS))
+    stage = rolled(tmp_path)
+    form = format_of(stage.stage.recipe)
+    with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
+        shared = SharedStage(stage.part, form, file)
+        files = encode_shared(store, shared, stage.rows, most_held_bytes=most_held_bytes)
+        for one in files:
+            store.publish(one.part, "auto")
+    assert rows_in(tmp_path, format) == counted(0, 2 * BUCKETS)
+    assert {file.rows for file in files} == {2}
+
+
+def texts(base: Path, format: str, batches: list[pa.RecordBatch]) -> RolledStage:
+    """The stage of a sink that wrote these rows."""
+    policy = LONG.model_copy(update={"max_part_bytes": 1 << 30})
+    with sharing_sink(base, format=format, on_stop="keep", rolling=policy).local() as out:
+        for batch in batches:
+            out.write(batch)
+    return rolled(base)
+
+
+def encoding_peak(base: Path, stage: RolledStage, most_held_bytes: int) -> int:
+    """Bytes that Arrow has at most while a stage is encoded."""
+    pool = pa.system_memory_pool()
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        with LocalStore(str(base)) as store, store.open_stage(stage.part) as file:
+            shared = SharedStage(stage.part, format_of(stage.stage.recipe), file)
+            start = pool.bytes_allocated()
+            files = encode_shared(store, shared, stage.rows, most_held_bytes=most_held_bytes)
+            for one in files:
+                store.publish(one.part, "auto")
+            return int(pool.max_memory() - start)
+    finally:
+        pa.set_memory_pool(before)
+
+
+def test_what_is_held_while_encoding_is_bounded(tmp_path: Path) -> None:
+    """Arrow never has more than a few times the bound, though the stage has much more."""
+    text = pa.array(["x" * 200] * 20_000)
+    batches = [many(first, 20_000, buckets=100).append_column("text", text) for first in range(0, 200_000, 20_000)]
+    assert encoding_peak(tmp_path, texts(tmp_path, "parquet", batches), 2 << 20) < 20 << 20
+
+
+def test_large_rows_of_one_bucket_are_not_held_as_if_they_were_like_all_others(tmp_path: Path) -> None:
+    """What counts is how large they are, not how many: those of one bucket weigh a thousand times the others'."""
+    rows = [many(first, 100, buckets=100) for first in range(0, 10_000, 100)]
+    batches = [one.append_column("text", pa.array(["large " * 100_000] + ["x"] * 99)) for one in rows]
+    assert encoding_peak(tmp_path, texts(tmp_path, "json", batches), 2 << 20) < 20 << 20
+    assert rows_in(tmp_path, "json") == counted(0, 10_000, buckets=100)
+
+
+def test_all_lines_of_a_bucket_are_in_its_file_however_many_there_are(tmp_path: Path) -> None:
+    """They are handed to their writer in pieces, and the rows that are counted are those of the stage."""
+    text = pa.array(["x" * 500] * 12_000)
+    stage = texts(tmp_path, "json", [many(0, 12_000).append_column("text", text)])
+    with LocalStore(str(tmp_path)) as store:
+        files = encode_stage(store, stage.part, stage.stage, stage.rows)
+        # Each has more than one piece of 256 KiB, and the last of them is a short one.
+        assert {file.part.valid_length >> 18 for file in files} == {1}
+        for one in files:
+            store.publish(one.part, "auto")
+    assert rows_in(tmp_path, "json") == counted(0, 12_000)
+
+
+def test_a_stage_is_read_once_however_large_it_is(tmp_path: Path) -> None:
+    """Not once for each part of it that fits into memory."""
+    stage = texts(tmp_path, "parquet", [many(first, 2_000) for first in range(0, 40_000, 2_000)])
+    with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
+        counting = Counting(file)
+        shared = SharedStage(stage.part, format_of(stage.stage.recipe), cast("BinaryIO", counting))
+        encode_shared(store, shared, stage.rows, most_held_bytes=1 << 14)
+    assert counting.read_bytes < 1.1 * stage.part.valid_length
+
+
+class Counting:
+    """A file that knows how much was read of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.read_bytes = 0
+
+    def seek(self, place: int) -> int:
+        """Go there."""
+        return self._file.seek(place)
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read and count."""
+        data = self._file.read(size_bytes)
+        self.read_bytes += len(data)
+        return data
+
+
+def test_no_room_for_temporary_files_is_worth_another_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And names their directory."""
+    stage = texts(tmp_path, "parquet", [many(0, 40_000)])
+
+    def full(*_args: Any, **_options: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
+        shared = SharedStage(stage.part, format_of(stage.stage.recipe), file)
+        encode = partial(encode_shared, store, shared, stage.rows)
+        with pytest.raises(NotReady, match="No space left") as caught:
+            encode(most_held_bytes=1)
+        assert "TMPDIR" in str(caught.value)
+        assert len(encode()) == BUCKETS
+
+
+@pytest.mark.parametrize("run_bytes", [1, 50_000, 1 << 30])
+def test_rows_come_back_by_bucket_in_their_order(run_bytes: int) -> None:
+    """Whether they are set aside or not, and in batches that weigh little, or are of one row."""
+    rng = np.random.default_rng(1)
+    buckets = [f"b{number}" for number in rng.integers(0, 30, 3_000)]
+    lengths = np.where(rng.random(3_000) < 0.01, 200_000, 10)
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "row": range(3_000),
+            "text": ["x" * length for length in lengths],
+            "bucket": pa.array(buckets, pa.large_string()),
+        }
+    )
+    runs = BucketRuns(run_bytes)
+    for start in range(0, 3_000, 100):
+        runs.add(rows.slice(start, 100))
+    seen: dict[str, list[int]] = {}
+    for bucket, batches in runs.buckets():
+        assert bucket not in seen
+        for batch in batches:
+            assert run_bytes == 1 << 30 or batch.nbytes <= 256 << 10 or batch.num_rows == 1
+            seen.setdefault(bucket, []).extend(batch["row"].to_pylist())
+    runs.close()
+    names = dict.fromkeys(buckets)
+    assert seen == {name: [row for row in range(3_000) if buckets[row] == name] for name in names}
+    assert runs.rows == {bucket: len(found) for bucket, found in seen.items()}

@@ -1,0 +1,163 @@
+"""Reading a stage: exactly its valid length, compared with its checksum, message by message.
+
+``writers/arrow_stage.py`` says what a stage is and writes it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from partfile.filesystems.errors import PartDamaged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DAMAGED_HINT = (
+    "Bring the file back from a backup; it was not published. Without one docs/RUNBOOK.md says how to give its rows up."
+)
+_PIECE_BYTES = 1 << 20
+
+
+class ReadableFile(Protocol):
+    """A file that is read from where it stands."""
+
+    def read(self, size_bytes: int, /) -> bytes:
+        """Return up to so many bytes, none at the end."""
+
+
+def check_stage(file: ReadableFile, length_bytes: int, crc32: int, path: str | None = None) -> None:
+    """Refuse a stage that is not what was written, before anything in it is decoded.
+
+    Arrow follows a damaged offset to anywhere in memory, which would end the process instead of naming the stage.
+
+    Args:
+        file: At the beginning of the stage; read up to its valid length, in pieces of a megabyte.
+        length_bytes: The valid length.
+        crc32: Of the valid bytes, as they were written.
+        path: Of the stage, for messages.
+
+    Raises:
+        PartDamaged: The valid bytes are others, or fewer.
+    """
+    prefix = _Prefix(file, length_bytes, path, crc32)
+    while prefix.read(_PIECE_BYTES):
+        pass
+    prefix.check_bytes()
+
+
+def read_stage(
+    file: ReadableFile, length_bytes: int, path: str | None = None, crc32: int | None = None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Read a stage up to its valid length, a message at a time; what comes after it is never looked at.
+
+    Args:
+        file: At the beginning of the stage.
+        length_bytes: The valid length, as a persist returned it.
+        path: Of the stage, for messages.
+        crc32: Of the valid bytes, checked after the last batch; None where it is not known, or has been checked.
+
+    Returns:
+        The schema, and the batches; memory is bounded by one message.
+
+    Raises:
+        PartDamaged: Here, or by the batches: the prefix is not a stream of whole messages, or not what was written.
+    """
+    prefix = _Prefix(file, length_bytes, path, crc32)
+    reader = prefix.checked(lambda: pa.ipc.open_stream(pa.PythonFile(cast("Any", prefix), mode="r")))
+    return reader.schema, _batches(prefix, reader)
+
+
+def _batches(prefix: _Prefix, reader: Any) -> Iterator[pa.RecordBatch]:
+    def next_batch() -> Any:
+        batch = next(reader, None)
+        if batch is not None:
+            # Offsets beyond their buffer would take the process down.
+            batch.validate(full=True)
+        return batch
+
+    while (batch := prefix.checked(next_batch)) is not None:
+        yield batch
+    prefix.check_end()
+
+
+class _Prefix:
+    """The first bytes of a file as the file that pyarrow wants, with the place of the last whole message."""
+
+    closed = False
+
+    def __init__(self, file: ReadableFile, length_bytes: int, path: str | None, crc32: int | None) -> None:
+        self._file = file
+        self._path = path
+        self._length_bytes = length_bytes
+        self._position = 0
+        self._whole_bytes = 0
+        self._written_crc32 = crc32
+        self._crc32 = 0
+        self._failure: Exception | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size_bytes: int) -> bytes:
+        pieces = []
+        wanted = min(size_bytes, self._length_bytes - self._position)
+        try:
+            while wanted > 0 and (piece := self._file.read(wanted)):
+                pieces.append(piece)
+                wanted -= len(piece)
+                self._position += len(piece)
+        except Exception as error:
+            self._failure = error
+            raise
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if self._written_crc32 is not None:
+            self._crc32 = zlib.crc32(data, self._crc32)
+        return data
+
+    def close(self) -> None:
+        """The file belongs to whoever opened it."""
+
+    def checked(self, read_message: Any) -> Any:
+        """What reading one message gives, with Arrow's complaints, but not those of storage, as damage."""
+        try:
+            message = read_message()
+        except (pa.ArrowException, OSError, MemoryError) as error:
+            if self._failure is not None:
+                raise self._failure from error
+            raise self._not_whole(str(error)) from error
+        if message is not None:
+            self._whole_bytes = self._position
+        return message
+
+    def check_end(self) -> None:
+        """See that nothing but the valid length ended the stream, and that its bytes are what was written."""
+        if self._whole_bytes != self._length_bytes:
+            raise self._not_whole("the stream ends before its valid length")
+        self.check_bytes()
+
+    def check_bytes(self) -> None:
+        """See that all valid bytes were read, and are what was written, as far as that is known."""
+        if self._position != self._length_bytes:
+            raise self._not_whole("the file ends")
+        if self._written_crc32 is not None and self._written_crc32 != self._crc32:
+            raise self._damaged(
+                f"is not what was written: the CRC-32 of its {self._length_bytes} valid bytes is {self._crc32:08x}, "
+                f"and its checkpoint says {self._written_crc32:08x}."
+            )
+
+    def _not_whole(self, what: str) -> PartDamaged:
+        return self._damaged(
+            f"does not hold whole Arrow IPC messages up to its valid length of {self._length_bytes} bytes: "
+            f"after byte {self._whole_bytes}, {what}."
+        )
+
+    def _damaged(self, what: str) -> PartDamaged:
+        stage = "A stage" if self._path is None else f"stage {self._path!r}"
+        return PartDamaged(f"{stage} {what}", hint=DAMAGED_HINT, path=self._path)
