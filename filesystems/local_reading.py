@@ -66,7 +66,7 @@ class _StageFile(SeekableFile):
         """Read on, at most to the valid length."""
         descriptor = self._opened
         view = memoryview(buffer).cast("B")
-        count = min(len(view), self._end - self._position)
+        count = min(len(view), self._end - self._position, _BUFFER_BYTES)
         if count <= 0:
             return 0
         with translated("read", self._tree.shown(self._path)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field
@@ -15,9 +16,9 @@ from partfile.writers.checksummed_stream import ChecksummedStream
 from partfile.writers.stage_reading import DAMAGED_HINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from partfile.filesystems.port import PartStore
+    from partfile.filesystems.port import PartStore, PartStream
     from partfile.writers.port import ByteStream
 
 
@@ -73,8 +74,34 @@ class SharedJobFailed(JobFailed, NotItsOwn):
     """That, and the stage need not be to blame: others were in the job, or the worker does not see the base path."""
 
 
-def write_file(store: PartStore, target: PartHandle, write: Callable[[ByteStream], int]) -> EncodedFile:
-    """Write one file and return it, durable under its pending name.
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that has all of its bytes, and is neither durable nor pending yet.
+
+    Args:
+        stream: The file, leased.
+        rows: How many it holds.
+        crc32: Of its bytes.
+    """
+
+    stream: PartStream
+    rows: int
+    crc32: int
+
+    def commit(self, store: PartStore) -> EncodedFile:
+        """Make it durable under its pending name, and release it. Of a failure nothing is left, as of ``written_file``.
+
+        Args:
+            store: Where it is.
+        """
+        with _whole_or_gone(store, self.stream):
+            file = EncodedFile(part=self.stream.close_for_commit(), rows=self.rows, crc32=self.crc32)
+        self.stream.close()
+        return file
+
+
+def written_file(store: PartStore, target: PartHandle, write: Callable[[ByteStream], int]) -> WrittenFile:
+    """Write all bytes of one file, to be committed by whoever gets it.
 
     Of a failure nothing is left but what cannot be deleted, for nobody else knows the name.
 
@@ -84,17 +111,24 @@ def write_file(store: PartStore, target: PartHandle, write: Callable[[ByteStream
         write: Writes all of it and returns the number of its rows, or raises.
     """
     stream = store.create(target)
-    try:
+    with _whole_or_gone(store, stream):
         counted = ChecksummedStream(stream)
         rows = write(counted)
-        return EncodedFile(part=stream.close_for_commit(), rows=rows, crc32=counted.crc32)
+    return WrittenFile(stream, rows, counted.crc32)
+
+
+@contextmanager
+def _whole_or_gone(store: PartStore, stream: PartStream) -> Iterator[None]:
+    try:
+        yield
     except Exception:
         stream.close()
         with suppress(StoreError):
             store.discard(stream.handle)
         raise
-    finally:
+    except BaseException:
         stream.close()
+        raise
 
 
 def target_of(part: PartHandle, bucket: str | None = None) -> PartHandle:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from partfile.filesystems.errors import CommitError, ConfigError, NotReady, PartfileError, StoreError
 from partfile.sink.concurrently import Patience, for_each
-from partfile.sink.encoded_files import NotItsOwn, PartlyEncoded, check_rows, damaged, target_of, write_file
+from partfile.sink.encoded_files import NotItsOwn, PartlyEncoded, check_rows, damaged, target_of, written_file
 from partfile.sink.shared_encoding import SharedStage, encode_shared
 from partfile.writers.port import BulkFormat
 from partfile.writers.recipes import format_of, lent_for
-from partfile.writers.stage_reading import check_stage, read_stage
+from partfile.writers.stage_reading import content_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -161,32 +161,21 @@ def encode_stage(
 def _encode_in(
     form: Format, store: PartStore, part: PartHandle, stage: Stage, rows: int, *, fences: bool
 ) -> tuple[EncodedFile, ...]:
+    path = part.path_of(part.in_progress)
     with closing(store.open_stage(part, fences=fences)) as file:
-        crc32 = _checked(store, part, stage, file)
+        content = content_of(file, part.valid_length, path, stage.crc32, checks_reads=store.checks_reads)
         if stage.shared:
-            return encode_shared(store, SharedStage(part, form, file, crc32), rows, finished=stage.finished_buckets)
+            return encode_shared(store, SharedStage(part, form, content), rows, finished=stage.finished_buckets)
         if not isinstance(form, BulkFormat):
             raise damaged(part, f"is to be encoded in {stage.recipe.get('format')!r}, of which only shared stages are")
-        schema, batches = read_stage(file, part.valid_length, part.path_of(part.in_progress), crc32)
+        schema, batches = content.read()
 
         def write(stream: ByteStream) -> int:
             found = form.encode(batches, schema, stream)
             check_rows(part, found, rows)
             return found
 
-        return (write_file(store, target_of(part), write),)
-
-
-def _checked(store: PartStore, part: PartHandle, stage: Stage, file: BinaryIO) -> int | None:
-    """The checksum to be checked while a stage is decoded; None where it is not known, or has been checked here.
-
-    Where the store does not see to it, damage would reach Arrow before the last byte is read, which tells.
-    """
-    if stage.crc32 is None or store.checks_reads:
-        return stage.crc32
-    check_stage(file, part.valid_length, stage.crc32, part.path_of(part.in_progress))
-    file.seek(0)
-    return None
+        return (written_file(store, target_of(part), write).commit(store),)
 
 
 def _not_now(part: PartHandle, what: str) -> NotReady:

@@ -5,10 +5,10 @@ The stage is read once, and memory is bounded whatever its size: see ``sink/buck
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,21 +18,24 @@ from partfile.filesystems.errors import PartfileError, StoreError
 from partfile.sink.bucket_runs import BucketRows, BucketRuns
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrently import Patience, for_each
-from partfile.sink.encoded_files import EncodedFile, PartlyEncoded, check_rows, damaged, target_of, write_file
+from partfile.sink.encoded_files import EncodedFile, PartlyEncoded, check_rows, damaged, target_of, written_file
 from partfile.sink.shared_stages import file_schema
 from partfile.writers.port import BulkFormat, EncodedRows, RowWriter
-from partfile.writers.stage_reading import read_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from partfile.filesystems.port import PartHandle, PartStore
+    from partfile.sink.encoded_files import WrittenFile
     from partfile.writers.port import ByteStream, Format
+    from partfile.writers.stage_reading import StageContent
 
 MOST_HELD_BYTES = 32 << 20
 """Arrow bytes that are held, whatever the size of the stage; as much again while they are sorted."""
 _CHUNK_BYTES = 256 << 10
 """Rows or lines that are handed to their writer at a time, so that no block of a file is larger than it has to be."""
+_MOST_OPEN = 64
+"""Files that are written before they are committed together: their syncs share what the file system has to write."""
 _FAILING_MS = 60_000
 """What files that cannot be made may cost before the others are left for the next time."""
 _COLUMN_BYTES = 1 << 10
@@ -41,16 +44,13 @@ _COLUMN_BYTES = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class SharedStage:
-    """A shared stage that is read from its beginning. Its caller closes the file."""
+    """A shared stage that is to be encoded."""
 
     part: PartHandle
     """The stage."""
     form: Format
     """What its files are encoded in."""
-    file: BinaryIO = field(repr=False)
-    """Of exactly the valid length."""
-    crc32: int | None = None
-    """Of its bytes, checked once all are read; None where it is not known, or has been checked."""
+    content: StageContent
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Every row, from the beginning, with its bucket in the last column.
@@ -59,7 +59,7 @@ class SharedStage:
             PartDamaged: The stage is not what was written, or a bucket in it is not safe as a path.
         """
         safe: set[str] = set()
-        for batch in self._read()[1]:
+        for batch in self.content.read()[1]:
             # What is read back is asked again, not believed: it becomes a path.
             fresh = set(_paths(batch).unique().to_pylist()) - safe
             unsafe = [path for path in fresh if path is None or not is_safe_path(path)]
@@ -75,14 +75,9 @@ class SharedStage:
             PartDamaged: It is no shared stage of this format.
         """
         try:
-            return file_schema(self.form, self._read()[0])
+            return file_schema(self.form, self.content.read()[0])
         except (ValueError, pa.ArrowException) as error:
             raise damaged(self.part, f"is not shared by buckets: {error}") from error
-
-    def _read(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        self.file.seek(0)
-        path = self.part.path_of(self.part.in_progress)
-        return read_stage(self.file, self.part.valid_length, path, self.crc32)
 
 
 def encode_shared(
@@ -140,8 +135,11 @@ class _Files:
         self._group: list[BucketRows] = []
         self._group_bytes = 0
         self._patience = Patience(store.persist_threads)
+        self._patience_to_commit = Patience(store.persist_threads)
         self._failures: list[StoreError] = []
         self._failing_ms = 0.0
+        self._open: dict[str, WrittenFile] = {}
+        """By the bucket: written, and neither committed nor given up."""
         self._done: list[EncodedFile] = []
 
     def result(self) -> tuple[EncodedFile, ...]:
@@ -173,7 +171,7 @@ class _Files:
                 self._write_group()
             if held_bytes > self._most_held_bytes:
                 # The rest of its rows can be read only before the next bucket's.
-                self._write_one(BucketRows(bucket, chain(held, batches)))
+                self._write_together([BucketRows(bucket, chain(held, batches))])
             else:
                 self._group.append(BucketRows(bucket, iter(held)))
                 self._group_bytes += held_bytes
@@ -181,32 +179,66 @@ class _Files:
 
     def _write_group(self) -> None:
         group, self._group, self._group_bytes = self._group, [], 0
-        for_each(self._write_one, group, self._store.persist_threads, "partfile-encode")
+        for start in range(0, len(group), _MOST_OPEN):
+            self._write_together(group[start : start + _MOST_OPEN])
+
+    def _write_together(self, group: Sequence[BucketRows]) -> None:
+        # Where nothing is waited for before the commit, threads would only take turns.
+        threads = self._store.persist_threads
+        writers = threads if self._store.stages_travel else 1
+        for_each(self._write_one, group, writers, "partfile-encode")
+        for_each(self._commit_one, list(self._open), threads, "partfile-persist")
 
     def discard(self) -> None:
         """Delete what has been written."""
+        for bucket in list(self._open):
+            self._give_up(self._open.pop(bucket))
         for file in self._done:
             with suppress(StoreError):
                 self._store.discard(file.part)
+
+    def _give_up(self, written: WrittenFile) -> None:
+        with suppress(StoreError):
+            written.stream.close()
+            if not self._is_silent:
+                self._store.discard(written.stream.handle)
 
     @property
     def _is_over(self) -> bool:
         """Whether the store and not a bucket seems to be at fault, and it takes long to find out each time."""
         is_slow = self._failing_ms > _FAILING_MS and len(self._failures) > self._store.persist_threads
-        return is_slow or self._patience.is_over
+        return is_slow or self._is_silent
+
+    @property
+    def _is_silent(self) -> bool:
+        return self._patience.is_over or self._patience_to_commit.is_over
 
     def _write_one(self, one: BucketRows) -> None:
-        if self._is_over:
+        if not self._is_over:
+            with self._noted(self._patience):
+                self._open[one.bucket] = self._written(one)
+
+    def _commit_one(self, bucket: str) -> None:
+        written = self._open.pop(bucket)
+        # What could be written is kept, even if the store does not answer for other buckets.
+        if self._patience_to_commit.is_over:
+            self._give_up(written)
             return
+        with self._noted(self._patience_to_commit):
+            self._done.append(written.commit(self._store))
+
+    @contextmanager
+    def _noted(self, patience: Patience) -> Iterator[None]:
+        """Note what storage keeps from one file, so that the others have their try."""
         began_ms = stopwatch_ms()
         try:
-            self._done.append(self._written(one))
+            yield
         except StoreError as error:
-            self._patience.note(error)
+            patience.note(error)
             self._failures.append(error)
             self._failing_ms += stopwatch_ms() - began_ms
 
-    def _written(self, one: BucketRows) -> EncodedFile:
+    def _written(self, one: BucketRows) -> WrittenFile:
         target = target_of(self._stage.part, one.bucket)
 
         def write(stream: ByteStream) -> int:
@@ -214,7 +246,7 @@ class _Files:
             check_rows(self._stage.part, rows, self._rows[one.bucket])
             return rows
 
-        return write_file(self._store, target, write)
+        return written_file(self._store, target, write)
 
     def _encode(self, stream: ByteStream, target: PartHandle, batches: Iterable[pa.RecordBatch]) -> int:
         form = self._stage.form

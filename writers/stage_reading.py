@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import io
 import zlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 DAMAGED_HINT = (
     "Bring the file back from a backup; it was not published. Without one docs/RUNBOOK.md says how to give its rows up."
 )
+MOST_WHOLE_BYTES = 32 << 20
+"""Of a stage that is read once, checked in memory, and decoded from there."""
 _PIECE_BYTES = 1 << 20
 
 
@@ -27,6 +31,64 @@ class ReadableFile(Protocol):
 
     def read(self, size_bytes: int, /) -> bytes:
         """Return up to so many bytes, none at the end."""
+
+
+class SeekableFile(ReadableFile, Protocol):
+    """One that can go back."""
+
+    def seek(self, offset: int, /) -> int:
+        """Go to so many bytes from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageContent:
+    """The valid bytes of a stage, which can be read from their beginning again and again.
+
+    Args:
+        file: Where they are; its owner closes it.
+        length_bytes: The valid length.
+        path: Of the stage, for messages.
+        crc32: Of the valid bytes, checked at the end of each reading; None where it is not known, or has been checked.
+        is_checked: Whether they are known to be what was written.
+    """
+
+    file: SeekableFile = field(repr=False)
+    length_bytes: int
+    path: str | None = None
+    crc32: int | None = None
+    is_checked: bool = False
+
+    def read(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The schema, and the batches from the first one on; see ``read_stage``."""
+        self.file.seek(0)
+        return read_stage(self.file, self.length_bytes, self.path, self.crc32, is_checked=self.is_checked)
+
+
+def content_of(
+    file: SeekableFile, length_bytes: int, path: str | None, crc32: int | None, *, checks_reads: bool
+) -> StageContent:
+    """What there is to read of a stage, compared with its checksum now, if it has one, or while it is read.
+
+    Args:
+        file: At the beginning of the stage.
+        length_bytes: The valid length.
+        path: Of the stage, for messages.
+        crc32: Of the valid bytes, as they were written; None where it is not known.
+        checks_reads: Whether the store itself sees to it that what it reads is what it was given, so that
+            a long stage need not be read twice lest damage reaches Arrow before the last byte tells.
+
+    Raises:
+        PartDamaged: The valid bytes are others, or fewer.
+    """
+    if crc32 is None:
+        return StageContent(file, length_bytes, path)
+    if length_bytes <= MOST_WHOLE_BYTES:
+        data = _Prefix(file, length_bytes, path, crc32).read_all()
+        return StageContent(io.BytesIO(data), length_bytes, path, is_checked=True)
+    if checks_reads:
+        return StageContent(file, length_bytes, path, crc32)
+    check_stage(file, length_bytes, crc32, path)
+    return StageContent(file, length_bytes, path, is_checked=True)
 
 
 def check_stage(file: ReadableFile, length_bytes: int, crc32: int, path: str | None = None) -> None:
@@ -50,7 +112,12 @@ def check_stage(file: ReadableFile, length_bytes: int, crc32: int, path: str | N
 
 
 def read_stage(
-    file: ReadableFile, length_bytes: int, path: str | None = None, crc32: int | None = None
+    file: ReadableFile,
+    length_bytes: int,
+    path: str | None = None,
+    crc32: int | None = None,
+    *,
+    is_checked: bool = False,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Read a stage up to its valid length, a message at a time; what comes after it is never looked at.
 
@@ -59,6 +126,7 @@ def read_stage(
         length_bytes: The valid length, as a persist returned it.
         path: Of the stage, for messages.
         crc32: Of the valid bytes, checked after the last batch; None where it is not known, or has been checked.
+        is_checked: The bytes are what was written, so that Arrow need not look at each value before it is used.
 
     Returns:
         The schema, and the batches; memory is bounded by one message.
@@ -68,13 +136,13 @@ def read_stage(
     """
     prefix = _Prefix(file, length_bytes, path, crc32)
     reader = prefix.checked(lambda: pa.ipc.open_stream(pa.PythonFile(cast("Any", prefix), mode="r")))
-    return reader.schema, _batches(prefix, reader)
+    return reader.schema, _batches(prefix, reader, validates=not is_checked)
 
 
-def _batches(prefix: _Prefix, reader: Any) -> Iterator[pa.RecordBatch]:
+def _batches(prefix: _Prefix, reader: Any, *, validates: bool) -> Iterator[pa.RecordBatch]:
     def next_batch() -> Any:
         batch = next(reader, None)
-        if batch is not None:
+        if batch is not None and validates:
             # Offsets beyond their buffer would take the process down.
             batch.validate(full=True)
         return batch
@@ -120,6 +188,14 @@ class _Prefix:
         if self._written_crc32 is not None:
             self._crc32 = zlib.crc32(data, self._crc32)
         return data
+
+    def read_all(self) -> bytes:
+        """All valid bytes, once they are known to be what was written."""
+        pieces = []
+        while piece := self.read(_PIECE_BYTES):
+            pieces.append(piece)
+        self.check_bytes()
+        return b"".join(pieces)
 
     def close(self) -> None:
         """The file belongs to whoever opened it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,13 @@ from partfile.sink.bucket_runs import BucketRuns
 from partfile.sink.encoding import encode_stage
 from partfile.sink.shared_encoding import SharedStage, encode_shared
 from partfile.writers.recipes import format_of
+from partfile.writers.stage_reading import StageContent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from partfile.sink.states import RolledStage
+    from partfile.writers.stage_reading import SeekableFile
 
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
 
@@ -36,12 +38,17 @@ def test_the_files_are_the_same_whatever_is_held(tmp_path: Path, format: str, mo
     stage = rolled(tmp_path)
     form = format_of(stage.stage.recipe)
     with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
-        shared = SharedStage(stage.part, form, file)
+        shared = SharedStage(stage.part, form, content_of(stage, file))
         files = encode_shared(store, shared, stage.rows, most_held_bytes=most_held_bytes)
         for one in files:
             store.publish(one.part, "auto")
     assert rows_in(tmp_path, format) == counted(0, 2 * BUCKETS)
     assert {file.rows for file in files} == {2}
+
+
+def content_of(stage: RolledStage, file: SeekableFile) -> StageContent:
+    """What there is to be read of it, as if it were long."""
+    return StageContent(file, stage.part.valid_length, crc32=stage.stage.crc32)
 
 
 def texts(base: Path, format: str, batches: list[pa.RecordBatch]) -> RolledStage:
@@ -60,7 +67,7 @@ def encoding_peak(base: Path, stage: RolledStage, most_held_bytes: int) -> int:
     pa.set_memory_pool(pool)
     try:
         with LocalStore(str(base)) as store, store.open_stage(stage.part) as file:
-            shared = SharedStage(stage.part, format_of(stage.stage.recipe), file)
+            shared = SharedStage(stage.part, format_of(stage.stage.recipe), content_of(stage, file))
             start = pool.bytes_allocated()
             files = encode_shared(store, shared, stage.rows, most_held_bytes=most_held_bytes)
             for one in files:
@@ -103,7 +110,7 @@ def test_a_stage_is_read_once_however_large_it_is(tmp_path: Path) -> None:
     stage = texts(tmp_path, "parquet", [many(first, 2_000) for first in range(0, 40_000, 2_000)])
     with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
         counting = Counting(file)
-        shared = SharedStage(stage.part, format_of(stage.stage.recipe), cast("BinaryIO", counting))
+        shared = SharedStage(stage.part, format_of(stage.stage.recipe), content_of(stage, counting))
         encode_shared(store, shared, stage.rows, most_held_bytes=1 << 14)
     assert counting.read_bytes < 1.1 * stage.part.valid_length
 
@@ -135,7 +142,7 @@ def test_no_room_for_temporary_files_is_worth_another_try(tmp_path: Path, monkey
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
-        shared = SharedStage(stage.part, format_of(stage.stage.recipe), file)
+        shared = SharedStage(stage.part, format_of(stage.stage.recipe), content_of(stage, file))
         encode = partial(encode_shared, store, shared, stage.rows)
         with pytest.raises(NotReady, match="No space left") as caught:
             encode(most_held_bytes=1)

@@ -128,4 +128,6 @@ def test_a_full_disk_while_files_are_written_leaves_the_stage(tmp_path: Path, mo
     (encoded,) = StagesInProcess(Store(str(tmp_path)), 1).encode([stage])
     assert encoded.problem is not None
     assert pending_in(tmp_path) == []
+    # Nor of those that were written and waited for others to be committed with.
+    assert list(tmp_path.rglob("*.in-progress")) == shared_in(tmp_path)
     assert len(shared_in(tmp_path)) == 1

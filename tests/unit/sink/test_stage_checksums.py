@@ -17,6 +17,7 @@ from partfile.sink.active_part import ActivePart
 from partfile.sink.encoding import StagesInProcess, encode_stage
 from partfile.sink.runtime import Runtime
 from partfile.sink.stage_planning import with_closed
+from partfile.writers import stage_reading
 from partfile.writers.arrow_stage import StageFormat
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from partfile.sink.states import OpenPart, RolledStage
 
 pytestmark = pytest.mark.fault("S18")
+
+
+@pytest.fixture(autouse=True, params=["short", "long"])
+def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short stages are compared in memory, long ones where they are."""
+    if request.param == "long":
+        monkeypatch.setattr(stage_reading, "MOST_WHOLE_BYTES", 0)
 
 
 def state_of(base: Path) -> SinkSnapshot:

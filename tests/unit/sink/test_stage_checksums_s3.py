@@ -15,9 +15,17 @@ from partfile.filesystems.s3_staging import S3Staging, side_path
 from partfile.sink.active_part import ActivePart
 from partfile.sink.encoding import encode_stage
 from partfile.sink.states import OpenPart, Stage
+from partfile.writers import stage_reading
 from partfile.writers.arrow_stage import StageFormat
 
 pytestmark = pytest.mark.fault("S18")
+
+
+@pytest.fixture(autouse=True, params=["short", "long"])
+def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short stages are compared in memory, long ones where they are."""
+    if request.param == "long":
+        monkeypatch.setattr(stage_reading, "MOST_WHOLE_BYTES", 0)
 
 
 @pytest.fixture(autouse=True)
