@@ -52,6 +52,24 @@ def of_speed(goal: str, rounds: Rounds, ceiling: str, peer: str) -> Figure:
     return shown(f"limit of {goal}: {ceiling}, rows/s / {peer}", speed, "nothing is kept")
 
 
+def share_of(goal: str, rounds: Rounds, ours: str, ceiling: str) -> Figure:
+    """How much of a limit is reached: our speed against that of a ceiling, so that 1 is a sink that costs nothing.
+
+    Args:
+        goal: Its name.
+        rounds: Where both were measured.
+        ours: Our case.
+        ceiling: The case that keeps nothing.
+    """
+    reached = ratios(rounds.kept, ours, ceiling, lambda run: run.rows_per_s)
+    took = [
+        f"{statistics.median(run[case].cpu_s / run[case].rows * 1e6 for run in rounds.kept):.1f}"
+        for case in (ours, ceiling)
+    ]
+    note = f"{took[0]} and {took[1]} s of CPU a million rows"
+    return shown(f"of the limit of {goal}: {ours}, rows/s / {ceiling}", reached, note)
+
+
 def of_cpu(rounds: Rounds, ceiling: str, native: str, encoder_cpu_s: float) -> Figure:
     """The limit of P12: handing the rows over and encoding them, and nothing else, against Spark's Parquet sink."""
     least = [

@@ -192,6 +192,12 @@ def limits_of(done: dict[Order, Rounds], encoder_cpu_s: float) -> list[Figure]:
         for order, rounds in done.items()
         for ceiling in (CEILING, encoding)
     ]
+    found += [
+        limits.share_of(f"{goal} {order}", rounds, ours, ceiling)
+        for goal, ours, ceiling in (("P1", STAGED, PARQUET_CEILING), ("P2", OUR_JSON, JSON_CEILING))
+        for order, rounds in done.items()
+        if ours in rounds.kept[0]
+    ]
     return [*found, limits.of_cpu(done["shuffled"], CEILING, PARQUET, encoder_cpu_s)]
 
 
