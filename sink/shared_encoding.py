@@ -187,7 +187,7 @@ class _Files:
         threads = self._store.persist_threads
         writers = threads if self._store.stages_travel else 1
         for_each(self._write_one, group, writers, "partfile-encode")
-        for_each(self._commit_one, list(self._open), threads, "partfile-persist")
+        for_each(self._commit_one, list(self._open), threads, "partfile-commit")
 
     def discard(self) -> None:
         """Delete what has been written."""

@@ -42,8 +42,8 @@ FORMS: dict[str, dict[str, Any]] = {
 THREADS = {
     "json": {"partfile-persist", "partfile-publish"},
     "staged": {"partfile-persist", "partfile-publish", "partfile-discard"},
-    "shared": {"partfile-encode", "partfile-publish"},
-    "shared json": {"partfile-encode", "partfile-publish"},
+    "shared": {"partfile-commit", "partfile-publish"},
+    "shared json": {"partfile-commit", "partfile-publish"},
 }
 """What of each has several threads at work."""
 
