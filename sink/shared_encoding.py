@@ -118,6 +118,8 @@ def encode_shared(
         except Exception:
             files.discard()
             raise
+        finally:
+            files.close()
         return files.result()
 
 
@@ -196,6 +198,12 @@ class _Files:
         for file in self._done:
             with suppress(StoreError):
                 self._store.discard(file.part)
+
+    def close(self) -> None:
+        """Release what is open, also where the task is being ended: its process goes on (S13)."""
+        for bucket in list(self._open):
+            with suppress(StoreError):
+                self._open.pop(bucket).stream.close()
 
     def _give_up(self, written: WrittenFile) -> None:
         with suppress(StoreError):

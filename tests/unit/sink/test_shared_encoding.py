@@ -23,6 +23,7 @@ from partfile.writers.stage_reading import StageContent
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from partfile.filesystems.port import PartHandle
     from partfile.sink.states import RolledStage
     from partfile.writers.stage_reading import SeekableFile
 
@@ -113,6 +114,57 @@ def test_a_stage_is_read_once_however_large_it_is(tmp_path: Path) -> None:
         shared = SharedStage(stage.part, format_of(stage.stage.recipe), content_of(stage, counting))
         encode_shared(store, shared, stage.rows, most_held_bytes=1 << 14)
     assert counting.read_bytes < 1.1 * stage.part.valid_length
+
+
+class Opening(LocalStore):
+    """A store that knows the files that are open, how many were at once, and ends its caller at one of them."""
+
+    def __init__(self, base: Path, ends_at: int = 0) -> None:
+        super().__init__(str(base))
+        self.open: set[str] = set()
+        self.most = self.made = 0
+        self._ends_at = ends_at
+
+    def create(self, handle: PartHandle) -> Any:
+        """Make one, and note when it is released."""
+        self.made += 1
+        if self.made == self._ends_at:
+            raise KeyboardInterrupt
+        stream = super().create(handle)
+        close = stream.close
+        self.open.add(handle.in_progress)
+        self.most = max(self.most, len(self.open))
+
+        def released() -> None:
+            self.open.discard(handle.in_progress)
+            close()
+
+        stream.close = released  # type: ignore[method-assign]
+        return stream
+
+
+MANY_BUCKETS = 150
+
+
+def test_no_more_files_are_open_than_are_committed_together(tmp_path: Path) -> None:
+    """And every one of them is made, those of the last few too."""
+    stage = texts(tmp_path, "json", [many(0, 2 * MANY_BUCKETS, buckets=MANY_BUCKETS)])
+    with Opening(tmp_path) as store:
+        files = encode_stage(store, stage.part, stage.stage, stage.rows)
+        assert (store.most, store.open, len(files)) == (64, set(), MANY_BUCKETS)
+        for one in files:
+            store.publish(one.part, "auto")
+    assert rows_in(tmp_path, "json") == counted(0, 2 * MANY_BUCKETS, buckets=MANY_BUCKETS)
+
+
+def test_a_task_that_is_ended_while_it_encodes_holds_no_lease(tmp_path: Path) -> None:
+    """Its worker lives on: what it left is cleaned, or waited for, by others."""
+    stage = texts(tmp_path, "json", [many(0, 2 * BUCKETS)])
+    with Opening(tmp_path, ends_at=BUCKETS // 2) as store:
+        with pytest.raises(KeyboardInterrupt):
+            encode_stage(store, stage.part, stage.stage, stage.rows)
+        assert store.open == set()
+        assert store.made > 1
 
 
 class Counting:
