@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from crash_harness import Choose
 
-FEW_SECOND = 2
+FEW_SECOND = 1
 """Second kills after each first one, in every run."""
-FEW_FAULTS = 16
+FEW_FAULTS = 12
 """Calls of each life that fail, in every run."""
 
 

@@ -1,4 +1,7 @@
-"""The job and a verb that changes, at once: each stops at any call while the other does all of its own (H4)."""
+"""The job and a verb that changes, at once: each stops at a call while the other does all of its own (H4).
+
+At each call with ``--long``; else at some at random.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,11 @@ if TYPE_CHECKING:
     import partfile as pf
     from partfile.filesystems.faults import When
 
+    Chosen = Callable[[int, int], list[int]]
+
 ROWS = 12
+FEW = 12
+"""Calls of each life or verb that the other comes at, in every run."""
 VERBS: dict[str, Callable[..., object]] = {"recover": recover_all, "clean": clean_all, "savepoint": save}
 
 
@@ -90,7 +97,7 @@ def end_of(base: Path) -> None:
 @pytest.mark.fault("H4")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_verb_comes_at_any_call_of_a_checkpoint(verb: str, when: When, tmp_path: Path) -> None:
+def test_the_verb_comes_at_any_call_of_a_checkpoint(verb: str, when: When, tmp_path: Path, chosen: Chosen) -> None:
     """The job is fenced, at the latest by its next checkpoint, and each row is there once."""
     seed = seeded(tmp_path)
     seam = Seam()
@@ -100,7 +107,7 @@ def test_the_verb_comes_at_any_call_of_a_checkpoint(verb: str, when: When, tmp_p
     calls = len(seam.inner.calls) - before
     counted.close()
     assert calls > 5
-    for number in range(1, calls + 1):
+    for number in chosen(calls, FEW):
         base = copied(seed, number)
         seam = Seam()
         out = running(base, seam)
@@ -120,14 +127,14 @@ def test_the_verb_comes_at_any_call_of_a_checkpoint(verb: str, when: When, tmp_p
 @pytest.mark.fault("H4")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_checkpoint_comes_at_any_call_of_the_verb(verb: str, when: When, tmp_path: Path) -> None:
+def test_a_checkpoint_comes_at_any_call_of_the_verb(verb: str, when: When, tmp_path: Path, chosen: Chosen) -> None:
     """Either the verb is refused, and the job goes on; or the job is fenced. Never both, and never neither."""
     seed = seeded(tmp_path)
     recorder = Recorder(CHANGING_CALLS)
     counted = copied(seed, "counted")
     running(counted, Seam()).close()
     VERBS[verb](counted, recorder)
-    for number in range(1, len(recorder.calls) + 1):
+    for number in chosen(len(recorder.calls), FEW):
         base = copied(seed, number)
         out = running(base, Seam())
         job: list[type[PartfileError] | None] = []
@@ -147,12 +154,12 @@ def test_a_checkpoint_comes_at_any_call_of_the_verb(verb: str, when: When, tmp_p
 
 @pytest.mark.fault("H4")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_start_of_the_job_comes_at_any_call_of_recover(when: When, tmp_path: Path) -> None:
+def test_a_start_of_the_job_comes_at_any_call_of_recover(when: When, tmp_path: Path, chosen: Chosen) -> None:
     """Of the verb and a job that starts at the same time one is refused or fenced, and each row is there once."""
     seed = seeded(tmp_path)
     recorder = Recorder(CHANGING_CALLS)
     recover_all(copied(seed, "counted"), recorder)
-    for number in range(1, len(recorder.calls) + 1):
+    for number in chosen(len(recorder.calls), FEW):
         base = copied(seed, number)
         job: list[pf.LocalSink] = []
 
@@ -171,12 +178,12 @@ def test_a_start_of_the_job_comes_at_any_call_of_recover(when: When, tmp_path: P
 
 @pytest.mark.fault("H4")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_recover_comes_at_any_call_of_a_start(when: When, tmp_path: Path) -> None:
+def test_recover_comes_at_any_call_of_a_start(when: When, tmp_path: Path, chosen: Chosen) -> None:
     """A job that was overtaken while it started begins anew or is fenced; each row is there once."""
     seed = seeded(tmp_path)
     seam = Seam()
     long_sink(copied(seed, "counted"), interceptor=seam).local().open().close()
-    for number in range(1, len(seam.inner.calls) + 1):
+    for number in chosen(len(seam.inner.calls), FEW):
         base = copied(seed, number)
         done: list[object] = []
 
@@ -197,12 +204,12 @@ def test_recover_comes_at_any_call_of_a_start(when: When, tmp_path: Path) -> Non
 @pytest.mark.fault("H5")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_of_two_calls_with_one_plan_one_is_refused(verb: str, when: When, tmp_path: Path) -> None:
+def test_of_two_calls_with_one_plan_one_is_refused(verb: str, when: When, tmp_path: Path, chosen: Chosen) -> None:
     """Two people apply the same plan: one does it, at whatever call the other comes, and the other is told (H5)."""
     seed = seeded(tmp_path)
     recorder = Recorder(CHANGING_CALLS)
     VERBS[verb](copied(seed, "counted"), recorder)
-    for number in range(1, len(recorder.calls) + 1):
+    for number in chosen(len(recorder.calls), FEW):
         base = copied(seed, number)
         apply = planned(verb, base)
         other: list[type[PartfileError] | None] = []

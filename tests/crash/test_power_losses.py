@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numbered_tokens import NumberedTokens
 
-FEW = 60
+FEW = 40
 """Different pictures of what a power loss leaves that are gone on from, in every run."""
 
 

@@ -21,7 +21,7 @@ def test_two_power_losses(
     scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
 ) -> None:
     """The recovery loses its power too; moments at random, with ``--long`` all first ones and more second ones."""
-    first, second = (all_of, some_of(rng, 10)) if is_long else (some_of(rng, 10), some_of(rng, 8))
+    first, second = (all_of, some_of(rng, 10)) if is_long else (some_of(rng, 6), some_of(rng, 6))
     explored = CrashHarness(scenario, Powerless(), numbered_tokens, first=first, second=second).explore()
     assert explored.second_moments > 10
 
@@ -33,4 +33,4 @@ def test_a_power_loss_after_a_kill(
 ) -> None:
     """A recovery finds names that its killed predecessor has not synced, acts on them, and loses its power."""
     harness = CrashHarness(scenario, Powerless(), numbered_tokens, second=some_of(rng, 60 if is_long else 5))
-    assert harness.kill_then_crash(all_of if is_long else some_of(rng, 10)) > 10
+    assert harness.kill_then_crash(all_of if is_long else some_of(rng, 6)) > 10

@@ -40,7 +40,7 @@ class Scale(NamedTuple):
     namenode_kills: int
 
 
-SHORT, LONG = Scale(files=12, driver_kills=3, namenode_kills=1), Scale(files=40, driver_kills=15, namenode_kills=5)
+SHORT, LONG = Scale(files=9, driver_kills=2, namenode_kills=1), Scale(files=40, driver_kills=15, namenode_kills=5)
 """In every run, and with ``--long``: 500 000 rows."""
 
 

@@ -120,7 +120,7 @@ def test_a_staged_stream_killed_often_loses_and_doubles_nothing(
     tmp_path: Path, rng: random.Random, request: pytest.FixtureRequest
 ) -> None:
     """Drivers and workers die at random instants of batches whose parts roll by size, or stay open."""
-    kills, files = (60, 100) if request.config.getoption("--long") else (4, 12)
+    kills, files = (60, 100) if request.config.getoption("--long") else (3, 9)
     rows = write_source(tmp_path / "source", files, rows_a_file=20)
     workers = WorkerKills(rng, most=2)
     with Relay(job_of(tmp_path, max_part_bytes=rng.choice([1, 1500, 1 << 20]))) as drivers:

@@ -12,18 +12,18 @@ from free_ports import free_port
 from s3_server import S3Server
 from server_process import MissingProgram
 
+_MOTO = str(Path(__file__).with_name("moto_in_turn.py"))
+
 
 class MotoServer(S3Server):
-    """``moto_server``: objects in memory, any credentials, the answers of AWS. Ready in a second."""
+    """moto's server: objects in memory, any credentials, the answers of AWS. Ready in a second."""
 
     name: ClassVar[str] = "moto"
     keeps_data: ClassVar[bool] = False
 
     def __init__(self, directory: Path) -> None:
         port = free_port()
-        super().__init__(
-            directory, port, (sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)), os.environ
-        )
+        super().__init__(directory, port, (sys.executable, _MOTO, str(port)), os.environ)
 
 
 class RcloneServer(S3Server):
