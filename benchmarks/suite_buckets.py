@@ -57,6 +57,7 @@ def goals_of(done: Rounds, name: str) -> list[Figure]:
     """Both figures of P10 for one form of our files."""
     many, few = (done.kept[-1][f"{count} {name}"] for count in (MANY, FEW))
     speeds = f"{name}: {many.rows_per_s / 1000:.0f} k and {few.rows_per_s / 1000:.0f} k rows/s"
+    speeds += f"; {many.seconds - sum(many.batch_ms) / 1000:.1f} of {many.seconds:.1f} s outside of batches"
     memory = ratios(done.kept, f"{MANY} {name}", f"{FEW} {name}", lambda run: run.peak_worker_bytes)
     peaks = f"{name}: {many.peak_worker_bytes >> 20} and {few.peak_worker_bytes >> 20} MiB"
     return [GOALS["P10 speed"].figure(_speed(done, name), speeds), GOALS["P10 memory"].figure(memory, peaks)]

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _ROWS_A_BATCH = 4096
+_BATCH_BYTES = 32 << 20
+"""Decompressed, of the blocks of one batch; columns of Arrow end at 2 GiB, and so may memory long before."""
+_READ_BYTES = 16 << 20
+"""At once: a length that is damaged asks for more than there is."""
 _FIXED = "fixed"
 _HEAD = {
     "type": "record",
@@ -56,15 +60,17 @@ class AvroFile:
         """The columns, in the types that the sink's rows had where Avro has them."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows; some thousands of them, and the block they end with, are in memory at once."""
+        """The rows; some thousands of them, or some MiB, and the block they end with, are in memory at once."""
         blocks = self._checked(lambda: self._fastavro.block_reader(_Joined(self._held_head(), self._file)))
         rows: list[dict[str, Any]] = []
-        # Rows are decoded while they are taken out of their block.
-        while (more := self._checked(lambda: _rows_of(next(blocks, None)))) is not None:
-            rows += more
-            if len(rows) >= _ROWS_A_BATCH:
+        held_bytes = 0
+        while (block := self._checked(lambda: next(blocks, None))) is not None:
+            # Rows are decoded while they are taken out of their block.
+            rows += self._checked(partial(_rows_of, block))
+            held_bytes += block.bytes_.tell()
+            if len(rows) >= _ROWS_A_BATCH or held_bytes >= _BATCH_BYTES:
                 yield self._batch(rows)
-                rows = []
+                rows, held_bytes = [], 0
         if rows:
             yield self._batch(rows)
 
@@ -117,6 +123,18 @@ class _Noting:
         self.failure: Exception | None = None
 
     def read(self, size_bytes: int) -> bytes:
+        """As much as there is, if less is left; raises ValueError for a size that no file has."""
+        if size_bytes < 0:
+            raise ValueError(f"it says that {size_bytes} bytes follow")
+        data = self._read(min(size_bytes, _READ_BYTES))
+        if len(data) < _READ_BYTES:
+            return data
+        pieces = [data]
+        while pieces[-1] and (left := size_bytes - sum(map(len, pieces))) > 0:
+            pieces.append(self._read(min(left, _READ_BYTES)))
+        return b"".join(pieces)
+
+    def _read(self, size_bytes: int) -> bytes:
         try:
             data: bytes = self._file.read(size_bytes)
         except Exception as error:
@@ -142,8 +160,12 @@ class _Joined:
         return self._position
 
 
-def _rows_of(block: Any) -> list[dict[str, Any]] | None:
-    return None if block is None else list(block)
+def _rows_of(block: Any) -> list[dict[str, Any]]:
+    """All rows of a block; raises ValueError where its count is not that of its bytes, of which nobody else tells."""
+    rows = list(block)
+    if len(rows) != block.num_records or block.bytes_.read(1):
+        raise ValueError(f"a block says that it has {block.num_records} rows, but its bytes are not those of so many")
+    return rows
 
 
 def _column(field: Any, rows: list[dict[str, Any]]) -> Any:

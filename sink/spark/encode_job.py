@@ -20,7 +20,7 @@ from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, Share
 from partfile.sink.encoding import EncodedStage, StagesInProcess
 from partfile.sink.runtime import marker_path_of
 from partfile.sink.spark.encode_groups import MOST_FAILED_JOBS, EncodeGroups, shared_out
-from partfile.sink.spark.worker import acknowledge_at_once, check_version, spare_modules_from_collection
+from partfile.sink.spark.worker import begin_task, check_version
 from partfile.snapshot.storage import open_storage
 from partfile.version import __version__
 
@@ -117,8 +117,7 @@ class EncodeTask:
         Idempotence: each attempt writes files of its own names; those of an attempt whose answer does not come are
         orphans.
         """
-        spare_modules_from_collection()
-        acknowledge_at_once()
+        begin_task()
         with self.open_store(self.base, self.base_options) as store:
             encoder = StagesInProcess(store, threads=1, sink_format=self.sink_format)
             elsewhere = self._why_elsewhere()

@@ -14,7 +14,7 @@ from partfile.filesystems.errors import PartfileError
 from partfile.sink.description import SinkDescription, SubtaskContext
 from partfile.sink.larger_batches import larger_batches
 from partfile.sink.operator import SinkOperator
-from partfile.sink.spark.worker import acknowledge_at_once, check_version, spare_modules_from_collection
+from partfile.sink.spark.worker import begin_task, check_version
 from partfile.sink.states import assigned_to
 from partfile.sink.writing_ahead import write_ahead
 from partfile.snapshot.model import SubtaskState
@@ -87,8 +87,7 @@ class WriteTask:
         task = TaskContext.get()
         if task is None:
             raise PartfileError("a write task runs inside a Spark task only")
-        spare_modules_from_collection()
-        acknowledge_at_once()
+        begin_task()
         with self.open_store(self.base, self.base_options) as store:
             storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
             with closing(storage.store):

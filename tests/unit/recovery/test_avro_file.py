@@ -12,7 +12,7 @@ import pytest
 
 import partfile as pf
 from partfile.filesystems.errors import ConfigError, PartDamaged, UnsupportedTypeError
-from partfile.recovery import arrow_files, dataset
+from partfile.recovery import arrow_files, avro_file, dataset
 from partfile.recovery.avro_file import AvroFile
 from partfile.writers.avro import AvroFormat
 
@@ -37,7 +37,8 @@ def written(batch: pa.RecordBatch, **options: Any) -> bytes:
 
 
 def read(data: bytes) -> pa.Table:
-    file = AvroFile(io.BytesIO(data), "x.avro")
+    # As stores open files: they know no negative size.
+    file = AvroFile(io.BufferedReader(io.BytesIO(data)), "x.avro")
     return pa.Table.from_batches(file.batches(), file.schema)
 
 
@@ -182,6 +183,53 @@ def test_any_damage_has_one_error(codec: str) -> None:
             read(bytes(broken))
         except (PartDamaged, UnsupportedTypeError):
             continue
+
+
+@pytest.mark.parametrize("codec", ["none", "deflate", "snappy", "zstd"])
+def test_a_count_that_is_changed_is_damage(codec: str) -> None:
+    """Whichever of its bits: a block has all of its rows, or the file is refused."""
+    data = written(pa.record_batch({"n": range(100), "s": ["w"] * 100}), compression=codec)
+    at = next(fastavro.block_reader(io.BytesIO(data))).offset
+    assert (data[at : at + 2]) == _number(100)
+    for bit in range(16):
+        broken = bytearray(data)
+        broken[at + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(PartDamaged):
+            read(bytes(broken))
+
+
+@pytest.mark.parametrize("length", [-2, -(2**40), 2**40, 2**62])
+def test_a_length_that_no_file_has_is_damage(length: int) -> None:
+    """Neither the store's refusal of a negative size nor a lack of memory gets out, and nothing is allocated."""
+    data = written(pa.record_batch({"n": range(30)}), compression="none")
+    at = next(fastavro.block_reader(io.BytesIO(data))).offset + len(_number(30))
+    old = len(_number(30))
+    with pytest.raises(PartDamaged):
+        read(data[:at] + _number(length) + data[at + old :])
+
+
+def _number(value: int) -> bytes:
+    """A number as Avro writes it."""
+    target = io.BytesIO()
+    fastavro.schemaless_writer(target, "long", value)
+    return target.getvalue()
+
+
+def test_a_long_read_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that is larger than what is read at once is whole."""
+    monkeypatch.setattr(avro_file, "_READ_BYTES", 7)
+    batch = pa.record_batch({"n": range(500), "s": ["word"] * 500})
+    assert read(written(batch, compression="none")).to_batches()[0].equals(batch)
+
+
+def test_batches_of_long_rows_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end with some bytes too, so that rows of a megabyte stay below what a column of Arrow holds."""
+    monkeypatch.setattr(avro_file, "_BATCH_BYTES", 300)
+    batch = pa.record_batch({"s": ["x" * 50] * 40})
+    read_back = read(written(batch, block_bytes=100, compression="deflate"))
+    # The block that goes over the bound is the last one of its batch.
+    assert max(one.num_rows for one in read_back.to_batches()) <= (300 + 200) // 50
+    assert read_back["s"].to_pylist() == batch["s"].to_pylist()
 
 
 class Failing(io.BytesIO):
