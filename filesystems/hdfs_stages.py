@@ -68,6 +68,7 @@ class _StageFile(SeekableFile):
 
     Raises:
         PartMissing: On reading what somebody has taken away meanwhile.
+        NotApplied: On reading a block that no DataNode hands out, such as one without its checksum.
         NotReady: On reading what only WebHDFS shows, which does not answer.
     """
 
@@ -93,10 +94,21 @@ class _StageFile(SeekableFile):
             return 0
         data = self._read(count)
         if not data:
-            raise stage_too_short(self._handle, self._position)
+            raise self._nothing_read()
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
+
+    def _nothing_read(self) -> NotApplied:
+        """What it means that no byte comes; raises PartMissing where HDFS does not know of it either."""
+        _check_length(self._access, self._handle)
+        # A DataNode ends its answer like this where a block does not have its checksum: that is no reason to lose it.
+        return NotApplied(
+            f"no DataNode hands out byte {self._position} of stage {self._access.shown(self._path)!r}, of which HDFS "
+            f"has {self._handle.valid_length} or more",
+            hint="A block may be damaged: see `hdfs fsck -openforwrite -files -blocks` for its directory.",
+            path=self._path,
+        )
 
     def _read(self, count: int) -> bytes:
         closed = min(count, len(self._reader) - self._position)
