@@ -66,7 +66,7 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
         SnapshotCorrupt: Its sidecar is damaged.
         StoreError: It cannot be read, for instance because somebody holds it open on HDFS.
     """
-    known = seen.known.staged.get(path) or seen.known.parts.get(path)
+    known = seen.known.named(path)
     if known is not None and not (known.is_current or path != known.path):
         known = None
     if known is not None and known.is_stage:
