@@ -116,5 +116,5 @@ def _unread(part: KnownPart, problem: StoreError | OSError) -> Finding:
     # Nobody misses a stage that only older checkpoints name.
     make = error if part.is_current or not part.is_stage else note
     hint = hint or "Run it again, as the user of the sink; if that says the same, look after the disk or the store."
-    where = {"path": part.lookup_path, "job": part.job.name, "checkpoint_id": part.checkpoint_id}
+    where: dict[str, str | int] = {"path": part.lookup_path, "job": part.job.name, "checkpoint_id": part.checkpoint_id}
     return make("part-unreadable", text, hint, **where)

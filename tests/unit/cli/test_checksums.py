@@ -14,6 +14,7 @@ from life_cycle import batch, make_sink, run_to_the_end
 from staged_streams import STAGED, pending_in, staged_sink, stages_in
 
 from partfile.cli.inspection import checksums
+from partfile.cli.inspection.content import open_known
 from partfile.cli.inspection.places import Place
 from partfile.cli.inspection.verification import verify
 from partfile.filesystems.errors import NotReady
@@ -160,7 +161,7 @@ def test_a_file_that_cannot_be_read_keeps_no_other_from_it(
 ) -> None:
     """It is told, unless a consumer has moved it just now; who holds it open is waited for."""
     finish(tmp_path)
-    open_known, names = checksums.open_known, [path.name for path in finished_in(tmp_path)]
+    names = [path.name for path in finished_in(tmp_path)]
 
     def fail(behind: Any, base: str, part: Any) -> Any:
         if part.handle.name == names[0]:
