@@ -10,9 +10,9 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from changing import broken_invariants
+from changing import broken_invariants, planned_recovery
 from command_line import told, told_json, told_lines
-from life_cycle import LONG
+from life_cycle import LONG, everything
 from shared_streams import BUCKETS, many, shared_in, sharing_sink
 
 if TYPE_CHECKING:
@@ -90,3 +90,35 @@ def test_a_file_in_the_base_that_comes_too_early_is_found(tmp_path: Path) -> Non
     shutil.copy(stage, tmp_path / name)
     (problem,) = broken_invariants(tmp_path)
     assert problem.startswith(f"published-early: {name}")
+
+
+def test_status_and_recover_say_how_many_buckets_have_their_files(tmp_path: Path) -> None:
+    """What the others have is not done again, and recovering comes to an end once the last one can have its own."""
+    wait_for_one(tmp_path)
+    (stuck,) = told_json("status", tmp_path, "--quiet-after", "0s", code=1)["sinks"][0]["stuck"]
+    assert (stuck["buckets"], stuck["finished_buckets"]) == (BUCKETS, BUCKETS - 1)
+    theirs = f"without a file yet ({BUCKETS - 1} have theirs)"
+    assert theirs.replace("a file", "one") in told("status", tmp_path, "--quiet-after", "0s", code=1)
+    ((part,),) = (job.parts for job in planned_recovery(tmp_path).jobs)
+    assert (part.buckets, part.finished_buckets, part.found) == (BUCKETS, BUCKETS - 1, "staged")
+    plan = told("recover", tmp_path, code=1)
+    assert f"({ROWS} rows) and publish in those {theirs}: part-" in plan
+    assert "theirs in files already" not in plan
+    (tmp_path / STUCK).unlink()
+    assert "sink life: 1 parts published" in told("recover", tmp_path, "--apply", "--fence")
+    assert len(list(tmp_path.rglob("part-*"))) == BUCKETS
+
+
+def test_giving_a_stage_up_is_told_with_what_stays(tmp_path: Path) -> None:
+    """Only the rows of the bucket without a file are lost, whatever the stage held."""
+    wait_for_one(tmp_path)
+    (stage,) = shared_in(tmp_path)
+    stage.unlink()
+    finished = everything(tmp_path)
+    stays = f"with their rows; but {BUCKETS - 1} buckets have theirs in files already"
+    assert f"--accept-missing gives them up, {stays}" in told("recover", tmp_path, code=1)
+    assert f"1 parts are given up, {stays}" in told("recover", tmp_path, "--accept-missing", code=1)
+    assert everything(tmp_path) == finished
+    assert "1 GIVEN UP" in told("recover", tmp_path, "--accept-missing", "--apply", "--fence", code=1)
+    assert len(list(tmp_path.rglob("part-*"))) == BUCKETS - 1
+    assert broken_invariants(tmp_path) == []
