@@ -65,10 +65,11 @@ def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output)
         if len(job.parts) > _SHOWN:
             out.line(f"  and {len(job.parts) - _SHOWN} parts more; --json shows all")
         if job.lost and options.accept_missing:
-            out.line(f"  {len(job.lost)} parts are given up, with their rows", "bold red")
+            out.line(f"  {len(job.lost)} parts are given up, with their rows{_but_finished(job)}", "bold red")
         elif job.lost:
             out.line(f"  {len(job.lost)} parts are missing or too short: --apply is refused", "bold red")
-            out.line("  put them back; or --accept-missing gives them up, with their rows", "bold red")
+            does = f"put them back; or --accept-missing gives them up, with their rows{_but_finished(job)}"
+            out.line(f"  {does}", "bold red")
 
 
 def show_recovered(planned: RecoveryPlan, done: RecoveredJob, out: Output) -> None:
@@ -132,9 +133,8 @@ def _show_way_back(job: PlannedJob, options: RecoveryOptions, out: Output) -> No
 def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None:
     end = shown_bytes(part.valid_length)
     if part.buckets is not None:
-        does = (
-            f"encode {end} of a stage that {part.buckets} buckets or more share ({part.rows} rows) and publish in each"
-        )
+        does = f"encode {end} of a stage that {part.buckets} buckets or more share ({part.rows} rows) and publish in "
+        does += f"those without a file yet ({part.finished_buckets} have theirs)" if part.finished_buckets else "each"
     elif part.is_staged:
         does = f"encode {end} of a stage ({part.rows} rows) and publish"
     elif part.was_open and options.cut == "valid-length":
@@ -146,6 +146,11 @@ def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None
     found = f"{_FOUND[part.found]}, CANNOT BE ENCODED HERE: {part.problem}" if part.problem else _FOUND[part.found]
     is_wrong = part.found in {"short", "missing"} or bool(part.problem)
     out.line(f"  {does}: {part.path}{found}", "bold red" if is_wrong else None)
+
+
+def _but_finished(job: PlannedJob) -> str:
+    """What of the rows of lost stages is not lost."""
+    return f"; but {job.finished_of_lost} buckets have theirs in files already" if job.finished_of_lost else ""
 
 
 def _position(position: PlannedPosition) -> str:

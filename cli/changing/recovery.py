@@ -251,6 +251,7 @@ def _staged(stage: RolledStage, found: Mapping[str, Found], *, was_open: bool) -
         valid_length=part.valid_length,
         rows=stage.rows,
         buckets=stage.stage.least_buckets if stage.stage.shared else None,
+        finished_buckets=len(stage.stage.finished_buckets) if stage.stage.shared else None,
         was_open=was_open,
         found=found[part.in_progress],
         problem=why_not_here(stage.stage),

@@ -40,6 +40,8 @@ class PlannedPart(Json):
     """Rows in its valid bytes."""
     buckets: int | None = None
     """So many buckets at least share its stage, which becomes a file in each; null of any other part."""
+    finished_buckets: int | None = None
+    """So many of them have their file already: their rows are no part of this any more; null of any other part."""
     was_open: bool
     """It was still open, or left alone by a task; else it was closed and only waits for its name."""
     found: Found
@@ -96,6 +98,11 @@ class PlannedJob(Json):
         """The parts that cannot be published as they were found."""
         return tuple(part for part in self.parts if part.found in {"short", "missing"})
 
+    @property
+    def finished_of_lost(self) -> int:
+        """How many buckets have their rows although the stages that hold them are among those."""
+        return sum(part.finished_buckets or 0 for part in self.lost)
+
 
 class RecoveryPlan(Plan):
     """What ``recover`` does."""
@@ -111,7 +118,7 @@ class RecoveryPlan(Plan):
 
     def decisions(self) -> dict[str, Any]:
         """Without what was found of the parts, which may be on their way; but with those that are given up."""
-        parts = {"__all__": {"parts": {"__all__": {"found", "buckets"}}}}
+        parts = {"__all__": {"parts": {"__all__": {"found", "buckets", "finished_buckets"}}}}
         decided = self.model_dump(mode="json", exclude={"failed": True, "jobs": parts})
         return decided | {"given_up": {job.job: sorted(self.given_up(job)) for job in self.jobs}}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from partfile.cli.inspection.knowledge import tokens_in
+from partfile.cli.inspection.affixes import tokens_in
 from partfile.filesystems.relative_paths import is_relative_path
 from partfile.recovery.layout import is_hidden
 from partfile.sink.naming import number_in, numbers_in

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from partfile.cli.inspection.bases import SeenBase
-    from partfile.cli.inspection.knowledge import KnownPart
+    from partfile.cli.inspection.knowledge import Knowledge, KnownPart
     from partfile.cli.inspection.places import Place
 
 
@@ -47,6 +47,8 @@ class ValidBytes:
     """Valid length in bytes if it is not in that format yet, but a stage."""
     stage_crc32: int | None = None
     """Of a stage, where it is known."""
+    stage_format: str | None = None
+    """Of a stage, what it is encoded in, where a retained checkpoint says it."""
 
 
 @contextmanager
@@ -66,17 +68,23 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
         SnapshotCorrupt: Its sidecar is damaged.
         StoreError: It cannot be read, for instance because somebody holds it open on HDFS.
     """
-    known = seen.known.staged.get(path) or seen.known.parts.get(path)
+    known = seen.known.named(path)
     if known is not None and not (known.is_current or path != known.path):
         known = None
     if known is not None and known.is_stage:
         with place.open_base() as store, store.open_stage(known.handle) as file:
             stage = known.handle.path_of(known.handle.in_progress)
-            yield ValidBytes(file, stage, known.handle.valid_length, known.crc32)
+            yield ValidBytes(file, stage, known.handle.valid_length, known.crc32, _format_of(seen.known, stage, known))
         return
     valid = _opened(place, seen, path, known)
     with valid.file:
         yield valid
+
+
+def _format_of(known: Knowledge, path: str, stage: KnownPart) -> str | None:
+    """What a stage is encoded in; a spent one says it no more, but the older checkpoints that need it do."""
+    named = known.parts.get(path, stage) if stage.stage is None else stage
+    return None if named.stage is None else str(named.stage.recipe.get("format"))
 
 
 def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) -> ValidBytes:

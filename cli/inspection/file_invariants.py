@@ -74,7 +74,7 @@ def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
                 job=_job(what),
             )
     for what, stage in tree.early:
-        now = after.parts.get(stage.path)
+        now = after.parts.get(stage.key)
         if now is not None and now.is_current and now.is_stage:
             yield error(
                 "published-early",
@@ -159,7 +159,7 @@ def _sidecar_length(base: Store, what: Classified) -> int | Finding | None:
 
 def _short_findings(tree: Tree, before: Knowledge, after: Knowledge) -> Iterator[Finding]:
     for part in before.current:
-        later = after.parts.get(part.path)
+        later = after.parts.get(part.key)
         if not part.is_file or later is None or not later.is_current:
             continue
         sizes = [tree.sizes[path] for path in part.all_paths if path in tree.sizes]

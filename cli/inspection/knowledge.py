@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from partfile.cli.inspection.affixes import DEFAULT_STAGED, StagedNaming, sidecar_namings, staged_namings, tokens_in
 from partfile.cli.inspection.strays import doubtful_ids
 from partfile.filesystems.staged_names import is_staged_file, staged_names
-from partfile.filesystems.tokens import TOKEN_HEX_DIGITS
 from partfile.recovery.layout import DEFAULT_SIDECARS, SidecarNaming
-from partfile.sink.naming import HIDING_PREFIXES, PartNaming, numbers_in
+from partfile.sink.naming import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from partfile.sink.naming import PartNumber
     from partfile.sink.planning import SinkSnapshot
     from partfile.sink.states import Stage
-
-_TOKEN = rf"\.[0-9a-f]{{{TOKEN_HEX_DIGITS}}}"
-_REST = re.compile(rf"{_TOKEN}(.*)", re.DOTALL)
-_TOKENS = re.compile(_TOKEN)
 
 KnownState = Literal["in-progress", "pending", "abandoned", "stage", "rolled-stage", "spent-stage"]
 """in-progress: open. pending: to be published as it is. abandoned: to be cut and published. stage: rows of an open
@@ -83,6 +78,23 @@ class KnownPart:
         return self.stage.least_buckets if self.stage is not None and self.stage.shared else None
 
     @property
+    def finished_buckets(self) -> int | None:
+        """How many of those have their file already, so that its rows there are left out; None as of ``buckets``."""
+        return len(self.stage.finished_buckets) if self.stage is not None and self.stage.shared else None
+
+    def has_file_in(self, bucket: str) -> bool:
+        """Whether it is a shared stage, and a bucket has its file of it already."""
+        return self.stage is not None and bucket in self.stage.finished_buckets
+
+    @property
+    def key(self) -> str:
+        """What tells it from any other: its final path; of a shared stage its own, for a file may have the final one.
+
+        That is the file of the bucket that is the base.
+        """
+        return self.handle.path_of(self.handle.in_progress) if self.is_shared else self.path
+
+    @property
     def all_paths(self) -> tuple[str, ...]:
         """The paths under which its bytes can be, in the order of its life."""
         return self.staged_paths if self.is_stage else (*self.staged_paths, self.path)
@@ -120,33 +132,13 @@ class KnownChain:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedNaming:
-    """What stands around the final name and the token in a staged name."""
-
-    prefix: str
-    suffix: str
-
-    def final_of(self, name: str) -> str | None:
-        """The final name of the part whose staged name this is; None if it is no such name, or that would be hidden."""
-        found = re.fullmatch(rf"{re.escape(self.prefix)}([^_.].*){_TOKEN}{re.escape(self.suffix)}", name)
-        return found[1] if found else None
-
-
-_DEFAULTS = PartNaming()
-DEFAULT_STAGED = (
-    StagedNaming(_DEFAULTS.in_progress_prefix, _DEFAULTS.in_progress_suffix),
-    StagedNaming(_DEFAULTS.pending_prefix, _DEFAULTS.pending_suffix),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Knowledge:
     """Everything that tells one file below a base from another."""
 
     chains: Mapping[str, KnownChain] = field(default_factory=dict)
     """By the id in part names."""
     parts: Mapping[str, KnownPart] = field(default_factory=dict)
-    """By final path; no spent stages, since the encoded file has that path."""
+    """By their keys; no spent stages, since the encoded file has that path."""
     staged: Mapping[str, KnownPart] = field(default_factory=dict)
     """By every path that a part can have before it is finished."""
     tokens: frozenset[str] = frozenset()
@@ -163,7 +155,18 @@ class Knowledge:
     @property
     def current(self) -> list[KnownPart]:
         """The parts that have to be there, by path."""
-        return sorted((part for part in self.parts.values() if part.is_current), key=lambda part: part.path)
+        return sorted((part for part in self.parts.values() if part.is_current), key=lambda part: (part.path, part.key))
+
+    def named(self, path: str) -> KnownPart | None:
+        """The part that somebody means by a path: any name of it.
+
+        The final path in the base stands for a shared stage, too, where the base is none of the buckets that have their
+        file already.
+        """
+        known = self.staged.get(path) or self.parts.get(path)
+        if known is not None:
+            return known
+        return next((part for part in self.current if part.path == path and not part.has_file_in("")), None)
 
 
 def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Iterator[KnownPart]:
@@ -250,15 +253,16 @@ def knowledge_of(
             ids[state.position.chain] = _with_state(ids.get(state.position.chain), chain.job, state)
             for part in parts_of(chain, checkpoint_id, state):
                 if part.state != "spent-stage":
-                    parts[part.path] = part
+                    parts[part.key] = part
                 staged |= dict.fromkeys(part.staged_paths, part)
+    handles = [part.handle for part in parts.values()]
     return Knowledge(
         chains=ids,
         parts=parts,
         staged=staged,
         tokens=frozenset(token for path in staged for token in tokens_in(path)),
-        sidecars=_sidecar_namings(parts.values()),
-        stagings=_staged_namings(parts.values()),
+        sidecars=sidecar_namings(handles),
+        stagings=staged_namings(handles),
         state_directory=state_directory,
         is_complete=is_complete,
     )
@@ -270,31 +274,3 @@ def _with_state(before: KnownChain | None, job: Job, state: SinkSnapshot) -> Kno
         return KnownChain(job, state.max_count, state.position.shared_from)
     shared = [count for count in (before.shared_from, state.position.shared_from) if count is not None]
     return KnownChain(job, max(state.max_count, before.max_count), min(shared, default=None))
-
-
-def tokens_in(name: str) -> list[str]:
-    """What in a name looks like the token of a staged file."""
-    return _TOKENS.findall(name)
-
-
-def _sidecar_namings(parts: Iterable[KnownPart]) -> tuple[SidecarNaming, ...]:
-    """The affixes that the parts' own sidecars have."""
-    found: dict[SidecarNaming, None] = {}
-    for part in parts:
-        prefix, name, suffix = part.handle.sidecar.partition(part.handle.name)
-        if name and prefix.startswith(("_", ".")):
-            found[SidecarNaming(prefix, suffix)] = None
-    found.pop(DEFAULT_SIDECARS, None)
-    return (*found, DEFAULT_SIDECARS)
-
-
-def _staged_namings(parts: Iterable[KnownPart]) -> tuple[StagedNaming, ...]:
-    """The affixes that the parts' own staged names have."""
-    found: dict[StagedNaming, None] = {}
-    for part in parts:
-        for staged in (part.handle.in_progress, part.handle.pending):
-            prefix, name, rest = staged.partition(part.handle.name)
-            match = _REST.fullmatch(rest)
-            if name and match and prefix.startswith(HIDING_PREFIXES):
-                found[StagedNaming(prefix, match[1])] = None
-    return (*(one for one in found if one not in DEFAULT_STAGED), *DEFAULT_STAGED)

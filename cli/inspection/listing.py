@@ -138,7 +138,7 @@ def listed(
             if filters.take(part):
                 yield part
     gone = missing_parts((part for part in parts if part.is_file), found, base, checkpoints)
-    unseen = [part for part in parts if not part.is_file and part.path not in found]
+    unseen = [part for part in parts if not part.is_file and found.isdisjoint(part.all_paths)]
     for known in (*gone, *unseen):
         part = _of_part(known, now_ms, "missing" if known.is_file else known.state)
         if filters.take(part):

@@ -37,15 +37,17 @@ def _of_stage(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]:
     from partfile.writers.stage_reading import read_stage  # noqa: PLC0415 - likewise.
 
     path = valid.path
+    # The affixes of parts are the user's: a name tells the format only where nothing else does.
+    is_avro = ".avro." in path if valid.stage_format is None else valid.stage_format == "avro"
     schema, batches = read_stage(valid.file, length, path, valid.stage_crc32)
     described = schema_of_lines(schema)
     for batch in batches:
-        yield from batch.to_pylist() if described is None else _of_lines(batch, described, path)
+        yield from batch.to_pylist() if described is None else _of_lines(batch, described if is_avro else None)
 
 
-def _of_lines(batch: Any, described: Any, path: str) -> Iterator[dict[str, Any]]:
-    """The rows of a shared stage of a row format: what each has become there, and its bucket."""
-    decode = _avro_decoder(described) if ".avro." in path else _text_of
+def _of_lines(batch: Any, avro: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a shared stage of a row format: what each has become there, and its bucket; the schema of Avro's."""
+    decode = _text_of if avro is None else _avro_decoder(avro)
     for line, bucket in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         yield {"line": decode(line), "bucket": bucket}
 

@@ -39,7 +39,7 @@ class Tree:
     litter: dict[FileKind, list[Classified]] = field(default_factory=dict)
     """The first files of each kind that nobody needs."""
     elsewhere: dict[str, str] = field(default_factory=dict)
-    """Where files lie that are called as a part that has to be there, by the final path of that part."""
+    """Where files lie that are called as a part that has to be there, by the key of that part."""
 
 
 def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
@@ -86,10 +86,8 @@ def _note_finished(tree: Tree, what: Classified, stage: KnownPart | None) -> Non
     """Note a finished file, and that it comes too early if it has the name of a shared stage that is not encoded."""
     if what.part is not None:
         tree.finished[what.path] = what
-    if stage is None or stage.stage is None or stage.path == what.path:
-        return
-    # A start that goes back over damage has found some of its files, and leaves them.
-    if what.path.rpartition("/")[0] not in stage.stage.finished_buckets:
+    # A stage that waits for one bucket has been encoded for others; the base may be one of those.
+    if stage is not None and not stage.has_file_in(what.path.rpartition("/")[0]):
         tree.early.append((what, stage))
 
 
@@ -129,5 +127,5 @@ def _note_moved(tree: Tree, path: str, wanted: Sequence[KnownPart]) -> bool:
     """
     if len(wanted) != 1 or path in wanted[0].all_paths:
         return False
-    tree.elsewhere[wanted[0].path] = path
+    tree.elsewhere[wanted[0].key] = path
     return True

@@ -38,6 +38,8 @@ class PartStatus(Json):
     """Rows that the checkpoint vouches for."""
     buckets: int | None
     """So many buckets at least share this stage, which becomes a file in each; null of anything else."""
+    finished_buckets: int | None
+    """So many of them have their file already; null of anything else."""
     subtask: int | None
     """Who has it in the next batch; null of a part that is not open."""
     checkpoint_id: int
@@ -226,6 +228,7 @@ def _part_status(part: KnownPart, chain: SeenChain, facts: SinkFacts, now_ms: in
         valid_length=part.handle.valid_length,
         rows=part.rows,
         buckets=part.buckets,
+        finished_buckets=part.finished_buckets,
         subtask=part.subtask,
         checkpoint_id=part.checkpoint_id,
         age_s=None if since_ms is None else max(0.0, (now_ms - since_ms) / 1000),

@@ -77,7 +77,8 @@ def _fate(part: KnownPart) -> str:
     """What becomes of a part that is not finished."""
     length = part.handle.valid_length
     if part.is_shared:
-        return f"encodes its first {length} bytes into a file for each of its buckets and publishes those"
+        those = f" without one yet ({part.finished_buckets} have theirs)" if part.finished_buckets else ""
+        return f"encodes its first {length} bytes into a file for each of its buckets{those} and publishes those"
     if part.is_stage:
         return f"encodes its first {length} bytes into the part and publishes that"
     return "publishes it" if part.state == "pending" else f"cuts it to {length} bytes and publishes it"

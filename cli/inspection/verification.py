@@ -84,7 +84,7 @@ def _look(
     findings += moved_findings(_of(after, uid), tree, base.file_exists)
     current = [part for part in _of(before, uid) if part.is_current]
     missing = missing_parts(current, tree.sizes, base, checkpoints)
-    findings += (_missing(part, tree.elsewhere.get(part.path)) for part in missing)
+    findings += (_missing(part, tree.elsewhere.get(part.key)) for part in missing)
     findings += map(_unreadable, sorted(unread))
     findings += [] if uid is not None or checkpoints is None else map(_in_the_way, odd_entries(checkpoints))
     return after, tree, findings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +12,15 @@ from dead_sinks import crash_when_promised
 from dead_stages import die_with_open_stages, die_with_rolled_stages
 from life_cycle import batch, make_sink, run_to_the_end
 from staged_streams import STAGED, pending_in, staged_sink, stages_in
+
+from partfile.cli.inspection import checksums
+from partfile.cli.inspection.content import open_known
+from partfile.cli.inspection.places import Place
+from partfile.cli.inspection.verification import verify
+from partfile.filesystems.errors import NotReady
+from partfile.filesystems.faults import FailAt, intercept
+from partfile.filesystems.local import LocalStore
+from partfile.filesystems.posix import PosixCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,3 +125,50 @@ def test_cat_tells_a_changed_bit_of_a_stage(tmp_path: Path) -> None:
     assert "row-0000" in result.stdout
     assert "row-0002" not in result.stdout
     assert "is not what was written" in result.stderr
+
+
+@pytest.mark.parametrize("die", [die_with_open_stages, die_with_rolled_stages])
+@pytest.mark.parametrize(("call", "number"), [("read", errno.EIO), ("open_existing", errno.EACCES)])
+def test_a_stage_that_cannot_be_read_keeps_no_other_from_it(tmp_path: Path, die: Any, call: str, number: int) -> None:
+    """It is told as an error, for it is waited for; so is all else that is found."""
+    die(tmp_path)
+    (tmp_path / "foreign").touch()
+    fails = FailAt(1, OSError(number, "deliberate"), only={call})
+    place = Place(str(tmp_path))
+    checkpoints = place.open_checkpoints()
+    assert checkpoints is not None
+    with checkpoints, LocalStore(str(tmp_path), calls=intercept(PosixCalls(), fails)) as base:
+        report = verify(place, base, checkpoints, None, lambda _files: None, checksums=True)
+    (problem,) = report.errors
+    assert problem.code == "part-unreadable"
+    assert problem.path in {str(path.relative_to(tmp_path)) for path in stages_in(tmp_path)}
+    assert os.strerror(number) in problem.message
+    assert problem.hint
+    assert report.checksums_compared == 1
+    assert "foreign" in {one.code for one in report.findings}
+
+
+@pytest.mark.parametrize(
+    ("raised", "found"),
+    [
+        (PermissionError(errno.EACCES, "deliberate"), [("part-unreadable", "error")]),
+        (NotReady("deliberate"), [("unreadable", "note")]),
+        (FileNotFoundError("deliberate"), []),
+    ],
+)
+def test_a_file_that_cannot_be_read_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception, found: list[tuple[str, str]]
+) -> None:
+    """It is told, unless a consumer has moved it just now; who holds it open is waited for."""
+    finish(tmp_path)
+    names = [path.name for path in finished_in(tmp_path)]
+
+    def fail(behind: Any, base: str, part: Any) -> Any:
+        if part.handle.name == names[0]:
+            raise raised
+        return open_known(behind, base, part)
+
+    monkeypatch.setattr(checksums, "open_known", fail)
+    report = told_json("verify", tmp_path, "--checksums", code=int(("part-unreadable", "error") in found))
+    assert [(one["code"], one["severity"]) for one in report["findings"]] == found
+    assert report["checksums_compared"] == len(names) - 1

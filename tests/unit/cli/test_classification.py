@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from partfile.cli.inspection.affixes import tokens_in
 from partfile.cli.inspection.chains import SeenChain
 from partfile.cli.inspection.classification import Classified, classified, classify
-from partfile.cli.inspection.knowledge import Knowledge, KnownChain, KnownPart, knowledge_of, tokens_in
+from partfile.cli.inspection.knowledge import Knowledge, KnownChain, KnownPart, knowledge_of
 from partfile.cli.inspection.places import Job
 from partfile.filesystems.memory import MemoryMetadataStore
 from partfile.filesystems.part_names import rewritten

@@ -13,6 +13,7 @@ from life_cycle import everything
 from shared_streams import BUCKETS, continue_sharing, counted, die_sharing, many, rows_in, shared_in, sharing_sink
 from staged_streams import pending_in
 
+import partfile as pf
 from partfile.cli.inspection import verification
 from partfile.cli.inspection.seen_tree import read_tree
 from partfile.filesystems.faults import SimulatedCrash
@@ -198,6 +199,17 @@ def test_cat_prints_what_rows_of_a_row_format_have_become(tmp_path: Path, format
     lines = printed(tmp_path)
     rows = [row_of(line["line"], format) for line in lines]
     assert sorted(zip(rows, (line["bucket"] for line in lines), strict=True)) == in_buckets()
+    told("recover", tmp_path, "--apply", "--fence")
+    assert len(told_lines("list", tmp_path, "--state", "spent-stage")) == 1
+    assert printed(tmp_path) == lines
+
+
+@pytest.mark.parametrize(("format", "suffix"), [("avro", ".rec"), ("json", ".avro.json")])
+def test_cat_goes_by_the_format_of_a_stage_not_by_its_name(tmp_path: Path, format: str, suffix: str) -> None:
+    """The affixes of parts are the user's; it is told as long as a retained checkpoint needs the stage."""
+    die_sharing(sharing_sink(tmp_path, format=format, naming=pf.PartNaming(part_suffix=suffix)))
+    lines = printed(tmp_path)
+    assert sorted((row_of(line["line"], format), line["bucket"]) for line in lines) == in_buckets()
     told("recover", tmp_path, "--apply", "--fence")
     assert len(told_lines("list", tmp_path, "--state", "spent-stage")) == 1
     assert printed(tmp_path) == lines
