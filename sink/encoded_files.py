@@ -131,14 +131,17 @@ def _whole_or_gone(store: PartStore, stream: PartStream) -> Iterator[None]:
         raise
 
 
-def target_of(part: PartHandle, bucket: str | None = None) -> PartHandle:
-    """The file that a stage is encoded into: of the same final name, under staged names that nobody else knows.
+def target_of(part: PartHandle, bucket: str | None = None, name: str | None = None) -> PartHandle:
+    """The file that a stage is encoded into, under staged names that nobody else knows.
 
     Args:
         part: The stage.
         bucket: Where the file goes; None is where the stage is.
+        name: Its final name; None is that of the stage.
     """
     plain = {"valid_length": 0, "staging": {}, "is_stage": False, "bucket": part.bucket if bucket is None else bucket}
+    if name is not None:
+        plain |= {"name": name, "sidecar": part.sidecar.replace(part.name, name)}
     return with_fresh_token(part).model_copy(update=plain)
 
 

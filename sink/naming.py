@@ -50,6 +50,13 @@ def number_in(name: str, chains: Container[str]) -> PartNumber | None:
     return next((number for number in numbers_in(name) if number.chain in chains), None)
 
 
+def with_mark(name: str, mark: str) -> str:
+    """A name with something behind what makes it unique, which still says the same number."""
+    found = [match.end(3) for match in _NUMBER.finditer(name)]
+    at = found[-1] if found else len(name)
+    return name[:at] + mark + name[at:]
+
+
 class PartNaming(Options):
     """Affixes of part files. The defaults hide every staged file from Spark, Hive, Trino and pyarrow datasets."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.filesystems.errors import RecoveryRefused, SnapshotCorrupt
 from partfile.sink.restoring import origin, shown
+from partfile.sink.shared_names import stage_name
 from partfile.sink.states import OpenPart, RolledStage
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> Re
 
 
 def names_of_shared(point: SinkSnapshot) -> set[str]:
-    """The final names of the files that shared stages of the checkpoint become, whichever buckets they are in."""
+    """The names of the checkpoint's shared stages: see ``stage_name`` for those of their files."""
     stages = [(part.part, part.stage) for parts in point.open.values() for part in parts]
     stages += [(stage.part, stage.stage) for stage in point.rolled]
     return {part.name for part, stage in stages if stage is not None and stage.shared}
@@ -150,9 +151,9 @@ def _finished_buckets(point: SinkSnapshot, there: Collection[str]) -> dict[str, 
     """The buckets of each shared stage whose file is there, by its name."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(names_of_shared(point), ())
     for path in sorted(there):
-        bucket, _, name = path.rpartition("/")
+        name = stage_name(path)
         if name in found:
-            found[name] = (*found[name], bucket)
+            found[name] = (*found[name], path.rpartition("/")[0])
     return found
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from partfile.sink.shared_names import stage_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -65,7 +67,7 @@ def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
             tree.twice.extend(numbers.strangers(what, what.number))
             if what.number.count > known.chains[what.number.chain].max_count:
                 tree.beyond.append(what)
-            _note_finished(tree, what, stages.get(file.path.rpartition("/")[2]))
+            _note_finished(tree, what, stages.get(stage_name(file.path)) if stages else None)
         elif what.kind == "sidecar" and what.final_path is not None:
             tree.sidecars[what.final_path] = what
         elif what.kind in LITTER and not is_moved and len(tree.litter.setdefault(what.kind, [])) < MAX_EXAMPLES:
@@ -99,7 +101,7 @@ class _Numbers:
         self._places = {chain: place for place, chain in enumerate(sorted(known.chains))}
         self._seen: set[int] = set()
         self._named: dict[int, str] = {}
-        """A file of each number that files in several buckets may have, all of one name."""
+        """A file of each number that files in several buckets may have, all of one stage's name."""
 
     def strangers(self, what: Classified, number: PartNumber) -> list[Classified]:
         """Note a file; the one, it or an earlier one, that has a number which it must not have."""
@@ -110,7 +112,7 @@ class _Numbers:
             self._seen.add(packed)
             return [what] if is_twice else []
         known = self._named.setdefault(packed, what.path)
-        name, own = what.path.rpartition("/")[2], known.rpartition("/")[2]
+        name, own = stage_name(what.path), stage_name(known)
         if name == own:
             return []
         # Whoever copies a file beside itself adds to its name; files are listed in any order.

@@ -12,6 +12,7 @@ from staged_scenarios import STAGED_SCENARIOS
 
 from partfile.filesystems.faults import FailAt
 from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.sink import shared_files
 
 if TYPE_CHECKING:
     import random
@@ -25,6 +26,12 @@ EACH = pytest.mark.parametrize("scenario", STAGED_SCENARIOS, ids=lambda one: one
 FEW_LOSSES = 25
 FEW_CALLS = 8
 """Of each scenario in every run; with ``--long`` all."""
+
+
+@pytest.fixture(autouse=True)
+def some_groups(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
+    """Files of a shared stage are committed together or one by one: a crash falls within a group, or between two."""
+    monkeypatch.setattr(shared_files, "_MOST_OPEN", rng.choice([1, 64]))
 
 
 @EACH

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from life_cycle import finished_files, make_sink, rows_of
+from life_cycle import finished_files, long_sink, make_sink, rows_of
 
 from partfile.filesystems.errors import StoreError
 from partfile.filesystems.local import LocalStore
@@ -57,12 +57,17 @@ class CaseBlind(PosixCalls):
 
 
 @pytest.mark.fault("S15")
-def test_buckets_that_differ_in_case_alone_lose_no_row(tmp_path: Path) -> None:
-    """They share a directory, and their parts have names of their own, since a number is never used twice."""
-    sink = make_sink(tmp_path, open_store=lambda url, _options: LocalStore(url, calls=CaseBlind()))
+@pytest.mark.parametrize("same_length", [True, False])
+@pytest.mark.parametrize("shared", [None, 2])
+def test_buckets_that_differ_in_case_alone_lose_no_row(
+    tmp_path: Path, *, shared: int | None, same_length: bool
+) -> None:
+    """They share a directory, and their parts have names of their own: also those that one stage becomes."""
+    blind: Any = {"open_store": lambda url, _options: LocalStore(url, calls=CaseBlind())}
+    sink = long_sink(tmp_path, shared_stage_buckets=shared, **blind)
     names = ["A", "a", "B", "b", "A", "a"]
     with sink.local() as out:
-        rows = [f"row-{number:04d}" for number in range(6)]
+        rows = [f"row-{number:0{4 if same_length else number + 4}d}" for number in range(6)]
         out.write(pa.RecordBatch.from_pydict({"bucket": names, "row": rows}))
     files = finished_files(tmp_path)
     assert rows_of(files) == dict.fromkeys(rows, 1)

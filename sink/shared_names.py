@@ -1,0 +1,56 @@
+"""Final names of the files of a shared stage: one name in many buckets, but where two buckets may be one directory."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from partfile.sink.naming import with_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MARK_HEX_DIGITS = 8
+
+
+def clashing(buckets: Iterable[str]) -> frozenset[str]:
+    """The buckets of a stage that some file system takes for one another: it ignores case, or how accents are spelt.
+
+    Args:
+        buckets: All of a stage, those that have their files among them: each start has to find the same ones.
+    """
+    folded = {bucket: _folded(bucket) for bucket in buckets}
+    counts = Counter(folded.values())
+    return frozenset(bucket for bucket, fold in folded.items() if counts[fold] > 1)
+
+
+def own_name(name: str, bucket: str) -> str:
+    """The name that a stage's file has in a bucket that clashes with another one.
+
+    Args:
+        name: The name of the stage.
+        bucket: Where the file goes.
+    """
+    return with_mark(name, _mark(bucket))
+
+
+def stage_name(path: str) -> str:
+    """The name of the stage that a file is of if it is one of a shared stage; else just its name.
+
+    Args:
+        path: Of the file, relative to the base.
+    """
+    bucket, _, name = path.rpartition("/")
+    return name.replace(_mark(bucket), "", 1)
+
+
+def _mark(bucket: str) -> str:
+    return f"-x{hashlib.sha256(bucket.encode()).hexdigest()[:_MARK_HEX_DIGITS]}"
+
+
+def _folded(path: str) -> str:
+    """Equal for all paths that some file system holds for one; Windows drops dots and blanks at the end of a name."""
+    plain = unicodedata.normalize("NFKC", path).upper().casefold()
+    return "/".join(step.rstrip(". ") for step in unicodedata.normalize("NFKC", plain).split("/"))
