@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from heapq import merge
 from itertools import groupby
 from operator import attrgetter
@@ -87,7 +87,9 @@ class BucketRuns:
     def close(self) -> None:
         """Drop the temporary file, which has no name; may be called twice."""
         if self._file is not None:
-            self._file.close()
+            # It tries again to write what a full disk has not taken, and nobody needs that any more.
+            with suppress(OSError):
+                self._file.close()
         self._held, self._runs = [], []
 
     def _numbered(self, batch: pa.RecordBatch) -> pa.RecordBatch:

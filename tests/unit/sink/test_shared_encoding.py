@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from life_cycle import LONG
-from shared_streams import BUCKETS, counted, many, rolled, rows_in, sharing_sink
+from shared_streams import BUCKETS, counted, many, many_lines, rolled, rows_in, sharing_sink
 
 from partfile.filesystems.errors import NotReady
 from partfile.filesystems.local import LocalStore
@@ -21,8 +23,6 @@ from partfile.writers.recipes import format_of
 from partfile.writers.stage_reading import StageContent
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from partfile.filesystems.port import PartHandle
     from partfile.sink.states import RolledStage
     from partfile.writers.stage_reading import SeekableFile
@@ -200,6 +200,17 @@ def test_no_room_for_temporary_files_is_worth_another_try(tmp_path: Path, monkey
             encode(most_held_bytes=1)
         assert "TMPDIR" in str(caught.value)
         assert len(encode()) == BUCKETS
+
+
+def test_a_full_disk_is_told_of_although_the_file_cannot_be_closed_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing tries again to write what is left in its buffer; the descriptor is gone all the same."""
+    full = Path("/dev/full").open("r+b")  # noqa: SIM115 - what has it closes it.
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full)
+    with pytest.raises(NotReady, match="No space left") as caught, closing(BucketRuns(1)) as runs:
+        for first in (0, 1000):
+            runs.add(many_lines(first))
+    assert "TMPDIR" in str(caught.value)
+    assert full.closed
 
 
 @pytest.mark.parametrize("run_bytes", [1, 50_000, 1 << 30])
