@@ -101,6 +101,7 @@ class ActivePart:
 
     def close(self) -> None:
         """Release the part; deletes nothing."""
+        self._writer.abandon()
         self._stream.close()
 
     def _check(self, handle: PartHandle, length: int) -> None:
