@@ -165,12 +165,22 @@ def test_where_the_second_run_finds_no_room_the_first_is_given_up(monkeypatch: p
         list(runs.batches())
 
 
+def made_files(patch: pytest.MonkeyPatch) -> list[Any]:
+    """The temporary files that are made from now on."""
+    made, make = list[Any](), tempfile.TemporaryFile
+
+    def temporary(**options: Any) -> Any:
+        made.append(make(**options))
+        return made[-1]
+
+    patch.setattr("tempfile.TemporaryFile", temporary)
+    return made
+
+
 @pytest.mark.parametrize("at", ["the rows", "the file"])
 def test_runs_are_given_up_with_their_file(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     """Where reading the stage fails, and where writing the file does."""
-    made: list[Any] = []
-    make = tempfile.TemporaryFile
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda **options: made.append(make(**options)) or made[-1])
+    made = made_files(monkeypatch)
     rows = _rows(1000)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -197,9 +207,7 @@ def test_runs_are_given_up_with_their_file(monkeypatch: pytest.MonkeyPatch, at: 
 
 def test_a_part_that_is_given_up_gives_up_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is none that is encoded, but a file a checkpoint."""
-    made: list[Any] = []
-    make = tempfile.TemporaryFile
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda **options: made.append(make(**options)) or made[-1])
+    made = made_files(monkeypatch)
     form = ParquetFormat(sort_by=("id",), row_group_bytes=5000)
     out = pf.FileSink(tmp_path, uid="life", format=form, columnar="per_checkpoint").local().open()
     out.write(_rows(1000))
