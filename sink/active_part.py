@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import PartfileError
+from partfile.filesystems.errors import PartfileError, StoreError
 from partfile.sink.rolling import PartProgress
 from partfile.sink.states import published_size_bytes
 from partfile.writers.checksummed_stream import ChecksummedStream
@@ -100,6 +101,7 @@ class ActivePart:
 
     def close(self) -> None:
         """Release the part; deletes nothing."""
+        self._writer.abandon()
         self._stream.close()
 
     def _check(self, handle: PartHandle, length: int) -> None:
@@ -118,6 +120,20 @@ class ActivePart:
             update={"part": handle, "rows": self._rows, "last_write_ms": self._last_write_ms, "stage": stage}
         )
         return self._state
+
+
+def held_part(stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> ActivePart:
+    """The open part of a stream that nobody else holds. On failure the stream is released, and its file stays (S13).
+
+    Arguments as of ``ActivePart``.
+    """
+    try:
+        return ActivePart(stream, format, schema, state)
+    except BaseException:
+        # Why there is no writer is told; that the stream could not be released either is not.
+        with suppress(StoreError):
+            stream.close()
+        raise
 
 
 def _checksummed(stream: PartStream, state: OpenPart) -> ChecksummedStream | None:

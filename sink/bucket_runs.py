@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from heapq import merge
 from itertools import groupby
 from operator import attrgetter
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 
 from partfile.filesystems.errors import NotReady
+from partfile.writers.held_rows import weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +41,7 @@ class BucketRuns:
     """Takes rows with their bucket in the last column, in any order, and gives them back bucket by bucket, once.
 
     Args:
-        run_bytes: Of Arrow, that are held before they are set aside; as much again while they are sorted.
+        run_bytes: Of memory, that are held before they are set aside; as much again while they are sorted.
     """
 
     def __init__(self, run_bytes: int) -> None:
@@ -64,9 +65,9 @@ class BucketRuns:
             # Of a message all of whose buckets have their files; joined, such batches would be none.
             return
         numbered = self._numbered(batch)
-        size_bytes = numbered.nbytes
+        size_bytes = weight(numbered)
         if self._held and self._held_bytes + size_bytes > self._run_bytes:
-            self._set_aside()
+            self._make_room(size_bytes)
         self._held.append(numbered)
         self._held_bytes += size_bytes
 
@@ -87,7 +88,9 @@ class BucketRuns:
     def close(self) -> None:
         """Drop the temporary file, which has no name; may be called twice."""
         if self._file is not None:
-            self._file.close()
+            # It tries again to write what a full disk has not taken, and nobody needs that any more.
+            with suppress(OSError):
+                self._file.close()
         self._held, self._runs = [], []
 
     def _numbered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -100,10 +103,25 @@ class BucketRuns:
         numbers = pa.array([self._numbers.setdefault(path, len(self._numbers)) for path in known], pa.int32())
         return batch.set_column(last, "bucket number", numbers.take(paths.indices))
 
-    def _sorted(self) -> pa.RecordBatch:
+    def _make_room(self, size_bytes: int) -> None:
+        """Make one batch of those held, if that saves half of the room and leaves enough; else set them aside.
+
+        Runs of what small batches of many columns hold would be many, and a chunk of each is read back.
+        """
+        saved_bytes = weight(self._held[0].slice(0, 0)) * (len(self._held) - 1)
+        left_bytes = self._held_bytes - saved_bytes
+        if 2 * saved_bytes < self._run_bytes or left_bytes + size_bytes > self._run_bytes:
+            self._set_aside()
+        else:
+            self._held, self._held_bytes = [self._joined()], left_bytes
+
+    def _joined(self) -> pa.RecordBatch:
         held, self._held, self._held_bytes = self._held, [], 0
         (batch,) = held if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()
-        del held
+        return batch
+
+    def _sorted(self) -> pa.RecordBatch:
+        batch = self._joined()
         return batch.take(pc.sort_indices(batch.column(batch.num_columns - 1)))
 
     def _set_aside(self) -> None:

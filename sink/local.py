@@ -227,12 +227,14 @@ class LocalSink:
         """
         self._check_open()
         keep, coordinator = self._settings.on_stop == "keep", self._runtime.coordinator
-        if not keep:
-            self._operator.roll_all()
-        self.checkpoint()
-        self._operator.close()
-        coordinator.close_all(self._settings.clock(), keep=keep)
-        self.close()
+        try:
+            if not keep:
+                self._operator.roll_all()
+            self.checkpoint()
+            self._operator.close()
+            coordinator.close_all(self._settings.clock(), keep=keep)
+        finally:
+            self.close()
         if not keep:
             coordinator.check_all_is_visible()
 

@@ -9,7 +9,7 @@ from partfile.bucketers.split import check_buckets
 from partfile.filesystems.errors import LeaseUnavailable, PartfileError
 from partfile.filesystems.tokens import new_token
 from partfile.sink import lifecycle
-from partfile.sink.active_part import ActivePart
+from partfile.sink.active_part import ActivePart, held_part
 from partfile.sink.bucket_slices import encoded_by_bucket, rows_by_bucket
 from partfile.sink.concurrently import Patience, for_each
 from partfile.sink.fresh_parts import final_path, fresh_part
@@ -249,7 +249,7 @@ class SinkOperator:
         )
         if action is Action.KEEP and (assigned.stage is not None) is self._is_staged(layout):
             try:
-                return ActivePart(self._store.resume(assigned.part), self._form_of(layout), layout.schema, assigned)
+                return held_part(self._store.resume(assigned.part), self._form_of(layout), layout.schema, assigned)
             except LeaseUnavailable:
                 action = Action.ABANDON
         self._left.leave(assigned, abandoned=action is Action.ABANDON)
@@ -260,7 +260,7 @@ class SinkOperator:
         fresh = fresh_part(
             self._description, self.context, layout, bucket=bucket, count=self._max_count, token=new_token()
         )
-        return ActivePart(self._store.create(fresh.part), self._form_of(layout), layout.schema, fresh)
+        return held_part(self._store.create(fresh.part), self._form_of(layout), layout.schema, fresh)
 
     def _is_staged(self, layout: RowLayout) -> bool:
         return layout.is_shared or self._stages

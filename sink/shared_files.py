@@ -14,6 +14,7 @@ from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrently import Patience, for_each
 from partfile.sink.encoded_files import EncodedFile, PartlyEncoded, check_rows, target_of, written_file
 from partfile.sink.shared_names import clashing, own_name
+from partfile.writers.held_rows import weight
 from partfile.writers.port import BulkFormat, EncodedRows, RowWriter
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ _MOST_OPEN = 64
 """Files that are written before they are committed together: their syncs share what the file system has to write."""
 _FAILING_MS = 60_000
 """What files that cannot be made may cost before the others are left for the next time."""
-_COLUMN_BYTES = 1 << 10
-"""What a column of a batch takes in memory besides its rows."""
 
 
 class SharedFiles:
@@ -97,7 +96,7 @@ class SharedFiles:
             held, held_bytes = [], 0
             for batch in batches:
                 held.append(batch)
-                held_bytes += _weight(batch)
+                held_bytes += weight(batch)
                 if held_bytes > self._most_held_bytes:
                     break
             if self._is_over:
@@ -221,18 +220,12 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     small_bytes = 0
     for batch in batches:
         small.append(batch)
-        small_bytes += _weight(batch)
+        small_bytes += weight(batch)
         if small_bytes >= _CHUNK_BYTES:
             yield from pa.Table.from_batches(small).combine_chunks().to_batches()
             small, small_bytes = [], 0
     if small:
         yield from pa.Table.from_batches(small).combine_chunks().to_batches()
-
-
-def _weight(batch: pa.RecordBatch) -> int:
-    """Bytes that a slice takes in memory, those of its description among them."""
-    size_bytes: int = batch.nbytes + _COLUMN_BYTES * batch.num_columns
-    return size_bytes
 
 
 def _without_bucket(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -6,8 +6,12 @@ import pyarrow as pa
 
 _MOST_SLACK = 2
 """So many times its own bytes a held slice may keep in memory."""
-_MOST_SMALL = 256
-"""Batches that are held before they are joined: each costs a kilobyte a column, however few its rows."""
+_COLUMN_BYTES = 1 << 10
+"""What a column of a batch takes in memory besides its rows."""
+_MOST_DESCRIBING_BYTES = 256 << 10
+"""What the columns of held batches may take besides rows that weigh less: then the batches are joined."""
+_FEWEST_JOINED = 8
+"""Joining fewer batches costs more time than it saves memory."""
 
 
 class HeldRows:
@@ -23,8 +27,8 @@ class HeldRows:
         self._schema = schema
         self._most_rows = most_rows
         self._most_bytes = most_bytes
-        self._joined: list[pa.RecordBatch] = []
-        self._small: list[pa.RecordBatch] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._may_join = True
         self.rows = 0
         self.bytes = 0
 
@@ -39,17 +43,36 @@ class HeldRows:
         self.bytes += batch.nbytes
         enough = self.rows >= self._most_rows or self.bytes >= self._most_bytes
         # What is about to be taken out need not be copied before.
-        self._small.append(batch if enough else without_slack(batch))
-        if len(self._small) >= _MOST_SMALL:
-            self._joined += pa.Table.from_batches(self._small, self._schema).combine_chunks().to_batches()
-            self._small = []
+        self._batches.append(batch if enough else without_slack(batch))
+        if not enough and self._describing_bytes >= max(_MOST_DESCRIBING_BYTES, self.bytes):
+            self._join()
         return enough
 
     def take(self) -> pa.Table:
         """All rows that are held, which are held no longer."""
-        table = pa.Table.from_batches([*self._joined, *self._small], self._schema)
-        self._joined, self._small, self.rows, self.bytes = [], [], 0, 0
+        table = pa.Table.from_batches(self._batches, self._schema)
+        self._batches, self.rows, self.bytes = [], 0, 0
         return table
+
+    @property
+    def _describing_bytes(self) -> int:
+        return _COLUMN_BYTES * len(self._schema) * len(self._batches)
+
+    def _join(self) -> None:
+        """Copy what is held: never more bytes than describe the batches that are joined."""
+        if not self._may_join or len(self._batches) < _FEWEST_JOINED:
+            return
+        try:
+            self._batches = pa.Table.from_batches(self._batches, self._schema).combine_chunks().to_batches()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            # Dictionaries whose values are too many for one, or are nested.
+            self._may_join = False
+
+
+def weight(batch: pa.RecordBatch) -> int:
+    """Bytes that a batch takes in memory: those of its rows, and those of its columns, however few its rows."""
+    size_bytes: int = batch.nbytes + _COLUMN_BYTES * batch.num_columns
+    return size_bytes
 
 
 def without_slack(batch: pa.RecordBatch) -> pa.RecordBatch:

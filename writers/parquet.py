@@ -196,6 +196,11 @@ class ParquetPartWriter(Writer):
         with self._target.passing():
             self._file.close()
 
+    def abandon(self) -> None:
+        """Drop the runs that are not in order yet."""
+        if self._unsorted is not None:
+            self._unsorted.close()
+
     def _add(self, batch: pa.RecordBatch) -> None:
         if self._held.add(batch):
             self._write_row_groups()

@@ -82,6 +82,9 @@ class Writer(ABC):
     def close(self) -> None:
         """End the part (a footer, where the format has one). Nothing may be written afterwards."""
 
+    def abandon(self) -> None:  # noqa: B027 - most have nothing of the kind.
+        """Let go of what the writer has besides its stream, as temporary files; also after ``close``."""
+
 
 class RowWriter(Writer):
     """A writer that also takes rows which its format has encoded already."""
@@ -176,8 +179,12 @@ class BulkFormat(Format):
         """
         writer = self.open(stream, schema)
         rows = 0
-        for batch in batches:
-            writer.write(batch)
-            rows += batch.num_rows
-        writer.close()
+        try:
+            for batch in batches:
+                writer.write(batch)
+                rows += batch.num_rows
+            writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
         return rows

@@ -7,6 +7,7 @@ numbers, nulls last, and rows with equal keys as they came.
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,7 +46,7 @@ class SortedRuns:
         """Hold the rows of a batch; a full run goes to a temporary file, which has no name.
 
         Raises:
-            NotApplied: It cannot be written.
+            NotApplied: It cannot be written; all of them are gone.
         """
         if self._held.add(batch):
             self._spill()
@@ -59,25 +60,33 @@ class SortedRuns:
         if not self._files:
             yield from self._sorted().to_batches()
             return
-        if self._held.rows:
-            self._spill()
         try:
+            if self._held.rows:
+                self._spill()
             yield from self._merged([_Run(self._in_files.read(file), self._schema) for file in self._files])
         finally:
             self.close()
 
     def close(self) -> None:
-        """Drop the temporary files; may be called twice."""
+        """Drop the temporary files, whose rows are gone then; may be called twice."""
         for file in self._files:
-            file.close()
-        self._files = []
+            # It tries again to write what a full disk has not taken, and nobody needs that any more.
+            with suppress(OSError):
+                file.close()
 
     def _sorted(self) -> pa.Table:
         table = self._held.take()
         return table.take(kernels.sort_indices(table, sort_keys=self._keys))
 
     def _spill(self) -> None:
-        table = self._sorted().combine_chunks()
+        try:
+            self._write_run(self._sorted().combine_chunks())
+        except BaseException:
+            # Others need the room that these rows have taken, and who has got the error may keep it for long.
+            self.close()
+            raise
+
+    def _write_run(self, table: pa.Table) -> None:
         chunk_rows = max(1, len(table) * _CHUNK_BYTES // max(1, table.nbytes))
         with in_temporary_directory():
             file = tempfile.TemporaryFile(prefix="partfile-sort-")  # noqa: SIM115 - close() closes it

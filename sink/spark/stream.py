@@ -54,7 +54,8 @@ class SparkStream:
         self._runtime: Runtime | None = None
         self._timer: IdleTimer | None = None
         self._encoder: Callable[[CheckpointStorage], StageEncoder] | None = None
-        """Made in the thread of the query's batches, for all generations of its run."""
+        """Made in the thread of the query's batches, for all generations of its run: it knows which jobs failed."""
+        self._encoder_run: QueryRun | None = None
         self._succession = Succession()
         self._fenced: tuple[QueryRun, Fenced] | None = None
         """The run that was fenced between two batches: it must stop, and not begin a new generation."""
@@ -234,7 +235,8 @@ class SparkStream:
 
         began = stopwatch_ms()
         self._end_generation()
-        self._encoder = stage_encoder(self._settings, self._session)
+        if self._encoder is None or run != self._encoder_run:
+            self._encoder, self._encoder_run = stage_encoder(self._settings, self._session), run
         runtime = self._new_runtime()
         try:
             runtime.coordinator.start(check, self._settings.clock())

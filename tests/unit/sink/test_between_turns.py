@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from idle_driver import INTERVAL_MS, IdleDriver
+from idle_driver import BATCH, INTERVAL_MS, IdleDriver
 from staged_streams import finished_rows, names
 
 from partfile.filesystems.errors import Fenced, NotReady, OutcomeUnknown, PartfileError
 from partfile.filesystems.local import LocalStore
+from partfile.filesystems.port import PartHandle
 from partfile.sink.backoff import MOST_WAIT_MS
 from partfile.sink.encoding import StagesInProcess
 from partfile.sink.spark import stream as stream_module
+from partfile.sink.spark.identity import QueryRun
+from partfile.sink.states import RolledStage, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,3 +155,55 @@ def test_a_later_run_encodes_in_its_own_session(job: IdleDriver, monkeypatch: py
     monkeypatch.setattr(job.stream, "_session", "of the later run")
     job.stream.finish("query")
     assert asked == [None, "of the later run"]
+
+
+class LostExecutors:
+    """A session and its context, each of whose jobs fails."""
+
+    defaultParallelism = 2  # noqa: N815 - Spark's name.
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.jobs = 0
+
+    def getLocalProperty(self, _name: str) -> None:  # noqa: N802 - Spark's name.
+        """None is set."""
+
+    def range(self, *_: object) -> Any:
+        """The beginning of a job."""
+        self.jobs += 1
+        raise RuntimeError("the executors are lost")
+
+
+def rolled(name: str) -> RolledStage:
+    part = PartHandle(
+        bucket="", name=name, in_progress=f"_{name}", pending="_p", sidecar="_v", valid_length=1, is_stage=True
+    )
+    return RolledStage(part=part, stage=Stage(recipe={"format": "parquet"}), rows=1, since=1)
+
+
+def jobs_of(job: IdleDriver) -> int:
+    """How many jobs a batch begins for two stages."""
+    session = LostExecutors()
+    encoder: Any = job.stream._live().coordinator._stages._encoder
+    encoder._session = session
+    encoder.encode([rolled("one"), rolled("other")])
+    return session.jobs
+
+
+def test_a_run_that_lost_a_generation_remembers_which_jobs_failed(
+    job: IdleDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a stage that ends its jobs would take the others along once more after each hiccup of storage."""
+    monkeypatch.setattr(job.stream, "_session", LostExecutors())
+    job.restores()
+    assert jobs_of(job) == 1
+    job.writes(2)
+    job.links.answer = "refused"
+    job.turn()
+    job.links.answer = "made"
+    assert job.stream._run is None
+    job.goes_on()
+    assert jobs_of(job) == 2
+    job.stream._restore(QueryRun(1, "query", "another run"), BATCH)
+    assert jobs_of(job) == 1

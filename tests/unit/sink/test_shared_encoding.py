@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from life_cycle import LONG
-from shared_streams import BUCKETS, counted, many, rolled, rows_in, sharing_sink
+from shared_streams import BUCKETS, counted, many, many_lines, rolled, rows_in, sharing_sink
 
 from partfile.filesystems.errors import NotReady
 from partfile.filesystems.local import LocalStore
@@ -21,8 +23,6 @@ from partfile.writers.recipes import format_of
 from partfile.writers.stage_reading import StageContent
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from partfile.filesystems.port import PartHandle
     from partfile.sink.states import RolledStage
     from partfile.writers.stage_reading import SeekableFile
@@ -202,6 +202,22 @@ def test_no_room_for_temporary_files_is_worth_another_try(tmp_path: Path, monkey
         assert len(encode()) == BUCKETS
 
 
+def test_a_full_disk_is_told_of_although_the_file_cannot_be_closed_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing tries again to write what is left in its buffer; the descriptor is gone all the same."""
+    full = Path("/dev/full").open("r+b")  # noqa: SIM115 - what has it closes it.
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full)
+
+    def set_aside() -> None:
+        with closing(BucketRuns(1)) as runs:
+            runs.add(many_lines(0))
+            runs.add(many_lines(BUCKETS))
+
+    with pytest.raises(NotReady, match="No space left") as caught:
+        set_aside()
+    assert "TMPDIR" in str(caught.value)
+    assert full.closed
+
+
 @pytest.mark.parametrize("run_bytes", [1, 50_000, 1 << 30])
 def test_rows_come_back_by_bucket_in_their_order(run_bytes: int) -> None:
     """Whether they are set aside or not, and in batches that weigh little, or are of one row."""
@@ -228,3 +244,18 @@ def test_rows_come_back_by_bucket_in_their_order(run_bytes: int) -> None:
     names = dict.fromkeys(buckets)
     assert seen == {name: [row for row in range(3_000) if buckets[row] == name] for name in names}
     assert runs.rows == {bucket: len(found) for bucket, found in seen.items()}
+
+
+def test_small_batches_of_many_columns_are_not_held_as_if_they_were_their_rows() -> None:
+    """What their columns weigh counts; joined first, they do not become a run each few of them."""
+    columns = {f"c{number}": pa.nulls(65, pa.bool_()) for number in range(1000)}
+    message = pa.RecordBatch.from_pydict(columns | {"bucket": pa.array(["a"] * 65, pa.large_string())})
+    most = runs_made = 0
+    with closing(BucketRuns(20 << 20)) as runs:
+        for _ in range(200):
+            runs.add(message)
+            most = max(most, sum(batch.num_columns for batch in runs._held))
+            runs_made = len(runs._runs)
+        rows = [piece.num_rows for _, pieces in runs.buckets() for piece in pieces]
+    assert most <= 20 * 1001
+    assert (sum(rows), runs_made) == (200 * 65, 0)

@@ -9,9 +9,9 @@ import pytest
 from dead_sinks import crash_when_promised
 from life_cycle import batch, finished_files
 from shared_streams import many, shared_in, sharing_sink
-from staged_streams import STAGED, finished_rows, link_ids, names, pending_in, staged_sink, stages_in
+from staged_streams import STAGED, Stages, finished_rows, link_ids, names, pending_in, staged_sink, stages_in
 
-from partfile.filesystems.errors import PartDamaged
+from partfile.filesystems.errors import PartDamaged, PartfileError
 from partfile.filesystems.local import LocalStore
 from partfile.sink.active_part import ActivePart
 from partfile.sink.encoding import StagesInProcess, encode_stage
@@ -118,6 +118,29 @@ def test_a_task_does_not_encode_a_stage_that_was_damaged_while_it_was_open(tmp_p
         out._operator.roll_all()
     out.close()
     assert (finished_files(tmp_path), link_ids(tmp_path)) == ({}, before)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_clean_end_that_meets_a_damaged_stage_closes_the_sink(tmp_path: Path, *, is_open: bool) -> None:
+    """As every other verb does that fails: one that is open when it is rolled, one that waits when all is closed."""
+    stages = Stages()
+    if not is_open:
+        crashed(tmp_path, bucketer=None)
+        stages.are_readable = False
+    out = staged_sink(tmp_path, bucketer=None, open_store=stages.open_store).local().open()
+    if is_open:
+        out.write(batch(0, 4), position=4)
+    # It waits for ten seconds after a second try; but not at the end.
+    out.checkpoint()
+    stages.are_readable = True
+    flip(stages_in(tmp_path)[0], 300)
+    with pytest.raises(PartDamaged, match="is not what was written"):
+        out.finish()
+    with pytest.raises(PartfileError, match="not open any more"):
+        out.checkpoint()
+    flip(stages_in(tmp_path)[0], 300)
+    with staged_sink(tmp_path, bucketer=None).local():
+        assert finished_rows(tmp_path) == names(0, 4)
 
 
 @pytest.mark.parametrize("place", [0, 300, -1])

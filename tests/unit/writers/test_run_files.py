@@ -9,7 +9,7 @@ import logging
 import random
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +21,9 @@ import partfile as pf
 from partfile.filesystems.errors import NotApplied, NotReady
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.sorted_runs import SortedRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SECRET = b"confidential"
 
@@ -126,6 +129,91 @@ def test_a_full_disk_is_told_with_its_path(make: Any, monkeypatch: pytest.Monkey
         runs.add(rows)
     assert failed.value.path == "/scratch/of/this/host"
     assert "TMPDIR" in failed.value.hint
+
+
+class FullAtTheSecond:
+    """Temporary files, the second of which finds no room, neither when it is written nor when it is closed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.files: list[Any] = []
+        self._make = tempfile.TemporaryFile
+        patch.setattr("tempfile.TemporaryFile", self._temporary)
+
+    def _temporary(self, **options: Any) -> Any:
+        is_full = len(self.files) == 1
+        self.files.append(Path("/dev/full").open("r+b") if is_full else self._make(**options))  # noqa: SIM115
+        return self.files[-1]
+
+
+@pytest.mark.parametrize("rows", [5000, 150])
+def test_where_the_second_run_finds_no_room_the_first_is_given_up(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """While the error is there, which somebody may keep: as rows come, and as the last of them are spilled."""
+    made = FullAtTheSecond(monkeypatch)
+    runs = SortedRuns(_rows(1).schema, ["id"], _rows(100).nbytes)
+
+    def sort() -> None:
+        runs.add(_rows(rows).slice(0, 100))
+        runs.add(_rows(rows).slice(100))
+        list(runs.batches())
+
+    with pytest.raises(NotApplied, match="No space left") as failed:
+        sort()
+    assert failed.value.hint
+    assert [file.closed for file in made.files] == [True, True]
+    # Nobody takes what is left for all rows.
+    with pytest.raises(ValueError, match="closed file"):
+        list(runs.batches())
+
+
+def made_files(patch: pytest.MonkeyPatch) -> list[Any]:
+    """The temporary files that are made from now on."""
+    made, make = list[Any](), tempfile.TemporaryFile
+
+    def temporary(**options: Any) -> Any:
+        made.append(make(**options))
+        return made[-1]
+
+    patch.setattr("tempfile.TemporaryFile", temporary)
+    return made
+
+
+@pytest.mark.parametrize("at", ["the rows", "the file"])
+def test_runs_are_given_up_with_their_file(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """Where reading the stage fails, and where writing the file does."""
+    made = made_files(monkeypatch)
+    rows = _rows(1000)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, 1000, 100):
+            yield rows.slice(start, 100)
+        if at == "the rows":
+            raise NotReady("not now")
+
+    class Full:
+        position = 0
+
+        def write(self, data: bytes | memoryview) -> None:
+            if self.position:
+                raise NotReady("not now")
+            self.position += len(data)
+
+    form = ParquetFormat(sort_by=("id",), row_group_bytes=5000)
+    with pytest.raises(NotReady, match="not now") as failed:
+        form.encode(batches(), rows.schema, Full())
+    assert failed.value.__traceback__ is not None
+    assert len(made) > 1
+    assert all(file.closed for file in made)
+
+
+def test_a_part_that_is_given_up_gives_up_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is none that is encoded, but a file a checkpoint."""
+    made = made_files(monkeypatch)
+    form = ParquetFormat(sort_by=("id",), row_group_bytes=5000)
+    out = pf.FileSink(tmp_path, uid="life", format=form, columnar="per_checkpoint").local().open()
+    out.write(_rows(1000))
+    assert not any(file.closed for file in made)
+    out.close()
+    assert [file.closed for file in made] == [True]
 
 
 def test_a_stage_is_encoded_once_there_is_room_again(
