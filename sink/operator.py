@@ -16,6 +16,7 @@ from partfile.sink.fresh_parts import final_path, fresh_part
 from partfile.sink.left_parts import LeftParts
 from partfile.sink.lifecycle import Action
 from partfile.sink.row_layout import RowLayouts
+from partfile.sink.shared_names import own_path
 from partfile.sink.shared_stages import OpenParts, longest_bucket, parted, shared_rows
 from partfile.sink.states import SubtaskSnapshot
 from partfile.writers.port import EncodedRows, RowFormat
@@ -120,8 +121,8 @@ class SinkOperator:
         shared = self._layouts.shared(layout)
         rows = shared_rows(content, ways.shared, buckets, shared.schema)
         # Its stage lies in the base: a path that is too long would be found out when it is too late.
-        path = final_path(self._description, self.context, longest_bucket(rows), self._max_count + 1)
-        self._store.check_path(path)
+        longest, count = longest_bucket(rows), self._max_count + 1
+        self._store.check_path(own_path(final_path(self._description, self.context, longest, count)))
         self._part("", shared).write(rows, self._now_ms, buckets=ways.buckets)
         return ways.own
 

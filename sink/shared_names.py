@@ -36,6 +36,12 @@ def own_name(name: str, bucket: str) -> str:
     return with_mark(name, _mark(bucket))
 
 
+def own_path(path: str) -> str:
+    """The longest path that a file of a stage can have for one of its final name: as if its bucket clashed."""
+    bucket, slash, name = path.rpartition("/")
+    return f"{bucket}{slash}{own_name(name, bucket)}"
+
+
 def stage_name(path: str) -> str:
     """The name of the stage that a file is of if it is one of a shared stage; else just its name.
 
