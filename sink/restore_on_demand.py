@@ -35,7 +35,7 @@ from partfile.sink.restoring_damage import (
     unknown_since,
     with_the_way_back,
 )
-from partfile.sink.shared_names import stage_name
+from partfile.sink.shared_names import unmarked
 from partfile.snapshot.pointers import pointer_to
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class RestoreOnDemand:
             raise refusal_over_damage(self._settings.uid, point, damage, later)
         wanted, shared = paths_of(point.state), names_of_shared(point.state)
         listed = (file.path for file in self._store.list())
-        there = {path for path in listed if path in wanted or stage_name(path) in shared}
+        there = {path for path in listed if path in wanted or unmarked(path.rpartition("/")[2]) in shared}
         if not self._store.capabilities.staged_files:
             there |= {
                 part.path_of(part.in_progress) for part in unfinished(point.state, there) if self._store.goes_back(part)

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.filesystems.errors import RecoveryRefused
+from partfile.sink.shared_names import unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -104,16 +105,17 @@ def _parts(state: SinkSnapshot) -> list[PartHandle]:
 
 
 def _lengths(state: SinkSnapshot) -> dict[str, set[int]]:
-    """How long each part of a state is, by its final name; for an encoded one also how long its stage was.
+    """How long each part of a state is, by its unmarked final name; for an encoded one also how long its stage was.
 
-    A name is one part's alone, whichever directory it is in, or that of the files that one shared stage became.
+    That is one part's alone, whichever directory it is in, or that of the files that one shared stage became.
     """
     lengths: dict[str, set[int]] = {}
     for part in _parts(state):
-        lengths.setdefault(part.name, set()).add(part.valid_length)
+        lengths.setdefault(unmarked(part.name), set()).add(part.valid_length)
     for stage in state.spent:
-        if stage.part.name in lengths:
-            lengths[stage.part.name].add(stage.part.valid_length)
+        name = unmarked(stage.part.name)
+        if name in lengths:
+            lengths[name].add(stage.part.valid_length)
     return lengths
 
 
@@ -213,17 +215,17 @@ def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, 
         point: What was to be restored.
     """
     # By name, for the files of a stage that was shared then are elsewhere.
-    opened = {part.part.name for parts in point.open.values() for part in parts}
+    opened = {unmarked(part.part.name) for parts in point.open.values() for part in parts}
     paths = {
         part.path
         for part in finished
         if part.number.chain != point.position.chain
         or part.number.count > point.max_count
-        or part.path.rpartition("/")[2] in opened
+        or unmarked(part.path.rpartition("/")[2]) in opened
     }
     if current is not None:
-        known = {part.part.name for part in point.pending} | {stage.part.name for stage in point.rolled}
-        paths |= {part.path_of(part.name) for part in _parts(current) if part.name not in known}
+        known = {unmarked(part.name) for part in _parts(replace(point, open={}))}
+        paths |= {part.path_of(part.name) for part in _parts(current) if unmarked(part.name) not in known}
     return sorted(paths)
 
 
@@ -245,7 +247,7 @@ def doubled_parts(
     if current is not None:
         known, stays = _lengths(point), staying(current, stuck)
         later = {name for name, lengths in _lengths(stays).items() if not known.get(name, set()) & lengths}
-        paths |= {part.path_of(part.name) for part in _parts(stays) if part.name in later}
+        paths |= {part.path_of(part.name) for part in _parts(stays) if unmarked(part.name) in later}
     return sorted(paths)
 
 

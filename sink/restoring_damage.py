@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.filesystems.errors import RecoveryRefused, SnapshotCorrupt
 from partfile.sink.restoring import origin, shown
-from partfile.sink.shared_names import stage_name
+from partfile.sink.shared_names import unmarked
 from partfile.sink.states import OpenPart, RolledStage
 
 if TYPE_CHECKING:
@@ -141,17 +141,17 @@ def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> Re
 
 
 def names_of_shared(point: SinkSnapshot) -> set[str]:
-    """The names of the checkpoint's shared stages: see ``stage_name`` for those of their files."""
+    """The unmarked final names of the files that shared stages of the checkpoint become, in whichever buckets."""
     stages = [(part.part, part.stage) for parts in point.open.values() for part in parts]
     stages += [(stage.part, stage.stage) for stage in point.rolled]
-    return {part.name for part, stage in stages if stage is not None and stage.shared}
+    return {unmarked(part.name) for part, stage in stages if stage is not None and stage.shared}
 
 
 def _finished_buckets(point: SinkSnapshot, there: Collection[str]) -> dict[str, tuple[str, ...]]:
     """The buckets of each shared stage whose file is there, by its name."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(names_of_shared(point), ())
     for path in sorted(there):
-        name = stage_name(path)
+        name = unmarked(path.rpartition("/")[2])
         if name in found:
             found[name] = (*found[name], path.rpartition("/")[0])
     return found
@@ -159,7 +159,7 @@ def _finished_buckets(point: SinkSnapshot, there: Collection[str]) -> dict[str, 
 
 def _without(part: Staged, finished: Mapping[str, tuple[str, ...]]) -> Staged:
     """A shared stage less the rows of buckets whose file is there, which stays as it is."""
-    return part.model_copy(update={"stage": _less(part.stage, finished.get(part.part.name, ()))})
+    return part.model_copy(update={"stage": _less(part.stage, finished.get(unmarked(part.part.name), ()))})
 
 
 def _less(stage: Stage | None, buckets: tuple[str, ...]) -> Stage | None:
@@ -170,7 +170,7 @@ def _less(stage: Stage | None, buckets: tuple[str, ...]) -> Stage | None:
 
 def _is_finished(part: PartHandle, shared: Collection[str], there: Collection[str]) -> bool:
     """Whether a part has its final name. Never so for a shared stage, whose path there is that of one of its files."""
-    return _final(part) in there and not (part.is_stage and part.name in shared)
+    return _final(part) in there and not (part.is_stage and unmarked(part.name) in shared)
 
 
 def _vouched(point: SinkSnapshot) -> list[PartHandle]:

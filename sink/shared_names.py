@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MARK_HEX_DIGITS = 8
+_MARKED = re.compile(rf"(-[0-9a-f]{{8}}-[0-9]{{1,9}}-[0-9]{{1,18}})-x[0-9a-f]{{{_MARK_HEX_DIGITS}}}(?![0-9a-f])")
 
 
 def clashing(buckets: Iterable[str]) -> frozenset[str]:
@@ -42,14 +44,12 @@ def own_path(path: str) -> str:
     return f"{bucket}{slash}{own_name(name, bucket)}"
 
 
-def stage_name(path: str) -> str:
-    """The name of the stage that a file is of if it is one of a shared stage; else just its name.
+def unmarked(name: str) -> str:
+    """What the files of one shared stage have in common: their final name without the mark of a bucket.
 
-    Args:
-        path: Of the file, relative to the base.
+    To be compared with what comes of other names, since any suffix may look like a mark.
     """
-    bucket, _, name = path.rpartition("/")
-    return name.replace(_mark(bucket), "", 1)
+    return _MARKED.sub(r"\1", name)
 
 
 def _mark(bucket: str) -> str:
@@ -57,6 +57,15 @@ def _mark(bucket: str) -> str:
 
 
 def _folded(path: str) -> str:
-    """Equal for all paths that some file system holds for one; Windows drops dots and blanks at the end of a name."""
+    """Equal for all paths that some file system holds for one.
+
+    Case, composition and compatible forms are nothing to macOS, Windows and folding directories of ext4, which does not
+    see characters that format nothing either; Windows drops dots and blanks at the end of a name.
+    """
     plain = unicodedata.normalize("NFKC", path).upper().casefold()
-    return "/".join(step.rstrip(". ") for step in unicodedata.normalize("NFKC", plain).split("/"))
+    seen = "".join(one for one in unicodedata.normalize("NFKC", plain) if not _is_ignored(one))
+    return "/".join(step.rstrip(". ") for step in seen.split("/"))
+
+
+def _is_ignored(character: str) -> bool:
+    return unicodedata.category(character) == "Cf" or "\ufe00" <= character <= "\ufe0f"

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from partfile.sink.shared_names import stage_name
+from partfile.sink.shared_names import unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
     """
     tree = Tree()
     numbers = _Numbers(known)
-    stages = {part.handle.name: part for part in known.current if part.is_shared}
+    stages = {unmarked(part.handle.name): part for part in known.current if part.is_shared}
     names = _wanted(known)
     for one in files:
         what, file = one.what, one.file
@@ -67,7 +67,7 @@ def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
             tree.twice.extend(numbers.strangers(what, what.number))
             if what.number.count > known.chains[what.number.chain].max_count:
                 tree.beyond.append(what)
-            _note_finished(tree, what, stages.get(stage_name(file.path)) if stages else None)
+            _note_finished(tree, what, stages.get(unmarked(file.path.rpartition("/")[2])) if stages else None)
         elif what.kind == "sidecar" and what.final_path is not None:
             tree.sidecars[what.final_path] = what
         elif what.kind in LITTER and not is_moved and len(tree.litter.setdefault(what.kind, [])) < MAX_EXAMPLES:
@@ -112,7 +112,7 @@ class _Numbers:
             self._seen.add(packed)
             return [what] if is_twice else []
         known = self._named.setdefault(packed, what.path)
-        name, own = stage_name(what.path), stage_name(known)
+        name, own = unmarked(what.path.rpartition("/")[2]), unmarked(known.rpartition("/")[2])
         if name == own:
             return []
         # Whoever copies a file beside itself adds to its name; files are listed in any order.

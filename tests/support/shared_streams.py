@@ -14,12 +14,15 @@ import pyarrow.parquet as pq
 from life_cycle import LONG, make_sink
 
 import partfile as pf
+from partfile.sink import shared_files
 from partfile.sink.runtime import Runtime
 from partfile.sink.stage_planning import with_closed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import pytest
 
     from partfile.sink.file_sink import FileSink
     from partfile.sink.states import RolledStage
@@ -37,6 +40,13 @@ def sharing_sink(base: Path | str, **options: Any) -> FileSink:
         "shared_stage_buckets": 3,
     }
     return make_sink(base, **(fixed | options))
+
+
+def mark_some_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the files of odd buckets have names of their own, as if some file system took them for others."""
+    monkeypatch.setattr(
+        shared_files, "clashing", lambda buckets: {one for one in buckets if one[-1:].isdigit() and int(one[-1]) % 2}
+    )
 
 
 def many(first: int, count: int = BUCKETS, *, buckets: int = BUCKETS) -> pa.RecordBatch:

@@ -10,13 +10,24 @@ import pytest
 from changing import age, broken_invariants, clean_all, planned_cleaning, planned_recovery
 from command_line import ageless, run, told, told_json, told_lines
 from life_cycle import everything
-from shared_streams import BUCKETS, continue_sharing, counted, die_sharing, many, rows_in, shared_in, sharing_sink
+from shared_streams import (
+    BUCKETS,
+    continue_sharing,
+    counted,
+    die_sharing,
+    many,
+    mark_some_buckets,
+    rows_in,
+    shared_in,
+    sharing_sink,
+)
 from staged_streams import pending_in
 
 import partfile as pf
 from partfile.cli.inspection import verification
 from partfile.cli.inspection.seen_tree import read_tree
 from partfile.filesystems.faults import SimulatedCrash
+from partfile.sink.naming import numbers_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +53,12 @@ def die_rolled(base: Path, **options: Any) -> None:
 
 DEATHS = [lambda base, **options: die_sharing(sharing_sink(base, **options)), die_rolled]
 EACH_DEATH = pytest.mark.parametrize(("die", "state"), list(zip(DEATHS, ["stage", "rolled-stage"], strict=True)))
+
+
+@pytest.fixture(autouse=True)
+def some_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the files of a stage some have its name, others one of their own."""
+    mark_some_buckets(monkeypatch)
 
 
 @EACH_DEATH
@@ -135,7 +152,7 @@ def test_before_buckets_share_a_number_is_one_files_alone(tmp_path: Path) -> Non
         out.write(many(0))
     continue_sharing(sharing_sink(tmp_path), BUCKETS)
     path = next(tmp_path.glob("k=3/part-*-0-*"))
-    first = min(tmp_path.glob("k=*/part-*"), key=lambda one: int(one.stem.rpartition("-")[2]))
+    first = min(tmp_path.glob("k=*/part-*"), key=lambda one: numbers_in(one.name)[0].count)
     shutil.copy(first, path.parent)
     (problem,) = broken_invariants(tmp_path)
     assert problem.startswith("name-twice: k=")

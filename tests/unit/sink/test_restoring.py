@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from partfile.filesystems.port import PartHandle
-from partfile.sink.naming import PartNumber, number_in
+from partfile.sink.naming import PartNaming, PartNumber, number_in
 from partfile.sink.planning import SinkSnapshot
 from partfile.sink.restoring import (
     Choice,
@@ -22,7 +23,8 @@ from partfile.sink.restoring import (
     refusal,
 )
 from partfile.sink.restoring_damage import over_unreadable, paths_of
-from partfile.sink.states import OpenPart, PendingPart, QueryPosition, StreamPosition
+from partfile.sink.shared_names import own_name
+from partfile.sink.states import OpenPart, PendingPart, QueryPosition, RolledStage, Stage, StreamPosition
 
 CHAIN, OTHER = "a" * 8, "b" * 8
 
@@ -222,3 +224,43 @@ def test_over_an_unreadable_checkpoint_only_what_is_there_counts() -> None:
 def test_a_final_name_tells_its_number(name: str, number: PartNumber | None) -> None:
     """Chain, subtask and counter; a staged or foreign file has none."""
     assert number_in(name, {CHAIN}) == number
+
+
+def shared_stage() -> RolledStage:
+    """A stage of several buckets that waits to be encoded."""
+    part = PartNaming().handle("", PartNumber(CHAIN, 0, 5), suffix=".json", token="t" * 32)
+    return RolledStage(
+        part=part.model_copy(update={"is_stage": True, "valid_length": 9}),
+        stage=Stage(recipe={"format": "json"}, shared=True),
+        rows=4,
+        since=1,
+    )
+
+
+def test_going_back_over_damage_knows_files_of_both_kinds_of_names() -> None:
+    """Those of a shared stage's own name, and those with a mark of their bucket."""
+    stage = shared_stage()
+    name = stage.part.name
+    there = {stage.part.in_progress, f"b=b/{name}", f"b=C/{own_name(name, 'b=C')}", "b=d/part-other"}
+    held = replace(state(7), rolled=(stage,))
+    (left,) = over_unreadable(point(held), there, OTHER, published=True).state.rolled
+    assert left.stage.finished_buckets == ("b=C", "b=b")
+
+
+def test_files_of_a_stage_that_waited_then_are_no_later_parts() -> None:
+    """Whatever mark of their bucket they have: they hold the rows that the stage held."""
+    stage = shared_stage()
+    names = [stage.part.name, *(own_name(stage.part.name, bucket) for bucket in ("b=a", "b=A"))]
+    now = replace(state(7), pending=tuple(PendingPart(part=handle(name), rows=1, since=2) for name in names))
+    assert len(set(names)) == 3
+    assert later_parts([], now, replace(state(7), rolled=(stage,))) == []
+
+
+def test_marked_files_of_a_stage_that_was_open_then_are_later_parts() -> None:
+    """Finished since: they may hold later rows, too."""
+    stage = shared_stage()
+    more: Any = {"count": 5, "schema_fingerprint": "s", "generation": 1, "created_at_ms": 0, "last_write_ms": 0}
+    opened = OpenPart(part=stage.part, rows=1, stage=stage.stage, **more)
+    own = own_name(stage.part.name, "b=A")
+    files = [FinishedPart(f"b=A/{own}", PartNumber(CHAIN, 0, 5)), FinishedPart("b=c/part-x", PartNumber(CHAIN, 0, 4))]
+    assert later_parts(files, None, replace(state(7), open={0: (opened,)})) == [f"b=A/{own}"]

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from shared_streams import BUCKETS, counted, die_sharing, many, rolled, rows_in, shared_in, sharing_sink
+from shared_streams import (
+    BUCKETS,
+    counted,
+    die_sharing,
+    many,
+    mark_some_buckets,
+    rolled,
+    rows_in,
+    shared_in,
+    sharing_sink,
+)
 from staged_streams import Stages, pending_in
 
 from partfile.filesystems.errors import NotReady, PartDamaged
@@ -21,6 +31,12 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import PartHandle
 
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
+
+
+@pytest.fixture(autouse=True)
+def some_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the files of a stage some have its name, others one of their own."""
+    mark_some_buckets(monkeypatch)
 
 
 @EACH_FORMAT

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shared_streams import BUCKETS, counted, die_sharing, many, rows_in, shared_in, sharing_sink
+from shared_streams import BUCKETS, counted, die_sharing, many, mark_some_buckets, rows_in, shared_in, sharing_sink
 from staged_streams import newest_checkpoint
 
 from partfile.filesystems.errors import RecoveryRefused
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def some_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the files of a stage some have its name, others one of their own."""
+    mark_some_buckets(monkeypatch)
 
 
 def test_going_back_to_a_checkpoint_that_has_the_stage_open(tmp_path: Path) -> None:
