@@ -62,9 +62,13 @@ def _folded(path: str) -> str:
     Case, composition and compatible forms are nothing to macOS, Windows and folding directories of ext4, which does not
     see characters that format nothing either; Windows drops dots and blanks at the end of a name.
     """
-    plain = unicodedata.normalize("NFKC", path).upper().casefold()
-    seen = "".join(one for one in unicodedata.normalize("NFKC", plain) if not _is_ignored(one))
-    return "/".join(step.rstrip(". ") for step in seen.split("/"))
+    plain = path.lower() if path.isascii() else _plain(path)
+    return "/".join(step.rstrip(". ") for step in plain.split("/"))
+
+
+def _plain(path: str) -> str:
+    folded = unicodedata.normalize("NFKC", path).upper().casefold()
+    return "".join(one for one in unicodedata.normalize("NFKC", folded) if not _is_ignored(one))
 
 
 def _is_ignored(character: str) -> bool:
