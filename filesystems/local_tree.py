@@ -55,8 +55,6 @@ class LocalTree:
         # directory was under a name then.
         self._synced: dict[str, _Synced] = {}
         self._named: dict[str, Identity] = {}
-        # By directory: those made in it whose names wait for its next sync, so that one does for all of them.
-        self._made: dict[str, dict[str, Identity]] = {}
 
     def close(self) -> None:
         """Release the base; may be called twice."""
@@ -113,14 +111,10 @@ class LocalTree:
             self._close_chain(chain)
 
     def _sync_noted(self, directory: int, path: str) -> None:
-        # What changes while it is synced is synced again, and what is made meanwhile may be left out.
-        made = self._made.get(path, {}).copy()
+        # What changes while it is synced is synced again.
         seen = self._now(directory, path)
         self.sync_directory(directory, path)
         self._synced[path] = seen
-        self._named.update(made)
-        for child in made:
-            self._made[path].pop(child, None)
 
     def _now(self, directory: int, path: str) -> _Synced:
         status = self.status_open(directory, path)
@@ -234,17 +228,7 @@ class LocalTree:
             self._named.pop(path, None)
             with suppress(FileExistsError):
                 self.calls.make_directory(parent, segment)
-            made = self.calls.open_directory(parent, segment)
-        self._note_made(made, path)
-        return made
-
-    def _note_made(self, directory: int, path: str) -> None:
-        try:
-            noted = identity(self.status_open(directory, path))
-        except BaseException:
-            self.calls.close(directory)
-            raise
-        self._made.setdefault(path.rpartition("/")[0], {})[path] = noted
+            return self.calls.open_directory(parent, segment)
 
     def _close_chain(self, chain: list[int]) -> None:
         for directory in chain[:0:-1]:

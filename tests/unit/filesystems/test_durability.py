@@ -9,7 +9,7 @@ import pytest
 
 from partfile.filesystems import local_tree, power_loss
 from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.faults import ActAt, CrashAt, Recorder, SimulatedCrash, SkipAt, intercept
+from partfile.filesystems.faults import CrashAt, Recorder, SimulatedCrash, SkipAt, intercept
 from partfile.filesystems.local import LocalStore
 from partfile.filesystems.power_loss import PowerLossCalls, Violation, Watch, part_in
 
@@ -165,42 +165,6 @@ def test_a_persist_without_a_write_costs_nothing(tmp_path: Path) -> None:
         stack.callback(resumed.close)
         assert resumed.persist().valid_length == len(DATA)
         assert recorder.count == before
-
-
-def test_one_sync_of_the_base_does_for_all_buckets_made_before_it(new_model: NewModel, tmp_path: Path) -> None:
-    """Parts in many new buckets that are committed together cost a sync of each bucket, and one of the base."""
-    recorder, model = Recorder(SYNCS), new_model()
-    with LocalStore(str(tmp_path), calls=intercept(model, recorder)) as store, ExitStack() as stack:
-        streams = [store.create(new_part(f"b{number}")) for number in range(5)]
-        for stream in streams:
-            stack.callback(stream.close)
-            stream.write(DATA)
-        for stream in streams:
-            handle = stream.persist()
-            promise(model, "after persist", lambda tree, h=handle: tree.get(h.path_of(h.in_progress)) == DATA)  # type: ignore[misc]
-    assert recorder.names == ["sync", "sync_directory", "sync_directory", *["sync", "sync_directory"] * 4]
-
-
-def test_a_bucket_made_while_the_base_is_synced_has_a_sync_of_its_own(
-    new_model: NewModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where times of directories are too coarse to show that the base changed meanwhile."""
-
-    def coarse(tree: local_tree.LocalTree, directory: int, path: str) -> local_tree._Synced:
-        return local_tree._Synced(local_tree.identity(tree.status_open(directory, path)), 0)
-
-    monkeypatch.setattr(local_tree.LocalTree, "_now", coarse)
-    model, late = new_model(), []
-    act = ActAt(1, lambda: late.append(store.create(new_part("late"))), "after", only=frozenset({"sync_directory"}))
-    with LocalStore(str(tmp_path), calls=intercept(model, act)) as store, ExitStack() as stack:
-        first = store.create(new_part("early"))
-        stack.callback(first.close)
-        first.persist()
-        (stream,) = late
-        stack.callback(stream.close)
-        stream.write(DATA)
-        handle = stream.persist()
-        promise(model, "after persist", lambda tree: tree.get(handle.path_of(handle.in_progress)) == DATA)
 
 
 def test_ancestors_made_by_somebody_else_are_synced_too(new_model: NewModel, tmp_path: Path) -> None:
