@@ -149,6 +149,8 @@ def test_a_later_run_encodes_in_its_own_session(job: IdleDriver, monkeypatch: py
         asked.append(session)
         return lambda _storage: StagesInProcess(LocalStore(str(job.base)), 1)
 
+    # Another test of this process may have left a session of Spark, of which the run has an encoder already.
+    job.stream.release()
     monkeypatch.setattr(stream_module, "stage_encoder", encoder)
     job.restores()
     job.stream.release()
