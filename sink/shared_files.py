@@ -78,20 +78,20 @@ class SharedFiles:
         Raises:
             PartlyEncoded: Some are.
             StoreError: None is; this is why the first is not.
-            PartfileError: A bucket has no file, and nothing has kept it from having one.
         """
         done = tuple(self._done)
         if not self._failures:
-            if len(done) != len(self._rows):
-                # A stage counts as spent once it is encoded, and its rows as published.
-                raise PartfileError(f"{len(self._rows)} buckets became {len(done)} files")
             return done
         if not done:
             raise self._failures[0]
         raise PartlyEncoded.of(self._stage.part, done, len(self._rows) - len(done), self._failures[0])
 
     def write(self, buckets: Iterable[BucketRows]) -> None:
-        """Write a file of each bucket: small ones several at a time, one that is too large to be held as it is read."""
+        """Write a file of each bucket: small ones several at a time, one that is too large to be held as it is read.
+
+        Raises:
+            PartfileError: A bucket has no file, and nothing has kept it from having one.
+        """
         for bucket, batches in buckets:
             held, held_bytes = [], 0
             for batch in batches:
@@ -110,6 +110,9 @@ class SharedFiles:
                 self._group.append(BucketRows(bucket, iter(held)))
                 self._group_bytes += held_bytes
         self._write_group()
+        if not self._failures and len(self._done) != len(self._rows):
+            # A stage counts as spent once it is encoded, and its rows as published.
+            raise PartfileError(f"{len(self._rows)} buckets became {len(self._done)} files")
 
     def _write_group(self) -> None:
         group, self._group, self._group_bytes = self._group, [], 0

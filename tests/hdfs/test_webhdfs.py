@@ -40,12 +40,16 @@ def create(cluster: HdfsCluster, path: str, data: bytes) -> str:
     """Create a closed file; returns its path."""
     options = hdfs_native.WriteOptions(block_size=BLOCK_BYTES, overwrite=True)
     # A cluster that has just started may take long to hear of a block, which hdfs-native does not wait for.
-    for _ in range(4):
-        with suppress(RuntimeError), hdfs_native.Client(cluster.url).create(path, options) as file:
-            file.write(data)
-            return path
-        time.sleep(1)
-    raise TimeoutError(f"{path} could not be made")
+    for tries_left in reversed(range(4)):
+        try:
+            with hdfs_native.Client(cluster.url).create(path, options) as file:
+                file.write(data)
+            break
+        except RuntimeError as error:
+            if not tries_left or "complete file in time" not in str(error):
+                raise
+            time.sleep(1)
+    return path
 
 
 def read(cluster: HdfsCluster, path: str) -> bytes:

@@ -124,6 +124,7 @@ def test_a_bucket_that_is_lost_on_the_way_is_missed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(BucketRuns, "buckets", but_one)
     with LocalStore(str(tmp_path)) as store, pytest.raises(PartfileError, match="3 buckets became 2 files"):
         encode_stage(store, stage.part, stage.stage, stage.rows)
+    assert not list(tmp_path.rglob("*.pending"))
 
 
 def test_buckets_that_fail_slowly_do_not_hold_up_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
