@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import ConfigError, FileTooLarge, NotApplied, NotFound, PartfileError
 from partfile.filesystems.fsspec_errors import translated
 from partfile.filesystems.port import StoredFile
@@ -89,7 +89,7 @@ class FsspecAccess:
         """The CRC-32 of a file of so many bytes."""
         crc32 = 0
         for start in range(0, size, _CHUNK_BYTES):
-            crc32 = zlib.crc32(self._read_range(path, start, min(start + _CHUNK_BYTES, size)), crc32)
+            crc32 = crc32_of(self._read_range(path, start, min(start + _CHUNK_BYTES, size)), crc32)
         return crc32
 
     def _read_range(self, path: str, start: int, stop: int) -> bytes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import re
-import zlib
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import FileTooLarge, NotFound, PartfileError, StoreError
 from partfile.filesystems.fsspec_probe import learn_way
 from partfile.filesystems.fsspec_schemes import Way
@@ -72,7 +72,7 @@ def _give_name(access: FsspecAccess, handle: PartHandle, staging: FsspecStaging)
             access.link(source, name)
         case Way.CREATE:
             data = access.read(source, handle.valid_length)
-            if zlib.crc32(data) != staging.crc32:
+            if crc32_of(data) != staging.crc32:
                 raise part_missing(handle, "its staged file is not what was written")
             access.create(name, data)
         case Way.RENAME:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import zlib
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import NotApplied
 from partfile.filesystems.fsspec_staging import FsspecStaging
 from partfile.filesystems.open_streams import OpenStream, check_new
@@ -71,7 +71,7 @@ class FsspecPartStream(OpenStream):
                 hint="Free space in the directory for temporary files, or set TMPDIR.",
                 path=self._path,
             ) from error
-        self._crc32 = zlib.crc32(view, self._crc32)
+        self._crc32 = crc32_of(view, self._crc32)
         self._position += view.nbytes
         self._failure = ""
 

@@ -70,12 +70,11 @@ class _StageFile(SeekableFile):
         if count <= 0:
             return 0
         with translated("read", self._tree.shown(self._path)):
-            data = self._tree.calls.read(descriptor, count, self._position)
-        if not data:
+            taken = self._tree.calls.read_into(descriptor, view[:count], self._position)
+        if not taken:
             raise stage_too_short(self._handle, self._position)
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+        self._position += taken
+        return taken
 
     @property
     def _opened(self) -> int:

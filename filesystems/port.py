@@ -15,9 +15,9 @@ from partfile.filesystems.metadata_port import MetadataStore
 from partfile.filesystems.relative_paths import check_file_name, check_relative_path
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Iterator
     from types import TracebackType
-    from typing import BinaryIO
 
     from partfile.filesystems.capabilities import Capabilities
 
@@ -233,7 +233,7 @@ class PartStore(Protocol):
             PartfileError: It is a stage.
         """
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> BinaryIO:
+    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
         """Open a stage to read exactly its valid length: the file ends there, whatever was added to it since.
 
         Takes no lease and disturbs nobody who writes it, unless ``fences``. Follows no link. The file can seek, reads

@@ -83,6 +83,10 @@ class PosixCalls:
         """Read once at ``offset``; may return fewer bytes, and none at the end of the file."""
         return os.pread(descriptor, count, offset)
 
+    def read_into(self, descriptor: int, buffer: memoryview, offset: int) -> int:
+        """Read once at ``offset``, to where the bytes are wanted; returns how many, none at the end of the file."""
+        return os.preadv(descriptor, [buffer], offset)
+
     def sync(self, descriptor: int) -> None:
         """Make a file's bytes and length durable."""
         os.fsync(descriptor)

@@ -7,10 +7,10 @@ which the crash tests kill the process. Never used, for what they do: ``open``, 
 from __future__ import annotations
 
 import binascii
-import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import FileTooLarge
 from partfile.filesystems.s3_client import MovingBody
 from partfile.filesystems.s3_process import this_process
@@ -211,7 +211,7 @@ class S3Calls:
     def _put(
         self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool, more: Mapping[str, str]
     ) -> None:
-        crc32 = zlib.crc32(data) if self._options.sends_checksums else None
+        crc32 = crc32_of(data) if self._options.sends_checksums else None
         sent: dict[str, Any] = {"Body": data, "Metadata": metadata, **_checksum(crc32)}
         self._call("put_object", Key=key, **sent, **_condition(if_absent), **more)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import FileTooLarge, NotFound
 from partfile.filesystems.part_errors import part_damaged, part_missing
 from partfile.filesystems.s3_process import this_process
@@ -23,7 +23,7 @@ def write_side(access: S3Access, handle: PartHandle, data: bytes) -> SideObject:
     """Write bytes under a name that carries this writer's own token, so that no other attempt meets it (S4)."""
     name = f"{part_id(handle)}.{new_token()}"
     access.put(side_path(name), data, owner_metadata(handle))
-    return SideObject(name=name, size_bytes=len(data), crc32=zlib.crc32(data))
+    return SideObject(name=name, size_bytes=len(data), crc32=crc32_of(data))
 
 
 def read_sides(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
@@ -59,7 +59,7 @@ def _read(access: S3Access, handle: PartHandle, side: SideObject) -> bytes:
         raise _damaged(access, handle, side) from error
     except NotFound as error:
         raise NotFound(f"side object {access.shown(path)!r} is not there", path=path) from error
-    if len(data) != side.size_bytes or zlib.crc32(data) != side.crc32:
+    if len(data) != side.size_bytes or crc32_of(data) != side.crc32:
         raise _damaged(access, handle, side)
     return data
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from typing import TYPE_CHECKING, Annotated, Self
 from urllib.parse import quote
 
 from pydantic import Field, JsonValue, ValidationError
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import SnapshotCorrupt
 from partfile.filesystems.port import STATE_DIRECTORY, PartHandle, Persisted
 from partfile.filesystems.s3_options import LEAST_PIECE_BYTES
@@ -130,7 +130,7 @@ class S3Staging(Persisted):
             sends_checksums: Whether those of a fresh upload have one.
         """
         has_checksum = self.pieces[0].crc32 is not None if self.pieces else sends_checksums
-        return zlib.crc32(data) if has_checksum else None
+        return crc32_of(data) if has_checksum else None
 
     @property
     def next_number(self) -> int:

@@ -8,11 +8,11 @@ torn or damaged file known before anything in it is believed. A checksum finds c
 from __future__ import annotations
 
 import re
-import zlib
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import FileTooLarge, SnapshotCorrupt, SnapshotVersionError, StateTooLarge
 from partfile.snapshot.strict_json import check_strict
 
@@ -61,7 +61,7 @@ def header_of(schema: str, version: int, body: bytes | memoryview) -> bytes:
     Without that a damaged version could be that of an older format.
     """
     begin = f"partfile {schema} {version} {len(body)}".encode()
-    checksum = zlib.crc32(body, 0 if version < _FIRST_CHECKED_HEADER else zlib.crc32(begin))
+    checksum = crc32_of(body, 0 if version < _FIRST_CHECKED_HEADER else crc32_of(begin))
     return b"%b %08x\n" % (begin, checksum)
 
 

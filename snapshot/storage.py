@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import AlreadyExists, FileTooLarge, NotApplied, NotFound, SnapshotCorrupt
 from partfile.filesystems.memory import MemoryMetadataStore
 from partfile.filesystems.opening import open_store
@@ -103,7 +103,7 @@ class CheckpointStorage:
                 hint="Find out what it is and who put it there, move it away, and put the file back from a copy.",
                 path=shown,
             ) from error
-        if len(data) != handle.size_bytes or zlib.crc32(data) != handle.crc32:
+        if len(data) != handle.size_bytes or crc32_of(data) != handle.crc32:
             raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
         return data
 

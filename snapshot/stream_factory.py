@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from typing import TYPE_CHECKING, Protocol
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import ConfigError, StateTooLarge
 from partfile.filesystems.tokens import new_token
 from partfile.snapshot import layout
@@ -85,7 +85,7 @@ class FileStreamFactory:
             return InlineHandle(data=data)
         name = layout.state_path(self._directory_of(scope), new_token())
         self._store.create_file(layout.below(self._directory, name), data)
-        return FileHandle(path=name, size_bytes=len(data), crc32=zlib.crc32(data))
+        return FileHandle(path=name, size_bytes=len(data), crc32=crc32_of(data))
 
     def _directory_of(self, scope: Scope) -> str:
         if self._checkpoint_id is None:

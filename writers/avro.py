@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import ConfigError
 from partfile.writers.avro_schema import avro_schema
 from partfile.writers.avro_values import row_bytes, varint
@@ -99,7 +100,7 @@ class AvroFormat(RowFormat):
             codec = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE_WBITS)
             return codec.compress(data) + codec.flush()
         if self.compression == "snappy":
-            return _arrow_compressed("snappy", None, data) + zlib.crc32(data).to_bytes(4, "big")
+            return _arrow_compressed("snappy", None, data) + crc32_of(data).to_bytes(4, "big")
         if self.compression == "zstd":
             return _arrow_compressed("zstd", self.compression_level, data)
         return bytes(data)

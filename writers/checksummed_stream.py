@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
+
+from partfile.filesystems.checksums import crc32_of
 
 if TYPE_CHECKING:
     from partfile.writers.port import ByteStream
@@ -34,4 +35,4 @@ class ChecksummedStream:
     def write(self, data: bytes | memoryview) -> None:
         """Append all of ``data``."""
         self._stream.write(data)
-        self._crc32 = zlib.crc32(data, self._crc32)
+        self._crc32 = crc32_of(data, self._crc32)

@@ -14,6 +14,7 @@ from pyarrow import types
 from partfile.filesystems.errors import ConfigError, NotReady, PartfileError, UnsupportedTypeError
 from partfile.writers.held_rows import HeldRows
 from partfile.writers.option_types import settle_options
+from partfile.writers.parquet_dictionaries import repeating_columns
 from partfile.writers.parquet_trials import check_columns, check_level, check_values, may_refuse
 from partfile.writers.port import BulkFormat, Writer
 from partfile.writers.sorted_runs import SortedRuns
@@ -37,7 +38,8 @@ class ParquetFormat(BulkFormat):
         compression_level: The codec's level; None is the codec's own default.
         row_group_rows: Rows that end a row group. Rows are held until then.
         row_group_bytes: Arrow bytes that end a row group before that; what bounds the memory of an open part.
-        dictionary: Whether columns have dictionaries, or which ones.
+        dictionary: Which columns have dictionaries: those named; none if False; if True those whose values come again,
+            as far as a look at the first rows of a file tells.
         statistics: Whether row groups have the least and the greatest value of each column.
         page_index: Whether pages have them too, so that readers can skip pages.
         bloom_filter_columns: Columns that get a bloom filter in each row group, for look-ups of single values. A field
@@ -161,9 +163,9 @@ class ParquetPartWriter(Writer):
         if form.sort_by:
             is_secret = form.encryption is not None
             self._unsorted = SortedRuns(schema, form.sort_by, form.row_group_bytes, is_secret=is_secret)
-        with self._target.passing():
-            file = pa.PythonFile(cast("Any", self._target), mode="w")
-            self._file = pq.ParquetWriter(file, schema, **form.options(schema))
+        self._schema = schema
+        self._options = form.options(schema)
+        self._file: pq.ParquetWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Hold the rows of a batch; a full row group is written, where rows keep their order.
@@ -194,7 +196,7 @@ class ParquetPartWriter(Writer):
         if self._held.rows:
             self._write_row_groups()
         with self._target.passing():
-            self._file.close()
+            self._begun(self._schema.empty_table()).close()
 
     def abandon(self) -> None:
         """Drop the runs that are not in order yet."""
@@ -206,8 +208,18 @@ class ParquetPartWriter(Writer):
             self._write_row_groups()
 
     def _write_row_groups(self) -> None:
+        rows = self._held.take()
         with self._target.passing():
-            self._file.write_table(self._held.take(), row_group_size=self._row_group_rows)
+            self._begun(rows).write_table(rows, row_group_size=self._row_group_rows)
+
+    def _begun(self, rows: pa.Table) -> pq.ParquetWriter:
+        """The file. It begins with its first rows, which tell what columns are worth a dictionary."""
+        if self._file is None:
+            if self._options["use_dictionary"] is True:
+                self._options["use_dictionary"] = repeating_columns(rows)
+            file = pa.PythonFile(cast("Any", self._target), mode="w")
+            self._file = pq.ParquetWriter(file, self._schema, **self._options)
+        return self._file
 
 
 def _is_sortable(kind: pa.DataType) -> bool:

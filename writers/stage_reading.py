@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import io
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.ipc
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import PartDamaged
 
 if TYPE_CHECKING:
@@ -24,12 +23,14 @@ DAMAGED_HINT = (
 MOST_WHOLE_BYTES = 32 << 20
 """Of a stage that is read once, checked in memory, and decoded from there."""
 _PIECE_BYTES = 1 << 20
+_LARGE_PIECE_BYTES = 4 << 20
+"""Beyond the buffers of all stores' files, so that bytes go past them to where they are wanted."""
 
 
 class ReadableFile(Protocol):
     """A file that is read from where it stands."""
 
-    def read(self, size_bytes: int, /) -> bytes:
+    def read(self, size_bytes: int, /) -> bytes | memoryview:
         """Return up to so many bytes, none at the end."""
 
 
@@ -38,6 +39,13 @@ class SeekableFile(ReadableFile, Protocol):
 
     def seek(self, offset: int, /) -> int:
         """Go to so many bytes from its beginning."""
+
+
+class StageFile(SeekableFile, Protocol):
+    """One that reads to where the bytes are wanted."""
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Read on, up to the length of the buffer; returns how many bytes, none at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class StageContent:
 
 
 def content_of(
-    file: SeekableFile, length_bytes: int, path: str | None, crc32: int | None, *, checks_reads: bool
+    file: StageFile, length_bytes: int, path: str | None, crc32: int | None, *, checks_reads: bool
 ) -> StageContent:
     """What there is to read of a stage, compared with its checksum now, if it has one, or while it is read.
 
@@ -83,8 +91,8 @@ def content_of(
     if crc32 is None:
         return StageContent(file, length_bytes, path)
     if length_bytes <= MOST_WHOLE_BYTES:
-        data = _Prefix(file, length_bytes, path, crc32).read_all()
-        return StageContent(io.BytesIO(data), length_bytes, path, is_checked=True)
+        data = _Prefix(file, length_bytes, path, crc32).read_whole(file)
+        return StageContent(_Memory(data), length_bytes, path, is_checked=True)
     if checks_reads:
         return StageContent(file, length_bytes, path, crc32)
     check_stage(file, length_bytes, crc32, path)
@@ -152,6 +160,23 @@ def _batches(prefix: _Prefix, reader: Any, *, validates: bool) -> Iterator[pa.Re
     prefix.check_end()
 
 
+class _Memory:
+    """Bytes in memory as a file that hands them out where they are: Arrow's arrays refer to them."""
+
+    def __init__(self, data: pa.Buffer) -> None:
+        self._data = memoryview(data)
+        self._position = 0
+
+    def read(self, size_bytes: int) -> memoryview:
+        piece = self._data[self._position : self._position + size_bytes]
+        self._position += len(piece)
+        return piece
+
+    def seek(self, offset: int) -> int:
+        self._position = offset
+        return offset
+
+
 class _Prefix:
     """The first bytes of a file as the file that pyarrow wants, with the place of the last whole message."""
 
@@ -173,7 +198,7 @@ class _Prefix:
     def tell(self) -> int:
         return self._position
 
-    def read(self, size_bytes: int) -> bytes:
+    def read(self, size_bytes: int) -> bytes | memoryview:
         pieces = []
         wanted = min(size_bytes, self._length_bytes - self._position)
         try:
@@ -185,17 +210,23 @@ class _Prefix:
             self._failure = error
             raise
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if self._written_crc32 is not None:
-            self._crc32 = zlib.crc32(data, self._crc32)
+        self._count(data)
         return data
 
-    def read_all(self) -> bytes:
-        """All valid bytes, once they are known to be what was written."""
-        pieces = []
-        while piece := self.read(_PIECE_BYTES):
-            pieces.append(piece)
+    def read_whole(self, file: StageFile) -> pa.Buffer:
+        """All valid bytes, once they are known to be what was written; none is moved after it was read."""
+        data = pa.allocate_buffer(self._length_bytes)
+        place = memoryview(data).cast("B")
+        while place and (count := file.readinto(place[:_LARGE_PIECE_BYTES])):
+            self._count(place[:count])
+            self._position += count
+            place = place[count:]
         self.check_bytes()
-        return b"".join(pieces)
+        return data
+
+    def _count(self, data: bytes | memoryview) -> None:
+        if self._written_crc32 is not None:
+            self._crc32 = crc32_of(data, self._crc32)
 
     def close(self) -> None:
         """The file belongs to whoever opened it."""

@@ -5,11 +5,11 @@ The valid bytes of either never change, so a sink may be running; what has moved
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from partfile.cli.inspection.content import open_known
 from partfile.cli.inspection.findings import Finding, error, note
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import NotFound, NotReady, PartDamaged, PartMissing, RecoveryRefused, StoreError
 from partfile.recovery.opening import open_for_reading
 
@@ -90,7 +90,7 @@ def _crc32_of(opened: Any) -> int:
     crc32 = 0
     with opened as file:
         while data := file.read(_AT_ONCE_BYTES):
-            crc32 = zlib.crc32(data, crc32)
+            crc32 = crc32_of(data, crc32)
     return crc32
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
+from partfile.filesystems.checksums import crc32_of
 from partfile.filesystems.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _marker(
     def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             buckets = bucketer.bucket_of(batch, context)
-            ids = [zlib.crc32(str(path).encode()) % partitions for path in buckets.dictionary.to_pylist()]
+            ids = [crc32_of(str(path).encode()) % partitions for path in buckets.dictionary.to_pylist()]
             subtasks = pc.take(pa.array(ids, pa.int32()), buckets.indices)
             yield batch.append_column(_SUBTASK_COLUMN, subtasks)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
+from partfile.filesystems.contract_stages import read_stage, write_stage
 from partfile.filesystems.errors import (
     AlreadyExists,
     NotApplied,
@@ -116,6 +117,19 @@ def test_a_short_read_is_continued_and_a_file_that_shrinks_is_noticed(tmp_path: 
         handle = write_part(store, DATA, tail=TAIL)
         store.publish(handle, "rewrite")
         assert finished_bytes(store, handle) == DATA
+
+
+@pytest.mark.fault("S11")
+def test_a_stage_is_read_on_after_a_short_read(tmp_path: Path) -> None:
+    """Every valid byte is read, however few the kernel returns at a time."""
+
+    class ShortReads(PosixCalls):
+        def read_into(self, descriptor: int, buffer: memoryview, offset: int) -> int:
+            return super().read_into(descriptor, buffer[:3], offset)
+
+    with LocalStore(str(tmp_path), calls=ShortReads()) as store:
+        handle = write_stage(store, DATA)
+        assert read_stage(store, handle) == DATA
 
 
 @pytest.mark.parametrize("error", [EIO, OSError(errno.ENOENT, "")])

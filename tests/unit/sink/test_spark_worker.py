@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,3 +89,23 @@ def test_elsewhere_than_on_linux_nothing_is_done(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     monkeypatch.setattr(Path, "iterdir", refuse)
     acknowledge_at_once()
+
+
+def test_imports_are_spared_from_collection_whenever_they_are_made() -> None:
+    """The first task's imports come after the first look, and a task's own few objects are left to be collected."""
+    code = """
+import gc
+from partfile.sink.spark.worker import spare_modules_from_collection as spare
+
+spare()
+first = gc.get_freeze_count()
+assert first > 10_000, first
+few = [[] for _ in range(100)]
+spare()
+assert gc.get_freeze_count() <= first, "what a task has of its own"
+imported = [[] for _ in range(20_000)]
+spare()
+assert gc.get_freeze_count() >= first + 20_000, "what it has imported"
+assert len(gc.get_objects()) < 1000
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

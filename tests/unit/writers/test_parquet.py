@@ -151,4 +151,4 @@ def test_a_part_that_is_given_up_gets_no_footer(memory_part: Any) -> None:
     dropped = memory_part()
     ParquetFormat().open(dropped, _SCHEMA).write(_batch(0, 10))
     gc.collect()
-    assert bytes(dropped.data) == b"PAR1"
+    assert not dropped.data

@@ -14,6 +14,7 @@ import pytest
 
 from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.parquet import ParquetFormat
+from partfile.writers.parquet_dictionaries import FEWEST_ROWS
 from partfile.writers.sorted_runs import SortedRuns
 
 _SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})
@@ -50,6 +51,61 @@ def test_dictionaries_can_be_chosen(memory_part: Any) -> None:
     """Only the columns that are named have one."""
     file = _encoded(memory_part(), [_batch(1, 1, 2)], dictionary=("s",))
     assert [_column(file, at).has_dictionary_page for at in (0, 1)] == [False, True]
+
+
+def _text(numbers: list[int]) -> pa.RecordBatch:
+    return pa.record_batch({"s": [f"the text of {number}" for number in numbers]})
+
+
+@pytest.mark.parametrize("rows", [FEWEST_ROWS, 1 << 17])
+def test_a_column_whose_values_never_come_again_has_no_dictionary(memory_part: Any, rows: int) -> None:
+    """Whether values that do come again lie beside each other or far apart, and whether there are few or many."""
+    once = list(range(rows))
+    batches = {
+        "once": (once, False),
+        "twice in all": ([number // 2 for number in random.Random(1).sample(once, rows)], True),
+        "four times beside each other": ([number // 4 for number in once], True),
+        "far apart": ([number % 1000 for number in once], True),
+        "always": ([7] * rows, True),
+    }
+    for name, (numbers, is_worth_it) in batches.items():
+        batch = _text(numbers)
+        file = _encoded(memory_part(), [batch])
+        assert _column(file, 0).has_dictionary_page is is_worth_it, name
+        assert file.read() == pa.Table.from_batches([batch]), name
+
+
+def test_nulls_are_no_values_that_come_again(memory_part: Any) -> None:
+    """A column that is mostly empty is judged by the values that it has."""
+    values = [f"the text of {number}" if number % 10 == 0 else None for number in range(1 << 15)]
+    batch = pa.record_batch({"s": values, "none": pa.nulls(1 << 15, pa.string())})
+    file = _encoded(memory_part(), [batch])
+    assert not _column(file, 0).has_dictionary_page
+    assert file.read() == pa.Table.from_batches([batch])
+
+
+def test_fewer_bytes_are_written_where_no_value_comes_again(memory_part: Any) -> None:
+    """A dictionary that is given up when it is full has cost its bytes."""
+    batch, sizes = _text([number * 7919 % 1_000_003 for number in range(100_000)]), {}
+    for dictionary in (True, ("s",)):
+        part = memory_part()
+        _encoded(part, [batch], dictionary=dictionary)
+        sizes[dictionary] = part.position
+    assert sizes[True] < sizes["s",]
+
+
+def test_all_columns_have_one_where_some_are_nested_and_in_short_files(memory_part: Any) -> None:
+    """The columns below a nested one have names of their own; few rows cost less than to look at them."""
+    numbers = list(range(1 << 15))
+    nested = pa.record_batch({"s": [str(number) for number in numbers], "l": [[number] for number in numbers]})
+    file = _encoded(memory_part(), [nested])
+    assert [_column(file, at).has_dictionary_page for at in (0, 1)] == [True, True]
+    assert _column(_encoded(memory_part(), [_text(numbers[: FEWEST_ROWS - 1])]), 0).has_dictionary_page
+
+
+def test_a_file_without_rows_is_a_file(memory_part: Any) -> None:
+    """Nothing tells then what is worth a dictionary."""
+    assert _encoded(memory_part(), [_batch()]).read() == _SCHEMA.empty_table()
 
 
 def test_bloom_filters_take_their_place(memory_part: Any) -> None:
