@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import drawn_tests
 import fault_rows
 import hypothesis
 import pytest
@@ -28,7 +29,7 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # No deadline: an fsync takes what it takes. A failure prints a blob that @reproduce_failure takes back.
-for _name, _examples in {"quick": 10, "default": 50, "thorough": 1000}.items():
+for _name, _examples in {"quick": 10, "default": 30, "thorough": 1000}.items():
     hypothesis.settings.register_profile(
         _name, max_examples=_examples, deadline=None, derandomize=False, print_blob=True
     )
@@ -67,14 +68,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what ``PARTFILE_SKIP`` leaves out; begin with what takes longest, so that no process ends alone with it."""
+    """Skip what ``PARTFILE_SKIP`` leaves out; draw cases; begin with what takes longest, so that it is never alone."""
     skip_tests_of(skipped_servers(os.environ), items, config.rootpath)
+    if not _takes_all(config):
+        left_out = drawn_tests.left_out(items, config.getoption("randomly_seed", None))
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     first = [config.rootpath / "tests" / name for name in _LONGEST_FIRST]
     items.sort(
         key=lambda item: next(
             (at for at, one in enumerate(first) if one in (item.path, *item.path.parents)), len(first)
         )
     )
+
+
+def _takes_all(config: pytest.Config) -> bool:
+    """Whether no case is left out: all were asked for, or to be listed, or some by name."""
+    asks = any(config.getoption(option) for option in ("--long", "--items", "--faults"))
+    return asks or any("[" in argument for argument in config.args)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -23,6 +23,7 @@ FEW = [one for one in STAGED_SCENARIOS if one.name in {"full stages", "restored 
 CASES = [(AWS, one) for one in STAGED_SCENARIOS] + [(GATEWAY, one) for one in FEW]
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(("rules", "scenario"), CASES, ids=lambda one: one.name)
 @pytest.mark.fault("K2", "K3", "K7", "K10", "K13", "K16")
 def test_two_kills_anywhere_lose_and_double_nothing(  # noqa: PLR0917 - fixtures.
