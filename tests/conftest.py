@@ -55,12 +55,13 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--items`` and ``--faults``, which go with ``--collect-only``, and ``--long``."""
+    """Add ``--items`` and ``--faults``, which go with ``--collect-only``, ``--long`` and ``--every-case``."""
     parser.addoption(
         "--long",
         action="store_true",
         help="kill servers, drivers and workers some twenty times, and processes at every call, not at a few",
     )
+    parser.addoption("--every-case", action="store_true", help="take each case of the tests of which a run draws a few")
     parser.addoption("--items", action="store_true", help="print the ids of the snapshot list that the tests check")
     parser.addoption(
         "--faults", action="store_true", help="print each row of docs/FAULTS.md with the tests that hold it"
@@ -84,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _takes_all(config: pytest.Config) -> bool:
     """Whether no case is left out: all were asked for, or to be listed, or some by name."""
-    asks = any(config.getoption(option) for option in ("--long", "--items", "--faults"))
+    asks = any(config.getoption(option) for option in ("--every-case", "--long", "--items", "--faults"))
     return asks or any("[" in argument for argument in config.args)
 
 

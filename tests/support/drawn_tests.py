@@ -1,4 +1,4 @@
-"""Tests of many cases of which a run draws a few: ``@pytest.mark.drawn(few)``; ``--long`` takes them all."""
+"""Tests of many cases of which a run draws a few: ``@pytest.mark.drawn(few)``; ``--every-case`` takes all."""
 
 from __future__ import annotations
 
