@@ -47,11 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Say how to repeat this run's randomness."""
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say how to repeat this run's randomness, and what it leaves out."""
     profile = hypothesis.settings.get_current_profile_name()
     seed = config.getoption("hypothesis_seed", None)
-    return f"seeds: order and random by --randomly-seed above; hypothesis profile {profile!r}, seed {seed}"
+    said = [f"seeds: order and random by --randomly-seed above; hypothesis profile {profile!r}, seed {seed}"]
+    if not _takes_all(config):
+        said.append("drawn: a few cases of each test of many slow ones; --every-case takes all")
+    return said
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,7 +88,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _takes_all(config: pytest.Config) -> bool:
     """Whether no case is left out: all were asked for, or to be listed, or some by name."""
-    asks = any(config.getoption(option) for option in ("--every-case", "--long", "--items", "--faults"))
+    options = ("--every-case", "--long", "--items", "--faults", "keyword", "lf", "failedfirst")
+    asks = any(config.getoption(option, default=None) for option in options)
     return asks or any("[" in argument for argument in config.args)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EACH = pytest.mark.parametrize("scenario", FORMAT_SCENARIOS, ids=lambda one: one.name)
 FEW_LOSSES = 15
 FEW_CALLS = 8
-"""Of each scenario in every run; with ``--long`` all."""
+"""Of each scenario that a run draws; with ``--long`` all."""
 
 
 @pytest.mark.drawn(4)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from s3_model import Rules
 
 FEW_MOMENTS = 8
-"""Kills of each scenario in every run; with ``--long`` at each request."""
+"""Kills of each scenario that a run draws; with ``--long`` at each request."""
 FEW = [one for one in STAGED_SCENARIOS if one.name in {"full stages", "restored stages"}]
 CASES = [(AWS, one) for one in STAGED_SCENARIOS] + [(GATEWAY, one) for one in FEW]
 

@@ -144,7 +144,7 @@ def test_a_batch_costs_its_open_parts_and_its_checkpoint(s3_server: S3Server, jo
     job.out.close()
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize(
     ("batches", "expected"),
     [

@@ -24,7 +24,8 @@ def left_out(tests: Sequence[pytest.Item], seed: object) -> set[pytest.Item]:
     """
     cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for test in tests:
-        if (mark := test.get_closest_marker("drawn")) is not None:
+        # What is skipped anyway must not take the place of what would run.
+        if (mark := test.get_closest_marker("drawn")) is not None and test.get_closest_marker("skip") is None:
             cases[test.nodeid.partition("[")[0], _few(test, mark)].append(test)
     return {
         test

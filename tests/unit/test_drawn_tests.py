@@ -18,9 +18,12 @@ class Case:
 
     nodeid: str
     few: Any = None
+    is_skipped: bool = False
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
-        """Its mark, if it has one."""
+        """Its mark of that name, if it has one."""
+        if name == "skip":
+            return pytest.mark.skip.mark if self.is_skipped else None
         assert name == "drawn"
         return None if self.few is None else pytest.mark.drawn(self.few).mark
 
@@ -54,6 +57,12 @@ def test_every_case_is_drawn_in_some_run() -> None:
     kills = cases_of("a.py::kills", 12, 4)
     drawn = [{case.nodeid for case in kills} - left_out(kills, seed) for seed in range(40)]
     assert set.union(*drawn) == {case.nodeid for case in kills}
+
+
+def test_a_skipped_case_takes_no_place() -> None:
+    """Of what a run leaves out for another reason nothing would be tested."""
+    cases = [Case(f"a.py::kills[{number}]", 1, is_skipped=number < 11) for number in range(12)]
+    assert all(left_out(cases, seed) == set() for seed in range(20))
 
 
 @pytest.mark.parametrize("few", [0, -1, "3", 1.0])
