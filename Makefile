@@ -50,7 +50,7 @@ demo-stuck: java setup ## Make a mess with real kills, and mend it with the comm
 	@PYTHON=$(abspath $(BIN)/python) bash examples/stuck.sh
 
 .PHONY: test
-test: java setup ## Run every test; ARGS="-k name" selects
+test: java setup ## Run the tests, of the slowest a few cases drawn anew; ARGS="-k name" selects
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=10 $(ARGS)
 
 .PHONY: test-hdfs

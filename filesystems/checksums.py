@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 try:
-    from isal.isal_zlib import crc32 as crc32_of
+    from isal.isal_zlib import crc32 as _crc32
 except ImportError:  # No build of it for this machine: the same values, at a tenth of the speed.
-    from zlib import crc32 as crc32_of
+    from zlib import crc32 as _crc32
 
-__all__ = ["crc32_of"]
+
+def crc32_of(data: bytes | bytearray | memoryview, start: int = 0) -> int:
+    """The CRC-32 of some bytes.
+
+    A function of ours, lest one that Spark carries to its workers names the package that the driver has.
+
+    Args:
+        data: The bytes.
+        start: That of the bytes before them.
+    """
+    return _crc32(data, start)

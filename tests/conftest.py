@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import drawn_tests
 import fault_rows
 import hypothesis
 import pytest
@@ -28,7 +29,7 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # No deadline: an fsync takes what it takes. A failure prints a blob that @reproduce_failure takes back.
-for _name, _examples in {"quick": 10, "default": 50, "thorough": 1000}.items():
+for _name, _examples in {"quick": 10, "default": 30, "thorough": 1000}.items():
     hypothesis.settings.register_profile(
         _name, max_examples=_examples, deadline=None, derandomize=False, print_blob=True
     )
@@ -46,20 +47,24 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Say how to repeat this run's randomness."""
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say how to repeat this run's randomness, and what it leaves out."""
     profile = hypothesis.settings.get_current_profile_name()
     seed = config.getoption("hypothesis_seed", None)
-    return f"seeds: order and random by --randomly-seed above; hypothesis profile {profile!r}, seed {seed}"
+    said = [f"seeds: order and random by --randomly-seed above; hypothesis profile {profile!r}, seed {seed}"]
+    if not _takes_all(config):
+        said.append("drawn: a few cases of each test of many slow ones; --every-case takes all")
+    return said
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--items`` and ``--faults``, which go with ``--collect-only``, and ``--long``."""
+    """Add ``--items`` and ``--faults``, which go with ``--collect-only``, ``--long`` and ``--every-case``."""
     parser.addoption(
         "--long",
         action="store_true",
         help="kill servers, drivers and workers some twenty times, and processes at every call, not at a few",
     )
+    parser.addoption("--every-case", action="store_true", help="take each case of the tests of which a run draws a few")
     parser.addoption("--items", action="store_true", help="print the ids of the snapshot list that the tests check")
     parser.addoption(
         "--faults", action="store_true", help="print each row of docs/FAULTS.md with the tests that hold it"
@@ -67,14 +72,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what ``PARTFILE_SKIP`` leaves out; begin with what takes longest, so that no process ends alone with it."""
+    """Skip what ``PARTFILE_SKIP`` leaves out; draw cases; begin with what takes longest, so that it is never alone."""
     skip_tests_of(skipped_servers(os.environ), items, config.rootpath)
+    if not _takes_all(config):
+        left_out = drawn_tests.left_out(items, config.getoption("randomly_seed", None))
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     first = [config.rootpath / "tests" / name for name in _LONGEST_FIRST]
     items.sort(
         key=lambda item: next(
             (at for at, one in enumerate(first) if one in (item.path, *item.path.parents)), len(first)
         )
     )
+
+
+def _takes_all(config: pytest.Config) -> bool:
+    """Whether no case is left out: all were asked for, or to be listed, or some by name."""
+    options = ("--every-case", "--long", "--items", "--faults", "keyword", "lf", "failedfirst")
+    asks = any(config.getoption(option, default=None) for option in options)
+    return asks or any("[" in argument for argument in config.args)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

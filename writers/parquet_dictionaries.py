@@ -28,11 +28,15 @@ def repeating_columns(rows: pa.Table) -> bool | Sequence[str]:
     Args:
         rows: Those of the first row group.
     """
-    if rows.num_rows < FEWEST_ROWS or any(types.is_nested(column.type) for column in rows.schema):
+    if rows.num_rows < FEWEST_ROWS or any(_is_nested(column.type) for column in rows.schema):
         return True
     apart = rows.num_rows // _RUNS
     sample = pa.concat_tables([rows.slice(apart * run, _ROWS_A_RUN) for run in range(_RUNS)])
     return [name for name, values in zip(sample.column_names, sample.columns, strict=True) if _repeats(values, rows)]
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(types.is_nested(kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind))
 
 
 def _repeats(values: Any, rows: pa.Table) -> bool:

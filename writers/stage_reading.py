@@ -164,7 +164,7 @@ class _Memory:
     """Bytes in memory as a file that hands them out where they are: Arrow's arrays refer to them."""
 
     def __init__(self, data: pa.Buffer) -> None:
-        self._data = memoryview(data)
+        self._data = memoryview(data).toreadonly()
         self._position = 0
 
     def read(self, size_bytes: int) -> memoryview:
@@ -214,7 +214,7 @@ class _Prefix:
         return data
 
     def read_whole(self, file: StageFile) -> pa.Buffer:
-        """All valid bytes, once they are known to be what was written; none is moved after it was read."""
+        """All valid bytes, known to be what was written; Arrow's arrays can refer to them where they are."""
         data = pa.allocate_buffer(self._length_bytes)
         place = memoryview(data).cast("B")
         while place and (count := file.readinto(place[:_LARGE_PIECE_BYTES])):

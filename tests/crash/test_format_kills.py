@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 EACH = pytest.mark.parametrize("scenario", FORMAT_SCENARIOS, ids=lambda one: one.name)
 FEW_LOSSES = 15
 FEW_CALLS = 8
-"""Of each scenario in every run; with ``--long`` all."""
+"""Of each scenario that a run draws; with ``--long`` all."""
 
 
+@pytest.mark.drawn(4)
 @EACH
 @pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13")
 def test_a_kill_anywhere_loses_and_doubles_nothing(

@@ -34,6 +34,7 @@ def rules(request: pytest.FixtureRequest) -> Rules:
     return found
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
 @pytest.mark.fault("N1", "N2")
@@ -50,6 +51,7 @@ def test_a_reply_is_lost(
     assert ended == 0
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.parametrize("gap", [1, 4, 1000])
 @pytest.mark.fault("N2", "N9")
@@ -79,6 +81,7 @@ def test_credentials_expire_for_good(
     assert ended > lives // 2
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.parametrize("lag", [2, 12])
 @pytest.mark.fault("S12")

@@ -21,6 +21,7 @@ FEW = [stream("auto"), restore_that_cuts("auto"), *(one for one in OTHERS if one
 CASES = [(AWS, one) for one in SCENARIOS] + [(GATEWAY, one) for one in FEW] + [(IGNORANT, one) for one in FEW[:2]]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("rules", "scenario"), CASES, ids=lambda one: one.name)
 @pytest.mark.fault("K2", "K3", "K7", "K9", "K10", "K11", "K13", "K15", "K16")
 def test_two_kills_anywhere_lose_and_double_nothing(  # noqa: PLR0917 - fixtures.

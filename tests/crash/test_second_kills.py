@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numbered_tokens import NumberedTokens
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("scenario", [stream("auto"), restore_that_cuts("truncate"), *OTHERS], ids=lambda one: one.name)
 @pytest.mark.fault("K1", "K2", "K3", "K5", "K6", "K7", "K9", "K10", "K11", "K11b", "K13", "K15", "K16", "S5", "S8")
 def test_two_kills_anywhere_lose_and_double_nothing(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from partfile.filesystems.port import Cut
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("cut", ["rewrite", "valid-length"])
 @pytest.mark.fault("K3", "K14", "K16")
 def test_two_kills_anywhere_lose_and_double_nothing(

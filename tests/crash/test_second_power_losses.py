@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numbered_tokens import NumberedTokens
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.fault("K12", "K16")
 def test_two_power_losses(
@@ -26,6 +27,7 @@ def test_two_power_losses(
     assert explored.second_moments > 10
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.fault("K8", "K12")
 def test_a_power_loss_after_a_kill(

@@ -34,6 +34,7 @@ def some_groups(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
     monkeypatch.setattr(shared_files, "_MOST_OPEN", rng.choice([1, 64]))
 
 
+@pytest.mark.drawn(4)
 @EACH
 @pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13", "K16")
 def test_two_kills_anywhere_lose_and_double_nothing(
@@ -45,6 +46,7 @@ def test_two_kills_anywhere_lose_and_double_nothing(
     assert explored.second_moments > (10 * explored.moments if is_long else explored.moments // 4)
 
 
+@pytest.mark.drawn(4)
 @EACH
 @pytest.mark.fault("K4", "K5", "K7", "K8", "K12")
 def test_a_power_loss_loses_and_doubles_nothing(
@@ -56,6 +58,7 @@ def test_a_power_loss_loses_and_doubles_nothing(
     assert explored.moments > len(explored.calls)
 
 
+@pytest.mark.drawn(8)
 @EACH
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
 @pytest.mark.fault("S16")

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from s3_model import Rules
 
 FEW_MOMENTS = 8
-"""Kills of each scenario in every run; with ``--long`` at each request."""
+"""Kills of each scenario that a run draws; with ``--long`` at each request."""
 FEW = [one for one in STAGED_SCENARIOS if one.name in {"full stages", "restored stages"}]
 CASES = [(AWS, one) for one in STAGED_SCENARIOS] + [(GATEWAY, one) for one in FEW]
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(("rules", "scenario"), CASES, ids=lambda one: one.name)
 @pytest.mark.fault("K2", "K3", "K7", "K10", "K13", "K16")
 def test_two_kills_anywhere_lose_and_double_nothing(  # noqa: PLR0917 - fixtures.

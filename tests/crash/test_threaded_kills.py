@@ -100,6 +100,7 @@ def kind(form: str) -> str:
     return str(FORMS[form].get("format", "parquet"))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13", "K16")
 def test_a_kill_among_threads_loses_and_doubles_nothing(

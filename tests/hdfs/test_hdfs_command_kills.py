@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FEW = 1
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["recover", "clean"])
 @pytest.mark.fault("K16", "H6")
 def test_a_kill_at_a_call_of_a_command(  # noqa: PLR0917 - fixtures.

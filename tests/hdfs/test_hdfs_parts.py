@@ -200,6 +200,7 @@ def test_the_calls_of_a_writer_are_those_that_are_killed(opener: Opener) -> None
     assert recorder.names == WRITER_CALLS
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_kill_at_any_call_of_a_publish_is_survived(
     opener: Opener, hdfs: HdfsCluster, forks: CleanForks, cut: Cut

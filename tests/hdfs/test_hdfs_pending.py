@@ -85,6 +85,7 @@ def forks() -> Iterator[CleanForks]:
         yield clean
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("cut", ["truncate", "rewrite", "valid-length"])
 def test_pending_parts_are_read_at_every_stage(
     cut: str, hdfs: HdfsCluster, hdfs_directory: str, forks: CleanForks

@@ -104,6 +104,7 @@ def test_a_rewrite_for_another_length_does_not_count(opener: Opener) -> None:
         move_away(opener, handle)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_coordinator_that_slept_at_any_call_publishes_nothing_that_was_moved(opener: Opener, cut: Cut) -> None:
     """Another one has published the part meanwhile, and a consumer has taken the file away."""

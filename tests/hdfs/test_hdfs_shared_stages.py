@@ -73,6 +73,7 @@ def lives(request: pytest.FixtureRequest, hdfs: HdfsCluster, hdfs_directory: str
         yield Lives(hdfs, hdfs_directory, forks, request.getfixturevalue("format"))
 
 
+@pytest.mark.drawn(1)
 @EACH_FORMAT
 @pytest.mark.fault("D14")
 def test_a_kill_at_a_call_loses_and_doubles_nothing(
@@ -92,6 +93,7 @@ def test_a_kill_at_a_call_loses_and_doubles_nothing(
         assert lives.rows() == counted(0, ROWS), shown
 
 
+@pytest.mark.drawn(1)
 @EACH_FORMAT
 @pytest.mark.fault("K16")
 def test_two_kills_of_starts_that_encode_a_shared_stage(

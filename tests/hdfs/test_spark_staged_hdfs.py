@@ -44,6 +44,7 @@ def test_stages_stay_open_over_batches_and_outlive_a_run(
     assert len(visible_files(hdfs, base)) == 2 * BUCKETS
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_many_buckets_share_stages_that_spark_encodes(  # noqa: PLR0917 - fixtures.
     spark: SparkSession,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SEEDS_TO_FIND_IT = 200
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_change_of_the_protocol_is_found(
     mutation: Mutation, numbered_tokens: NumberedTokens, monkeypatch: pytest.MonkeyPatch
@@ -25,6 +26,7 @@ def test_a_change_of_the_protocol_is_found(
     assert finds_it([MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, is_staged=False)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("mutation", STAGE_MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_change_of_what_becomes_of_stages_is_found(
     mutation: Mutation, numbered_tokens: NumberedTokens, monkeypatch: pytest.MonkeyPatch

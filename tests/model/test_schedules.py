@@ -22,7 +22,7 @@ def test_no_schedule_loses_or_doubles_a_row(
     rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config
 ) -> None:
     """At each step readers see committed rows once and nothing finished changes; in the end each row is there once."""
-    for _ in range(400 if pytestconfig.getoption("long") else 18):
+    for _ in range(400 if pytestconfig.getoption("long") else 10):
         numbered_tokens.begin("run")
         assert violation_of(rng.getrandbits(32)) is None
 
@@ -32,7 +32,7 @@ def test_no_schedule_loses_or_doubles_a_row_of_a_stage(
     rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config
 ) -> None:
     """The same where parts are staged; nor does a stage go that a retained checkpoint names as data."""
-    for _ in range(400 if pytestconfig.getoption("long") else 12):
+    for _ in range(400 if pytestconfig.getoption("long") else 7):
         numbered_tokens.begin("run")
         assert violation_of(rng.getrandbits(32), is_staged=True) is None
 

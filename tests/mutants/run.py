@@ -37,7 +37,7 @@ def killer_of(mutant: Mutant) -> str | None:
         (tree / mutant.file).write_text(mutant.source())
         # Nothing is sampled: a mutant that one call shows must die each time.
         long = ["--long"] if any("crash/" in test for test in mutant.tests) else []
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", *long]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", "--every-case", *long]
         command = [sys.executable, "-m", "pytest", *options, *mutant.tests]
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "HYPOTHESIS_PROFILE": "default"}
         done = subprocess.run(

@@ -91,6 +91,7 @@ def leftovers(stream: Stream) -> list[str]:
         return sorted(one.path for one in stores.base.leftovers((), NOW_MS) if one.name.startswith("part-"))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", ROW_BYTES)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.fault("K16", "H6")

@@ -47,6 +47,7 @@ def test_an_error_in_the_body_of_a_success_is_an_error(moto: S3Server, proxy: S3
         stream.assert_exactly_once()
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("size", [10, 6 * MIB])
 @pytest.mark.parametrize("fault", [error_in_success(), lost_reply(), slow_down()], ids=["200", "lost", "503"])
 def test_one_call_publishes_although_a_request_fails(

@@ -70,6 +70,7 @@ def whole(moto: S3Server) -> Whole:
         return run_whole(proxy, moto)
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("operation", CHANGING)
 @pytest.mark.fault("N2", "N3")

@@ -42,6 +42,7 @@ def stream_on(proxy: S3Proxy, server: S3Server, **options: object) -> Stream:
     return Stream(base, options_of(proxy, **options), rows=6, row_bytes=2 * MIB, rows_a_checkpoint=2)
 
 
+@pytest.mark.drawn(9)
 @pytest.mark.parametrize("fault", [lost_reply(), reset(), late_reply(1.0)], ids=["lost", "reset", "late"])
 @pytest.mark.parametrize("operation", ["AbortMultipartUpload", "DeleteObject", "DeleteObjects"])
 @pytest.mark.fault("N2")
@@ -65,6 +66,7 @@ def test_an_abort_or_delete_whose_reply_is_lost(
     assert not uploads.get("Uploads")
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("fault", [late_request(0.8), late_reply(0.8)], ids=["request", "reply"])
 @pytest.mark.parametrize("operation", ["PutObject", "UploadPart", "CompleteMultipartUpload", "CreateMultipartUpload"])
 @pytest.mark.fault("N9")
@@ -194,6 +196,7 @@ def test_an_endpoint_that_goes_away_and_comes_back(moto: S3Server, proxy: S3Prox
     stream.assert_exactly_once()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.fault("N2")
 @pytest.mark.timeout(1800)
 def test_every_request_of_a_life_lost_in_turn(

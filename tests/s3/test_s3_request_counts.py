@@ -144,6 +144,7 @@ def test_a_batch_costs_its_open_parts_and_its_checkpoint(s3_server: S3Server, jo
     job.out.close()
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize(
     ("batches", "expected"),
     [
@@ -176,6 +177,7 @@ def test_a_restore_publishes_open_parts_and_lists_none(
     job.out.close()
 
 
+@pytest.mark.drawn(1)
 def test_what_a_finished_part_leaves_is_never_asked_for_again(s3_server: S3Server, job: Job) -> None:
     """After forty finished parts a batch asks what it asked after four."""
     found = []

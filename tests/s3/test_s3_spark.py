@@ -36,6 +36,7 @@ def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "spark")
 
 
+@pytest.mark.drawn(1)
 def test_a_part_stays_open_over_many_batches(
     spark: SparkSession, s3_server: S3Server, s3_base: str, source: Path, checkpoint: str
 ) -> None:

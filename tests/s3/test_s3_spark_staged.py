@@ -39,6 +39,7 @@ def rows_on_s3(server: S3Server, base: str) -> Counter[tuple[int, int]]:
     return found
 
 
+@pytest.mark.drawn(1)
 def test_stages_stay_open_over_batches_and_outlive_a_run(
     spark: SparkSession, s3_server: S3Server, s3_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_stages_stay_open_over_batches_and_outlive_a_run(
     assert pending_uploads(s3_server, s3_base) == []
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("server", "format"), [("moto", "parquet"), ("radosgw", "json")])
 def test_many_buckets_share_stages_that_spark_encodes(  # noqa: PLR0917 - fixtures.
     spark: SparkSession,

@@ -71,6 +71,7 @@ def test_each_worker_makes_one_client_after_the_fork_and_keeps_it(radosgw: S3Ser
     assert max(sum(note["process"] == one["process"] for note in notes) for one in notes) > 2
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("spark", "inherits"), [(FORKED_FOR_EACH_TASK, True), (SPAWNED_FOR_EACH_TASK, False)], ids=["fork", "spawn"]
 )
@@ -84,6 +85,7 @@ def test_an_upload_goes_on_in_another_process_with_each_batch(
     assert len({note["process"] for note in notes}) == 2 * FILES
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("passed", [True, False], ids=["passed", "ambient"])
 @pytest.mark.fault("D18")
 def test_a_closure_holds_the_credentials_that_were_passed_alone(

@@ -23,6 +23,7 @@ TO_FINISHED = {"PutObject", "HeadObject", "CreateMultipartUpload", "UploadPart",
 """What is ever asked about the key of a finished file."""
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("server", ["moto", "rclone", "radosgw"])
 def test_an_object_is_published_after_its_checkpoint_and_never_touched_again(
     spark: SparkSession, server: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -33,6 +33,7 @@ def table(spark: SparkSession) -> Iterator[DataFrame]:
         yield table.withColumn("at", F.expr(_PLACE))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("format", "compression"), [("parquet", None), ("avro", "zstd"), ("json", "snappy"), ("json", "zstd")]
 )

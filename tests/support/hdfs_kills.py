@@ -130,6 +130,7 @@ class KillsWithOneCut:
 
     cut: Cut
 
+    @pytest.mark.drawn(1)
     @pytest.mark.parametrize("is_restore", [False, True], ids=["life", "restore"])
     @pytest.mark.fault("K3", "K6", "K10", "K11", "K13", "K14")
     def test_a_kill_at_any_call_loses_and_doubles_nothing(  # noqa: PLR0917 - fixtures.

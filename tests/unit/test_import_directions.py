@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LEAVES = {"partfile.version", "partfile.filesystems.errors", "partfile.filesystems.checksums"}
-"""What everybody may import (docs/adr/0002): the version, the one tree of errors, CRC-32. They import nothing of ours."""
+"""What everybody may import (docs/adr/0002): version, tree of errors, CRC-32, which import nothing of ours."""
 
 INTERNAL = {
     "filesystems": set[str](),

@@ -29,7 +29,7 @@ def test_the_required_packages_are_named() -> None:
     settings = ConfigParser()
     settings.read(ROOT / "setup.cfg")
     lines = settings["options"]["install_requires"].split("\n")
-    required = [line.partition(">")[0] for line in lines if line and ";" not in line]
+    required = [line.partition(">")[0] for line in lines if line and "win32" not in line]
     said = re.search(r"(\w+) packages are required: ([^.]+)\.", TEXT)
     assert said is not None
     assert sorted(set(re.findall(r"[a-z]+", said[2])) - {"and", "for", "the", "command", "line"}) == sorted(required)

@@ -79,6 +79,7 @@ def test_of_two_commands_one_is_refused(tmp_path: Path) -> None:
     adopt_all(tmp_path)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.fault("H6")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_any_call_and_run_again_it_ends_the_same(tmp_path: Path, when: Any) -> None:

@@ -247,6 +247,7 @@ def test_a_young_log_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / STRAY).exists()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.fault("H6")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_any_call_and_run_again_it_ends_the_same(tmp_path: Path, when: Any) -> None:

@@ -128,7 +128,7 @@ def test_cat_tells_a_changed_bit_of_a_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("die", [die_with_open_stages, die_with_rolled_stages])
-@pytest.mark.parametrize(("call", "number"), [("read", errno.EIO), ("open_existing", errno.EACCES)])
+@pytest.mark.parametrize(("call", "number"), [("read_into", errno.EIO), ("open_existing", errno.EACCES)])
 def test_a_stage_that_cannot_be_read_keeps_no_other_from_it(tmp_path: Path, die: Any, call: str, number: int) -> None:
     """It is told as an error, for it is waited for; so is all else that is found."""
     die(tmp_path)

@@ -143,6 +143,7 @@ def test_what_a_format_has_no_form_for_is_refused_at_the_first_row(tmp_path: Pat
     assert list(tmp_path.glob("k=*/part-*")) == []
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("format", "way"), [*COLUMNAR[:3], ("orc", "shared"), *ROWWISE])
 def test_a_thousand_columns(tmp_path: Path, format: str, way: str) -> None:
     """As many as that are as good as few."""

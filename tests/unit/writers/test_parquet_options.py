@@ -103,6 +103,24 @@ def test_all_columns_have_one_where_some_are_nested_and_in_short_files(memory_pa
     assert _column(_encoded(memory_part(), [_text(numbers[: FEWEST_ROWS - 1])]), 0).has_dictionary_page
 
 
+def test_a_bloom_filter_needs_no_dictionary(memory_part: Any) -> None:
+    """It is made for values that never come again as well, which are what it is for."""
+    batch, sizes = _text(list(range(1 << 15))), []
+    for columns in ((), ("s",)):
+        part = memory_part()
+        assert not _column(_encoded(part, [batch], bloom_filter_columns=columns), 0).has_dictionary_page
+        sizes.append(part.position)
+    assert sizes[1] > sizes[0] + (1 << 15)
+
+
+def test_an_extension_of_a_nested_type_is_nested(memory_part: Any) -> None:
+    """Its values lie in a column below it, of which nobody has asked."""
+    numbers = pa.array([[number % 7, 1] for number in range(1 << 15)], pa.list_(pa.int64(), 2))
+    kind = pa.fixed_shape_tensor(pa.int64(), (2,))
+    batch = pa.record_batch({"t": pa.ExtensionArray.from_storage(kind, numbers)})
+    assert _column(_encoded(memory_part(), [batch]), 0).has_dictionary_page
+
+
 def test_a_file_without_rows_is_a_file(memory_part: Any) -> None:
     """Nothing tells then what is worth a dictionary."""
     assert _encoded(memory_part(), [_batch()]).read() == _SCHEMA.empty_table()

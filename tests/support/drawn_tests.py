@@ -1,0 +1,44 @@
+"""Tests of many cases of which a run draws a few: ``@pytest.mark.drawn(few)``; ``--every-case`` takes all."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def left_out(tests: Sequence[pytest.Item], seed: object) -> set[pytest.Item]:
+    """The cases that this run does not draw.
+
+    Args:
+        tests: All that were collected; processes that share them must leave out the same, so their order is nothing.
+        seed: Of the run. Each test draws by itself, so that a choice of tests repeats what a whole run drew.
+
+    Raises:
+        pytest.UsageError: A mark says no number.
+    """
+    cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for test in tests:
+        # What is skipped anyway must not take the place of what would run.
+        if (mark := test.get_closest_marker("drawn")) is not None and test.get_closest_marker("skip") is None:
+            cases[test.nodeid.partition("[")[0], _few(test, mark)].append(test)
+    return {
+        test
+        for (name, few), own in cases.items()
+        for test in random.Random(f"{seed}/{name}").sample(sorted(own, key=_nodeid), max(0, len(own) - few))
+    }
+
+
+def _few(test: pytest.Item, mark: pytest.Mark) -> int:
+    if len(mark.args) != 1 or not isinstance(mark.args[0], int) or mark.args[0] < 1:
+        raise pytest.UsageError(f"{test.nodeid}: @pytest.mark.drawn takes the number of cases that a run draws")
+    return mark.args[0]
+
+
+def _nodeid(test: pytest.Item) -> str:
+    return test.nodeid

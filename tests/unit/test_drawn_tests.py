@@ -1,0 +1,72 @@
+"""Which cases a run leaves out: the same in every process that shares them, others in another run, none of a few."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import drawn_tests
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is asked of a collected test."""
+
+    nodeid: str
+    few: Any = None
+    is_skipped: bool = False
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        """Its mark of that name, if it has one."""
+        if name == "skip":
+            return pytest.mark.skip.mark if self.is_skipped else None
+        assert name == "drawn"
+        return None if self.few is None else pytest.mark.drawn(self.few).mark
+
+
+def left_out(cases: Sequence[Case], seed: int) -> set[str]:
+    return {test.nodeid for test in drawn_tests.left_out(cast("list[pytest.Item]", cases), seed)}
+
+
+def cases_of(test: str, count: int, few: Any = None) -> list[Case]:
+    return [Case(f"{test}[{number}]", few) for number in range(count)]
+
+
+def test_of_each_marked_test_so_many_cases_are_left() -> None:
+    """Those of others, and those of a test that has no more, are all taken."""
+    kills, others = cases_of("a.py::kills", 12, 4), cases_of("a.py::others", 12)
+    out = left_out([*kills, *others, *cases_of("b.py::kills", 3, 3), *cases_of("b.py::one", 1, 2)], 7)
+    assert len(out) == 8
+    assert out < {case.nodeid for case in kills}
+
+
+def test_processes_that_collect_in_another_order_draw_the_same() -> None:
+    """Also where they collect other tests beside."""
+    kills = cases_of("a.py::kills", 12, 4)
+    assert left_out(kills, 7) == left_out([*cases_of("b.py::kills", 9, 2), *reversed(kills)], 7) & {
+        case.nodeid for case in kills
+    }
+
+
+def test_every_case_is_drawn_in_some_run() -> None:
+    """Runs differ."""
+    kills = cases_of("a.py::kills", 12, 4)
+    drawn = [{case.nodeid for case in kills} - left_out(kills, seed) for seed in range(40)]
+    assert set.union(*drawn) == {case.nodeid for case in kills}
+
+
+def test_a_skipped_case_takes_no_place() -> None:
+    """Of what a run leaves out for another reason nothing would be tested."""
+    cases = [Case(f"a.py::kills[{number}]", 1, is_skipped=number < 11) for number in range(12)]
+    assert all(left_out(cases, seed) == set() for seed in range(20))
+
+
+@pytest.mark.parametrize("few", [0, -1, "3", 1.0])
+def test_a_mark_without_a_number_is_refused(few: Any) -> None:
+    """A slip must not pass for a test that is run."""
+    with pytest.raises(pytest.UsageError, match=r"a\.py::kills\[0\]: .* takes the number of cases"):
+        left_out(cases_of("a.py::kills", 2, few), 7)
