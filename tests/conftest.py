@@ -42,7 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     skipped_servers(os.environ)  # Unknown names are refused before anything runs.
     if config.getoption("randomly_seed", None) == "default":
         config.option.randomly_seed = secrets.randbits(32)
-    seed = config.getoption("randomly_seed", None)
+    # Processes that share the tests are told the seed of the one that began them.
+    seed = getattr(config, "workerinput", {}).get("randomly_seed", config.getoption("randomly_seed", None))
     if isinstance(seed, int) and config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(seed)
 
