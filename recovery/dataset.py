@@ -15,6 +15,7 @@ from partfile.recovery.arrow_files import ArrowFiles, shown_path
 from partfile.recovery.avro_file import AvroFile
 from partfile.recovery.file_formats import ROW_FORMATS, arrow_format, check_format, common_format
 from partfile.recovery.filewise import FilewiseDataset
+from partfile.recovery.long_lines import is_too_long, larger_blocks, refusing_long_lines
 from partfile.recovery.readable_files import open_readable
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def dataset_of(
     ]
     if schema is None:
         own = [_avro_schema(file_system, base, file) for file in readable] if name == "avro" else None
-        schema = _found_schema(factories, own)
+        schema = _found_schema(factories, own, arrow)
     return _of_factories(factories, arrow, schema)
 
 
@@ -111,7 +112,9 @@ def _avro_schema(file_system: AbstractFileSystem, base: str, file: ReadableFile)
         return AvroFile(opened, file.path).schema
 
 
-def _found_schema(factories: Sequence[ds.DatasetFactory], own: Sequence[pa.Schema] | None) -> pa.Schema:
+def _found_schema(
+    factories: Sequence[ds.DatasetFactory], own: Sequence[pa.Schema] | None, arrow: ds.FileFormat
+) -> pa.Schema:
     """The columns of the files, which may be known, and of the directories."""
     try:
         # The last schema of a factory is that of its directories; of its files it looks into the first alone, and would
@@ -119,10 +122,18 @@ def _found_schema(factories: Sequence[ds.DatasetFactory], own: Sequence[pa.Schem
         partitions = [factory.inspect_schemas()[-1] for factory in factories]
         if own is None:
             fragments = [fragment for factory in factories for fragment in factory.finish().get_fragments()]
-            own = [fragment.physical_schema for fragment in fragments]
+            own = [_columns_of(fragment) for fragment in fragments]
         return pa.unify_schemas([*own, *partitions], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ConfigError(f"the columns cannot be told from the files: {error}", hint="Pass schema=.") from error
+        hint = larger_blocks(arrow) if isinstance(arrow, ds.JsonFileFormat) and is_too_long(error) else "Pass schema=."
+        raise ConfigError(f"the columns cannot be told from the files: {error}", hint=hint) from error
+
+
+def _columns_of(fragment: ds.Fragment) -> pa.Schema:
+    if not isinstance(fragment.format, ds.JsonFileFormat):
+        return fragment.physical_schema
+    with refusing_long_lines(fragment):
+        return fragment.physical_schema
 
 
 def _without_files(base: str, schema: pa.Schema | None) -> ds.Dataset:

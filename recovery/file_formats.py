@@ -10,9 +10,10 @@ import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
 from partfile.filesystems.errors import ConfigError
+from partfile.recovery.long_lines import json_format
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 ROW_FORMATS = ("text", "json", "csv", "avro")
 FORMATS = (*ROW_FORMATS, "parquet", "orc")
@@ -96,7 +97,7 @@ def arrow_format(format: str) -> ds.FileFormat:
     if format == "avro":
         # pyarrow has no reader of Avro, and is shown the rows as Arrow has them.
         return ds.IpcFileFormat()
-    formats: dict[str, type[ds.FileFormat]] = {"json": ds.JsonFileFormat, "parquet": ds.ParquetFileFormat}
+    formats: dict[str, Callable[[], ds.FileFormat]] = {"json": json_format, "parquet": ds.ParquetFileFormat}
     if format == "orc":
         formats["orc"] = ds.OrcFileFormat
     return formats[format]()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from partfile.recovery.long_lines import refusing_long_lines
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+Read = TypeVar("Read")
 
 
 class FilewiseDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow.dataset has no types.
@@ -70,8 +75,8 @@ class FilewiseScanner:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as batches; those of one file are in memory at once."""
-        for scanner in self._scanners():
-            yield from scanner.to_table().to_batches()
+        for table in self._each(lambda scanner: scanner.to_table()):
+            yield from table.to_batches()
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream."""
@@ -88,8 +93,8 @@ class FilewiseScanner:
         if not self._is_json:
             return self._whole.head(num_rows)
         found: list[pa.Table] = []
-        for scanner in self._scanners():
-            found.append(scanner.head(num_rows - sum(table.num_rows for table in found)))
+        for table in self._each(lambda scanner: scanner.head(num_rows - sum(table.num_rows for table in found))):
+            found.append(table)
             if sum(table.num_rows for table in found) >= num_rows:
                 break
         return pa.concat_tables([self._whole.projected_schema.empty_table(), *found])
@@ -102,9 +107,16 @@ class FilewiseScanner:
         """How many rows there are."""
         if not self._is_json:
             return int(self._whole.count_rows())
-        return sum(scanner.count_rows() for scanner in self._scanners())
+        return sum(self._each(lambda scanner: int(scanner.count_rows())))
 
-    def _scanners(self) -> Iterator[ds.Scanner]:
-        """A scan of each file."""
+    def _each(self, read: Callable[[ds.Scanner], Read]) -> Iterator[Read]:
+        """What is read of each file by a scan of it alone.
+
+        Raises:
+            ConfigError: Of a file of JSON, whose lines are too long for pyarrow.
+        """
         for fragment in self._files.get_fragments(filter=self._options.get("filter")):
-            yield ds.Scanner.from_fragment(fragment, schema=self._files.schema, **self._options)
+            scanner = ds.Scanner.from_fragment(fragment, schema=self._files.schema, **self._options)
+            with refusing_long_lines(fragment) if self._is_json else nullcontext():
+                found = read(scanner)
+            yield found

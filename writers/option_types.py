@@ -51,9 +51,14 @@ def _takes_tuple(annotation: Any) -> bool:
     return any(typing.get_origin(one) is tuple for one in (annotation, *typing.get_args(annotation)))
 
 
+def _takes(annotation: Any, kind: type) -> bool:
+    return kind in (annotation, *typing.get_args(annotation))
+
+
 def _meant(given: Any, adapter: pydantic.TypeAdapter[Any], annotation: Any) -> str:
     if isinstance(given, str) and _takes_tuple(annotation):
-        return f"Write ({given!r},)."
+        flags = " Or True or False, without quotes." if _takes(annotation, bool) else ""
+        return f"Write ({given!r},).{flags}"
     try:
         return f"Write {adapter.validate_python(given)!r}."
     except pydantic.ValidationError:

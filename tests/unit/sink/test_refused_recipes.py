@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         ("parquet", {"row_group_bytes": 64e6}, ["row_group_bytes=64000000.0", "Write 64000000."]),
         ("parquet", {"row_group_rows": 1e6}, ["row_group_rows", "Write 1000000."]),
         ("parquet", {"sort_by": "n"}, ["sort_by='n'", "Write ('n',)."]),
-        ("parquet", {"dictionary": "n"}, ["dictionary='n'", "Write ('n',)."]),
+        ("parquet", {"dictionary": "n"}, ["dictionary='n'", "Write ('n',). Or True or False,"]),
         ("parquet", {"compression_level": 5}, ["compression='snappy'", "compression_level=5"]),
         ("parquet", {"encryption": 7}, ["encryption has a wrong type"]),
         ("orc", {"stripe_bytes": 1e7}, ["stripe_bytes", "Write 10000000."]),

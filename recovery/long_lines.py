@@ -1,0 +1,83 @@
+"""Lines of JSON that are longer than the blocks in which pyarrow reads: told, not read as other rows."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.json
+
+from partfile.filesystems.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCK_BYTES = 8 << 20
+"""What pyarrow reads at a time, and so the longest line that is sure to be read; its own default is 1 MiB."""
+_PIECE_BYTES = 1 << 20
+
+
+def json_format(block_bytes: int = BLOCK_BYTES) -> ds.JsonFileFormat:
+    """How pyarrow reads lines of JSON of up to so many bytes."""
+    return ds.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size=block_bytes))
+
+
+@contextmanager
+def refusing_long_lines(fragment: ds.Fragment) -> Iterator[None]:
+    """Read a file of JSON in the block, unless a line of it is too long.
+
+    Where no line ends within the first block, pyarrow 26 gives every row of the file as nulls and says nothing; of a
+    longer line further on it says ``straddling object``, and of what file it does not say.
+
+    Args:
+        fragment: The file.
+
+    Raises:
+        ConfigError: A line is too long. Names the file, and what to pass.
+    """
+    block_bytes = _block_bytes(fragment.format)
+    if not _ends_within(fragment, block_bytes):
+        raise _too_long(fragment, block_bytes)
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if not is_too_long(error):
+            raise
+        raise _too_long(fragment, block_bytes) from error
+
+
+def is_too_long(error: Exception) -> bool:
+    """Whether this is how pyarrow says that a line is too long."""
+    return "straddling" in str(error)
+
+
+def larger_blocks(format: ds.JsonFileFormat) -> str:
+    """What to pass for longer lines than a format takes."""
+    larger = 4 * _block_bytes(format)
+    return f"Pass format=ds.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size={larger}))."
+
+
+def _block_bytes(format: ds.JsonFileFormat) -> int:
+    return int(format.default_fragment_scan_options.read_options.block_size)
+
+
+def _ends_within(fragment: ds.Fragment, block_bytes: int) -> bool:
+    """Whether the first line of a file, or the file, ends within so many bytes."""
+    with fragment.filesystem.open_input_stream(fragment.path) as file:
+        seen = 0
+        while seen <= block_bytes and (piece := file.read(min(_PIECE_BYTES, block_bytes + 1 - seen))):
+            end = piece.find(b"\n")
+            if end >= 0:
+                return bool(seen + end < block_bytes)
+            seen += len(piece)
+    return bool(seen <= block_bytes)
+
+
+def _too_long(fragment: ds.Fragment, block_bytes: int) -> ConfigError:
+    return ConfigError(
+        f"{fragment.path!r} has a line of JSON of more than the {block_bytes} bytes that pyarrow reads at a time",
+        hint=larger_blocks(fragment.format),
+        path=fragment.path,
+    )
