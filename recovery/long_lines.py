@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 8 << 20
 """What pyarrow reads at a time, and so the longest line that is sure to be read; its own default is 1 MiB."""
 _PIECE_BYTES = 1 << 20
+_PLAIN = {".json", ".jsonl", ".ndjson"}
+"""Endings of files that are as long as what is in them."""
 
 
 def json_format(block_bytes: int = BLOCK_BYTES) -> ds.JsonFileFormat:
@@ -64,7 +67,10 @@ def _block_bytes(format: ds.JsonFileFormat) -> int:
 
 
 def _ends_within(fragment: ds.Fragment, block_bytes: int) -> bool:
-    """Whether the first line of a file, or the file, ends within so many bytes."""
+    """Whether the first line of a file, or the file, ends within so many bytes; a short file is not opened for it."""
+    is_plain = posixpath.splitext(fragment.path)[1] in _PLAIN
+    if is_plain and fragment.filesystem.get_file_info(fragment.path).size <= block_bytes:
+        return True
     with fragment.filesystem.open_input_stream(fragment.path) as file:
         seen = 0
         while seen <= block_bytes and (piece := file.read(min(_PIECE_BYTES, block_bytes + 1 - seen))):
