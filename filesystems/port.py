@@ -236,10 +236,9 @@ class PartStore(Protocol):
     def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
         """Open a stage to read exactly its valid length: the file ends there, whatever was added to it since.
 
-        Takes no lease and disturbs nobody who writes it, unless ``fences``. Follows no link. The file can seek, reads,
-        also into a buffer (``readinto``),
-        what is asked for and keeps little of it; it is for one thread of the process that opened it, as long as the
-        store is open.
+        Takes no lease and disturbs nobody who writes it, unless ``fences``. Follows no link. The file can seek, reads
+        what is asked for, also into a buffer (``readinto``), and keeps little of it; it is for one thread of the
+        process that opened it, as long as the store is open.
 
         Args:
             handle: The stage.

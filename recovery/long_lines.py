@@ -71,7 +71,9 @@ def _ends_within(fragment: ds.Fragment, block_bytes: int) -> bool:
     is_plain = posixpath.splitext(fragment.path)[1] in _PLAIN
     if is_plain and fragment.filesystem.get_file_info(fragment.path).size <= block_bytes:
         return True
-    with fragment.filesystem.open_input_stream(fragment.path) as file:
+    # pyarrow's datasets know this ending, and its file systems do not.
+    compression = "zstd" if fragment.path.endswith(".zstd") else "detect"
+    with fragment.filesystem.open_input_stream(fragment.path, compression=compression) as file:
         seen = 0
         while seen <= block_bytes and (piece := file.read(min(_PIECE_BYTES, block_bytes + 1 - seen))):
             end = piece.find(b"\n")

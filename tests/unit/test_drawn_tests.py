@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import drawn_tests
@@ -10,6 +13,9 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -70,3 +76,35 @@ def test_a_mark_without_a_number_is_refused(few: Any) -> None:
     """A slip must not pass for a test that is run."""
     with pytest.raises(pytest.UsageError, match=r"a\.py::kills\[0\]: .* takes the number of cases"):
         left_out(cases_of("a.py::kills", 2, few), 7)
+
+
+TWO_CASES = "tests/unit/cli/test_adopt_flink_refused.py"
+NAME = "test_killed_at_any_call_and_run_again_it_ends_the_same"
+"""A test of two cases, of which a run draws one."""
+
+
+def collected(*options: str) -> list[str]:
+    """What pytest itself collects with this project's conftest."""
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line)
+
+
+def test_a_real_run_draws_and_repeats_what_its_seed_drew() -> None:
+    """Four seeds draw each case, and none but one; the other tests of the file are all there."""
+    drawn = [
+        [one for one in collected(TWO_CASES, f"--randomly-seed={seed}") if one.startswith(NAME)]
+        for seed in (1, 2, 3, 4, 1)
+    ]
+    assert all(len(each) == 1 for each in drawn)
+    assert {one for each in drawn for one in each} == {f"{NAME}[before]", f"{NAME}[after]"}
+    assert drawn[0] == drawn[-1]
+
+
+@pytest.mark.parametrize(
+    "options", [(TWO_CASES, "--every-case"), (TWO_CASES, "-k", NAME), (f"{TWO_CASES}::{NAME}[before]",)], ids=str
+)
+def test_what_is_asked_for_is_not_drawn_from(options: tuple[str, ...]) -> None:
+    """All cases, those of a word, and one by its name."""
+    cases = [one for one in collected("--randomly-seed=1", *options) if one.startswith(NAME)]
+    assert cases == [f"{NAME}[before]"] if "[" in options[0] else [f"{NAME}[after]", f"{NAME}[before]"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import random
+import string
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ import pytest
 import partfile as pf
 from partfile.filesystems.errors import ConfigError
 from partfile.recovery.long_lines import BLOCK_BYTES, json_format
+from partfile.writers.compression import Compression
+from partfile.writers.json_lines import JsonLinesFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,34 +29,36 @@ WAYS: dict[str, Callable[[ds.Dataset], Any]] = {
 }
 
 
-def write(path: Path, long: int, text_bytes: int, compression: str = "none") -> None:
-    """Three rows, one of which has a long text."""
-    rows = [{"id": number, "text": "y" * text_bytes if number == long else "s"} for number in range(3)]
-    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    with pa.output_stream(str(path), compression=None if compression == "none" else compression) as file:
-        file.write(data)
+def write(base: Path, long: int, text_bytes: int, compression: str | None) -> Path:
+    """Three rows, one of which has a long text that compresses badly, in the file of a sink."""
+    numbers = random.Random(1)
+    text = "".join(numbers.choices(string.ascii_letters + string.digits, k=text_bytes))
+    rows = {"id": range(3), "text": [text if number == long else "s" for number in range(3)]}
+    with pf.FileSink(base, uid="u", format=JsonLinesFormat(compression=Compression(codec=compression))).local() as out:
+        out.write(pa.RecordBatch.from_pydict(rows, schema=SCHEMA))
+    (path,) = base.glob("part-*")
+    return path
 
 
-def outcome(read: Callable[[], Any]) -> Any:
+def outcome(way: Callable[[ds.Dataset], Any], base: Path, schema: pa.Schema | None) -> Any:
     """What is read, or the refusal."""
     try:
-        return read()
+        return way(pf.read(base, format=json_format(BLOCK), schema=schema))
     except ConfigError as error:
         return error
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("compression", [None, "gzip", "zstd", "lz4", "bz2", "snappy"])
 @pytest.mark.parametrize("long", [0, 1, 2])
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["found", "given"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_line_is_read_or_refused_and_never_nulls(
-    tmp_path: Path, way: str, schema: pa.Schema | None, long: int, compression: str
+    tmp_path: Path, way: str, schema: pa.Schema | None, long: int, compression: str | None
 ) -> None:
     """Shorter than a block it is read wherever it is; beyond, a file is read rightly or named in an error."""
-    path = tmp_path / ("part-0.json" + (".gz" if compression == "gzip" else ""))
-    for text_bytes in (BLOCK // 2, BLOCK - 100, BLOCK, BLOCK + 100, 3 * BLOCK // 2, 2 * BLOCK + 100, 5 * BLOCK):
-        write(path, long, text_bytes, compression)
-        found = outcome(lambda: WAYS[way](pf.read(tmp_path, format=json_format(BLOCK), schema=schema)))
+    for text_bytes in (BLOCK // 2, BLOCK + 100, 3 * BLOCK // 2, 5 * BLOCK):
+        path = write(tmp_path / str(text_bytes), long, text_bytes, compression)
+        found = outcome(WAYS[way], path.parent, schema)
         if isinstance(found, ConfigError):
             assert text_bytes >= BLOCK
             assert path.name in str(found)

@@ -121,6 +121,22 @@ def test_an_extension_of_a_nested_type_is_nested(memory_part: Any) -> None:
     assert _column(_encoded(memory_part(), [batch]), 0).has_dictionary_page
 
 
+def test_columns_whose_values_arrow_cannot_count_keep_dictionaries(memory_part: Any) -> None:
+    """Rows that Arrow writes are written, whether or not it can tell how often their values come."""
+    texts = pa.array([f"the text of {number}" for number in range(1 << 15)])
+    identities = pa.array([number.to_bytes(16, "big") for number in range(1 << 15)], pa.binary(16))
+    columns = {
+        "dictionary": texts.dictionary_encode(),
+        "identity": pa.ExtensionArray.from_storage(pa.uuid(), identities),
+        "nothing": pa.nulls(1 << 15),
+    }
+    for name, values in columns.items():
+        batch = pa.record_batch({name: values})
+        file = _encoded(memory_part(), [batch])
+        assert _column(file, 0).has_dictionary_page, name
+        assert file.read()[name].to_pylist() == values.to_pylist(), name
+
+
 def test_a_file_without_rows_is_a_file(memory_part: Any) -> None:
     """Nothing tells then what is worth a dictionary."""
     assert _encoded(memory_part(), [_batch()]).read() == _SCHEMA.empty_table()
