@@ -67,7 +67,7 @@ items: setup ## Print which items of the snapshot core's list the tests check
 
 .PHONY: docs
 docs: setup ## Make docs/CLI.md from the code
-	@$(BIN)/python -m partfile.cli.reference > docs/CLI.md.new && mv docs/CLI.md.new docs/CLI.md
+	@$(BIN)/python docs/tools/cli_reference.py > docs/CLI.md.new && mv docs/CLI.md.new docs/CLI.md
 
 .PHONY: runbook
 runbook: java setup ## Make the outputs in docs/RUNBOOK.md by causing each failure (about two minutes)

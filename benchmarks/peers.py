@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
-from partfile.sink.larger_batches import larger_batches
-from partfile.sink.spark.worker import begin_task
-from partfile.sink.writing_ahead import write_ahead
-from partfile.writers.json_lines import JsonLinesFormat
+from partfile.sink.batches import larger_batches, write_ahead
+from partfile.sink.spark.write_job import begin_task
+from partfile.writers.json import JsonLinesFormat
 from processes import Meter
 from runs import with_files
 from streams import run_query

@@ -13,8 +13,8 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from s3_server import REGION
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.opening import open_store
+from partfile.stores.registry import open_store
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from typing import Any

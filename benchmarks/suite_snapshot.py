@@ -13,24 +13,22 @@ from typing import TYPE_CHECKING
 
 import partfile as pf
 from figures import Report, figure_of_rounds
-from partfile.filesystems.tokens import new_token
-from partfile.sink.naming import PartNaming, PartNumber
-from partfile.sink.runtime import Runtime
+from partfile.sink.coordinator import Runtime
+from partfile.sink.policies import PartNaming, PartNumber
 from partfile.sink.states import OpenPart, SubtaskSnapshot
-from partfile.snapshot.codecs import ModelCodec
-from partfile.snapshot.model import InlineHandle
-from partfile.snapshot.operator_snapshot import OperatorStateStrategy, write_operator_state
-from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
-from partfile.snapshot.redistribution import redistribute
-from partfile.snapshot.state_file import decode_states
-from partfile.snapshot.stream_factory import MemoryStreamFactory
+from partfile.snapshot.documents import InlineHandle
+from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore, redistribute
+from partfile.snapshot.state_file import ModelCodec, decode_states
+from partfile.snapshot.strategy import OperatorStateStrategy, write_operator_state
+from partfile.snapshot.streams import MemoryStreamFactory
+from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.port import PartHandle
-    from partfile.snapshot.state_info import States
+    from partfile.snapshot.state_file import States
+    from partfile.stores.base import PartHandle
     from scale import Scale
 
 PARTS = 10_000

@@ -21,7 +21,7 @@ from server_process import MissingProgram
 from flights import KILLS, begin, print_table
 from flights_reader import compare, files_below
 from flights_supervisor import Job, Supervisor, TheDriver
-from partfile.filesystems.opening import open_store
+from partfile.stores.registry import open_store
 
 if TYPE_CHECKING:
     import subprocess

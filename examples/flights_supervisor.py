@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tqdm import tqdm
 
-from partfile.filesystems.opening import open_store
+from partfile.stores.registry import open_store
 
 if TYPE_CHECKING:
     import random

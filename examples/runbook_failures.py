@@ -12,9 +12,9 @@ import pyarrow as pa
 from life_cycle import in_child
 
 import partfile as pf
-from partfile.filesystems.faults import FailAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import FailAt, intercept
 
 if TYPE_CHECKING:
     from pathlib import Path

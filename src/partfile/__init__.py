@@ -4,15 +4,16 @@ Importing this package needs neither Spark nor a client of any remote store. The
 first asked for, since a task that writes does not need them.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from partfile.bucketers.base_path import BasePathBucketer
-from partfile.bucketers.composite import CompositeBucketer
+from partfile.bucketers.base import BucketContext, Bucketer
+from partfile.bucketers.builtin import BasePathBucketer, CompositeBucketer
 from partfile.bucketers.date_time import DateTimeBucketer
 from partfile.bucketers.hive import HiveBucketer
-from partfile.bucketers.port import BucketContext, Bucketer
-from partfile.filesystems.errors import (
+from partfile.errors import (
     BucketValueError,
     CheckpointMismatch,
     CommitConflict,
@@ -29,25 +30,24 @@ from partfile.filesystems.errors import (
 )
 from partfile.sink.file_sink import FileSink
 from partfile.sink.local import LocalSink
-from partfile.sink.naming import PartNaming
+from partfile.sink.policies import PartNaming, PartProgress, RollingPolicy
 from partfile.sink.progress import BatchProgress
-from partfile.sink.rolling import PartProgress, RollingPolicy
-from partfile.snapshot.savepoint_directory import dispose_savepoint, list_savepoints, show_savepoint
+from partfile.snapshot.savepoints import dispose_savepoint, list_savepoints, show_savepoint
 from partfile.version import __version__
 from partfile.writers.avro import AvroFormat
-from partfile.writers.csv_rows import CsvFormat
-from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.base import Format, RowFormat, RowWriter, Writer
+from partfile.writers.csv import CsvFormat
+from partfile.writers.json import JsonLinesFormat
 from partfile.writers.orc import OrcFormat
 from partfile.writers.parquet import ParquetFormat
-from partfile.writers.port import Format, RowFormat, RowWriter, Writer
 from partfile.writers.text import TextFormat
 
 if TYPE_CHECKING:
-    from partfile.recovery.flink_sidecars import FlinkSidecars
-    from partfile.recovery.layout import SidecarNaming
-    from partfile.recovery.valid_length_filesystem import valid_length_filesystem
-    from partfile.sink.reading import read
-    from partfile.sink.spark.reading import read_spark
+    from partfile.readers.dataset import read
+    from partfile.readers.files import FlinkSidecars, SidecarNaming
+    from partfile.readers.filesystem import valid_length_filesystem
+    from partfile.readers.spark import read_spark
+
 
 __all__ = [
     "AvroFormat",
@@ -97,11 +97,11 @@ __all__ = [
 ]
 
 _READERS = {
-    "FlinkSidecars": "partfile.recovery.flink_sidecars",
-    "SidecarNaming": "partfile.recovery.layout",
-    "read": "partfile.sink.reading",
-    "read_spark": "partfile.sink.spark.reading",
-    "valid_length_filesystem": "partfile.recovery.valid_length_filesystem",
+    "FlinkSidecars": "partfile.readers.files",
+    "SidecarNaming": "partfile.readers.files",
+    "read": "partfile.readers.dataset",
+    "read_spark": "partfile.readers.spark",
+    "valid_length_filesystem": "partfile.readers.filesystem",
 }
 
 

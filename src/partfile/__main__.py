@@ -1,5 +1,7 @@
 """``python -m partfile``: the command line."""
 
+from __future__ import annotations
+
 import sys
 
 if __name__ == "__main__":

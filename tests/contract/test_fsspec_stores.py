@@ -9,14 +9,14 @@ import fsspec
 import pytest
 from plain_file_systems import register
 
-from partfile.filesystems.contract import StoreContract
-from partfile.filesystems.fsspec import FsspecStore
+from partfile.stores.fsspec.store import FsspecStore
+from partfile.testing.store import StoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from partfile.filesystems.port import Store
+    from partfile.stores.base import Store
 
 
 class TestMemory(StoreContract):

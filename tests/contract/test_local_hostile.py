@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import new_part, new_stage, write_part
-from partfile.filesystems.errors import (
+from partfile.errors import (
     AlreadyExists,
     CommitConflict,
     ConfigError,
@@ -18,8 +17,9 @@ from partfile.filesystems.errors import (
     PartMissing,
     StoreError,
 )
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.tracked_calls import TrackedCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import TrackedCalls
+from partfile.testing.store import new_part, new_stage, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract import StoreContract
-from partfile.filesystems.faults import Recorder, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import Recorder, intercept
+from partfile.testing.store import StoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.port import Store
+    from partfile.stores.base import Store
 
 
 class TestLocalStore(StoreContract):

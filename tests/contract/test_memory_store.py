@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from checkpoint_owner import Owner, held
 
-from partfile.filesystems.contract import MetadataContract
-from partfile.filesystems.errors import NotApplied
-from partfile.filesystems.memory import MemoryFiles, MemoryMetadataStore
+from partfile.errors import NotApplied
 from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.memory import MemoryFiles, MemoryMetadataStore
+from partfile.testing.store import MetadataContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from partfile.filesystems.metadata_port import MetadataStore
-    from partfile.filesystems.port import Store
+    from partfile.stores.base import MetadataStore, Store
 
 
 class TestMemoryStore(MetadataContract):

@@ -8,7 +8,7 @@ import pytest
 from crash_harness import all_of, some_of
 from numbered_tokens import NumberedTokens
 
-from partfile.filesystems import tokens
+from partfile.stores import paths
 
 if TYPE_CHECKING:
     import random
@@ -26,7 +26,7 @@ FEW_FAULTS = 12
 def numbered_tokens(monkeypatch: pytest.MonkeyPatch) -> NumberedTokens:
     """Tokens are drawn from here, so that equal pictures are seen to be equal."""
     drawn = NumberedTokens()
-    monkeypatch.setattr(tokens, "secrets", drawn)
+    monkeypatch.setattr(paths, "secrets", drawn)
     return drawn
 
 

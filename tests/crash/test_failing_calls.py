@@ -10,8 +10,8 @@ from crash_harness import CrashHarness
 from crash_scenarios import EVERY_SCENARIO, Scenario, restore_that_cuts
 from posix_worlds import Local
 
-from partfile.filesystems.faults import FailAt
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import FailAt
 
 if TYPE_CHECKING:
     from crash_harness import Choose

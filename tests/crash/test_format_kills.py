@@ -10,8 +10,8 @@ from crash_harness import CrashHarness, all_of, none_of, some_of
 from format_scenarios import FORMAT_SCENARIOS
 from posix_worlds import Local, Powerless
 
-from partfile.filesystems.faults import FailAt
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import FailAt
 
 if TYPE_CHECKING:
     import random

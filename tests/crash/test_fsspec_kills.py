@@ -20,16 +20,16 @@ from life_cycle import (
 )
 from plain_file_systems import register
 
-from partfile.filesystems.errors import CommitConflict, PartfileError, SnapshotCorrupt
-from partfile.filesystems.faults import FailAt, KillAt, count_calls, intercept
-from partfile.filesystems.fsspec import FsspecStore
-from partfile.filesystems.fsspec_calls import CHANGING_CALLS, FsspecCalls
-from partfile.filesystems.fsspec_url import FsspecUrl
+from partfile.errors import CommitConflict, PartfileError, SnapshotCorrupt
+from partfile.stores.fsspec.client import CHANGING_CALLS, FsspecCalls
+from partfile.stores.fsspec.schemes import FsspecUrl
+from partfile.stores.fsspec.store import FsspecStore
+from partfile.testing.faults import FailAt, KillAt, count_calls, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import When
+    from partfile.testing.faults import When
 
 URLS = {"dir": "dir::file://{}", "renaming": "renaming:/{}", "copying": "copying:/{}"}
 ROWS = 6

@@ -19,8 +19,8 @@ from life_cycle import (
     run_to_the_end,
 )
 
-from partfile.filesystems.faults import ActAt, count_calls
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import ActAt, count_calls
 
 if TYPE_CHECKING:
     import random

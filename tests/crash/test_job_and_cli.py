@@ -28,16 +28,16 @@ from changing import (
 )
 from life_cycle import assert_exactly_once, batch, continue_to, long_sink, rows_done
 
-from partfile.cli.changing.cleaning import clean
-from partfile.filesystems.errors import Fenced, PartfileError, RecoveryRefused
-from partfile.filesystems.faults import ActAt, Recorder
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.errors import Fenced, PartfileError, RecoveryRefused
+from partfile.recovery.clean import clean
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import ActAt, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import partfile as pf
-    from partfile.filesystems.faults import When
+    from partfile.testing.faults import When
 
     Chosen = Callable[[int, int], list[int]]
 

@@ -21,13 +21,13 @@ from life_cycle import (
     seed_with_a_tail,
 )
 
-from partfile.filesystems.faults import KillAt, Recorder, count_calls
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import KillAt, Recorder, count_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import When
+    from partfile.testing.faults import When
 
 FEW = 6
 """Kills of each kind in every run; with ``--long`` at each call. Pictures of each are in test_second_kills."""

@@ -10,9 +10,8 @@ from crash_scenarios import OTHERS, Scenario, restore_that_cuts
 from s3_model import refusal
 from s3_worlds import AWS, GATEWAY, Objects, make_small
 
-from partfile.filesystems.faults import FailAt
-from partfile.filesystems.late_calls import LateAt
-from partfile.filesystems.s3_calls import CHANGING_CALLS
+from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.testing.faults import FailAt, LateAt
 
 if TYPE_CHECKING:
     from crash_harness import Choose

@@ -9,7 +9,7 @@ from crash_harness import CrashHarness
 from crash_scenarios import OTHERS, Scenario, restore_that_cuts, stream
 from s3_worlds import AWS, GATEWAY, IGNORANT, Objects, make_small
 
-from partfile.filesystems.s3_calls import CHANGING_CALLS
+from partfile.stores.s3.client import CHANGING_CALLS
 
 if TYPE_CHECKING:
     from crash_harness import Choose

@@ -8,7 +8,7 @@ import pytest
 from s3_model import LEAST_PIECE_BYTES, ModelCalls
 from s3_worlds import AWS, GATEWAY, IGNORANT
 
-from partfile.filesystems.s3_staging import Piece
+from partfile.stores.s3.handle import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

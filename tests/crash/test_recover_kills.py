@@ -25,14 +25,14 @@ from life_cycle import (
 )
 
 from partfile import dispose_savepoint, list_savepoints, show_savepoint
-from partfile.filesystems.faults import KillAt, Recorder
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import KillAt, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import When
-    from partfile.filesystems.port import Cut
+    from partfile.stores.base import Cut
+    from partfile.testing.faults import When
 
     Choose = Callable[[int, int], list[int]]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from life_cycle import batch, continue_to, finished_files, in_child, long_sink, rows_of
 
-from partfile.filesystems.faults import KillAt, Recorder
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import KillAt, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from crash_worlds import Camera
 from life_cycle import in_child
 from posix_worlds import Local
 
-from partfile.filesystems.faults import KillAt
+from partfile.testing.faults import KillAt
 
 if TYPE_CHECKING:
     import random

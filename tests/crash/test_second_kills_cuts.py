@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from crash_harness import Choose
     from numbered_tokens import NumberedTokens
 
-    from partfile.filesystems.port import Cut
+    from partfile.stores.base import Cut
 
 
 @pytest.mark.drawn(1)

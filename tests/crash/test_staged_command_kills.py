@@ -21,8 +21,8 @@ from staged_command_scenarios import STAGED_COMMANDS, STAGES_CLEANED_TWICE
 from staged_streams import finished_rows, names, pending_in, staged_sink, stages_in
 
 from partfile import show_savepoint
-from partfile.filesystems.faults import KillAt, Recorder
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import KillAt, Recorder
 
 if TYPE_CHECKING:
     import random
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from crash_scenarios import Scenario
     from numbered_tokens import NumberedTokens
 
-    from partfile.filesystems.faults import When
+    from partfile.testing.faults import When
 
     Choose = Callable[[int, int], list[int]]
 

@@ -10,9 +10,9 @@ from crash_harness import CrashHarness, all_of, none_of, some_of
 from posix_worlds import Local, Powerless
 from staged_scenarios import STAGED_SCENARIOS
 
-from partfile.filesystems.faults import FailAt
-from partfile.filesystems.posix import CHANGING_CALLS
-from partfile.sink import shared_files
+from partfile.sink import encode as shared_files
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import FailAt
 
 if TYPE_CHECKING:
     import random

@@ -13,16 +13,16 @@ from changing import broken_invariants
 from life_cycle import LONG, in_child
 from shared_streams import BUCKETS, continue_sharing, counted, rows_in, sharing_sink
 
-from partfile.filesystems.errors import NotReady
-from partfile.filesystems.faults import KillAt, Recorder, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import CHANGING_CALLS, PosixCalls
+from partfile.errors import NotReady
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import KillAt, Recorder, intercept
 
 if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from partfile.filesystems.faults import Interceptor
+    from partfile.testing.faults import Interceptor
 
 ROWS = 2 * BUCKETS
 STUCK = "k=7"

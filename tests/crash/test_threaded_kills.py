@@ -18,16 +18,16 @@ from changing import broken_invariants
 from life_cycle import in_child
 from shared_streams import BUCKETS, continue_sharing, counted, rows_in, sharing_sink
 
-from partfile.filesystems.faults import KillAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import CHANGING_CALLS, PosixCalls
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import KillAt, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.faults import Call, Interceptor
     from partfile.sink.file_sink import FileSink
+    from partfile.testing.faults import Call, Interceptor
 
 ROWS = 4 * BUCKETS
 FEW, MANY = 12, 100

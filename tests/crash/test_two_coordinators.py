@@ -25,14 +25,14 @@ from life_cycle import (
     start_child,
 )
 
-from partfile.filesystems.faults import Recorder, StopAt
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import Recorder, StopAt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import Call
     from partfile.sink.file_sink import FileSink
+    from partfile.testing.faults import Call
 
 FEW = 8
 """Stops of each kind in every run; with ``--long`` at each call."""

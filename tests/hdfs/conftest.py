@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hdfs_life import Opener
     from pyspark.sql import SparkSession
 
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.hdfs import HdfsStore
+    from partfile.stores.hdfs.store import HdfsStore
+    from partfile.testing.faults import Interceptor
 
 
 @pytest.fixture(scope="session")

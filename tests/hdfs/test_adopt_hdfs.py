@@ -9,7 +9,7 @@ import pytest
 from command_line import run, told, told_json
 from flink_trees import rows, write_utf
 
-from partfile.filesystems.opening import open_store
+from partfile.stores.registry import open_store
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster

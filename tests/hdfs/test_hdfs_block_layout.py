@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import hdfs_native
 
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster

@@ -6,16 +6,16 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.errors import NotApplied
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_calls import HdfsCalls
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.errors import NotApplied
+from partfile.stores.hdfs.client import HdfsCalls
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.store import files_in, finished_bytes, new_part, write_part
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.stores.base import Cut, PartHandle
 
 
 class RestartAfterTheFirstTruncate(HdfsCalls):

@@ -13,16 +13,16 @@ from hdfs_cluster import HdfsCluster
 from hdfs_life import finished_files
 
 import partfile as pf
-from partfile.filesystems.contract_base import finished_bytes, new_part
-from partfile.filesystems.errors import NotApplied, OutcomeUnknown, StoreError
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.errors import NotApplied, OutcomeUnknown, StoreError
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.store import finished_bytes, new_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from partfile.filesystems.port import PartHandle
+    from partfile.stores.base import PartHandle
 
 ROOM_BYTES = 200_000
 DATA, TOO_MUCH = b"durable" * 1000, b"too much" * 50_000

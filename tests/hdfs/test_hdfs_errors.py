@@ -8,23 +8,15 @@ import hdfs_native
 import pytest
 from hdfs_native import WriteOptions
 
-from partfile.filesystems.errors import (
-    AlreadyExists,
-    ConfigError,
-    LeaseUnavailable,
-    NotApplied,
-    NotFound,
-    NotReady,
-    OutcomeUnknown,
-)
-from partfile.filesystems.hdfs_errors import Verdict, error_of, verdict_of
+from partfile.errors import AlreadyExists, ConfigError, LeaseUnavailable, NotApplied, NotFound, NotReady, OutcomeUnknown
+from partfile.stores.hdfs.errors import Verdict, error_of, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.errors import PartfileError
+    from partfile.errors import PartfileError
 
 NEW = WriteOptions(overwrite=False, create_parent=True)
 NO_RETRIES = {"dfs.client.failover.max.attempts": "0"}

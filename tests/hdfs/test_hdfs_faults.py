@@ -17,7 +17,7 @@ from pyspark.errors.exceptions.base import PySparkException
 from spark_support import NOW, expected, run, stream, write_source
 
 import partfile as pf
-from partfile.filesystems.errors import Fenced, StoreError
+from partfile.errors import Fenced, StoreError
 
 if TYPE_CHECKING:
     import random

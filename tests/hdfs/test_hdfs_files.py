@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
-from partfile.filesystems.faults import ActAt, FailAt, intercept
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_calls import HdfsCalls
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
+from partfile.stores.hdfs.client import HdfsCalls
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.faults import ActAt, FailAt, intercept
 
 if TYPE_CHECKING:
     from hdfs_life import Opener

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import finished_bytes, write_part
-from partfile.filesystems.errors import OutcomeUnknown, StoreError
-from partfile.filesystems.hdfs_calls import HdfsCalls
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.errors import OutcomeUnknown, StoreError
+from partfile.stores.hdfs.client import HdfsCalls
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.testing.store import finished_bytes, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
     from hdfs_life import Opener
 
-    from partfile.filesystems.faults import Call
-    from partfile.filesystems.port import Cut
+    from partfile.stores.base import Cut
+    from partfile.testing.faults import Call
 
 
 DATA, TAIL = b"valid" * 2000, b"tail" * 1250

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.errors import LeaseUnavailable, StoreError
-from partfile.filesystems.faults import FailAt
+from partfile.errors import LeaseUnavailable, StoreError
+from partfile.testing.faults import FailAt
+from partfile.testing.store import files_in, finished_bytes, new_part, write_part
 
 if TYPE_CHECKING:
     from hdfs_life import Opener

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.hdfs import HdfsStore
+from partfile.stores.hdfs.store import HdfsStore
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import write_part
-from partfile.filesystems.contract_stages import read_stage, write_stage
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.store import read_stage, write_part, write_stage
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.port import PartHandle, PartStream
+    from partfile.stores.base import PartHandle, PartStream
 
 DATA, TAIL = b"valid", b"tail"
 DATANODES = {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "commitBlockSynchronization"}

@@ -13,11 +13,11 @@ import pytest
 from clean_forks import CleanForks
 from remote_writer import RemoteWriter
 
-from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.errors import LeaseUnavailable, NotFound, PartfileError, PartMissing
-from partfile.filesystems.faults import ActAt, Recorder, count_calls
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_calls import CHANGING_CALLS
+from partfile.errors import LeaseUnavailable, NotFound, PartfileError, PartMissing
+from partfile.stores.hdfs.client import CHANGING_CALLS
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.faults import ActAt, Recorder, count_calls
+from partfile.testing.store import files_in, finished_bytes, new_part, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
     from hdfs_life import Opener
 
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.stores.base import Cut, PartHandle
+    from partfile.testing.faults import Interceptor
 
 
 CUTS: tuple[Cut, ...] = ("truncate", "rewrite", "valid-length")
@@ -258,8 +258,8 @@ def test_a_part_is_resumed_in_this_process_only_after_it_was_closed(opener: Open
 
 FORKING = """
 import os, sys
-from partfile.filesystems.opening import open_store
-from partfile.filesystems.contract_base import new_part
+from partfile.stores.registry import open_store
+from partfile.testing.store import new_part
 store = open_store(sys.argv[1])
 stream = store.create(new_part())
 stream.write(b"parent's")

@@ -12,11 +12,10 @@ from clean_forks import CleanForks
 from life_cycle import continue_to, long_sink
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied, NotReady
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_lease import recover_lease
-from partfile.filesystems.hdfs_names import rename_staged
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.errors import NotApplied, NotReady
+from partfile.stores.hdfs.client import recover_lease, rename_staged
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.stores.base import Cut, PartHandle
 
 Stage = Literal["open", "in-progress", "pending", "cut", "finished"]
 TEXT = pa.schema({"value": pa.string()})

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
-from partfile.sink.spark.cut_files import CutFiles
+from partfile.readers.cut_files import CutFiles
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster

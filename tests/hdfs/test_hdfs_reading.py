@@ -14,7 +14,7 @@ import pytest
 from hdfs_streams import hdfs_sink
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied, NotReady
+from partfile.errors import NotApplied, NotReady
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied
-from partfile.filesystems.hdfs_errors import Verdict, verdict_of
+from partfile.errors import NotApplied
+from partfile.stores.hdfs.errors import Verdict, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

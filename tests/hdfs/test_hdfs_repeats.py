@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from partfile.filesystems.contract_base import finished_bytes, new_part
-from partfile.filesystems.errors import NotReady
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_calls import HdfsCalls
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.errors import NotReady
+from partfile.stores.hdfs.client import HdfsCalls
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.store import finished_bytes, new_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

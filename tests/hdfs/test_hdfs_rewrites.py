@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import files_in, finished_bytes, write_part
-from partfile.filesystems.errors import NotApplied, NotReady, OutcomeUnknown, PartfileError, PartMissing
-from partfile.filesystems.faults import ActAt, CrashAt, FailAt, SimulatedCrash, count_calls
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_calls import CHANGING_CALLS, HdfsCalls
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.errors import NotApplied, NotReady, OutcomeUnknown, PartfileError, PartMissing
+from partfile.stores.hdfs.client import CHANGING_CALLS, HdfsCalls
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.faults import ActAt, CrashAt, FailAt, SimulatedCrash, count_calls
+from partfile.testing.store import files_in, finished_bytes, write_part
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
     from hdfs_life import Opener
 
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.stores.base import Cut, PartHandle
+    from partfile.testing.faults import Interceptor
 
 
 CUTS: tuple[Cut, ...] = ("truncate", "rewrite", "valid-length")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from remote_writer import RemoteWriter
 
-from partfile.filesystems.contract_base import finished_bytes, new_part, write_part
-from partfile.filesystems.errors import AlreadyExists, NotApplied, NotReady, OutcomeUnknown, StoreError
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.errors import AlreadyExists, NotApplied, NotReady, OutcomeUnknown, StoreError
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.store import finished_bytes, new_part, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 from remote_writer import RemoteWriter
 
-from partfile.filesystems.contract_base import new_stage
-from partfile.filesystems.contract_stages import read_stage, write_stage
-from partfile.filesystems.errors import LeaseUnavailable, NotReady, PartMissing, StoreError
-from partfile.filesystems.faults import FailAt, Recorder
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
-from partfile.filesystems.webhdfs import Unreachable
+from partfile.errors import LeaseUnavailable, NotReady, PartMissing, StoreError
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.stores.hdfs.webhdfs import Unreachable
+from partfile.testing.faults import FailAt, Recorder
+from partfile.testing.store import new_stage, read_stage, write_stage
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster
     from hdfs_life import Opener
 
-    from partfile.filesystems.port import PartHandle, PartStream
+    from partfile.stores.base import PartHandle, PartStream
 
 BLOCK_BYTES = 1 << 20
 NOWHERE = "127.0.0.1:1"

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract import StoreContract
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.store import StoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.port import Store
+    from partfile.stores.base import Store
 
 
 class TestHdfsStore(StoreContract):

@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING
 import hdfs_native
 import pytest
 
-from partfile.filesystems.errors import (
-    ConfigError,
-    LeaseUnavailable,
-    NotApplied,
-    NotFound,
-    NotReady,
-    OutcomeUnknown,
-)
-from partfile.filesystems.hadoop_configuration import read_configuration
-from partfile.filesystems.webhdfs import WebHdfs
-from partfile.filesystems.webhdfs_addresses import web_address, web_addresses
+from partfile.errors import ConfigError, LeaseUnavailable, NotApplied, NotFound, NotReady, OutcomeUnknown
+from partfile.stores.hadoop import read_configuration
+from partfile.stores.hdfs.options import web_address, web_addresses
+from partfile.stores.hdfs.webhdfs import WebHdfs
 
 if TYPE_CHECKING:
     from hdfs_cluster import HdfsCluster

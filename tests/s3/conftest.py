@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from s3_server import S3Server
 
-    from partfile.filesystems.s3_options import S3Options
+    from partfile.stores.s3.options import S3Options
 
 
 @pytest.fixture(scope="session")

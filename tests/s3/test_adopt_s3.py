@@ -9,7 +9,7 @@ from flink_trees import rows, write_utf
 from s3_commands import at
 from s3_store_support import store_options
 
-from partfile.filesystems.opening import open_store
+from partfile.stores.registry import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from s3_faults import error
 from s3_life import MIB
 from s3_proxy import S3Proxy
 
-from partfile.filesystems.s3 import S3Store
+from partfile.stores.s3.store import S3Store
 
 if TYPE_CHECKING:
     from pathlib import Path

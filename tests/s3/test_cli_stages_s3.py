@@ -15,10 +15,10 @@ from s3_store_support import options_of, store_options
 from staged_streams import STAGED, names
 
 import partfile as pf
-from partfile.cli.changing.cleaning import _named
-from partfile.cli.inspection.bases import read_base
-from partfile.cli.inspection.places import Place
-from partfile.filesystems.s3 import S3Store
+from partfile.recovery.clean import _named
+from partfile.recovery.inspect.files import read_base
+from partfile.recovery.inspect.places import Place
+from partfile.stores.s3.store import S3Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,17 +12,17 @@ from s3_part_support import staging_of, watched, written_open
 from s3_store_support import options_of, store_options
 
 import partfile as pf
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import CommitConflict, Fenced, LeaseUnavailable, PartfileError
-from partfile.filesystems.faults import ActAt
-from partfile.filesystems.s3 import S3Store
+from partfile.errors import CommitConflict, Fenced, LeaseUnavailable, PartfileError
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import ActAt
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from s3_server import S3Server
 
-    from partfile.filesystems.s3_options import S3Options
+    from partfile.stores.s3.options import S3Options
 
 SIZES = [100, 6 * MIB]
 """A part of side objects, and one with an upload."""

@@ -18,11 +18,11 @@ from life_cycle import in_child
 from s3_life import MIB, Stream
 from s3_store_support import options_of
 
-from partfile.cli.changing.stores import open_stores
-from partfile.cli.inspection.places import Place
-from partfile.filesystems.faults import KillAt, Recorder
-from partfile.filesystems.s3_calls import CHANGING_CALLS
-from partfile.snapshot.layout import METADATA
+from partfile.recovery.inspect.places import Place
+from partfile.recovery.ownership import open_stores
+from partfile.snapshot.documents import METADATA
+from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.testing.faults import KillAt, Recorder
 
 if TYPE_CHECKING:
     import random
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from crash_worlds import Process
     from s3_server import S3Server
 
-    from partfile.filesystems.faults import Call
+    from partfile.testing.faults import Call
 
 A_SECOND_S = 1.1
 """Times of objects are in whole seconds."""

@@ -8,11 +8,11 @@ import pytest
 from s3_life import MIB
 from s3_part_support import finished_size, staging_of, watched
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import LeaseUnavailable
-from partfile.filesystems.faults import ActAt, Recorder
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import CHANGING_CALLS
+from partfile.errors import LeaseUnavailable
+from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import ActAt, Recorder
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     import random
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from s3_server import S3Server
 
-    from partfile.filesystems.port import PartHandle
-    from partfile.filesystems.s3_options import S3Options
+    from partfile.stores.base import PartHandle
+    from partfile.stores.s3.options import S3Options
 
 ROUNDS = 4
 

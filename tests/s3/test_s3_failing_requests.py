@@ -10,9 +10,9 @@ from s3_life import MIB, Stream
 from s3_proxy import S3Proxy
 from s3_store_support import options_of
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import PartfileError
-from partfile.filesystems.s3 import S3Store
+from partfile.errors import PartfileError
+from partfile.stores.s3.store import S3Store
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

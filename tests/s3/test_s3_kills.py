@@ -10,8 +10,8 @@ from life_cycle import in_child
 from s3_life import MIB, SMALL, Stream
 from s3_store_support import options_of
 
-from partfile.filesystems.faults import KillAt, count_calls
-from partfile.filesystems.s3_calls import CHANGING_CALLS
+from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.testing.faults import KillAt, count_calls
 
 if TYPE_CHECKING:
     import random
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from s3_server import S3Server
 
-    from partfile.filesystems.faults import When
+    from partfile.testing.faults import When
 
 SAMPLES = {"moto": 4, "rclone": 2, "radosgw": 2}
 

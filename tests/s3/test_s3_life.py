@@ -10,8 +10,8 @@ from s3_life import MIB, SMALL, Stream
 from s3_store_support import options_of, store_options
 
 import partfile as pf
-from partfile.filesystems.errors import Fenced, RecoveryRefused
-from partfile.filesystems.s3 import S3Store
+from partfile.errors import Fenced, RecoveryRefused
+from partfile.stores.s3.store import S3Store
 
 if TYPE_CHECKING:
     from s3_server import S3Server

@@ -9,8 +9,8 @@ from crash_worlds import Process
 from lost_objects import OBJECTS, leave_a_stage, start
 from s3_store_support import options_of
 
-from partfile.filesystems.errors import PartDamaged, PartMissing
-from partfile.filesystems.s3 import S3Store
+from partfile.errors import PartDamaged, PartMissing
+from partfile.stores.s3.store import S3Store
 
 if TYPE_CHECKING:
     import random

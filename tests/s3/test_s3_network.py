@@ -12,11 +12,11 @@ from s3_part_support import written_open
 from s3_proxy import S3Proxy
 from s3_store_support import options_of, warm_up
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import NotApplied, OutcomeUnknown, PartfileError, StoreError
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_stream import S3PartStream
+from partfile.errors import NotApplied, OutcomeUnknown, PartfileError, StoreError
+from partfile.stores.s3.options import S3Options
+from partfile.stores.s3.store import S3Store
+from partfile.stores.s3.stream import S3PartStream
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     import random

@@ -8,12 +8,12 @@ import pytest
 from s3_life import MIB
 from s3_part_support import finished_size, staging_of, watched, written_in_batches, written_open
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import ConfigError, LeaseUnavailable, NotApplied
-from partfile.filesystems.faults import ActAt, Recorder
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import CHANGING_CALLS
-from partfile.filesystems.s3_options import S3Options
+from partfile.errors import ConfigError, LeaseUnavailable, NotApplied
+from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.stores.s3.options import S3Options
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import ActAt, Recorder
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     import random

@@ -15,9 +15,9 @@ from s3_policy import ACTIONS
 from s3_proxy import S3Proxy
 from s3_store_support import options_of
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import NotApplied, NotReady
-from partfile.filesystems.s3 import S3Store
+from partfile.errors import NotApplied, NotReady
+from partfile.stores.s3.store import S3Store
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

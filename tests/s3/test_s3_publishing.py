@@ -9,20 +9,13 @@ from s3_life import MIB
 from s3_part_support import finished_size, ruled, staging_of, watched, written_open
 from s3_rules import AwsCalls, DisabledKey, InvalidParts
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import (
-    CommitConflict,
-    NotApplied,
-    PartDamaged,
-    PartMissing,
-    SnapshotCorrupt,
-    StoreError,
-)
-from partfile.filesystems.faults import ActAt, Recorder
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_staging import PART_METADATA, part_id
-from partfile.filesystems.s3_url import S3Url
+from partfile.errors import CommitConflict, NotApplied, PartDamaged, PartMissing, SnapshotCorrupt, StoreError
+from partfile.stores.s3.handle import PART_METADATA, part_id
+from partfile.stores.s3.options import S3Options
+from partfile.stores.s3.store import S3Store
+from partfile.stores.urls import S3Url
+from partfile.testing.faults import ActAt, Recorder
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     import random
@@ -30,8 +23,8 @@ if TYPE_CHECKING:
 
     from s3_server import S3Server
 
-    from partfile.filesystems.port import PartHandle
-    from partfile.filesystems.s3_staging import Piece
+    from partfile.stores.base import PartHandle
+    from partfile.stores.s3.handle import Piece
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from s3_proxy import S3Proxy
 from s3_store_support import store_options
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, NotApplied, NotFound
+from partfile.errors import ConfigError, NotApplied, NotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

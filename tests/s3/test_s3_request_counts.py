@@ -16,7 +16,7 @@ from s3_part_support import written_in_batches
 from s3_store_support import options_of, store_options
 
 import partfile as pf
-from partfile.filesystems.s3 import S3Store
+from partfile.stores.s3.store import S3Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ import pytest
 from s3_life import MIB, Stream
 from s3_store_support import options_of
 
-from partfile.filesystems.errors import RecoveryRefused
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_url import S3Url
+from partfile.errors import RecoveryRefused
+from partfile.stores.s3.store import S3Store
+from partfile.stores.urls import S3Url
 
 if TYPE_CHECKING:
     from s3_server import S3Server

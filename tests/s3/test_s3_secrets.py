@@ -13,8 +13,8 @@ from s3_proxy import S3Proxy
 from s3_store_support import options_of, store_options
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, PartfileError
-from partfile.filesystems.s3 import S3Store
+from partfile.errors import ConfigError, PartfileError
+from partfile.stores.s3.store import S3Store
 
 if TYPE_CHECKING:
     from s3_server import S3Server

@@ -16,9 +16,9 @@ from s3_store_support import options_of
 from shared_commands import HELD, check_commands
 from shared_streams import BUCKETS, continue_sharing, counted, die_sharing, rows_of_files, sharing_sink
 
-from partfile.filesystems.faults import KillAt, SimulatedCrash, count_calls
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import CHANGING_CALLS
+from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import KillAt, SimulatedCrash, count_calls
 
 if TYPE_CHECKING:
     import random
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from s3_server import S3Server
 
-    from partfile.filesystems.faults import Interceptor, When
     from partfile.sink.file_sink import FileSink
+    from partfile.testing.faults import Interceptor, When
 
 ROWS = 4 * BUCKETS
 SAMPLES = {"moto": 3, "radosgw": 1}

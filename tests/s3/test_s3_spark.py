@@ -10,7 +10,7 @@ from s3_streams import ids_on_s3, pending_uploads, s3_sink, visible_objects
 from spark_support import BUCKETS, expected, run, run_without_end, stream, widen, write_source
 
 import partfile as pf
-from partfile.filesystems.s3 import S3Store
+from partfile.stores.s3.store import S3Store
 
 if TYPE_CHECKING:
     from pathlib import Path

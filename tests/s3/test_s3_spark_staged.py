@@ -16,7 +16,7 @@ from spark_support import BUCKETS, run, run_without_end, stream, write_source
 from staged_spark import HASHED, STAGED, keep_the_driver_from_encoding, numbered
 
 import partfile as pf
-from partfile.filesystems.s3 import S3Store
+from partfile.stores.s3.store import S3Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,12 @@ from s3_part_support import staging_of, watched
 from s3_store_support import options_of
 from stage_job import BATCHES, StageJob
 
-from partfile.filesystems.contract_base import new_stage
-from partfile.filesystems.contract_stages import read_stage, write_stage
-from partfile.filesystems.errors import PartMissing
-from partfile.filesystems.faults import KillAt, count_calls
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import CHANGING_CALLS
-from partfile.filesystems.s3_staging import side_path
+from partfile.errors import PartMissing
+from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.stores.s3.handle import side_path
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import KillAt, count_calls
+from partfile.testing.store import new_stage, read_stage, write_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from s3_proxy import S3Proxy
     from s3_server import S3Server
 
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.s3_options import S3Options
+    from partfile.stores.s3.options import S3Options
+    from partfile.testing.faults import Interceptor
 
 MIB = 1 << 20
 ALWAYS_MS = 1 << 50

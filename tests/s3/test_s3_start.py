@@ -14,22 +14,22 @@ from s3_proxy import S3Proxy
 from s3_store_support import options_of, store_options
 
 import partfile as pf
-from partfile.filesystems.contract_base import neighbour, new_part
-from partfile.filesystems.errors import ConfigError, StoreError
-from partfile.filesystems.opening import open_store
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_process import this_process
-from partfile.filesystems.s3_url import S3Url
+from partfile.errors import ConfigError, StoreError
 from partfile.sink.clock import system_clock_ms
-from partfile.sink.runtime import Runtime
+from partfile.sink.coordinator import Runtime
+from partfile.stores.registry import open_store
+from partfile.stores.s3.client import this_process
+from partfile.stores.s3.store import S3Store
+from partfile.stores.urls import S3Url
+from partfile.testing.store import neighbour, new_part
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from s3_server import S3Server
 
-    from partfile.filesystems.port import Store
-    from partfile.filesystems.s3_options import S3Options
+    from partfile.stores.base import Store
+    from partfile.stores.s3.options import S3Options
 
 HOUR_S = 3600.0
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract import StoreContract
-from partfile.filesystems.s3 import S3Store
+from partfile.stores.s3.store import S3Store
+from partfile.testing.store import StoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from s3_server import S3Server
 
-    from partfile.filesystems.port import Store
-    from partfile.filesystems.s3_options import S3Options
+    from partfile.stores.base import Store
+    from partfile.stores.s3.options import S3Options
 
 
 class TestS3Store(StoreContract):

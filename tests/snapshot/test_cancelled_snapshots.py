@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 from observed_strategy import WAIT_S, Strategy, files, run
 
-from partfile.filesystems.errors import SnapshotCancelled
-from partfile.filesystems.local import LocalStore
+from partfile.errors import SnapshotCancelled
 from partfile.snapshot.strategy import RunningSnapshot, SnapshotOptions
-from partfile.snapshot.stream_factory import FileStreamFactory
+from partfile.snapshot.streams import FileStreamFactory
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from partfile.filesystems.port import Store
-    from partfile.snapshot.closing import CloseableRegistry
-    from partfile.snapshot.result import SnapshotResult
+    from partfile.snapshot.strategy import CloseableRegistry, SnapshotResult
+    from partfile.stores.base import Store
 
 
 @pytest.fixture

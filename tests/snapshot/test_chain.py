@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner, held, storage
 
-from partfile.filesystems.errors import AlreadyExists, Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, StoreError
-from partfile.filesystems.faults import ActAt, CrashAt, FailAt, SimulatedCrash
-from partfile.snapshot.machine_state import CoordinatorRules
-from partfile.snapshot.subsumption import Link, subsumable
+from partfile.errors import AlreadyExists, Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, StoreError
+from partfile.snapshot.checkpoint_log import Link, subsumable
+from partfile.snapshot.events import CoordinatorRules
+from partfile.testing.faults import ActAt, CrashAt, FailAt, SimulatedCrash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.faults import Call, Interceptor, When
-    from partfile.snapshot.model import CheckpointMetadata, OperatorState
+    from partfile.snapshot.documents import CheckpointMetadata, OperatorState
+    from partfile.testing.faults import Call, Interceptor, When
 
 CREATE = ["create_file"]
 TOLERANT = CoordinatorRules(tolerable_failures=9)

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from partfile.filesystems.errors import SnapshotCancelled
-from partfile.snapshot.closing import CloseableRegistry
+from partfile.errors import SnapshotCancelled
+from partfile.snapshot.strategy import CloseableRegistry
 
 
 class Door:

@@ -7,9 +7,16 @@ import zlib
 
 import pytest
 
-from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError
-from partfile.snapshot.codec import FORMAT_VERSION, decode_document, encode_document
-from partfile.snapshot.model import CheckpointMetadata, InlineHandle, OperatorState, SubtaskState
+from partfile.errors import SnapshotCorrupt, SnapshotVersionError
+from partfile.snapshot.documents import (
+    FORMAT_VERSION,
+    CheckpointMetadata,
+    InlineHandle,
+    OperatorState,
+    SubtaskState,
+    decode_document,
+    encode_document,
+)
 
 
 def sample() -> CheckpointMetadata:

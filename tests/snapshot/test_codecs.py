@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from partfile.filesystems.errors import SnapshotCorrupt, UnencodableState
-from partfile.snapshot.codecs import JsonCodec, ModelCodec, is_immutable
-from partfile.snapshot.state_info import CodecInfo, StateMetaInfo
+from partfile.errors import SnapshotCorrupt, UnencodableState
+from partfile.snapshot.state_file import CodecInfo, JsonCodec, ModelCodec, StateMetaInfo, is_immutable
 
 JSON = JsonCodec()
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

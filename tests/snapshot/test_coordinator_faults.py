@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner, held, storage, write_text
 
-from partfile.filesystems.errors import Fenced, NotApplied, OutcomeUnknown
-from partfile.filesystems.faults import ActAt, CrashAt, FailAt, SimulatedCrash
-from partfile.snapshot.failures import FailureReason
-from partfile.snapshot.machine_state import CoordinatorRules
-from partfile.snapshot.requests import RequestKind, RequestLimits
+from partfile.errors import Fenced, NotApplied, OutcomeUnknown
+from partfile.snapshot.events import CoordinatorRules, FailureReason, RequestKind, RequestLimits
+from partfile.testing.faults import ActAt, CrashAt, FailAt, SimulatedCrash
 
 if TYPE_CHECKING:
     from collections.abc import Callable

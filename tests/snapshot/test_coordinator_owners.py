@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner, storage
 
-from partfile.filesystems.errors import PartfileError
-from partfile.snapshot.failures import FailureReason
-from partfile.snapshot.machine_state import CoordinatorRules
-from partfile.snapshot.model import InlineHandle
-from partfile.snapshot.requests import RequestKind, RequestLimits
+from partfile.errors import PartfileError
+from partfile.snapshot.documents import InlineHandle
+from partfile.snapshot.events import CoordinatorRules, FailureReason, RequestKind, RequestLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.snapshot.pending import PendingCheckpoint
+    from partfile.snapshot.events import PendingCheckpoint
 
 HANDLE = InlineHandle(data=b"")
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from life_cycle import LONG, batch, everything, make_sink, run_to_the_end
 
-from partfile.filesystems.errors import SnapshotCorrupt, SnapshotError, SnapshotVersionError
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.codec import FORMAT_VERSION, header_of
-from partfile.snapshot.codecs import JsonCodec
-from partfile.snapshot.operator_snapshot import write_operator_state
+from partfile.errors import SnapshotCorrupt, SnapshotError, SnapshotVersionError
+from partfile.snapshot.documents import FORMAT_VERSION, header_of
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 from partfile.snapshot.savepoints import read_savepoint
-from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.storage_settings import FileStreamSettings
+from partfile.snapshot.state_file import JsonCodec
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
+from partfile.snapshot.strategy import write_operator_state
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

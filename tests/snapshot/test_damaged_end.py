@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner, held, holding, storage, write_text
 
-from partfile.filesystems.errors import Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, SnapshotVersionError
-from partfile.filesystems.faults import ActAt, FailAt
-from partfile.snapshot.codec import FORMAT_VERSION
-from partfile.snapshot.layout import MAX_IDS_AHEAD
+from partfile.errors import Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, SnapshotVersionError
+from partfile.snapshot.documents import FORMAT_VERSION, MAX_IDS_AHEAD
+from partfile.testing.faults import ActAt, FailAt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.snapshot.damage import DamagedEnd
-    from partfile.snapshot.model import CheckpointMetadata, OperatorState
+    from partfile.snapshot.checkpoint_log import DamagedEnd
+    from partfile.snapshot.documents import CheckpointMetadata, OperatorState
 
 CREATE = ["create_file"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.snapshot.failures import FailureReason, FailureTally
+from partfile.snapshot.events import FailureReason, FailureTally
 
 COUNTED = {"STORAGE", "ASYNC_PART", "DECLINED", "EXPIRED", "FINALIZE"}
 

@@ -11,12 +11,11 @@ from life_cycle import LONG, batch, finished_files, make_sink, rows_of
 from pydantic import TypeAdapter
 from staged_streams import finished_rows, names, staged_sink, stages_in
 
-from partfile.filesystems.local import LocalStore
-from partfile.sink.runtime import Runtime
-from partfile.snapshot.codec import FORMAT_VERSION
-from partfile.snapshot.model import FileHandle
+from partfile.sink.coordinator import Runtime
+from partfile.snapshot.documents import FORMAT_VERSION, FileHandle
 from partfile.snapshot.operator_state import OperatorStateStore
 from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.local.store import LocalStore
 
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 

@@ -8,11 +8,10 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, PartfileError
-from partfile.sink.harness import SinkHarness
-from partfile.snapshot.codecs import JsonCodec
-from partfile.snapshot.harness import OperatorHarness
+from partfile.errors import ConfigError, PartfileError
 from partfile.snapshot.operator_state import BroadcastStateDescriptor, ListStateDescriptor
+from partfile.snapshot.state_file import JsonCodec
+from partfile.testing.harness import OperatorHarness, SinkHarness
 
 if TYPE_CHECKING:
     from pathlib import Path

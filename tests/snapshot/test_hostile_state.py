@@ -11,9 +11,9 @@ from life_cycle import batch, everything, long_sink, make_sink
 from tampered_state import newest_link, tamper
 
 import partfile as pf
-from partfile.filesystems.errors import PartfileError, PartMissing, SnapshotCorrupt
-from partfile.filesystems.faults import Recorder
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.errors import PartfileError, PartMissing, SnapshotCorrupt
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

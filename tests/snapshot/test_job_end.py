@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner, storage
 
-from partfile.filesystems.errors import Fenced, StoreError
-from partfile.filesystems.faults import FailAt
-from partfile.snapshot.job_end import end_job
-from partfile.snapshot.requests import RequestKind
-from partfile.snapshot.retention import JobEnd, Retention
+from partfile.errors import Fenced, StoreError
+from partfile.snapshot.events import RequestKind
+from partfile.snapshot.retention import JobEnd, Retention, end_job
+from partfile.testing.faults import FailAt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner
 
-from partfile.snapshot.model import FileHandle
+from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:

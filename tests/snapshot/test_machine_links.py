@@ -5,33 +5,31 @@ from __future__ import annotations
 import pytest
 from coordinator_steps import FENCE_ID, SAVEPOINT, Machine, only, rules
 
-from partfile.snapshot.actions import (
+from partfile.snapshot.events import (
+    CloseFailed,
     CloseId,
     CreateLink,
     DiscardState,
+    FailureReason,
     FulfilRequest,
-    NotifyAborted,
-    NotifyComplete,
-    RefuseRequest,
-    Stop,
-    Subsume,
-    TriggerTasks,
-)
-from partfile.snapshot.events import (
-    CloseFailed,
     GivenUp,
     IdClosed,
     LinkCreated,
     LinkFailed,
     LinkFenced,
     LinkUnknown,
+    NotifyAborted,
+    NotifyComplete,
+    RefuseRequest,
     Requested,
+    RequestKind,
     Shutdown,
+    Stop,
+    Subsume,
     Tick,
+    TriggerTasks,
 )
-from partfile.snapshot.failures import FailureReason
-from partfile.snapshot.machine_links import CLOSE_RETRY_MS
-from partfile.snapshot.requests import RequestKind
+from partfile.snapshot.machine import CLOSE_RETRY_MS
 
 
 @pytest.mark.item("CC-02", "CC-15")

@@ -5,28 +5,26 @@ from __future__ import annotations
 import pytest
 from coordinator_steps import FENCE_ID, SAVEPOINT, Machine, handle, only, rules
 
-from partfile.snapshot.actions import (
-    CloseId,
-    CreateLink,
-    DiscardState,
-    FailJob,
-    NotifyAborted,
-    RefuseRequest,
-    Stray,
-)
 from partfile.snapshot.events import (
     Acknowledged,
+    CloseId,
+    CreateLink,
     Declined,
+    DiscardState,
+    FailJob,
+    FailureReason,
     GivenUp,
     IdClosed,
     LinkCreated,
     LinkFailed,
+    NotifyAborted,
+    RefuseRequest,
     Requested,
+    Stray,
     TaskFailed,
     Tick,
     TriggerFailed,
 )
-from partfile.snapshot.failures import FailureReason
 
 
 @pytest.mark.item("CC-01")

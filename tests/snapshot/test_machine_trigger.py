@@ -7,26 +7,33 @@ from dataclasses import replace
 import pytest
 from coordinator_steps import FENCE_ID, PERIODIC, SAVEPOINT, USER, Machine, only, rules
 
-from partfile.filesystems.errors import ConfigError
-from partfile.snapshot.actions import NotifyAborted, NotifyComplete, RefuseRequest, SetTimer, Subsume, TriggerTasks
+from partfile.errors import ConfigError
+from partfile.snapshot.documents import MAX_IDS_AHEAD
 from partfile.snapshot.events import (
+    MAX_PAUSE_MS,
+    CoordinatorRules,
     DeletionFinished,
+    FailureReason,
     GivenUp,
     IdClosed,
     LinkCreated,
+    NotifyAborted,
+    NotifyComplete,
     PeriodicStarted,
     PeriodicStopped,
+    Refusal,
+    RefuseRequest,
     Requested,
+    RequestLimits,
+    SetTimer,
     Shutdown,
+    Subsume,
     Tick,
     Triggered,
     TriggerFailed,
+    TriggerTasks,
 )
-from partfile.snapshot.failures import FailureReason
-from partfile.snapshot.layout import MAX_IDS_AHEAD
 from partfile.snapshot.machine import begin, step
-from partfile.snapshot.machine_state import MAX_PAUSE_MS, CoordinatorRules
-from partfile.snapshot.requests import Refusal, RequestLimits
 
 TEN_MINUTES_MS = 600_000
 

@@ -8,34 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import (
-    ConfigError,
-    SnapshotCancelled,
-    SnapshotCorrupt,
-    SnapshotVersionError,
-    StateTooLarge,
+from partfile.errors import ConfigError, SnapshotCancelled, SnapshotCorrupt, SnapshotVersionError, StateTooLarge
+from partfile.snapshot.operator_state import (
+    BroadcastStateDescriptor,
+    ListStateDescriptor,
+    OperatorStateStore,
+    redistribute,
 )
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import Persisted
-from partfile.snapshot.closing import CloseableRegistry
-from partfile.snapshot.codecs import JsonCodec, ModelCodec
-from partfile.snapshot.operator_snapshot import OperatorStateStrategy, encode_resources, write_operator_state
-from partfile.snapshot.operator_state import BroadcastStateDescriptor, ListStateDescriptor, OperatorStateStore
-from partfile.snapshot.redistribution import redistribute
-from partfile.snapshot.result import EMPTY
-from partfile.snapshot.state_file import decode_states
-from partfile.snapshot.state_info import NamedState
+from partfile.snapshot.state_file import JsonCodec, ModelCodec, NamedState, decode_states
 from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.strategy import SnapshotOptions
-from partfile.snapshot.stream_factory import MemoryStreamFactory
-from partfile.snapshot.streams import Scope
+from partfile.snapshot.strategy import (
+    EMPTY,
+    CloseableRegistry,
+    OperatorStateStrategy,
+    SnapshotOptions,
+    encode_resources,
+    write_operator_state,
+)
+from partfile.snapshot.streams import MemoryStreamFactory, Scope
+from partfile.stores.base import Persisted
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pydantic import JsonValue
 
-    from partfile.snapshot.state_info import States
+    from partfile.snapshot.state_file import States
 
 ITEMS: ListStateDescriptor[JsonValue] = ListStateDescriptor("items", JsonCodec())
 SEEN: ListStateDescriptor[JsonValue] = ListStateDescriptor("seen", JsonCodec())

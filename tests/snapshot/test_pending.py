@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems.errors import OutcomeUnknown
-from partfile.snapshot.model import InlineHandle
-from partfile.snapshot.pending import PendingCheckpoint
-from partfile.snapshot.requests import CheckpointRequest, RequestKind
+from partfile.errors import OutcomeUnknown
+from partfile.snapshot.documents import InlineHandle
+from partfile.snapshot.events import CheckpointRequest, PendingCheckpoint, RequestKind
 
 PENDING = PendingCheckpoint(4, CheckpointRequest(1, RequestKind.USER, 0, submission="this"), time_ms=0, deadline_ms=9)
 HANDLE = InlineHandle(data=b"")

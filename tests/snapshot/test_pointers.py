@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems.errors import ConfigError
-from partfile.snapshot.pointers import Pointer, pointer_to
+from partfile.errors import ConfigError
+from partfile.snapshot.storage import Pointer, pointer_to
 
 
 @pytest.mark.item("DL-10", "SP-14")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.snapshot.redistribution import redistribute
-from partfile.snapshot.state_info import CodecInfo, Mode, NamedState, StateMetaInfo
+from partfile.snapshot.operator_state import redistribute
+from partfile.snapshot.state_file import CodecInfo, Mode, NamedState, StateMetaInfo
 
 
 def state(mode: Mode, *elements: str, name: str = "s", version: int = 1) -> NamedState:

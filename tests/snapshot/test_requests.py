@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.snapshot.requests import (
-    CheckpointRequest,
-    Refusal,
-    RequestKind,
-    RequestLimits,
-    RequestQueue,
-    Situation,
-)
+from partfile.snapshot.events import CheckpointRequest, Refusal, RequestKind, RequestLimits, RequestQueue, Situation
 
 PERIODIC, USER, SAVEPOINT = RequestKind.PERIODIC, RequestKind.USER, RequestKind.SAVEPOINT
 QUIET = Situation(now_ms=1000)

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from partfile.filesystems.errors import RecoveryRefused
-from partfile.snapshot.model import FileHandle, OperatorState
-from partfile.snapshot.restoring import restored_operators
+from partfile.errors import RecoveryRefused
+from partfile.snapshot.documents import FileHandle, OperatorState
+from partfile.snapshot.operator_state import restored_operators
 
 FULL = OperatorState(parallelism=1, coordinator=FileHandle(path="a", size_bytes=1, crc32=1))
 EMPTY = OperatorState(parallelism=1)

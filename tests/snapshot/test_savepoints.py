@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import AlreadyExists, ConfigError, NotFound, SnapshotCorrupt, StoreError
-from partfile.filesystems.faults import FailAt, Recorder, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.tokens import new_token
-from partfile.snapshot.model import FileHandle, LinkRef, OperatorState
-from partfile.snapshot.savepoint_model import SavepointMetadata
+from partfile.errors import AlreadyExists, ConfigError, NotFound, SnapshotCorrupt, StoreError
+from partfile.snapshot.documents import FileHandle, LinkRef, OperatorState
 from partfile.snapshot.savepoints import (
+    SavepointMetadata,
     complete_savepoint,
     delete_savepoint,
     read_savepoint,
     reserve_savepoint,
     savepoints_in,
 )
+from partfile.stores.local.store import LocalStore
+from partfile.stores.paths import new_token
+from partfile.testing.faults import FailAt, Recorder, intercept
 
 if TYPE_CHECKING:
     from pathlib import Path

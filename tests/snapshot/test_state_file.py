@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError, StateTooLarge
+from partfile.errors import SnapshotCorrupt, SnapshotVersionError, StateTooLarge
 from partfile.snapshot import state_file
-from partfile.snapshot.codec import FORMAT_VERSION
-from partfile.snapshot.state_file import StateFile, decode_states, encode_states
-from partfile.snapshot.state_info import CodecInfo, Mode, StateMetaInfo
+from partfile.snapshot.documents import FORMAT_VERSION
+from partfile.snapshot.state_file import CodecInfo, Mode, StateFile, StateMetaInfo, decode_states, encode_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,27 +7,26 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner
 
-from partfile.filesystems.errors import ConfigError, StateTooLarge
-from partfile.snapshot.codecs import JsonCodec
-from partfile.snapshot.machine_state import CoordinatorRules
-from partfile.snapshot.model import FileHandle, InlineHandle, OperatorState, SubtaskState
-from partfile.snapshot.operator_snapshot import write_operator_state
+from partfile.errors import ConfigError, StateTooLarge
+from partfile.snapshot.documents import FileHandle, InlineHandle, OperatorState, SubtaskState
+from partfile.snapshot.events import CoordinatorRules
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
-from partfile.snapshot.storage import open_storage
-from partfile.snapshot.storage_settings import (
+from partfile.snapshot.state_file import JsonCodec
+from partfile.snapshot.storage import (
     DriverMemoryStorageSettings,
     FileSystemStorageSettings,
     StorageOptions,
+    open_storage,
     select_storage,
 )
+from partfile.snapshot.strategy import write_operator_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from partfile.snapshot.model import CheckpointMetadata, StateHandle
-    from partfile.snapshot.storage import CheckpointStorage
-    from partfile.snapshot.storage_settings import StorageSettings
+    from partfile.snapshot.documents import CheckpointMetadata, StateHandle
+    from partfile.snapshot.storage import CheckpointStorage, StorageSettings
 
 ITEMS = ListStateDescriptor("items", JsonCodec())
 

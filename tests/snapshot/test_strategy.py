@@ -9,23 +9,27 @@ from typing import TYPE_CHECKING
 import pytest
 from observed_strategy import WAIT_S, Strategy, run
 
-from partfile.filesystems.errors import PartfileError
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.codecs import JsonCodec
-from partfile.snapshot.operator_snapshot import OperatorStateStrategy, encode_resources
+from partfile.errors import PartfileError
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
-from partfile.snapshot.result import SnapshotResult
+from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.strategy import RunningSnapshot, SnapshotOptions
-from partfile.snapshot.stream_factory import FileStreamFactory
+from partfile.snapshot.strategy import (
+    OperatorStateStrategy,
+    RunningSnapshot,
+    SnapshotOptions,
+    SnapshotResult,
+    encode_resources,
+)
+from partfile.snapshot.streams import FileStreamFactory
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from partfile.filesystems.port import Store
-    from partfile.snapshot.state_info import StateMetaInfo
+    from partfile.snapshot.state_file import StateMetaInfo
+    from partfile.stores.base import Store
 
 
 @pytest.fixture

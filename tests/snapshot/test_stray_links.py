@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner, held, storage
 
-from partfile.filesystems.errors import Fenced
-from partfile.filesystems.faults import ActAt
+from partfile.errors import Fenced
+from partfile.testing.faults import ActAt
 
 if TYPE_CHECKING:
     from pathlib import Path

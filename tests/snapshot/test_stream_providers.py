@@ -7,27 +7,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.errors import NotApplied, SnapshotCancelled, StateTooLarge
-from partfile.filesystems.faults import FailAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.model import FileHandle
-from partfile.snapshot.result import EMPTY
-from partfile.snapshot.strategy import SnapshotOptions
-from partfile.snapshot.stream_factory import FileStreamFactory, MemoryStreamFactory
-from partfile.snapshot.stream_providers import (
+from partfile.errors import NotApplied, SnapshotCancelled, StateTooLarge
+from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.strategy import (
+    EMPTY,
     LocalCopies,
     PrimaryAndSecondaryStreamProvider,
     PrimaryStreamProvider,
+    SnapshotOptions,
     open_result_stream,
 )
-from partfile.snapshot.streams import BufferedStream, CollectedBytes, Scope
+from partfile.snapshot.streams import BufferedStream, CollectedBytes, FileStreamFactory, MemoryStreamFactory, Scope
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import FailAt, intercept
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.snapshot.model import StateHandle
-    from partfile.snapshot.stream_factory import CheckpointStreamFactory
-    from partfile.snapshot.stream_providers import ResultStreamProvider
+    from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.strategy import ResultStreamProvider
+    from partfile.snapshot.streams import CheckpointStreamFactory
 
 CHECKPOINT = SnapshotOptions()
 SAVEPOINT = SnapshotOptions("savepoint")

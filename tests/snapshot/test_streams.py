@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.errors import ConfigError, NotApplied, SnapshotCancelled, SnapshotCorrupt, StateTooLarge
-from partfile.filesystems.faults import ActAt, FailAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.model import FileHandle, InlineHandle
+from partfile.errors import ConfigError, NotApplied, SnapshotCancelled, SnapshotCorrupt, StateTooLarge
+from partfile.snapshot.documents import FileHandle, InlineHandle
 from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.stream_factory import FileStreamFactory, MemoryStreamFactory
-from partfile.snapshot.streams import CollectedBytes, Scope
+from partfile.snapshot.streams import CollectedBytes, FileStreamFactory, MemoryStreamFactory, Scope
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import ActAt, FailAt, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from partfile.filesystems.port import Store
-    from partfile.snapshot.stream_factory import CheckpointStreamFactory
-    from partfile.snapshot.streams import CheckpointOutputStream
+    from partfile.snapshot.streams import CheckpointOutputStream, CheckpointStreamFactory
+    from partfile.stores.base import Store
 
 KIB = 1024
 

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoint_owner import Owner
 
-from partfile.snapshot.failures import FailureReason
-from partfile.snapshot.machine_state import CoordinatorRules
-from partfile.snapshot.requests import RequestKind
+from partfile.snapshot.events import CoordinatorRules, FailureReason, RequestKind
 from partfile.snapshot.timer import Timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from partfile.snapshot.pending import PendingCheckpoint
+    from partfile.snapshot.events import PendingCheckpoint
 
 WAIT_S = 10.0
 NEVER_S = 0.05

@@ -16,14 +16,14 @@ from spark_support import LONG, expected, finished, ids_by_duckdb, make_sink, st
 from staged_spark import wait_until
 
 import partfile as pf
-from partfile.bucketers.port import BucketContext
-from partfile.bucketers.resolve import resolve_bucketer
-from partfile.filesystems.errors import ConfigError, Fenced, NotReady
-from partfile.filesystems.local import LocalStore
-from partfile.sink.runtime import Runtime
-from partfile.sink.spark.distribution import by_bucket
+from partfile.bucketers.base import BucketContext
+from partfile.bucketers.builtin import resolve_bucketer
+from partfile.errors import ConfigError, Fenced, NotReady
+from partfile.sink.coordinator import Runtime
 from partfile.sink.spark.identity import QueryRun, is_active
-from partfile.sink.spark.query import StartedQuery
+from partfile.sink.spark.stream import StartedQuery
+from partfile.sink.spark.write_job import by_bucket
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,20 +19,27 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 from spark_support import make_sink, parts_elsewhere, store_elsewhere
 
-from partfile.filesystems.errors import ConfigError, NotReady, OutcomeUnknown, PartDamaged, PartfileError, PartMissing
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import PartHandle
+from partfile.errors import ConfigError, NotReady, OutcomeUnknown, PartDamaged, PartfileError, PartMissing
+from partfile.sink.coordinator import StagedParts
+from partfile.sink.encode import EncodedStage
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, PartlyEncoded, SharedJobFailed
-from partfile.sink.encoding import EncodedStage
-from partfile.sink.planning import SinkSnapshot
-from partfile.sink.spark.encode_groups import EncodeGroups, shared_out
-from partfile.sink.spark.encode_job import EncodeAnswer, Problem, StagesBySpark, read_answers, stage_encoder
-from partfile.sink.staged_parts import StagedParts
+from partfile.sink.plan import SinkSnapshot
+from partfile.sink.spark.encode_job import (
+    EncodeAnswer,
+    EncodeGroups,
+    Problem,
+    StagesBySpark,
+    read_answers,
+    shared_out,
+    stage_encoder,
+)
 from partfile.sink.states import RolledStage, Stage
 from partfile.snapshot.storage import open_storage
+from partfile.stores.base import PartHandle
+from partfile.stores.local.store import LocalStore
 from partfile.version import __version__
 from partfile.writers.parquet import ParquetFormat
-from partfile.writers.recipes import recipe_of
+from partfile.writers.registry import recipe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

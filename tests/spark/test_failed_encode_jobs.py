@@ -10,7 +10,7 @@ from spark_support import BUCKETS, finished, run, run_without_end, stream, write
 from staged_spark import numbered, rows_by_duckdb, staged_sink, wait_until
 
 import partfile as pf
-from partfile.filesystems.errors import NotReady
+from partfile.errors import NotReady
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ import pytest
 from every_type import NESTED, SCALARS, table_of_every_type
 from spark_files import values_of, write_file
 
-from partfile.filesystems.errors import UnsupportedTypeError
-from partfile.writers.formats import resolve_format
+from partfile.errors import UnsupportedTypeError
+from partfile.writers.registry import resolve_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from spark_support import Once, expected, finished, ids_by_duckdb, make_sink, run, run_without_end, stream, write_source
 
-from partfile.filesystems.errors import ConfigError
+from partfile.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

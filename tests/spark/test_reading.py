@@ -10,7 +10,7 @@ from life_cycle import continue_to, long_sink
 from reading_trees import finished_of, rows, sidecars, write_tree
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, NotFound, SnapshotCorrupt
+from partfile.errors import ConfigError, NotFound, SnapshotCorrupt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 from spark_support import expected, finished, ids_by_duckdb, make_sink, stream, write_source
 from watcher import Watcher
 
-from partfile.filesystems.errors import CheckpointMismatch, ConfigError, PartfileError, RecoveryRefused, StoreError
+from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, RecoveryRefused, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

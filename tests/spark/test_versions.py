@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import Row
 
-from partfile.filesystems.errors import PartfileError
-from partfile.sink.spark.task import read_acknowledgement
-from partfile.snapshot.model import SubtaskState
+from partfile.errors import PartfileError
+from partfile.sink.spark.write_job import read_acknowledgement
+from partfile.snapshot.documents import SubtaskState
 from partfile.version import __version__
 
 

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from random_owner import RandomOwner
 
-from partfile.filesystems.errors import Fenced, NotApplied, OutcomeUnknown, PartfileError
-from partfile.snapshot.model import FileHandle
-from partfile.snapshot.requests import RequestKind
+from partfile.errors import Fenced, NotApplied, OutcomeUnknown, PartfileError
+from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.events import RequestKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.snapshot.model import CheckpointMetadata, StateHandle
+    from partfile.snapshot.documents import CheckpointMetadata, StateHandle
 
 WHO = st.integers(0, 1)
 EXAMPLES = 2 * settings().max_examples

@@ -22,12 +22,12 @@ from life_cycle import LONG, SteppingClock, finished_files, rows_of
 from staged_streams import STAGED
 
 import partfile as pf
-from partfile.filesystems.errors import PartfileError
-from partfile.filesystems.local import LocalStore
-from partfile.sink.description import SubtaskContext
+from partfile.errors import PartfileError
+from partfile.sink.coordinator import Runtime
+from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.runtime import Runtime
 from partfile.sink.states import assigned_to
+from partfile.stores.local.store import LocalStore
 
 EXAMPLES = settings().max_examples
 PARTITIONS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "ab"])), max_size=3)

@@ -9,25 +9,24 @@ from life_cycle import batch, in_child, long_sink
 from single_threaded_store import SingleThreadedStore
 
 from partfile import list_savepoints
-from partfile.cli.changing.cleaning import Cleaning, clean, plan_now
-from partfile.cli.changing.cleaning_items import CleaningOptions
-from partfile.cli.changing.recovery import plan_recovery, recover
-from partfile.cli.changing.recovery_plan import RecoveryOptions
-from partfile.cli.changing.savepoints import create_savepoint, plan_creation
-from partfile.cli.changing.stores import open_stores
-from partfile.cli.inspection.places import Job, Place, jobs_in
-from partfile.cli.inspection.verification import verify
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.posix import PosixCalls
+from partfile.recovery.clean import Cleaning, clean, plan_now
+from partfile.recovery.clean_plan import CleaningOptions
+from partfile.recovery.inspect.places import Job, Place, jobs_in
+from partfile.recovery.inspect.verify import verify
+from partfile.recovery.ownership import open_stores
+from partfile.recovery.recover import RecoveryOptions, plan_recovery, recover
+from partfile.recovery.savepoints import create_savepoint, plan_creation
+from partfile.stores.local.posix import PosixCalls
+from partfile.testing.faults import intercept
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.cli.changing.cleaning_items import CleaningPlan
-    from partfile.cli.changing.recovery_plan import RecoveredJob, RecoveryPlan
-    from partfile.cli.changing.savepoints import CreationPlan
-    from partfile.cli.changing.taking_away import CleanedReport
-    from partfile.sink.restore_settings import StoreOpener
+    from partfile.recovery.clean import CleanedReport
+    from partfile.recovery.clean_plan import CleaningPlan
+    from partfile.recovery.recover import RecoveredJob, RecoveryPlan
+    from partfile.recovery.savepoints import CreationPlan
+    from partfile.sink.settings import StoreOpener
 
 NOW_MS = 4_000_000_000_000
 """Later than any file of a test, so that age does not matter."""

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.coordinator import CheckpointCoordinator
-from partfile.snapshot.model import FileHandle, InlineHandle, OperatorState
-from partfile.snapshot.requests import RequestKind
-from partfile.snapshot.settings import CoordinatorSettings
-from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.storage_settings import FileStreamSettings
+from partfile.snapshot.coordinator import CheckpointCoordinator, CoordinatorSettings
+from partfile.snapshot.documents import FileHandle, InlineHandle, OperatorState
+from partfile.snapshot.events import RequestKind
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.snapshot.streams import Scope
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from partfile.filesystems.faults import Interceptor
-    from partfile.snapshot.failures import FailureReason
-    from partfile.snapshot.model import CheckpointMetadata, StateHandle
-    from partfile.snapshot.pending import PendingCheckpoint
-    from partfile.snapshot.requests import CheckpointRequest, Refusal
+    from partfile.snapshot.documents import CheckpointMetadata, StateHandle
+    from partfile.snapshot.events import CheckpointRequest, FailureReason, PendingCheckpoint, Refusal
+    from partfile.testing.faults import Interceptor
 
 
 def storage(base: Path, interceptor: Interceptor | None = None, **streams: int) -> CheckpointStorage:

@@ -9,12 +9,11 @@ from changing import NOW_MS
 from crash_scenarios import Scenario, restore, to_the_end, write_with_tail
 from life_cycle import LONG, batch
 
-from partfile.cli.changing.cleaning import Cleaning, clean, plan_now
-from partfile.cli.changing.cleaning_items import CleaningOptions
-from partfile.cli.changing.recovery import plan_recovery, recover
-from partfile.cli.changing.recovery_plan import RecoveryOptions
-from partfile.cli.changing.stores import open_stores
-from partfile.cli.inspection.places import Place, jobs_in
+from partfile.recovery.clean import Cleaning, clean, plan_now
+from partfile.recovery.clean_plan import CleaningOptions
+from partfile.recovery.inspect.places import Place, jobs_in
+from partfile.recovery.ownership import open_stores
+from partfile.recovery.recover import RecoveryOptions, plan_recovery, recover
 
 if TYPE_CHECKING:
     from crash_worlds import Process

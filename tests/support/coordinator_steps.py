@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partfile.snapshot.actions import SetTimer
+from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.events import (
     Acknowledged,
+    CoordinatorRules,
     DeletionFinished,
     IdClosed,
     LinkCreated,
     Requested,
+    RequestKind,
+    RequestLimits,
+    SetTimer,
     SubtasksKnown,
     Triggered,
 )
 from partfile.snapshot.machine import begin, step
-from partfile.snapshot.machine_state import CoordinatorRules
-from partfile.snapshot.model import FileHandle
-from partfile.snapshot.requests import RequestKind, RequestLimits
 
 if TYPE_CHECKING:
-    from partfile.snapshot.actions import Action
-    from partfile.snapshot.events import Event
+    from partfile.snapshot.events import Action, Event
 
 USER, PERIODIC, SAVEPOINT = RequestKind.USER, RequestKind.PERIODIC, RequestKind.SAVEPOINT
 FENCE_ID = 1

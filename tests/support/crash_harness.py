@@ -15,8 +15,8 @@ from crash_scenarios import ROWS
 from crash_worlds import AnyPicture, Camera, Moment
 from life_cycle import assert_only_grew, rows_of
 
-from partfile.filesystems.errors import PartfileError
-from partfile.filesystems.faults import CrashAt, SimulatedCrash
+from partfile.errors import PartfileError
+from partfile.testing.faults import CrashAt, SimulatedCrash
 
 if TYPE_CHECKING:
     import random
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from crash_worlds import Kind, World
     from numbered_tokens import NumberedTokens
 
-    from partfile.filesystems.faults import Interceptor, When
+    from partfile.testing.faults import Interceptor, When
 
 
 Choose = Callable[[Sequence[Any]], Sequence[Any]]

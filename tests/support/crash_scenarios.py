@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from life_cycle import LONG, batch, continue_to, rows_done, run_to_the_end
 
 import partfile as pf
-from partfile.sink.harness import SinkHarness
+from partfile.testing.harness import SinkHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from crash_worlds import Process
 
-    from partfile.filesystems.port import Cut
+    from partfile.stores.base import Cut
 
     Deed = Callable[[Process], object]
 

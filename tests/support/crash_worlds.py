@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from life_cycle import make_sink
 
-from partfile.sink.runtime import Runtime
+from partfile.sink.coordinator import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import Call, Interceptor
     from partfile.sink.file_sink import FileSink
-    from partfile.sink.planning import SinkSnapshot
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.testing.faults import Call, Interceptor
 
 
 class Picture(Protocol):

@@ -11,7 +11,7 @@ import os
 from noting_opener import clients_of
 from pyspark.daemon import manager
 
-from partfile.filesystems.opening import open_store
+from partfile.stores.registry import open_store
 
 if __name__ == "__main__":
     url, options = json.loads(os.environ["PARTFILE_TEST_STORE"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from life_cycle import batch, in_child, make_sink
 
-from partfile.filesystems.port import PartHandle
+from partfile.stores.base import PartHandle
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import PartHandle
-from partfile.sink.active_part import ActivePart
-from partfile.sink.encoding import StagesInProcess
+from partfile.sink.encode import StagesInProcess
+from partfile.sink.operator import ActivePart
 from partfile.sink.states import OpenPart, RolledStage, Stage
+from partfile.stores.base import PartHandle
+from partfile.stores.local.store import LocalStore
 from partfile.writers.arrow_stage import StageFormat
-from partfile.writers.recipes import recipe_of
+from partfile.writers.registry import recipe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from partfile.writers.port import BulkFormat
+    from partfile.writers.base import BulkFormat
 
 _BATCH_BYTES = 16 << 20
 _LETTERS = np.frombuffer(bytes(range(33, 127)) + bytes(range(33, 67)), np.uint8)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from partfile.filesystems.errors import UnsupportedTypeError
-from partfile.writers.json_lines import JsonLinesFormat
-from partfile.writers.plain_columns import as_plain, plain_schema
+from partfile.errors import UnsupportedTypeError
+from partfile.writers.columns import as_plain, plain_schema
+from partfile.writers.json import JsonLinesFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,15 +7,15 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.errors import NotReady
-from partfile.filesystems.local import LocalStore
+from partfile.errors import NotReady
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from partfile.filesystems.local_stream import LocalPartStream
-    from partfile.filesystems.port import PartHandle, PartStream
+    from partfile.stores.base import PartHandle, PartStream
+    from partfile.stores.local.stream import LocalPartStream
 
 _HALF_A_FILE = b"PAR1" + bytes(100)
 

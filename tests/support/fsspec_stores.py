@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.fsspec import FsspecStore
-from partfile.filesystems.fsspec_calls import FsspecCalls
-from partfile.filesystems.fsspec_url import FsspecUrl
+from partfile.stores.fsspec.client import FsspecCalls
+from partfile.stores.fsspec.schemes import FsspecUrl
+from partfile.stores.fsspec.store import FsspecStore
+from partfile.testing.faults import intercept
 
 DATA, OTHER = b"valid bytes", b"other bytes"
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from life_cycle import LONG, batch, make_sink
 from staged_streams import Stages, staged_sink
 
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.codec import FORMAT_VERSION
-from partfile.snapshot.codecs import JsonCodec
-from partfile.snapshot.operator_snapshot import write_operator_state
+from partfile.snapshot.documents import FORMAT_VERSION
 from partfile.snapshot.operator_state import BroadcastStateDescriptor, ListStateDescriptor, OperatorStateStore
-from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.storage_settings import FileStreamSettings
+from partfile.snapshot.state_file import JsonCodec
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
+from partfile.snapshot.strategy import write_operator_state
+from partfile.stores.local.store import LocalStore
 
 GOLDEN = Path(__file__).parents[1] / "snapshot" / "golden"
 PRESENT = f"{FORMAT_VERSION}-checksums"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from life_cycle import finished_files
 
 import partfile as pf
-from partfile.sink.harness import SinkHarness
+from partfile.testing.harness import SinkHarness
 
 if TYPE_CHECKING:
     from pathlib import Path

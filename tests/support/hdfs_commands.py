@@ -14,15 +14,15 @@ from crash_worlds import Process
 from hdfs_life import KillBeforeTheLink, live, opener, seed
 from life_cycle import LONG, batch, make_sink
 
-from partfile.filesystems.faults import KillAt, Recorder
-from partfile.filesystems.hdfs_calls import CHANGING_CALLS
+from partfile.stores.hdfs.client import CHANGING_CALLS
+from partfile.testing.faults import KillAt, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.faults import When
+    from partfile.testing.faults import When
 
 __all__ = ["command", "count_command", "die_in_command", "killed", "live", "orphans", "seed"]
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from hdfs_cluster import HdfsCluster
 
-    from partfile.filesystems.faults import When
-    from partfile.filesystems.port import Cut
+    from partfile.stores.base import Cut
+    from partfile.testing.faults import When
 
     Point = tuple[int, When]
     Choose = Callable[[int], list[Point]]

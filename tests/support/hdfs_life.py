@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from life_cycle import LONG, ROWS, STAGED_ENDS, batch, make_sink, rows_of, run_to_the_end, visible
 
-from partfile.filesystems.faults import KillAt, Recorder, intercept
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_calls import CHANGING_CALLS, HdfsCalls
-from partfile.filesystems.hdfs_options import HdfsOptions
-from partfile.filesystems.hdfs_url import HdfsUrl
-from partfile.filesystems.port import PartHandle
+from partfile.stores.base import PartHandle
+from partfile.stores.hdfs.client import CHANGING_CALLS, HdfsCalls
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.stores.urls import HdfsUrl
+from partfile.testing.faults import KillAt, Recorder, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import Call, Interceptor, When
-    from partfile.filesystems.port import Cut
     from partfile.sink.file_sink import FileSink
+    from partfile.stores.base import Cut
+    from partfile.testing.faults import Call, Interceptor, When
 
     Opener = Callable[..., HdfsStore]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from hdfs_life import opener
 from shared_streams import BUCKETS, continue_sharing, die_sharing, sharing_sink
 
-from partfile.filesystems.faults import KillAt, Recorder
-from partfile.filesystems.hdfs_calls import CHANGING_CALLS
+from partfile.stores.hdfs.client import CHANGING_CALLS
+from partfile.testing.faults import KillAt, Recorder
 
 if TYPE_CHECKING:
-    from partfile.filesystems.faults import Interceptor, When
     from partfile.sink.file_sink import FileSink
+    from partfile.testing.faults import Interceptor, When
 
 ROWS = 3 * BUCKETS
 

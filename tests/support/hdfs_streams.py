@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hdfs_native
 from spark_support import Once, calling_operator, close_sockets, make_sink
 
-from partfile.filesystems.errors import StoreError
+from partfile.errors import StoreError
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
 

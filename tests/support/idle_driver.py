@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from life_cycle import LONG, make_sink
 
-from partfile.filesystems.errors import NotReady, OutcomeUnknown
-from partfile.filesystems.local import LocalStore
-from partfile.sink.admission import position_after
-from partfile.sink.description import SubtaskContext
+from partfile.errors import NotReady, OutcomeUnknown
+from partfile.sink.coordinator import Runtime
+from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.runtime import Runtime
+from partfile.sink.restore_rules import position_after
 from partfile.sink.spark.identity import QueryRun
 from partfile.sink.spark.stream import SparkStream
 from partfile.sink.states import QueryPosition, assigned_to
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path

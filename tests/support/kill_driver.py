@@ -18,9 +18,9 @@ from noting_opener import NotingOpener
 from pyspark.serializers import CloudPickleSerializer
 from spark_support import LONG, Once, build_session, make_sink, stream, widen
 
-from partfile.filesystems.faults import StopAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import StopAt, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def warm_up(spark: SparkSession) -> None:
     """Start Python workers, and load what every batch needs."""
 
     def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import partfile.sink.spark.task  # noqa: F401, PLC0415 - in the worker
+        import partfile.sink.spark.write_job  # noqa: F401, PLC0415 - in the worker
 
         yield from batches
 

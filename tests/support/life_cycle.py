@@ -18,10 +18,10 @@ from rows_in_files import rows_in_file
 from single_threaded_store import SingleThreadedStore
 
 import partfile as pf
-from partfile.filesystems.errors import Fenced
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.posix import PosixCalls
+from partfile.errors import Fenced
 from partfile.sink.file_sink import FileSink
+from partfile.stores.local.posix import PosixCalls
+from partfile.testing.faults import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

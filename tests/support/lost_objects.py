@@ -8,16 +8,16 @@ import pyarrow as pa
 from life_cycle import LONG
 from staged_streams import STAGED
 
-from partfile.filesystems.s3_staging import S3Staging, side_path
-from partfile.sink.encoding import StagesInProcess
-from partfile.sink.runtime import Runtime
+from partfile.sink.coordinator import Runtime
+from partfile.sink.encode import StagesInProcess
+from partfile.stores.s3.handle import S3Staging, side_path
 
 if TYPE_CHECKING:
     import random
 
     from crash_worlds import Process
 
-    from partfile.sink.commits import CommitReport
+    from partfile.sink.coordinator import CommitReport
 
 OBJECTS = 3
 ROWS = 5

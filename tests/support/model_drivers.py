@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from partfile.filesystems.errors import StoreError
-from partfile.sink.description import SubtaskContext
+from partfile.errors import StoreError
+from partfile.sink.coordinator import Runtime
+from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.runtime import Runtime
 from partfile.sink.states import assigned_to
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from schedules import Actor, Schedule
 
-    from partfile.filesystems.port import Store
-    from partfile.filesystems.posix import PosixCalls
     from partfile.sink.file_sink import FileSink
     from partfile.sink.states import SubtaskSnapshot
+    from partfile.stores.base import Store
+    from partfile.stores.local.posix import PosixCalls
 
 BUCKETS = "ab"
 

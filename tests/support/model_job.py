@@ -27,17 +27,17 @@ from schedules import Schedule
 from single_threaded_store import SingleThreadedStore
 
 import partfile as pf
-from partfile.filesystems.errors import Fenced, RecoveryRefused
-from partfile.filesystems.posix import CHANGING_CALLS
-from partfile.sink.runtime import Runtime
+from partfile.errors import Fenced, RecoveryRefused
+from partfile.sink.coordinator import Runtime
+from partfile.stores.local.posix import CHANGING_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from schedules import Actor
 
-    from partfile.filesystems.posix import PosixCalls
     from partfile.sink.file_sink import FileSink
+    from partfile.stores.local.posix import PosixCalls
 
 MOST_STEPS = 6000
 MOST_DRIVERS = 4
@@ -86,7 +86,7 @@ class ModelJob:
     def run(self) -> dict[str, bytes]:
         """Let everything happen; returns the finished files. Raises Violation."""
         # Who takes turns with others has one thread.
-        with patch("partfile.sink.runtime._MOST_ENCODE_THREADS", 1):
+        with patch("partfile.sink.coordinator._MOST_ENCODE_THREADS", 1):
             return self._run()
 
     def _run(self) -> dict[str, bytes]:

@@ -9,21 +9,22 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from partfile.cli.changing import cleaning, cleaning_plan
-from partfile.cli.inspection import knowledge
-from partfile.filesystems import local_files, local_stream
-from partfile.filesystems.tracked_calls import TrackedCalls
-from partfile.sink import planning
+from partfile.recovery import clean, clean_plan
+from partfile.recovery.inspect import files as knowledge
+from partfile.sink import plan
 from partfile.sink.coordinator import SinkCoordinator
-from partfile.sink.lifecycle import Action
-from partfile.snapshot.chain import Chain
+from partfile.sink.plan import Action
+from partfile.snapshot.checkpoint_log import Chain
+from partfile.stores.local import stream
+from partfile.stores.local import tree as local_files
+from partfile.testing.faults import TrackedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pytest
 
-    from partfile.filesystems.local_tree import LocalTree
+    from partfile.stores.local.tree import LocalTree
 
     Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -35,8 +36,8 @@ def no_lock(patch: pytest.MonkeyPatch) -> None:
 
 def no_length_check(patch: pytest.MonkeyPatch) -> None:
     """A part of any length is resumed, and is not looked at before it is answered for."""
-    patch.setattr(local_stream, "_why_refused", lambda *_: "")
-    patch.setattr(local_stream.LocalPartStream, "verify", lambda _self: None)
+    patch.setattr(stream, "_why_refused", lambda *_: "")
+    patch.setattr(stream.LocalPartStream, "verify", lambda _self: None)
 
 
 def replaced_names(patch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ def published_early(patch: pytest.MonkeyPatch) -> None:
     """Parts are published before their checkpoint is complete."""
     complete: Any = SinkCoordinator._complete
 
-    def early(self: SinkCoordinator, after: planning.SinkSnapshot) -> object:
+    def early(self: SinkCoordinator, after: plan.SinkSnapshot) -> object:
         self._publisher.publish(after.pending)
         return complete(self, after)
 
@@ -79,35 +80,35 @@ def published_early(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_owed(patch: pytest.MonkeyPatch) -> None:
     """A start forgets what the last one had still to publish."""
-    begin = planning.begin_generation
+    begin = plan.begin_generation
 
-    def forget(restored: planning.SinkSnapshot, **options: Any) -> planning.SinkSnapshot:
+    def forget(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
         return begin(restored, **(options | {"published": True}))
 
-    patch.setattr(planning, "begin_generation", forget)
+    patch.setattr(plan, "begin_generation", forget)
 
 
 def everything_kept(patch: pytest.MonkeyPatch) -> None:
     """A start keeps the parts of a crashed run open, and their new owner appends to them whatever their length."""
-    begin = planning.begin_generation
+    begin = plan.begin_generation
 
-    def keep(restored: planning.SinkSnapshot, **options: Any) -> planning.SinkSnapshot:
+    def keep(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
         position = restored.position.model_copy(update={"kept": True})
         return begin(replace(restored, position=position), **options)
 
-    patch.setattr(planning, "begin_generation", keep)
-    patch.setattr(local_stream, "_why_refused", lambda *_: "")
+    patch.setattr(plan, "begin_generation", keep)
+    patch.setattr(stream, "_why_refused", lambda *_: "")
 
 
 def any_attempt(patch: pytest.MonkeyPatch) -> None:
     """Any attempt of any generation resumes, without a lock."""
-    patch.setattr("partfile.sink.lifecycle.before_resuming", lambda *_, **__: Action.KEEP)
+    patch.setattr("partfile.sink.plan.before_resuming", lambda *_, **__: Action.KEEP)
     patch.setattr(TrackedCalls, "lock", lambda *_: True)
 
 
 def no_look_under_the_lock(patch: pytest.MonkeyPatch) -> None:
     """What has the name of a locked part is not looked at again."""
-    patch.setattr("partfile.filesystems.local_tree.LocalTree.names", lambda *_: True)
+    patch.setattr("partfile.stores.local.tree.LocalTree.names", lambda *_: True)
 
 
 def cleaner_without_checkpoints(patch: pytest.MonkeyPatch) -> None:
@@ -117,7 +118,7 @@ def cleaner_without_checkpoints(patch: pytest.MonkeyPatch) -> None:
 
 def cleaner_without_age_generation_and_plan(patch: pytest.MonkeyPatch) -> None:
     """The cleaner takes what is just being written, owns no sink and looks once: any one rule kept saves the rows."""
-    for module in (cleaning, cleaning_plan):
+    for module in (clean, clean_plan):
         patch.setattr(module, "cutoff_ms", lambda *_: sys.maxsize)
 
     @contextmanager
@@ -125,8 +126,8 @@ def cleaner_without_age_generation_and_plan(patch: pytest.MonkeyPatch) -> None:
         chain = SimpleNamespace(newest_linked_id=lambda: 0)
         yield SimpleNamespace(storage=chain, coordinator=SimpleNamespace(newest_checkpoint_id=0))
 
-    patch.setattr(cleaning, "_held", nobody)
-    patch.setattr(cleaning, "check_same", lambda *_: None)
+    patch.setattr(clean, "_held", nobody)
+    patch.setattr(clean, "check_same", lambda *_: None)
 
 
 MUTATIONS: dict[Mutation, int] = {

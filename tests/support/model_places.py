@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.tracked_calls import TrackedCalls
+from partfile.testing.faults import TrackedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from model_mutations import any_attempt, no_length_check, nothing_owed
 
-from partfile.cli.inspection import knowledge
-from partfile.filesystems.errors import PartfileError
-from partfile.sink import encoded_files, encoding, left_parts, planning, stage_planning
-from partfile.sink.staged_parts import Encoding, StagedParts
+from partfile.errors import PartfileError
+from partfile.recovery.inspect import files as knowledge
+from partfile.sink import encode as encoding
+from partfile.sink import encoded_files, operator, plan
+from partfile.sink import plan as stage_planning
+from partfile.sink.coordinator import Encoding, StagedParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,16 +20,16 @@ if TYPE_CHECKING:
     import pytest
     from model_mutations import Mutation
 
-    from partfile.cli.inspection.knowledge import KnownPart
-    from partfile.filesystems.port import PartHandle, Store
+    from partfile.recovery.inspect.files import KnownPart
     from partfile.sink.encoded_files import EncodedFile
     from partfile.sink.states import SpentStage, Stage
+    from partfile.stores.base import PartHandle, Store
 
 _ENCODE = encoding.encode_stage
 
 
 def _replace_encode(patch: pytest.MonkeyPatch, encode: Any) -> None:
-    for module in (encoding, left_parts):
+    for module in (encoding, operator):
         patch.setattr(module, "encode_stage", encode)
 
 
@@ -61,7 +63,7 @@ def every_encode_has_a_name_of_its_own(patch: pytest.MonkeyPatch) -> None:
         token = target.pending.rsplit(".", 2)[1]
         return target.model_copy(update={"name": f"{token}-{target.name}"})
 
-    def again(before: planning.SinkSnapshot, *arguments: Any) -> planning.SinkSnapshot:
+    def again(before: plan.SinkSnapshot, *arguments: Any) -> plan.SinkSnapshot:
         return replace(after_encoding(before, *arguments), rolled=before.rolled)
 
     patch.setattr(encoding, "target_of", own)
@@ -86,32 +88,32 @@ def encoded_beyond_the_valid_length(patch: pytest.MonkeyPatch) -> None:
 
 def restored_stages_are_gone_on_with(patch: pytest.MonkeyPatch) -> None:
     """A start hands the stages of a crashed run to its tasks, which a zombie of that run may still append to."""
-    begin = planning.begin_generation
+    begin = plan.begin_generation
 
-    def keep(restored: planning.SinkSnapshot, **options: Any) -> planning.SinkSnapshot:
+    def keep(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
         position = restored.position.model_copy(update={"kept": True})
         return begin(replace(restored, position=position), **options)
 
-    patch.setattr(planning, "begin_generation", keep)
+    patch.setattr(plan, "begin_generation", keep)
     any_attempt(patch)
     no_length_check(patch)
 
 
 def rolled_stages_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A start forgets what the last one had still to encode."""
-    begin = planning.begin_generation
+    begin = plan.begin_generation
 
-    def forget(restored: planning.SinkSnapshot, **options: Any) -> planning.SinkSnapshot:
+    def forget(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
         return begin(replace(restored, rolled=()), **options)
 
-    patch.setattr(planning, "begin_generation", forget)
+    patch.setattr(plan, "begin_generation", forget)
 
 
 def spent_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """A stage is deleted once it is encoded, before a checkpoint names the file."""
     encode = StagedParts.encode
 
-    def early(self: StagedParts, before: planning.SinkSnapshot, *arguments: Any) -> Encoding:
+    def early(self: StagedParts, before: plan.SinkSnapshot, *arguments: Any) -> Encoding:
         done = encode(self, before, *arguments)
         left = {stage.part.in_progress for stage in done.after.rolled}
         for stage in before.rolled:

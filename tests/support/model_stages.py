@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partfile.cli.changing.stores import open_stores
-from partfile.cli.inspection.chains import read_chain, states_of
-from partfile.cli.inspection.places import Place, jobs_in
-from partfile.cli.inspection.strays import doubtful_ids
+from partfile.recovery.inspect.checkpoints import doubtful_ids, read_chain, states_of
+from partfile.recovery.inspect.places import Place, jobs_in
+from partfile.recovery.ownership import open_stores
 
 if TYPE_CHECKING:
     from pathlib import Path

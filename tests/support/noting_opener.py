@@ -7,15 +7,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partfile.filesystems import hdfs_process, s3_process
-from partfile.filesystems.opening import open_store
+from partfile.stores.hdfs import client as hdfs_process
+from partfile.stores.registry import open_store
+from partfile.stores.s3 import client as s3_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from partfile.filesystems.hdfs_process import HdfsProcess
-    from partfile.filesystems.port import Store
-    from partfile.filesystems.s3_process import S3Process
+    from partfile.stores.base import Store
+    from partfile.stores.hdfs.client import HdfsProcess
+    from partfile.stores.s3.client import S3Process
 
 
 class NotingOpener:

@@ -6,7 +6,7 @@ import hashlib
 
 
 class NumberedTokens:
-    """Stands for the module ``secrets`` below ``partfile.filesystems.tokens``.
+    """Stands for the module ``secrets`` below ``partfile.stores.paths``.
 
     Two processes that a test plays one after the other draw from different names, as two real ones would.
     """

@@ -5,20 +5,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Literal
 
-from partfile.snapshot.result import SnapshotResult
-from partfile.snapshot.strategy import RunningSnapshot, SnapshotOptions, StrategyRunner
-from partfile.snapshot.stream_factory import FileStreamFactory
-from partfile.snapshot.streams import Scope
+from partfile.snapshot.strategy import RunningSnapshot, SnapshotOptions, SnapshotResult, StrategyRunner
+from partfile.snapshot.streams import FileStreamFactory, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from partfile.filesystems.port import Store
-    from partfile.snapshot.closing import CloseableRegistry
-    from partfile.snapshot.strategy import Supplier
-    from partfile.snapshot.stream_factory import CheckpointStreamFactory
+    from partfile.snapshot.strategy import CloseableRegistry, Supplier
+    from partfile.snapshot.streams import CheckpointStreamFactory
+    from partfile.stores.base import Store
 
 WAIT_S = 30
 

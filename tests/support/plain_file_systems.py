@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from partfile.filesystems import fsspec_files, fsspec_schemes
-from partfile.filesystems.fsspec_schemes import Scheme, Way
+from partfile.stores.fsspec import schemes, store
+from partfile.stores.fsspec.schemes import Scheme, Way
 
 if TYPE_CHECKING:
     import pytest
@@ -54,6 +54,6 @@ def register(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make them known to fsspec, and the renaming one to the table. Nobody waits for rivals that are not there."""
     for kind in (CopyingFileSystem, RenamingFileSystem, CopylessFileSystem):
         fsspec.register_implementation(kind.protocol, kind, clobber=True)
-    known = {**fsspec_schemes._KNOWN, "renaming": Scheme(Way.RENAME)}
-    monkeypatch.setattr(fsspec_files, "_RIVALS_ARE_DONE_AFTER_S", 0)
-    monkeypatch.setattr(fsspec_schemes, "_KNOWN", known)
+    known = {**schemes._KNOWN, "renaming": Scheme(Way.RENAME)}
+    monkeypatch.setattr(store, "_RIVALS_ARE_DONE_AFTER_S", 0)
+    monkeypatch.setattr(schemes, "_KNOWN", known)

@@ -12,15 +12,14 @@ from crash_worlds import Process
 from life_cycle import STAGED_ENDS, visible
 from single_threaded_store import SingleThreadedStore
 
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.posix import CHANGING_CALLS
-from partfile.filesystems.power_loss import PowerLossCalls, survivor_below
-from partfile.filesystems.tracked_calls import TrackedCalls
-from partfile.snapshot.layout import METADATA
+from partfile.snapshot.documents import METADATA
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import TrackedCalls, intercept
+from partfile.testing.power_loss import PowerLossCalls, survivor_below
 
 if TYPE_CHECKING:
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.power_loss import Survivor
+    from partfile.testing.faults import Interceptor
+    from partfile.testing.power_loss import Survivor
 
 # Where a sync costs nothing; what it does for durability is the model's to say.
 _FAST = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it.

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 from checkpoint_owner import Owner
 
-from partfile.snapshot.machine_state import CoordinatorRules
-from partfile.snapshot.requests import RequestLimits
+from partfile.snapshot.events import CoordinatorRules, RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from partfile.filesystems.errors import PartfileError
-    from partfile.filesystems.faults import Call
-    from partfile.snapshot.model import OperatorState
-    from partfile.snapshot.pending import PendingCheckpoint
+    from partfile.errors import PartfileError
+    from partfile.snapshot.documents import OperatorState
+    from partfile.snapshot.events import PendingCheckpoint
+    from partfile.testing.faults import Call
 
 RULES = CoordinatorRules(
     limits=RequestLimits(max_concurrent=3, min_pause_ms=50), timeout_ms=400, interval_ms=200, tolerable_failures=10**6

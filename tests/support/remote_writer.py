@@ -9,14 +9,14 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
-from partfile.filesystems.errors import PartfileError
-from partfile.filesystems.opening import open_store
-from partfile.filesystems.port import PartHandle
+from partfile.errors import PartfileError
+from partfile.stores.base import PartHandle
+from partfile.stores.registry import open_store
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from partfile.filesystems.port import PartStream
+    from partfile.stores.base import PartStream
 
 
 class RemoteWriter:

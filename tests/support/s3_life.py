@@ -10,14 +10,14 @@ from crash_worlds import Process
 from life_cycle import SteppingClock, rows_done
 
 import partfile as pf
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import S3Calls
-from partfile.filesystems.s3_url import S3Url
+from partfile.stores.s3.client import S3Calls
+from partfile.stores.s3.store import S3Store
+from partfile.stores.urls import S3Url
+from partfile.testing.faults import intercept
 
 if TYPE_CHECKING:
-    from partfile.filesystems.s3_options import S3Options
     from partfile.sink.file_sink import FileSink
+    from partfile.stores.s3.options import S3Options
 
 MIB = 1 << 20
 LONG = pf.RollingPolicy(max_part_bytes=1 << 40, rollover_interval_s=1e6, inactivity_interval_s=1e6)

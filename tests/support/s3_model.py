@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from botocore.exceptions import ClientError
 from life_cycle import visible
 
-from partfile.filesystems.errors import FileTooLarge
-from partfile.filesystems.s3_calls import ReceivedPiece, S3Calls, S3Object, S3Page, S3Upload, S3UploadPage
+from partfile.errors import FileTooLarge
+from partfile.stores.s3.client import ReceivedPiece, S3Calls, S3Object, S3Page, S3Upload, S3UploadPage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from partfile.filesystems.s3_staging import Piece
+    from partfile.stores.s3.handle import Piece
 
 LEAST_PIECE_BYTES = 20
 """Of every upload part but the last: 5 MiB in small."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import S3Calls
-from partfile.filesystems.s3_staging import S3Staging
-from partfile.filesystems.s3_url import S3Url
+from partfile.stores.s3.client import S3Calls
+from partfile.stores.s3.handle import S3Staging
+from partfile.stores.s3.store import S3Store
+from partfile.stores.urls import S3Url
+from partfile.testing.faults import intercept
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.port import PartHandle
-    from partfile.filesystems.s3_options import S3Options
+    from partfile.stores.base import PartHandle
+    from partfile.stores.s3.options import S3Options
+    from partfile.testing.faults import Interceptor
 
 
 def watched(base: str, options: S3Options, interceptor: Interceptor, rules: type[S3Calls] = S3Calls) -> S3Store:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from botocore.exceptions import ClientError
 
-from partfile.filesystems.s3_calls import S3Calls
+from partfile.stores.s3.client import S3Calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from partfile.filesystems.s3_staging import Piece
+    from partfile.stores.s3.handle import Piece
 
 
 class AwsCalls(S3Calls):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from partfile.filesystems.errors import NotApplied
-from partfile.filesystems.s3_options import S3Options
+from partfile.errors import NotApplied
+from partfile.stores.s3.options import S3Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from partfile.filesystems.s3 import S3Store
+    from partfile.stores.s3.store import S3Store
 
 
 class Place(Protocol):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from s3_requests import recognise
 
-from partfile.filesystems.s3_options import S3Options
+from partfile.stores.s3.options import S3Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, ClassVar
 from crash_worlds import Process
 from s3_model import LEAST_PIECE_BYTES, Bucket, ModelCalls, Rules, without_clock
 
-from partfile.filesystems import s3_access, s3_staging, s3_stream
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import CHANGING_CALLS
-from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_process import this_process
+from partfile.stores.s3 import handle, requests, stream
+from partfile.stores.s3.client import CHANGING_CALLS, this_process
+from partfile.stores.s3.options import S3Options
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from partfile.filesystems.faults import Call, Interceptor
+    from partfile.testing.faults import Call, Interceptor
 
 AWS = Rules("aws", gapless_numbers=True)
 GATEWAY = Rules("gateway", conditions_on_completions=False, leaves_out=False)
@@ -95,10 +94,10 @@ class Objects:
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let upload parts be as small as the model allows, and nobody wait for rivals that there are not."""
-    monkeypatch.setattr(s3_staging, "LEAST_PIECE_BYTES", LEAST_PIECE_BYTES)
-    monkeypatch.setattr(s3_staging, "_GROUP_BYTES", LEAST_PIECE_BYTES)
-    monkeypatch.setattr(s3_stream, "LEAST_PIECE_BYTES", LEAST_PIECE_BYTES)
-    monkeypatch.setattr(s3_access, "_RIVALS_ARE_DONE_AFTER_S", 0.0)
+    monkeypatch.setattr(handle, "LEAST_PIECE_BYTES", LEAST_PIECE_BYTES)
+    monkeypatch.setattr(handle, "_GROUP_BYTES", LEAST_PIECE_BYTES)
+    monkeypatch.setattr(stream, "LEAST_PIECE_BYTES", LEAST_PIECE_BYTES)
+    monkeypatch.setattr(requests, "_RIVALS_ARE_DONE_AFTER_S", 0.0)
 
 
 class StaleLists:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.faults import SimulatedCrash, intercept
+from partfile.testing.faults import SimulatedCrash, intercept
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import Call
-    from partfile.filesystems.posix import PosixCalls
-    from partfile.filesystems.tracked_calls import TrackedCalls
+    from partfile.stores.local.posix import PosixCalls
+    from partfile.testing.faults import Call, TrackedCalls
 
 _STUCK_AFTER_S = 60
 _SELDOM = 0.001

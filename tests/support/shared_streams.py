@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from life_cycle import LONG, make_sink
 
 import partfile as pf
-from partfile.sink import shared_files
-from partfile.sink.runtime import Runtime
-from partfile.sink.stage_planning import with_closed
+from partfile.sink import encode
+from partfile.sink.coordinator import Runtime
+from partfile.sink.plan import with_closed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def sharing_sink(base: Path | str, **options: Any) -> FileSink:
 def mark_some_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the files of odd buckets have names of their own, as if some file system took them for others."""
     monkeypatch.setattr(
-        shared_files, "clashing", lambda buckets: {one for one in buckets if one[-1:].isdigit() and int(one[-1]) % 2}
+        encode, "clashing", lambda buckets: {one for one in buckets if one[-1:].isdigit() and int(one[-1]) % 2}
     )
 
 

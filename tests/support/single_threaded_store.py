@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.local import LocalStore
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
-    from partfile.filesystems.capabilities import Capabilities
+    from partfile.stores.base import Capabilities
 
 
 class SingleThreadedStore(LocalStore):

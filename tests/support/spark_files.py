@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.ipc
 
-from partfile.writers.arrow_stage import StageFormat
-from partfile.writers.port import BulkFormat
-from partfile.writers.stage_reading import read_stage
+from partfile.writers.arrow_stage import StageFormat, read_stage
+from partfile.writers.base import BulkFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from partfile.writers.port import Format
+    from partfile.writers.base import Format
 
 
 class MemoryPart(bytearray):

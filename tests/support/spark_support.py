@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
-from partfile.filesystems.local import LocalStore
 from partfile.sink.operator import SinkOperator
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

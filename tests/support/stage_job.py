@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.contract_base import new_stage
-from partfile.filesystems.contract_stages import read_stage
-from partfile.filesystems.errors import LeaseUnavailable
-from partfile.filesystems.port import PartHandle
+from partfile.errors import LeaseUnavailable
+from partfile.stores.base import PartHandle
+from partfile.testing.store import new_stage, read_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.port import PartStream, Store
+    from partfile.stores.base import PartStream, Store
+    from partfile.testing.faults import Interceptor
 
 BATCHES = [f"rows of batch {number};".encode() for number in range(20)]
 

@@ -17,13 +17,13 @@ from staged_scenarios import (
 )
 from staged_streams import STAGED
 
-from partfile.filesystems.faults import SimulatedCrash
+from partfile.testing.faults import SimulatedCrash
 
 if TYPE_CHECKING:
     from crash_worlds import Process
 
-    from partfile.filesystems.port import PartHandle
     from partfile.sink.file_sink import FileSink
+    from partfile.stores.base import PartHandle
 
 
 class _Dying:

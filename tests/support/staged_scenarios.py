@@ -8,7 +8,7 @@ from crash_scenarios import ROWS, Scenario, complete, nothing
 from life_cycle import LONG, batch, continue_to, rows_done, run_to_the_end
 from staged_streams import STAGED
 
-from partfile.sink.harness import SinkHarness
+from partfile.testing.harness import SinkHarness
 
 if TYPE_CHECKING:
     from crash_worlds import Process

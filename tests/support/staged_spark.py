@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 from spark_support import BUCKETS, make_sink
 
-from partfile.sink.encoding import StagesInProcess
+from partfile.sink.encode import StagesInProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

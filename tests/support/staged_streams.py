@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from life_cycle import LONG, batch, finished_files, make_sink, rows_of
 
-from partfile.filesystems.errors import NotReady
-from partfile.filesystems.local import LocalStore
+from partfile.errors import NotReady
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
 
-    from partfile.filesystems.port import PartHandle
     from partfile.sink.file_sink import FileSink
+    from partfile.stores.base import PartHandle
 
 STAGED: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
 

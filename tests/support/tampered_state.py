@@ -7,7 +7,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 from partfile.sink.states import OPERATOR
-from partfile.snapshot.codec import encode_body
+from partfile.snapshot.documents import encode_body
 from partfile.snapshot.state_file import decode_states, encode_states
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from partfile.writers.plain_columns import plain_schema
-from partfile.writers.scalar_text import is_binary, is_text
+from partfile.writers.columns import plain_schema
+from partfile.writers.scalars import is_binary, is_text
 
 
 def type_in(format: str, kind: Any) -> Any:

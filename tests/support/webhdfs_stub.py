@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.webhdfs_addresses import WebAddress
+from partfile.stores.hdfs.options import WebAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is built is what is listed: setup.cfg, the links for type checkers, the wheel in a clean environment."""
+"""What is built is what lies in src: the links at the top, sdist and wheel, the wheel in a clean environment."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("filesystems", "snapshot", "bucketers", "writers", "recovery", "sink", "cli")
+SOURCE = ROOT / "src" / "partfile"
+LINKS = ("bucketers", "recovery", "sink", "writers")
+"""Packages that also stand at the top of the repository, as links into src."""
 ROOT_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 EXTRAS_ONLY = ("pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest")
 
@@ -34,27 +36,10 @@ print("imported", partfile.__version__)
 """Imports partfile and the modules named on stdin, and proves that all of them come from the place in argv[1]."""
 
 
-def settings() -> ConfigParser:
-    """The project's setup.cfg."""
-    parser = ConfigParser()
-    parser.read(ROOT / "setup.cfg", encoding="utf-8")
-    return parser
-
-
-def listed_packages() -> dict[str, str]:
-    """The packages of setup.cfg, each with its folder."""
-    options = settings()["options"]
-    folders = (line.partition("=") for line in options["package_dir"].split("\n") if line)
-    folder_of = {name.strip(): folder.strip() for name, _, folder in folders}
-    return {name: folder_of[name] for name in options["packages"].split()}
-
-
 def package_files() -> set[str]:
-    """Every file that the wheel has to hold, by its name in the wheel."""
-    files = {"partfile/py.typed"}
-    for package, folder in listed_packages().items():
-        files |= {f"{package.replace('.', '/')}/{path.name}" for path in (ROOT / folder).glob("*.py")}
-    return files
+    """Every file of the package, by its name in the wheel."""
+    files = (path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(SOURCE.parent).as_posix() for path in files}
 
 
 def run(*command: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
@@ -69,19 +54,20 @@ def run(*command: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the checkout without its links, as a checkout without symlink support has it."""
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sdist and wheel, built from a copy of the checkout without its links, as a checkout without link support is."""
     copy = tmp_path_factory.mktemp("copy")
     for name in ROOT_FILES:
         shutil.copy(ROOT / name, copy / name)
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "src" / "partfile").mkdir(parents=True)
-    for path in (ROOT / "src" / "partfile").iterdir():
-        if path.is_file():
-            shutil.copy(path, copy / "src" / "partfile")
+    shutil.copytree(SOURCE, copy / "src" / "partfile", ignore=shutil.ignore_patterns("__pycache__"))
     dist = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", dist, copy)
+    run(sys.executable, "-m", "build", "--outdir", dist, copy)
+    return dist
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    """The wheel, which ``build`` makes from the sdist."""
     (built,) = dist.glob("*.whl")
     return built
 
@@ -99,7 +85,7 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 def modules_in(wheel: Path) -> str:
     """The modules that import without an extra: not the Spark side and the contract suite (pytest)."""
     names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in python_files_in(wheel)]
-    needing_extras = ("partfile.sink.spark.", "partfile.filesystems.contract")
+    needing_extras = ("partfile.sink.spark.", "partfile.readers.cut_files", "partfile.testing.store")
     return " ".join(name for name in names if not name.startswith(needing_extras))
 
 
@@ -108,34 +94,27 @@ def python_files_in(wheel: Path) -> list[str]:
     return sorted(name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py"))
 
 
-def test_every_package_is_listed() -> None:
-    """Each directory with an ``__init__.py`` is a package of setup.cfg, under the name that its path says."""
-    found = {
-        f"partfile.{path.parent.relative_to(ROOT).as_posix().replace('/', '.')}": path.parent.relative_to(
-            ROOT
-        ).as_posix()
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("__init__.py")
-    }
-    assert {"partfile": "src/partfile", **found} == listed_packages()
-
-
 def test_no_module_lies_outside_a_package() -> None:
     """Each directory that holds Python files is a package, or its files would be missing from the wheel."""
-    holding = {path.parent for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    holding = {path.parent for path in SOURCE.rglob("*.py")}
     assert [str(directory) for directory in holding if not (directory / "__init__.py").is_file()] == []
 
 
-def test_the_links_for_type_checkers_are_relative_and_right() -> None:
-    """``src/partfile`` links to each top-level package folder, relatively, and holds nothing else that is linked."""
-    links = {path.name: path.readlink() for path in (ROOT / "src" / "partfile").iterdir() if path.is_symlink()}
-    assert links == {folder: Path("../..") / folder for folder in FOLDERS}
+def test_the_links_at_the_top_are_relative_and_right() -> None:
+    """The four packages that users look for at the top are links into src, and src itself holds no link."""
+    links = {path.name: path.readlink() for path in ROOT.iterdir() if path.is_symlink() and path.name != ".venv"}
+    assert links == {name: Path("src/partfile") / name for name in LINKS}
+    assert [path for path in SOURCE.rglob("*") if path.is_symlink()] == []
 
 
-def test_the_wheel_holds_exactly_the_listed_packages(wheel: Path) -> None:
-    """Each source file is in the wheel under its package's name, and nothing else is."""
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == package_files()
+def test_wheel_and_sdist_hold_the_package_and_nothing_else(dist: Path, wheel: Path) -> None:
+    """Each file of the package is in both, under one name, whether or not the checkout has links."""
+    in_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        members = [member.name.partition("/")[2] for member in archive if member.isfile()]
+    in_sdist = {name.removeprefix("src/") for name in members if name.startswith("src/partfile/")}
+    assert in_wheel == in_sdist == package_files()
 
 
 def test_the_wheel_imports_in_a_clean_environment(wheel: Path, clean_python: Path) -> None:

@@ -15,11 +15,11 @@ from command_line import told
 from life_cycle import in_child
 
 import partfile as pf
-from partfile.filesystems.hdfs_options import HdfsOptions
-from partfile.filesystems.s3_options import S3Options
-from partfile.sink.admission import AdmissionRules
 from partfile.sink.clock import system_clock_ms
+from partfile.sink.policies import AdmissionRules
 from partfile.sink.settings import SinkSettings
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.s3.options import S3Options
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])

@@ -12,9 +12,9 @@ import pytest
 from pyspark import cloudpickle
 
 import partfile as pf
-from partfile.bucketers.port import HashKey
-from partfile.bucketers.resolve import resolve_bucketer
-from partfile.filesystems.errors import BucketValueError, ConfigError
+from partfile.bucketers.base import HashKey
+from partfile.bucketers.builtin import resolve_bucketer
+from partfile.errors import BucketValueError, ConfigError
 
 CONTEXT = pf.BucketContext(batch_time_ms=1533363082011)
 

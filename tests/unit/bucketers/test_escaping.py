@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import partfile as pf
-from partfile.bucketers.escaping import escape_path, escape_segment, is_safe_path
-from partfile.bucketers.function import FunctionBucketer
-from partfile.filesystems.errors import BucketValueError
-from partfile.filesystems.relative_paths import check_relative_path
+from partfile.bucketers.base import escape_path, escape_segment, is_safe_path
+from partfile.bucketers.builtin import FunctionBucketer
+from partfile.errors import BucketValueError
+from partfile.stores.paths import check_relative_path
 
 CONTEXT = pf.BucketContext(batch_time_ms=0)
 HOSTILE = [

@@ -11,10 +11,10 @@ import pytest
 from pyspark import cloudpickle
 
 import partfile as pf
-from partfile.bucketers.port import HashKey
-from partfile.bucketers.resolve import resolve_bucketer
-from partfile.bucketers.split import split
-from partfile.filesystems.errors import BucketValueError, ConfigError
+from partfile.bucketers.base import HashKey
+from partfile.bucketers.builtin import resolve_bucketer
+from partfile.bucketers.paths import split
+from partfile.errors import BucketValueError, ConfigError
 
 CONTEXT = pf.BucketContext(batch_time_ms=7)
 WITH_FALLBACK = pf.BucketContext(batch_time_ms=7, on_bad_bucket="bad/rows")

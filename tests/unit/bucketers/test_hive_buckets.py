@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import BucketValueError, ConfigError
+from partfile.errors import BucketValueError, ConfigError
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 CONTEXT = pf.BucketContext(batch_time_ms=0)

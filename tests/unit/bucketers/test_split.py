@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.bucketers.split import split
-from partfile.filesystems.errors import ConfigError
+from partfile.bucketers.paths import split
+from partfile.errors import ConfigError
 
 
 def coded(codes: list[int | None], names: list[Any]) -> pa.DictionaryArray[Any, Any]:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import partfile as pf
-from partfile.filesystems.errors import BucketValueError, ConfigError
+from partfile.errors import BucketValueError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,9 @@ import pytest
 from changing import quarantined
 from flink_trees import killed_job
 
-from partfile.cli.adopting.adoption import AdoptionOptions
-from partfile.cli.adopting.applying import adopt
-from partfile.cli.adopting.looking import plan_adoption
-from partfile.filesystems.local import LocalStore
+from partfile.recovery.adopt.apply import adopt, plan_adoption
+from partfile.recovery.adopt.plan import AdoptionOptions
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from flink_trees import FLINK, MOVE_OPEN, killed_job, put, rows, visible, write_
 from life_cycle import everything
 
 import partfile as pf
-from partfile.cli.adopting.flink_names import FlinkNames
-from partfile.filesystems.errors import SnapshotCorrupt
-from partfile.filesystems.part_names import rewritten
+from partfile.errors import SnapshotCorrupt
+from partfile.recovery.adopt.flink_names import FlinkNames
+from partfile.stores.parts import rewritten
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,12 @@ from command_line import run, told, told_json
 from flink_trees import FLINK, MOVE_OPEN, killed_job, put, rows, visible, write_utf
 from life_cycle import everything, in_child
 
-from partfile.cli.adopting.adoption import AdoptionOptions
-from partfile.cli.adopting.applying import adopt
-from partfile.cli.adopting.looking import plan_adoption
-from partfile.filesystems.errors import Fenced, RecoveryRefused
-from partfile.filesystems.faults import KillAt, Recorder, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import CHANGING_CALLS, PosixCalls
+from partfile.errors import Fenced, RecoveryRefused
+from partfile.recovery.adopt.apply import adopt, plan_adoption
+from partfile.recovery.adopt.plan import AdoptionOptions
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import KillAt, Recorder, intercept
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,14 +16,13 @@ from command_line import run, told, told_json
 from flink_trees import put
 from life_cycle import everything, in_child
 
-from partfile.cli.adopting.adoption import AdoptionOptions
-from partfile.cli.adopting.applying import adopt
-from partfile.cli.adopting.looking import plan_adoption
-from partfile.cli.adopting.spark_log import log_files, read_log
-from partfile.filesystems.errors import SnapshotCorrupt, SnapshotVersionError
-from partfile.filesystems.faults import KillAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import CHANGING_CALLS, PosixCalls
+from partfile.errors import SnapshotCorrupt, SnapshotVersionError
+from partfile.recovery.adopt.apply import adopt, plan_adoption
+from partfile.recovery.adopt.plan import AdoptionOptions
+from partfile.recovery.adopt.spark import log_files, read_log
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import KillAt, intercept
 
 if TYPE_CHECKING:
     from pathlib import Path

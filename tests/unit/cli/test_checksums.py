@@ -13,14 +13,14 @@ from dead_stages import die_with_open_stages, die_with_rolled_stages
 from life_cycle import batch, make_sink, run_to_the_end
 from staged_streams import STAGED, pending_in, staged_sink, stages_in
 
-from partfile.cli.inspection import checksums
-from partfile.cli.inspection.content import open_known
-from partfile.cli.inspection.places import Place
-from partfile.cli.inspection.verification import verify
-from partfile.filesystems.errors import NotReady
-from partfile.filesystems.faults import FailAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
+from partfile.errors import NotReady
+from partfile.recovery.inspect import verify as checksums
+from partfile.recovery.inspect.content import open_known
+from partfile.recovery.inspect.places import Place
+from partfile.recovery.inspect.verify import verify
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import FailAt, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable

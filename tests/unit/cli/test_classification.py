@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.cli.inspection.affixes import tokens_in
-from partfile.cli.inspection.chains import SeenChain
-from partfile.cli.inspection.classification import Classified, classified, classify
-from partfile.cli.inspection.knowledge import Knowledge, KnownChain, KnownPart, knowledge_of
-from partfile.cli.inspection.places import Job
-from partfile.filesystems.memory import MemoryMetadataStore
-from partfile.filesystems.part_names import rewritten
-from partfile.filesystems.port import PartHandle, StoredFile
-from partfile.recovery.layout import DEFAULT_SIDECARS, SidecarNaming
-from partfile.sink.naming import PartNaming, PartNumber, numbers_in
-from partfile.sink.planning import SinkSnapshot
+from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming
+from partfile.recovery.inspect.checkpoints import SeenChain
+from partfile.recovery.inspect.files import (
+    Classified,
+    Knowledge,
+    KnownChain,
+    KnownPart,
+    classified,
+    classify,
+    knowledge_of,
+    tokens_in,
+)
+from partfile.recovery.inspect.places import Job
+from partfile.sink.plan import SinkSnapshot
+from partfile.sink.policies import PartNaming, PartNumber, numbers_in
 from partfile.sink.states import PendingPart, StreamPosition
 from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.base import PartHandle, StoredFile
+from partfile.stores.memory import MemoryMetadataStore
+from partfile.stores.parts import rewritten
 
 CHAIN = "0a1b2c3d"
 TOKEN = "0123456789abcdef" * 2

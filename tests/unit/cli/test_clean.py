@@ -25,8 +25,8 @@ from life_cycle import (
     staged_files,
 )
 
-from partfile.filesystems.errors import RecoveryRefused
-from partfile.filesystems.faults import ActAt, KillAt, Recorder
+from partfile.errors import RecoveryRefused
+from partfile.testing.faults import ActAt, KillAt, Recorder
 
 TOKEN = "0123456789abcdef" * 2
 

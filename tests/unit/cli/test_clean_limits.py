@@ -21,9 +21,9 @@ from changing import (
 from command_line import run, told, told_json
 from life_cycle import batch, everything, in_child, long_sink
 
-from partfile.cli.changing.cleaning import clean
-from partfile.filesystems.errors import Fenced
-from partfile.filesystems.faults import FailAt
+from partfile.errors import Fenced
+from partfile.recovery.clean import clean
+from partfile.testing.faults import FailAt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,30 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.cli.changing.cleaning_items import CleaningOptions
-from partfile.cli.changing.cleaning_plan import (
-    CheckpointFacts,
-    CleaningFacts,
-    JobFacts,
-    plan_cleaning,
-)
-from partfile.cli.changing.liveness import Liveness
-from partfile.cli.inspection.chains import SeenChain, SeenLink
-from partfile.cli.inspection.classification import ClassifiedFile, classify
-from partfile.cli.inspection.knowledge import Knowledge
-from partfile.cli.inspection.places import Job
-from partfile.cli.inspection.strays import stray_ids
-from partfile.filesystems.cleaning_port import Leftover
-from partfile.filesystems.memory import MemoryMetadataStore
-from partfile.filesystems.port import StoredFile
-from partfile.snapshot.model import CheckpointMetadata, LinkRef
+from partfile.recovery.clean_plan import CheckpointFacts, CleaningFacts, CleaningOptions, JobFacts, plan_cleaning
+from partfile.recovery.inspect.checkpoints import SeenChain, SeenLink, stray_ids
+from partfile.recovery.inspect.files import ClassifiedFile, Knowledge, classify
+from partfile.recovery.inspect.places import Job
+from partfile.recovery.ownership import Liveness
+from partfile.snapshot.documents import CheckpointMetadata, LinkRef
 from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.base import Leftover, StoredFile
+from partfile.stores.memory import MemoryMetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from partfile.cli.changing.cleaning_items import CleaningPlan
-    from partfile.snapshot.model import LinkKind
+    from partfile.recovery.clean_plan import CleaningPlan
+    from partfile.snapshot.documents import LinkKind
 
 NOW_MS, OLD_MS, NEWEST_MS = 1_000_000_000, 1_000, 900_000_000
 CHAIN = "0a1b2c3d"

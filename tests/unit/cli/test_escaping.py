@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from partfile.cli.escaping import command_line, shell_word, shown
-from partfile.cli.inspection.document import json_text
+from partfile.cli.output import command_line, shell_word, shown
+from partfile.recovery.documents import json_text
 
 HOSTILE = "part\x1b[31m\x07\n\u202egpj\u200b\x9b\U000e0001\x7f"
 

@@ -8,8 +8,8 @@ import pytest
 from command_line import told, told_json
 from flink_trees import put, rows
 
-from partfile.cli.adopting.flink_names import FlinkNames, names_of
-from partfile.filesystems.errors import ConfigError
+from partfile.errors import ConfigError
+from partfile.recovery.adopt.flink_names import FlinkNames, names_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ import pytest
 from command_line import run, start, told
 from life_cycle import stopped_with_savepoint
 
-from partfile.cli.inspection.exit_codes import FINDINGS, UNREACHABLE, USAGE, code_of
-from partfile.filesystems import errors
+from partfile import errors
+from partfile.recovery.documents import FINDINGS, UNREACHABLE, USAGE, code_of
 from partfile.version import __version__
 
 if TYPE_CHECKING:

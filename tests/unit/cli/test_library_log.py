@@ -6,8 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from partfile.cli.library_log import warnings_told
-from partfile.cli.output import Output
+from partfile.cli.output import Output, warnings_told
 
 if TYPE_CHECKING:
     import pytest

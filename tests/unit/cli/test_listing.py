@@ -12,12 +12,11 @@ from dead_sinks import crash_when_promised
 from life_cycle import batch, make_sink, run_to_the_end, seed_with_a_tail
 from reading_trees import sidecars, write_tree
 
-from partfile.cli.inspection.bases import SeenBase
-from partfile.cli.inspection.knowledge import Knowledge, KnownChain
-from partfile.cli.inspection.listing import Filters, listed, page
-from partfile.cli.inspection.places import Job
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import StoredFile
+from partfile.recovery.inspect.files import Knowledge, KnownChain, SeenBase
+from partfile.recovery.inspect.places import Job
+from partfile.recovery.inspect.tree import Filters, listed, page
+from partfile.stores.base import StoredFile
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

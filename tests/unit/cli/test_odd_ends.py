@@ -12,7 +12,7 @@ from command_line import run, told
 from life_cycle import seed_with_a_tail
 
 from partfile.cli import clean
-from partfile.filesystems.posix import PosixCalls
+from partfile.stores.local.posix import PosixCalls
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from life_cycle import (
 )
 
 import partfile as pf
-from partfile.filesystems.posix import PosixCalls
+from partfile.stores.local.posix import PosixCalls
 
 if TYPE_CHECKING:
     from pathlib import Path

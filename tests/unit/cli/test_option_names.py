@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.cli.inspection.option_names import in_words_of_a_command
+from partfile.recovery.documents import in_words_of_a_command
 
 
 @pytest.mark.parametrize(

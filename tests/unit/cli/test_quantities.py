@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partfile import ConfigError
-from partfile.cli.quantities import bytes_of, seconds_of, shown_bytes, shown_seconds
+from partfile.cli.output import bytes_of, seconds_of, shown_bytes, shown_seconds
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from life_cycle import (
     start_child,
 )
 
-from partfile.filesystems.local import LocalStore
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from life_cycle import (
     stopped_with_savepoint,
 )
 
-from partfile.filesystems.errors import RecoveryRefused
+from partfile.errors import RecoveryRefused
 
 if TYPE_CHECKING:
     from pathlib import Path

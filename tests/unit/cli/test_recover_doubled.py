@@ -9,7 +9,7 @@ import pytest
 from changing import planned_recovery, recover_planned
 from life_cycle import batch, everything, finished_files, long_sink
 
-from partfile.filesystems.errors import RecoveryRefused
+from partfile.errors import RecoveryRefused
 
 if TYPE_CHECKING:
     from pathlib import Path

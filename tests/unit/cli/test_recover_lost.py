@@ -17,12 +17,12 @@ from life_cycle import (
     seed_with_a_tail,
 )
 
-import partfile.cli.changing.recovery as recovering
+import partfile.recovery.recover as recovering
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.filesystems.port import PartHandle, Store
+    from partfile.stores.base import PartHandle, Store
 
 
 def seeded(tmp_path: Path) -> tuple[Path, Path, Path]:

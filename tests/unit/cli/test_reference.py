@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from cli_reference import DOCUMENTS, reference
 from partfile.cli.main import app
-from partfile.cli.reference import DOCUMENTS, reference
 
 ROOT = Path(__file__).parents[3]
 

@@ -18,13 +18,13 @@ from life_cycle import (
     seed_with_a_tail,
 )
 
-from partfile.cli.changing.recovery_plan import RecoveryOptions
-from partfile.cli.changing.savepoints import create_savepoint, plan_creation
-from partfile.cli.changing.stores import open_stores
-from partfile.cli.inspection.places import Place, jobs_in
-from partfile.filesystems.errors import RecoveryRefused
-from partfile.filesystems.local import LocalStore
+from partfile.errors import RecoveryRefused
+from partfile.recovery.inspect.places import Place, jobs_in
+from partfile.recovery.ownership import open_stores
+from partfile.recovery.recover import RecoveryOptions
+from partfile.recovery.savepoints import create_savepoint, plan_creation
 from partfile.snapshot.savepoints import reserve_savepoint
+from partfile.stores.local.store import LocalStore
 
 
 def seeded(tmp_path: Path) -> Path:

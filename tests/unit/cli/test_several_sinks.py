@@ -13,9 +13,9 @@ from command_line import run, told, told_json, told_lines
 from life_cycle import batch, everything, in_child, long_sink, staged_files
 
 import partfile.cli.recover as recovering
-from partfile.cli.changing import cleaning
-from partfile.cli.changing.ownership import taken_over
-from partfile.cli.changing.recovery import recover
+from partfile.recovery import clean as cleaning
+from partfile.recovery.ownership import taken_over
+from partfile.recovery.recover import recover
 
 if TYPE_CHECKING:
     from pathlib import Path

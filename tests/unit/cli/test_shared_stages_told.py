@@ -24,10 +24,10 @@ from shared_streams import (
 from staged_streams import pending_in
 
 import partfile as pf
-from partfile.cli.inspection import verification
-from partfile.cli.inspection.seen_tree import read_tree
-from partfile.filesystems.faults import SimulatedCrash
-from partfile.sink.naming import numbers_in
+from partfile.recovery.inspect import verify as verification
+from partfile.recovery.inspect.tree import read_tree
+from partfile.sink.policies import numbers_in
+from partfile.testing.faults import SimulatedCrash
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,13 +14,12 @@ from dead_stages import die_with_an_unnamed_encode, die_with_open_stages, die_wi
 from life_cycle import ROWS, batch, continue_to, everything, in_child, staged_files
 from staged_streams import STAGED, Stages, finished_rows, names, pending_in, staged_sink, stages_in
 
-from partfile.cli.changing.cleaning import _named
-from partfile.cli.changing.ownership import settings_of, taken_over
-from partfile.cli.changing.stores import open_stores
-from partfile.cli.inspection.bases import read_base
-from partfile.cli.inspection.places import Job, Place
-from partfile.filesystems.local import LocalStore
-from partfile.sink.beginning import StartTerms
+from partfile.recovery.clean import _named
+from partfile.recovery.inspect.files import read_base
+from partfile.recovery.inspect.places import Job, Place
+from partfile.recovery.ownership import open_stores, settings_of, taken_over
+from partfile.sink.restore import StartTerms
+from partfile.stores.local.store import LocalStore
 from partfile.writers.parquet import ParquetFormat
 
 if TYPE_CHECKING:

@@ -11,18 +11,18 @@ from command_line import run, told, told_json
 from dead_sinks import crash_when_promised
 from life_cycle import assert_exactly_once, batch, everything, in_child, long_sink, make_sink, seed_with_a_tail
 
-from partfile.cli.inspection.bases import read_base
-from partfile.cli.inspection.places import Place, open_for_looking
-from partfile.cli.inspection.status import status_of
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.opening import open_store
+from partfile.recovery.inspect.files import read_base
+from partfile.recovery.inspect.places import Place, open_for_looking
+from partfile.recovery.inspect.status import status_of
 from partfile.sink.clock import system_clock_ms
+from partfile.stores.local.store import LocalStore
+from partfile.stores.registry import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from partfile.filesystems.port import StoredFile
+    from partfile.stores.base import StoredFile
 
 HOUR_S = 3600
 

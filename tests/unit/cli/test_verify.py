@@ -15,9 +15,9 @@ from dead_stages import die_with_open_stages
 from life_cycle import LONG, assert_exactly_once, batch, in_child, make_sink, run_to_the_end, seed_with_a_tail
 from reading_trees import sidecars, write_tree
 
-from partfile.cli.inspection.findings import INVARIANTS
-from partfile.filesystems.faults import KillAt, Recorder
-from partfile.filesystems.posix import CHANGING_CALLS
+from partfile.recovery.inspect.verify import INVARIANTS
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import KillAt, Recorder
 
 if TYPE_CHECKING:
     import random

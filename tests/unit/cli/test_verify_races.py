@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from life_cycle import batch, make_sink, run_to_the_end
 
-from partfile.cli.inspection.places import Place
-from partfile.cli.inspection.verification import verify
-from partfile.filesystems.local import LocalStore
+from partfile.recovery.inspect.places import Place
+from partfile.recovery.inspect.verify import verify
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from partfile.cli.inspection.findings import VerifyReport
-    from partfile.filesystems.port import StoredFile
+    from partfile.recovery.inspect.verify import VerifyReport
+    from partfile.stores.base import StoredFile
 
 
 class WatchedStore(LocalStore):

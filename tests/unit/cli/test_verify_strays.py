@@ -9,16 +9,16 @@ import pytest
 from command_line import told_json
 from life_cycle import batch, long_sink, make_sink, run_to_the_end
 
-from partfile.filesystems.errors import Fenced
-from partfile.filesystems.faults import SimulatedCrash, intercept
-from partfile.filesystems.local import LocalStore
+from partfile.errors import Fenced
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import SimulatedCrash, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     import partfile as pf
-    from partfile.filesystems.faults import Call
+    from partfile.testing.faults import Call
 
 MORE_ROWS = 18
 

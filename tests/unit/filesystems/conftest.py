@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import fsspec
 import pytest
 
-from partfile.filesystems.power_loss import PowerLossCalls
+from partfile.testing.power_loss import PowerLossCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems import backoff
-from partfile.filesystems.backoff import Backoff
+from partfile.stores import retry
+from partfile.stores.retry import Backoff
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that every Backoff of this test goes by."""
     stands_in = Clock()
-    monkeypatch.setattr(backoff, "time", stands_in)
+    monkeypatch.setattr(retry, "time", stands_in)
     return stands_in
 
 

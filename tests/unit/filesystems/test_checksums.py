@@ -7,7 +7,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING
 
-from partfile.filesystems.checksums import crc32_of
+from partfile.stores.checksums import crc32_of
 
 if TYPE_CHECKING:
     import random
@@ -25,7 +25,7 @@ def test_zlib_stands_in_where_there_is_no_build() -> None:
     """A machine without one reads and writes the same."""
     code = (
         "import sys; sys.modules['isal'] = None\n"
-        "from partfile.filesystems import checksums\n"
+        "from partfile.stores import checksums\n"
         "import zlib\n"
         "assert checksums._crc32 is zlib.crc32\n"
         "assert checksums.crc32_of(b'rows', 5) == zlib.crc32(b'rows', 5)"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.backoff import Backoff
-from partfile.filesystems.deadline import CallThreads, CallTimedOut
-from partfile.filesystems.faults import SimulatedCrash
+from partfile.stores.retry import Backoff, CallThreads, CallTimedOut
+from partfile.testing.faults import SimulatedCrash
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems import local_tree, power_loss
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.faults import CrashAt, Recorder, SimulatedCrash, SkipAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.power_loss import PowerLossCalls, Violation, Watch, part_in
+from partfile.stores.local import tree as local_tree
+from partfile.stores.local.store import LocalStore
+from partfile.testing import power_loss
+from partfile.testing.faults import CrashAt, Recorder, SimulatedCrash, SkipAt, intercept
+from partfile.testing.power_loss import PowerLossCalls, Violation, Watch, part_in
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.posix import PosixCalls
+    from partfile.stores.local.posix import PosixCalls
 
     NewModel = Callable[[], PowerLossCalls]
     Life = Callable[[PowerLossCalls, PosixCalls, Path], None]

@@ -9,9 +9,9 @@ import pickle  # noqa: TID251 - Spark pickles errors; nothing persisted is invol
 
 import pytest
 
-from partfile.filesystems import errors
-from partfile.filesystems.errors import AlreadyExists, NotApplied, NotFound, OutcomeUnknown, PartfileError
-from partfile.filesystems.local_errors import store_error, translated, translated_as_unknown, unknown_outcome
+from partfile import errors
+from partfile.errors import AlreadyExists, NotApplied, NotFound, OutcomeUnknown, PartfileError
+from partfile.stores.local.posix import store_error, translated, translated_as_unknown, unknown_outcome
 
 ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PartfileError)]
 

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.faults import (
+from partfile.stores.base import PartStream
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import (
     ActAt,
     CrashAt,
     DelayAt,
     FailAt,
     KillAt,
+    LateAt,
     Recorder,
     SimulatedCrash,
     SkipAt,
     StopAt,
+    TrackedCalls,
     both_sides,
     count_calls,
     intercept,
 )
-from partfile.filesystems.late_calls import LateAt
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import PartStream
-from partfile.filesystems.posix import CHANGING_CALLS, PosixCalls
-from partfile.filesystems.tracked_calls import TrackedCalls
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.filesystems.faults import Interceptor, When
+    from partfile.testing.faults import Interceptor, When
 
 
 class Counter:

@@ -13,11 +13,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec_stores import DATA, OTHER, intercepted
 from plain_file_systems import CopyingFileSystem, register
 
-from partfile.filesystems.contract_base import neighbour
-from partfile.filesystems.errors import AlreadyExists, ConfigError, OutcomeUnknown
-from partfile.filesystems.faults import FailAt
-from partfile.filesystems.fsspec import FsspecStore
-from partfile.filesystems.opening import check_options, open_store
+from partfile.errors import AlreadyExists, ConfigError, OutcomeUnknown
+from partfile.stores.fsspec.store import FsspecStore
+from partfile.stores.registry import check_options, open_store
+from partfile.testing.faults import FailAt
+from partfile.testing.store import neighbour
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ import pytest
 from fsspec_stores import DATA, intercepted, store_with
 from plain_file_systems import register
 
-from partfile.filesystems.contract_base import write_part
-from partfile.filesystems.faults import Recorder, intercept
-from partfile.filesystems.fsspec import FsspecStore
-from partfile.filesystems.fsspec_calls import FsspecCalls
-from partfile.filesystems.fsspec_url import FsspecUrl
+from partfile.stores.fsspec.client import FsspecCalls
+from partfile.stores.fsspec.schemes import FsspecUrl
+from partfile.stores.fsspec.store import FsspecStore
+from partfile.testing.faults import Recorder, intercept
+from partfile.testing.store import write_part
 
 if TYPE_CHECKING:
     from pathlib import Path

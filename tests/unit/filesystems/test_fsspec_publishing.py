@@ -9,11 +9,11 @@ import pytest
 from fsspec_stores import DATA, OTHER, intercepted, store_with
 from plain_file_systems import register
 
-from partfile.filesystems.contract_base import files_in, write_part
-from partfile.filesystems.errors import CommitConflict, OutcomeUnknown, PartMissing, SnapshotCorrupt
-from partfile.filesystems.faults import ActAt, CrashAt, FailAt, SimulatedCrash
-from partfile.filesystems.fsspec import FsspecStore
-from partfile.filesystems.fsspec_calls import FsspecCalls
+from partfile.errors import CommitConflict, OutcomeUnknown, PartMissing, SnapshotCorrupt
+from partfile.stores.fsspec.client import FsspecCalls
+from partfile.stores.fsspec.store import FsspecStore
+from partfile.testing.faults import ActAt, CrashAt, FailAt, SimulatedCrash
+from partfile.testing.store import files_in, write_part
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,14 +13,15 @@ from life_cycle import ROWS, assert_exactly_once, make_sink, run_to_the_end
 from plain_file_systems import register
 
 import partfile as pf
-from partfile.filesystems import fsspec_files, fsspec_schemes
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import AlreadyExists, ConfigError, OutcomeUnknown
-from partfile.filesystems.faults import ActAt, FailAt
-from partfile.filesystems.fsspec import FsspecStore
-from partfile.filesystems.fsspec_schemes import scheme_named
-from partfile.filesystems.opening import is_same_place, open_store, path_inside
-from partfile.recovery.opening import open_for_reading
+from partfile.errors import AlreadyExists, ConfigError, OutcomeUnknown
+from partfile.readers.filesystem import open_for_reading
+from partfile.stores.fsspec import schemes
+from partfile.stores.fsspec import store as fsspec_files
+from partfile.stores.fsspec.schemes import scheme_named
+from partfile.stores.fsspec.store import FsspecStore
+from partfile.stores.registry import is_same_place, open_store, path_inside
+from partfile.testing.faults import ActAt, FailAt
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +90,7 @@ def test_a_name_that_a_client_would_cut_is_refused(memory: str, monkeypatch: pyt
         store.create_file("a?b", b"")
     assert scheme_named("abfss").reserved == "?"
     limited = replace(scheme_named("memory"), reserved="?")
-    monkeypatch.setitem(fsspec_schemes._KNOWN, "memory", limited)
+    monkeypatch.setitem(schemes._KNOWN, "memory", limited)
     with FsspecStore(memory) as store, pytest.raises(ConfigError, match="drops"):
         store.create_file("a?b", b"")
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.hadoop_configuration import MAX_FILE_BYTES, HadoopConfiguration, read_configuration
-from partfile.filesystems.hadoop_properties import Property, properties_in
+from partfile.errors import ConfigError
+from partfile.stores.hadoop import MAX_FILE_BYTES, HadoopConfiguration, Property, properties_in, read_configuration
 
 if TYPE_CHECKING:
     from pathlib import Path

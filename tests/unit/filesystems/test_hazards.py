@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import CommitConflict, LeaseUnavailable
-from partfile.filesystems.faults import ActAt, CrashAt, SimulatedCrash, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
-from partfile.filesystems.tracked_calls import TrackedCalls
+from partfile.errors import CommitConflict, LeaseUnavailable
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import ActAt, CrashAt, SimulatedCrash, TrackedCalls, intercept
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.filesystems.port import PartHandle
+    from partfile.stores.base import PartHandle
 
 DATA, ZOMBIE = b"valid", b" and what a zombie adds"
 

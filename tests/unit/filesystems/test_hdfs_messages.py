@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems.errors import NotApplied
-from partfile.filesystems.hdfs_errors import Verdict, error_of, verdict_of
+from partfile.errors import NotApplied
+from partfile.stores.hdfs.errors import Verdict, error_of, verdict_of
 
 DENIED = "org.apache.hadoop.security.AccessControlException"
 TRACE = r"\n\tat org.apache.hadoop.hdfs.server.namenode.FSPermissionChecker.check(FSPermissionChecker.java:663)"

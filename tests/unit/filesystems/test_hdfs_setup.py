@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
-from partfile.filesystems.hdfs_process import HdfsProcess
-from partfile.filesystems.hdfs_setup import BlockLayout, block_layout, configuration_of
-from partfile.filesystems.hdfs_url import HdfsUrl
-from partfile.filesystems.opening import is_same_place
+from partfile.errors import ConfigError
+from partfile.stores.hdfs.client import BlockLayout, HdfsProcess, block_layout, configuration_of
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.stores.registry import is_same_place
+from partfile.stores.urls import HdfsUrl
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,16 +15,16 @@ import pytest
 from free_ports import free_port
 from webhdfs_stub import DONE, remote, serving
 
-from partfile.filesystems import hdfs_truncation
-from partfile.filesystems.errors import LeaseUnavailable, NotApplied, NotFound, NotReady
-from partfile.filesystems.hdfs import HdfsStore
-from partfile.filesystems.hdfs_options import HdfsOptions
-from partfile.filesystems.hdfs_truncation import HdfsTruncation
+from partfile.errors import LeaseUnavailable, NotApplied, NotFound, NotReady
+from partfile.stores.hdfs import webhdfs as hdfs_truncation
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.stores.hdfs.webhdfs import HdfsTruncation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from partfile.filesystems.webhdfs import WebHdfs
+    from partfile.stores.hdfs.webhdfs import WebHdfs
 
 
 def unreachable() -> HdfsTruncation:

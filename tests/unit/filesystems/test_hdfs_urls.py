@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.hdfs_options import HdfsOptions
-from partfile.filesystems.hdfs_process import HdfsProcess
-from partfile.filesystems.hdfs_url import HdfsUrl
-from partfile.filesystems.opening import check_url, is_same_place, open_store, path_inside
+from partfile.errors import ConfigError
+from partfile.stores.hdfs.client import HdfsProcess
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.registry import check_url, is_same_place, open_store, path_inside
+from partfile.stores.urls import HdfsUrl
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import SnapshotCorrupt
-from partfile.filesystems.fsspec_staging import FsspecStaging
-from partfile.filesystems.s3_staging import MOST_CLAIMS, S3Staging
+from partfile.errors import SnapshotCorrupt
+from partfile.stores.parts import FsspecStaging
+from partfile.stores.s3.handle import MOST_CLAIMS, S3Staging
+from partfile.testing.store import new_part
 
 SIDE = f"{'0' * 32}.{'a' * 32}"
 OUTSIDE = ["../../x", f"../../{SIDE}", f"{SIDE}/../../x", f"x{SIDE}", f"{SIDE}\n", "", "/etc/x", "a\x00b", "\ud800"]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import write_part
-from partfile.filesystems.faults import ActAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
-from partfile.filesystems.power_loss import PowerLossCalls
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import ActAt, intercept
+from partfile.testing.power_loss import PowerLossCalls
+from partfile.testing.store import write_part
 
 if TYPE_CHECKING:
     from pathlib import Path

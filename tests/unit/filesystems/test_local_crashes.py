@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import AlreadyExists
-from partfile.filesystems.faults import CrashAt, Recorder, SimulatedCrash, both_sides, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import CHANGING_CALLS
-from partfile.filesystems.power_loss import PowerLossCalls, Watch, part_in
+from partfile.errors import AlreadyExists
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import CrashAt, Recorder, SimulatedCrash, both_sides, intercept
+from partfile.testing.power_loss import PowerLossCalls, Watch, part_in
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.stores.base import Cut, PartHandle
 
     NewModel = Callable[[], PowerLossCalls]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 READ = "import sys, partfile; partfile.read(sys.argv[1], format='json')"
 SINK = "import sys, partfile; partfile.FileSink(sys.argv[1], uid='u', format='json').local().open()"
-TASK = "import sys; from partfile.filesystems.opening import open_store; open_store(sys.argv[1])"
+TASK = "import sys; from partfile.stores.registry import open_store; open_store(sys.argv[1])"
 
 
 def run_plainly(*words: str, utf8: bool) -> subprocess.CompletedProcess[str]:

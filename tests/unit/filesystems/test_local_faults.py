@@ -8,25 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.contract_stages import read_stage, write_stage
-from partfile.filesystems.errors import (
-    AlreadyExists,
-    NotApplied,
-    OutcomeUnknown,
-    PartfileError,
-)
-from partfile.filesystems.faults import FailAt, Recorder, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import CHANGING_CALLS, PosixCalls
-from partfile.filesystems.tracked_calls import TrackedCalls
+from partfile.errors import AlreadyExists, NotApplied, OutcomeUnknown, PartfileError
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import FailAt, Recorder, TrackedCalls, intercept
+from partfile.testing.store import files_in, finished_bytes, new_part, read_stage, write_part, write_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.port import Cut, PartStream
+    from partfile.stores.base import Cut, PartStream
+    from partfile.testing.faults import Interceptor
 
 DATA, TAIL = b"valid bytes", b"a tail"
 EIO = OSError(errno.EIO, "")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import files_in, finished_bytes, neighbour, new_part, write_part
-from partfile.filesystems.errors import NotApplied, StoreError
-from partfile.filesystems.local import LocalStore
+from partfile.errors import NotApplied, StoreError
+from partfile.stores.local.store import LocalStore
+from partfile.testing.store import files_in, finished_bytes, neighbour, new_part, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from partfile.filesystems.port import Store
+    from partfile.stores.base import Store
 
 DATA, TAIL = b"valid bytes", b"a tail"
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import finished_bytes, new_part, write_part
-from partfile.filesystems.errors import CommitConflict, LeaseUnavailable, NotApplied, NotFound, PartMissing
-from partfile.filesystems.faults import ActAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
+from partfile.errors import CommitConflict, LeaseUnavailable, NotApplied, NotFound, PartMissing
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import ActAt, intercept
+from partfile.testing.store import finished_bytes, new_part, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from partfile.filesystems.local_stream import LocalPartStream
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.stores.base import Cut, PartHandle
+    from partfile.stores.local.stream import LocalPartStream
 
 DATA, TAIL = b"valid bytes", b"a tail"
 MAX_CALLS = 200

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import files_in, finished_bytes, new_part, write_part
-from partfile.filesystems.errors import CommitConflict, LeaseUnavailable, NotApplied, PartMissing
-from partfile.filesystems.faults import ActAt, CrashAt, Recorder, SimulatedCrash, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
-from partfile.filesystems.tracked_calls import TrackedCalls
+from partfile.errors import CommitConflict, LeaseUnavailable, NotApplied, PartMissing
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import ActAt, CrashAt, Recorder, SimulatedCrash, TrackedCalls, intercept
+from partfile.testing.store import files_in, finished_bytes, new_part, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.faults import When
-    from partfile.filesystems.port import PartHandle
+    from partfile.stores.base import PartHandle
+    from partfile.testing.faults import When
 
 DATA, TAIL = b"valid bytes", b"a tail"
 

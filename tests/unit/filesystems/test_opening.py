@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.errors import ConfigError, NotApplied, NotFound
-from partfile.filesystems.faults import FailAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.local_url import local_path
-from partfile.filesystems.opening import open_store, options_for
-from partfile.filesystems.posix import PosixCalls
+from partfile.errors import ConfigError, NotApplied, NotFound
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.stores.registry import open_store, options_for
+from partfile.stores.urls import local_path
+from partfile.testing.faults import FailAt, intercept
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import PartHandle, PartStore, PartStream
-from partfile.filesystems.relative_paths import check_relative_path
+from partfile.errors import ConfigError
+from partfile.stores.base import PartHandle, PartStore, PartStream
+from partfile.stores.local.store import LocalStore
+from partfile.stores.paths import check_relative_path
+from partfile.testing.store import new_part
 
 BAD = [
     "/",

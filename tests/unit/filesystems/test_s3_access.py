@@ -15,12 +15,12 @@ from s3_store_support import warm_up
 from s3_stub import RESET, Heard, S3Stub, Said, refused
 
 import partfile as pf
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
-from partfile.filesystems.s3 import S3Store
-from partfile.sink.description import SubtaskContext
+from partfile.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
+from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
+from partfile.stores.s3.store import S3Store
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

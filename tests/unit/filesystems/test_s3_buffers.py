@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import NotApplied
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import S3Calls
-from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_process import Traits, this_process
+from partfile.errors import NotApplied
+from partfile.stores.s3.client import S3Calls, Traits, this_process
+from partfile.stores.s3.options import S3Options
+from partfile.stores.s3.store import S3Store
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,15 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from s3_stub import RESET, S3Stub, Said
 
-from partfile.filesystems import s3_client
-from partfile.filesystems.backoff import Backoff
-from partfile.filesystems.errors import PartfileError
-from partfile.filesystems.s3_access import S3Access
-from partfile.filesystems.s3_calls import S3Calls
-from partfile.filesystems.s3_client import BUFFERED_BYTES, LEAST_BYTES_A_S, MovingBody, NoTurn, Progress, S3Client
-from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_process import this_process
-from partfile.filesystems.s3_url import S3Url
+from partfile.errors import PartfileError
+from partfile.stores.retry import Backoff
+from partfile.stores.s3 import client as s3_client
+from partfile.stores.s3.client import (
+    BUFFERED_BYTES,
+    LEAST_BYTES_A_S,
+    MovingBody,
+    NoTurn,
+    Progress,
+    S3Calls,
+    S3Client,
+    this_process,
+)
+from partfile.stores.s3.options import S3Options
+from partfile.stores.s3.requests import S3Access
+from partfile.stores.urls import S3Url
 
 MIB = 1 << 20
 

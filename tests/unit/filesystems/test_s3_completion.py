@@ -10,13 +10,13 @@ import pytest
 from s3_store_support import warm_up
 from s3_stub import Heard, S3Stub, Said, refused
 
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.errors import OutcomeUnknown, PartMissing
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_staging import part_id
+from partfile.errors import OutcomeUnknown, PartMissing
+from partfile.stores.s3.handle import part_id
+from partfile.stores.s3.store import S3Store
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import PartHandle
+    from partfile.stores.base import PartHandle
 
 MIB = 1 << 20
 BASE = "s3://bucket/base"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from partfile.filesystems.hadoop_configuration import HadoopConfiguration
-from partfile.filesystems.s3_lifecycle import hadoop_hazards, rule_hazards
+from partfile.stores.hadoop import HadoopConfiguration
+from partfile.stores.s3.probe import hadoop_hazards, rule_hazards
 
 DAY_S = 86_400.0
 ABORT = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}

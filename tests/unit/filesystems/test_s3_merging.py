@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.s3_merging import merged_count
+from partfile.stores.s3.stream import merged_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

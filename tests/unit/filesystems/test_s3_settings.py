@@ -10,18 +10,18 @@ import pytest
 from pydantic import ValidationError
 
 import partfile as pf
-from partfile.filesystems.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown
-from partfile.filesystems.opening import check_url, is_same_place, open_store, path_inside
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_errors import S3Failure, Verdict, failure_of
-from partfile.filesystems.s3_options import S3Options
-from partfile.filesystems.s3_staging import HIGHEST_NUMBER, Piece, S3Staging, SideObject, piece_bytes
-from partfile.filesystems.s3_url import S3Url
+from partfile.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown
+from partfile.stores.registry import check_url, is_same_place, open_store, path_inside
+from partfile.stores.s3.errors import S3Failure, Verdict, failure_of
+from partfile.stores.s3.handle import HIGHEST_NUMBER, Piece, S3Staging, SideObject, piece_bytes
+from partfile.stores.s3.options import S3Options
+from partfile.stores.s3.store import S3Store
+from partfile.stores.urls import S3Url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.errors import PartfileError
+    from partfile.errors import PartfileError
 
 SECRET = "do-not-show-me"  # noqa: S105 - the point of the tests that use it.
 MIB = 1 << 20
@@ -101,7 +101,7 @@ def test_a_url_of_s3_opens_the_store_and_asks_nothing() -> None:
 def test_without_s3fs_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra is named as pip takes it."""
     monkeypatch.setattr(
-        "partfile.filesystems.opening.find_spec",
+        "partfile.stores.registry.find_spec",
         lambda name: None if name == "s3fs" else importlib.util.find_spec(name),
     )
     with pytest.raises(ConfigError, match=r"pip install 'partfile\[s3\]'"):

@@ -10,20 +10,18 @@ from s3_model import Bucket, ModelCalls
 from s3_worlds import AWS, GATEWAY, IGNORANT, OPTIONS, StaleLists, make_small
 from stage_job import BATCHES, StageJob
 
-from partfile.filesystems.contract_base import new_part, new_stage
-from partfile.filesystems.contract_stages import read_stage, write_stage
-from partfile.filesystems.errors import LeaseUnavailable, PartDamaged, PartMissing, SnapshotCorrupt
-from partfile.filesystems.faults import CrashAt, Recorder, SimulatedCrash, both_sides, count_calls, intercept
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_calls import CHANGING_CALLS
-from partfile.filesystems.s3_process import this_process
-from partfile.filesystems.s3_staging import S3Staging, claim_path, part_id, side_path
+from partfile.errors import LeaseUnavailable, PartDamaged, PartMissing, SnapshotCorrupt
+from partfile.stores.s3.client import CHANGING_CALLS, this_process
+from partfile.stores.s3.handle import S3Staging, claim_path, part_id, side_path
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import CrashAt, Recorder, SimulatedCrash, both_sides, count_calls, intercept
+from partfile.testing.store import new_part, new_stage, read_stage, write_stage
 
 if TYPE_CHECKING:
     from s3_model import Rules
 
-    from partfile.filesystems.faults import Interceptor
-    from partfile.filesystems.port import PartHandle
+    from partfile.stores.base import PartHandle
+    from partfile.testing.faults import Interceptor
 
 ALWAYS_MS = 1 << 50
 

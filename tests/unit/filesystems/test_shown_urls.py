@@ -10,9 +10,9 @@ import pytest
 from fsspec import AbstractFileSystem
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.opening import check_url, open_store
-from partfile.filesystems.shown_urls import shown_url
+from partfile.errors import ConfigError
+from partfile.stores.registry import check_url, open_store
+from partfile.stores.urls import shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable

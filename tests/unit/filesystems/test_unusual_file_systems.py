@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from life_cycle import finished_files, long_sink, make_sink, rows_of
 
-from partfile.filesystems.errors import StoreError
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
+from partfile.errors import StoreError
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    from partfile.filesystems.posix import Access
+    from partfile.stores.local.posix import Access
 
 
 class CaseBlind(PosixCalls):

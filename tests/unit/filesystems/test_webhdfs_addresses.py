@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.hadoop_configuration import HadoopConfiguration
-from partfile.filesystems.webhdfs_addresses import web_address, web_addresses
+from partfile.errors import ConfigError
+from partfile.stores.hadoop import HadoopConfiguration
+from partfile.stores.hdfs.options import web_address, web_addresses
 
 HA = {
     "fs.defaultFS": "hdfs://Blue",

@@ -7,16 +7,8 @@ import json
 import pytest
 from webhdfs_stub import TIMEOUT_S, nobody, remote, serving
 
-from partfile.filesystems.errors import (
-    ConfigError,
-    LeaseUnavailable,
-    NotApplied,
-    NotFound,
-    NotReady,
-    OutcomeUnknown,
-    PartfileError,
-)
-from partfile.filesystems.webhdfs import MAX_REPLY_BYTES, Unreachable, WebHdfs
+from partfile.errors import ConfigError, LeaseUnavailable, NotApplied, NotFound, NotReady, OutcomeUnknown, PartfileError
+from partfile.stores.hdfs.webhdfs import MAX_REPLY_BYTES, Unreachable, WebHdfs
 
 
 def refusal(status: int, body: bytes) -> PartfileError:

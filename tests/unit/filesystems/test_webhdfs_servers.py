@@ -14,15 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from webhdfs_stub import DONE, STANDBY, TIMEOUT_S, TOKEN, Server, nobody, remote, serving
 
-from partfile.filesystems import webhdfs
-from partfile.filesystems.errors import (
-    ConfigError,
-    NotApplied,
-    NotReady,
-    OutcomeUnknown,
-)
-from partfile.filesystems.webhdfs import Unreachable, WebHdfs
-from partfile.filesystems.webhdfs_addresses import WebAddress
+from partfile.errors import ConfigError, NotApplied, NotReady, OutcomeUnknown
+from partfile.stores.hdfs import webhdfs
+from partfile.stores.hdfs.options import WebAddress
+from partfile.stores.hdfs.webhdfs import Unreachable, WebHdfs
 
 if TYPE_CHECKING:
     from pathlib import Path

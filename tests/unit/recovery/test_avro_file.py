@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, PartDamaged, UnsupportedTypeError
-from partfile.recovery import arrow_files, avro_file, dataset
-from partfile.recovery.avro_file import AvroFile
+from partfile.errors import ConfigError, PartDamaged, UnsupportedTypeError
+from partfile.readers import avro as avro_file
+from partfile.readers import dataset
+from partfile.readers import dataset as arrow_files
+from partfile.readers.avro import AvroFile
 from partfile.writers.avro import AvroFormat
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from fsspec.implementations.local import LocalFileSystem
 from reading_trees import sidecars, write_tree
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied
-from partfile.recovery.valid_length_filesystem import ValidLengthFileSystem
+from partfile.errors import NotApplied
+from partfile.readers.filesystem import ValidLengthFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import PartDamaged
-from partfile.recovery.hadoop_snappy import SnappyBlocks
+from partfile.errors import PartDamaged
+from partfile.readers.streams import SnappyBlocks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import ConfigError, PartMissing, SnapshotCorrupt
-from partfile.recovery.layout import DEFAULT_SIDECARS, ListedFile, SidecarNaming, finished_files, readable_bytes
-from partfile.recovery.partitions import partition_names, partition_shape, partition_values
-from partfile.recovery.text_lines import quoted_lines, records
-from partfile.sink.naming import PartNaming, PartNumber
+from partfile.errors import ConfigError, PartMissing, SnapshotCorrupt
+from partfile.readers.files import (
+    DEFAULT_SIDECARS,
+    ListedFile,
+    SidecarNaming,
+    finished_files,
+    partition_names,
+    partition_shape,
+    partition_values,
+    readable_bytes,
+)
+from partfile.readers.lines import quoted_lines, records
+from partfile.sink.policies import PartNaming, PartNumber
 
 HANDLE = PartNaming().handle("day=1", PartNumber("0" * 8, 0, 0), suffix=".json", token="0" * 32)
 

@@ -10,7 +10,7 @@ from dead_sinks import crash_when_promised
 from life_cycle import batch, finished_files, make_sink
 
 import partfile as pf
-from partfile.filesystems.errors import PartMissing
+from partfile.errors import PartMissing
 
 if TYPE_CHECKING:
     from pathlib import Path

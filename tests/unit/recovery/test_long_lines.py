@@ -11,10 +11,10 @@ import pyarrow.dataset as ds
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError
-from partfile.recovery.long_lines import BLOCK_BYTES, json_format
+from partfile.errors import ConfigError
+from partfile.readers.lines import BLOCK_BYTES, json_format
 from partfile.writers.compression import Compression
-from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.json import JsonLinesFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,11 @@ import pytest
 from life_cycle import batch, continue_to, long_sink, seed_with_a_tail
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied, NotFound, NotReady
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.part_names import rewritten
-from partfile.recovery.readable_files import ReadableFile, with_pending
-from partfile.sink.naming import PartNumber
+from partfile.errors import NotApplied, NotFound, NotReady
+from partfile.readers.streams import ReadableFile, with_pending
+from partfile.sink.policies import PartNumber
+from partfile.stores.local.store import LocalStore
+from partfile.stores.parts import rewritten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow.dataset as ds
 
-    from partfile.filesystems.port import Cut, PartHandle
+    from partfile.stores.base import Cut, PartHandle
 
 TEXT = pa.schema({"value": pa.string()})
 

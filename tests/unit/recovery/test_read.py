@@ -17,7 +17,7 @@ from life_cycle import batch, continue_to, long_sink, make_sink, seed_with_a_tai
 from reading_trees import finished_of, sidecars, write_tree
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, NotFound, PartMissing, SnapshotCorrupt
+from partfile.errors import ConfigError, NotFound, PartMissing, SnapshotCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

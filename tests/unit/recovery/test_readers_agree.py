@@ -12,8 +12,8 @@ import pytest
 from reading_trees import COMMON_KINDS, GARBAGE, HALF, KINDS, ROWS, finished_of, rows, sidecars, text_of, write_tree
 
 import partfile as pf
-from partfile.recovery.arrow_files import shown_path
-from partfile.recovery.file_formats import arrow_format, codec_of
+from partfile.readers.dataset import arrow_format, shown_path
+from partfile.readers.files import codec_of
 
 if TYPE_CHECKING:
     from pathlib import Path

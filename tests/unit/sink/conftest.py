@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from idle_driver import RUN, IdleDriver
 
-from partfile.sink.spark import stream as stream_module
+from partfile.sink.spark import stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def active(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the query runs: the last one counts."""
     answers = [True]
-    monkeypatch.setattr(stream_module, "is_active", lambda _session, run: run == RUN and answers[-1])
+    monkeypatch.setattr(stream, "is_active", lambda _session, run: run == RUN and answers[-1])
     return answers
 
 

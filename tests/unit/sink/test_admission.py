@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems.errors import CheckpointMismatch, ConfigError
-from partfile.sink.admission import Admission, AdmissionRules, admit, position_after
+from partfile.errors import CheckpointMismatch, ConfigError
+from partfile.sink.policies import AdmissionRules
+from partfile.sink.restore_rules import Admission, admit, position_after
 from partfile.sink.states import QueryPosition, StreamPosition
 
 STRICT = AdmissionRules()

@@ -11,16 +11,16 @@ import pytest
 from life_cycle import LONG, assert_exactly_once, batch, make_sink, run_to_the_end, seed_with_a_tail
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, PartfileError, PartMissing, SnapshotCorrupt, UnsupportedTypeError
-from partfile.filesystems.local import LocalStore
-from partfile.sink.description import SubtaskContext
+from partfile.errors import ConfigError, PartfileError, PartMissing, SnapshotCorrupt, UnsupportedTypeError
+from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import Call
+    from partfile.testing.faults import Call
 
 
 def test_a_write_that_fails_half_way_closes_the_sink(tmp_path: Path) -> None:

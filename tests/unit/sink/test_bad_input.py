@@ -23,7 +23,7 @@ from life_cycle import (
 )
 
 import partfile as pf
-from partfile.filesystems.errors import (
+from partfile.errors import (
     BucketValueError,
     ConfigError,
     NotApplied,
@@ -35,8 +35,8 @@ from partfile.filesystems.errors import (
     StoreError,
     UnsupportedTypeError,
 )
-from partfile.filesystems.faults import FailAt, count_calls
-from partfile.snapshot.codec import FORMAT_VERSION
+from partfile.snapshot.documents import FORMAT_VERSION
+from partfile.testing.faults import FailAt, count_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

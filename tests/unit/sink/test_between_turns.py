@@ -9,14 +9,14 @@ import pytest
 from idle_driver import BATCH, INTERVAL_MS, IdleDriver
 from staged_streams import finished_rows, names
 
-from partfile.filesystems.errors import Fenced, NotReady, OutcomeUnknown, PartfileError
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import PartHandle
-from partfile.sink.backoff import MOST_WAIT_MS
-from partfile.sink.encoding import StagesInProcess
+from partfile.errors import Fenced, NotReady, OutcomeUnknown, PartfileError
+from partfile.sink.concurrency import MOST_WAIT_MS
+from partfile.sink.encode import StagesInProcess
 from partfile.sink.spark import stream as stream_module
 from partfile.sink.spark.identity import QueryRun
 from partfile.sink.states import RolledStage, Stage
+from partfile.stores.base import PartHandle
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

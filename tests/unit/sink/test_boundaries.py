@@ -9,22 +9,21 @@ import pytest
 from life_cycle import batch, finished_files, make_sink, rows_of
 
 import partfile as pf
-from partfile.filesystems.contract_base import new_part
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.memory import MemoryMetadataStore
-from partfile.filesystems.tracked_calls import TrackedCalls
-from partfile.sink.planning import SinkSnapshot, operator_state, restored_state
+from partfile.sink.plan import SinkSnapshot, operator_state, restored_state
 from partfile.sink.states import OPERATOR, PendingPart, StreamPosition
-from partfile.snapshot.model import FileHandle
-from partfile.snapshot.operator_snapshot import write_operator_state
+from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.strategy import write_operator_state
+from partfile.stores.local.store import LocalStore
+from partfile.stores.memory import MemoryMetadataStore
+from partfile.testing.faults import TrackedCalls, intercept
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.faults import Call
+    from partfile.testing.faults import Call
 
 ROW_BYTES = len(b"row-0000\n")
 BUCKETS = 300

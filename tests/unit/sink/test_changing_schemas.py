@@ -14,7 +14,7 @@ from life_cycle import LONG
 from pyarrow import orc
 
 import partfile as pf
-from partfile.recovery.avro_file import AvroFile
+from partfile.readers.avro import AvroFile
 
 if TYPE_CHECKING:
     from pathlib import Path

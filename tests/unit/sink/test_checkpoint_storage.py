@@ -8,8 +8,8 @@ import pytest
 from life_cycle import assert_exactly_once, batch, long_sink, make_sink, run_to_the_end
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError
-from partfile.snapshot.storage_settings import DriverMemoryStorageSettings, FileSystemStorageSettings
+from partfile.errors import ConfigError
+from partfile.snapshot.storage import DriverMemoryStorageSettings, FileSystemStorageSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.errors import OutcomeUnknown
-from partfile.filesystems.faults import Call, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.sink.concurrently import Patience, for_each
+from partfile.errors import OutcomeUnknown
+from partfile.sink.concurrency import Patience, for_each
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import Call, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.filesystems.port import Store
+    from partfile.stores.base import Store
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from partfile.recovery.opening import open_for_reading
-from partfile.sink.spark import cut_files
-from partfile.sink.spark.cut_files import CutFiles
+from partfile.readers import cut_files
+from partfile.readers.cut_files import CutFiles
+from partfile.readers.filesystem import open_for_reading
 
 if TYPE_CHECKING:
     from pathlib import Path

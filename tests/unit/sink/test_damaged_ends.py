@@ -15,14 +15,9 @@ from life_cycle import (
     rows_of,
 )
 
-from partfile.filesystems.errors import (
-    CheckpointMismatch,
-    NotApplied,
-    RecoveryRefused,
-    SnapshotCorrupt,
-)
-from partfile.sink.beginning import StartTerms
-from partfile.sink.runtime import Runtime
+from partfile.errors import CheckpointMismatch, NotApplied, RecoveryRefused, SnapshotCorrupt
+from partfile.sink.coordinator import Runtime
+from partfile.sink.restore import StartTerms
 from partfile.sink.states import QueryPosition
 
 if TYPE_CHECKING:

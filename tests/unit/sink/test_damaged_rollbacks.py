@@ -21,15 +21,10 @@ from life_cycle import (
 )
 
 import partfile as pf
-from partfile.filesystems.errors import (
-    NotApplied,
-    RecoveryRefused,
-    SnapshotCorrupt,
-    SnapshotVersionError,
-)
-from partfile.filesystems.faults import FailAt, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.codec import FORMAT_VERSION
+from partfile.errors import NotApplied, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError
+from partfile.snapshot.documents import FORMAT_VERSION
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import FailAt, intercept
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partfile.writers.port import BulkFormat
+    from partfile.writers.base import BulkFormat
 
 LONG_BYTES = 2 << 30
 SHORT_BYTES = 320 << 20

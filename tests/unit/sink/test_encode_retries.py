@@ -11,17 +11,15 @@ from life_cycle import batch
 from pyspark.sql import Row
 from staged_streams import finished_rows, names, staged_sink
 
-from partfile.filesystems.errors import NotReady, OutcomeUnknown, PartfileError, PartMissing
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import PartHandle
-from partfile.sink.backoff import MOST_WAIT_MS, wait_ms
-from partfile.sink.encode_retries import FIRST_WAIT_MS, EncodeRetries
+from partfile.errors import NotReady, OutcomeUnknown, PartfileError, PartMissing
+from partfile.sink.concurrency import MOST_WAIT_MS, wait_ms
+from partfile.sink.encode import FIRST_WAIT_MS, EncodedStage, EncodeRetries, StagesInProcess
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, SharedJobFailed
-from partfile.sink.encoding import EncodedStage, StagesInProcess
-from partfile.sink.harness import SinkHarness
-from partfile.sink.spark.encode_groups import MOST_FAILED_JOBS, EncodeGroups
-from partfile.sink.spark.encode_job import EncodeAnswer, read_answers
+from partfile.sink.spark.encode_job import MOST_FAILED_JOBS, EncodeAnswer, EncodeGroups, read_answers
 from partfile.sink.states import RolledStage, Stage
+from partfile.stores.base import PartHandle
+from partfile.stores.local.store import LocalStore
+from partfile.testing.harness import SinkHarness
 from partfile.version import __version__
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from life_cycle import batch
 from lost_objects import Elsewhere
 from staged_streams import finished_rows, names, staged_sink, stages_in
 
-from partfile.filesystems.errors import PartMissing
-from partfile.filesystems.local import LocalStore
-from partfile.sink.runtime import Runtime
+from partfile.errors import PartMissing
+from partfile.sink.coordinator import Runtime
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.sink.commits import CommitReport
+    from partfile.sink.coordinator import CommitReport
 
 
 def leave_stages(base: Path) -> None:

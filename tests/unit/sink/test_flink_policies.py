@@ -10,7 +10,7 @@ import pytest
 from harness import Harness
 
 import partfile as pf
-from partfile.sink.rolling import PartProgress, RollingPolicy
+from partfile.sink.policies import PartProgress, RollingPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ import pytest
 from harness import Harness
 
 import partfile as pf
-from partfile.filesystems.errors import CommitConflict, ConfigError
-from partfile.sink.rolling import RollingPolicy
+from partfile.errors import CommitConflict, ConfigError
+from partfile.sink.policies import RollingPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,11 +18,11 @@ from pyarrow import orc
 from types_in_files import type_in
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, PartfileError
-from partfile.recovery.avro_file import AvroFile
-from partfile.recovery.readable_files import decompressed
-from partfile.writers.formats import resolve_format
-from partfile.writers.port import RowFormat
+from partfile.errors import ConfigError, PartfileError
+from partfile.readers.avro import AvroFile
+from partfile.readers.streams import decompressed
+from partfile.writers.base import RowFormat
+from partfile.writers.registry import resolve_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

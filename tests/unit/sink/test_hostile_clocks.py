@@ -8,7 +8,7 @@ import pytest
 from life_cycle import assert_exactly_once, batch, make_sink, run_to_the_end
 
 import partfile as pf
-from partfile.sink.harness import SinkHarness
+from partfile.testing.harness import SinkHarness
 
 if TYPE_CHECKING:
     from pathlib import Path

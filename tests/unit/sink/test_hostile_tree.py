@@ -13,7 +13,7 @@ from command_line import run
 from life_cycle import ROWS, assert_exactly_once, batch, continue_to, everything, long_sink, make_sink
 from tampered_state import newest_link
 
-from partfile.filesystems.errors import PartfileError
+from partfile.errors import PartfileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,11 @@ import pytest
 from idle_driver import INTERVAL_MS, IdleDriver
 from staged_streams import finished_rows, names
 
-from partfile.filesystems.errors import Fenced, NotReady, PartDamaged
-from partfile.filesystems.local import LocalStore
-from partfile.sink.backoff import MOST_WAIT_MS
+from partfile.errors import Fenced, NotReady, PartDamaged
+from partfile.sink.concurrency import MOST_WAIT_MS
 from partfile.sink.coordinator import SinkCoordinator
-from partfile.sink.encoding import StagesInProcess
+from partfile.sink.encode import StagesInProcess
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from partfile.snapshot.storage import CheckpointStorage

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.sink.larger_batches import MOST_BYTES, MOST_ROWS, larger_batches
+from partfile.sink.batches import MOST_BYTES, MOST_ROWS, larger_batches
 
 
 def _batch(rows: int, first: int = 0, width: int = 1) -> pa.RecordBatch:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import Harness
 
-from partfile.filesystems.errors import LeaseUnavailable
-from partfile.filesystems.port import PartHandle
-from partfile.sink import lifecycle
-from partfile.sink.lifecycle import Action
-from partfile.sink.rolling import PartProgress, RollingPolicy
+from partfile.errors import LeaseUnavailable
+from partfile.sink import plan
+from partfile.sink.plan import Action
+from partfile.sink.policies import PartProgress, RollingPolicy
 from partfile.sink.states import OpenPart
+from partfile.stores.base import PartHandle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,9 +44,7 @@ def test_only_the_first_attempt_of_the_owning_generation_resumes(
     generation: int, attempt: int, length: int, may_keep: bool, action: Action
 ) -> None:
     """A part of another generation, or any part in a retry or without leases, is left alone; a full one is rolled."""
-    done = lifecycle.before_resuming(
-        part(length=length), POLICY, generation=generation, attempt=attempt, may_keep=may_keep
-    )
+    done = plan.before_resuming(part(length=length), POLICY, generation=generation, attempt=attempt, may_keep=may_keep)
     assert done is action
 
 
@@ -56,13 +54,13 @@ def test_only_the_first_attempt_of_the_owning_generation_resumes(
 def test_what_may_not_be_kept_rolls_at_the_checkpoint(may_keep: bool, now_ms: int, action: Action) -> None:
     """Without proven leases, or with time over, a part does not stay open over a checkpoint (S13)."""
     progress = PartProgress(10, 1, 0, 0)
-    assert lifecycle.at_checkpoint(progress, POLICY, now_ms=now_ms, may_keep=may_keep) is action
+    assert plan.at_checkpoint(progress, POLICY, now_ms=now_ms, may_keep=may_keep) is action
 
 
 def test_one_open_part_a_bucket_and_schema() -> None:
     """Of two parts of one bucket and schema the second is surplus; another schema is another part."""
     parts = [part("1"), part("2"), part("3", fingerprint="g"), part("4", bucket="c")]
-    kept, surplus = lifecycle.one_per_key(parts)
+    kept, surplus = plan.one_per_key(parts)
     assert [one.part.name for one in kept.values()] == ["1", "3", "4"]
     assert [one.part.name for one in surplus] == ["2"]
 
@@ -70,8 +68,8 @@ def test_one_open_part_a_bucket_and_schema() -> None:
 def test_the_least_recently_used_parts_go_first() -> None:
     """Beyond the cap the oldest go, and none if there is room."""
     keys = [("a", ""), ("b", ""), ("c", "")]
-    assert lifecycle.beyond_cap(keys, 2) == [("a", "")]
-    assert lifecycle.beyond_cap(keys, 3) == []
+    assert plan.beyond_cap(keys, 2) == [("a", "")]
+    assert plan.beyond_cap(keys, 3) == []
 
 
 @pytest.mark.parametrize("deed", ["unlink", "replace"])

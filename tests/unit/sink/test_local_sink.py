@@ -10,7 +10,7 @@ from harness import Harness
 from life_cycle import assert_exactly_once, batch, finished_files, make_sink, rows_of, run_to_the_end, staged_files
 
 import partfile as pf
-from partfile.filesystems.errors import Fenced, PartMissing
+from partfile.errors import Fenced, PartMissing
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,15 +12,15 @@ from lost_objects import OBJECTS, leave_a_stage, start
 from s3_model import ModelCalls, refusal
 from s3_worlds import AWS, OPTIONS, make_small
 
-from partfile.filesystems import s3_stages
-from partfile.filesystems.errors import PartDamaged, PartMissing
-from partfile.filesystems.faults import Recorder, intercept
-from partfile.filesystems.s3 import S3Store
+from partfile.errors import PartDamaged, PartMissing
+from partfile.stores.s3 import sides
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import Recorder, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import Call
+    from partfile.testing.faults import Call
 
 PLACES = pytest.mark.parametrize("place", range(OBJECTS))
 
@@ -29,7 +29,7 @@ PLACES = pytest.mark.parametrize("place", range(OBJECTS))
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each object is read by itself, as those of more than 8 MiB are."""
     make_small(monkeypatch)
-    monkeypatch.setattr(s3_stages, "_AT_ONCE_BYTES", 1)
+    monkeypatch.setattr(sides, "_AT_ONCE_BYTES", 1)
 
 
 def process(calls: ModelCalls, interceptor: Any = None) -> Process:

@@ -13,17 +13,17 @@ import pytest
 from staged_streams import stages_in
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied, NotReady
-from partfile.filesystems.faults import intercept
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.posix import PosixCalls
+from partfile.errors import NotApplied, NotReady
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import intercept
 from partfile.writers.arrow_stage import StageFormat
 from partfile.writers.parquet import ParquetFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import Call
+    from partfile.testing.faults import Call
 
 ROWS = pa.RecordBatch.from_pydict({"id": [1]})
 

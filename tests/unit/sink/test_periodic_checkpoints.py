@@ -8,7 +8,7 @@ import pytest
 from life_cycle import assert_exactly_once, batch, continue_to, long_sink, make_sink, run_to_the_end
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, Fenced, PartfileError
+from partfile.errors import ConfigError, Fenced, PartfileError
 
 if TYPE_CHECKING:
     from pathlib import Path

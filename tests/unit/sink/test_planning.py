@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems.port import PartHandle
-from partfile.sink import planning
-from partfile.sink.planning import SinkSnapshot
-from partfile.sink.rolling import RollingPolicy
+from partfile.sink import plan
+from partfile.sink.plan import SinkSnapshot
+from partfile.sink.policies import RollingPolicy
 from partfile.sink.states import OpenPart, PendingPart, StreamPosition, SubtaskSnapshot
+from partfile.stores.base import PartHandle
 
 POLICY = RollingPolicy(max_part_bytes=100, rollover_interval_s=10, inactivity_interval_s=5)
 
@@ -51,7 +51,7 @@ def names(snapshot: SinkSnapshot) -> tuple[list[str], list[str]]:
 
 
 def batch(before: SinkSnapshot, *snapshots: SubtaskSnapshot, now_ms: int = 0, completed: int = 7) -> SinkSnapshot:
-    return planning.after_batch(
+    return plan.after_batch(
         before,
         snapshots,
         position=before.position,
@@ -63,7 +63,7 @@ def batch(before: SinkSnapshot, *snapshots: SubtaskSnapshot, now_ms: int = 0, co
 
 
 def begin(restored: SinkSnapshot, *, published: bool = False) -> SinkSnapshot:
-    return planning.begin_generation(restored, published=published, generation=5, checkpoint_id=9, may_keep=True)
+    return plan.begin_generation(restored, published=published, generation=5, checkpoint_id=9, may_keep=True)
 
 
 def test_a_start_settles_every_open_part() -> None:
@@ -152,15 +152,15 @@ def test_the_counter_is_a_union_maximum() -> None:
 def test_the_timer_closes_only_what_is_due_and_else_does_nothing() -> None:
     """Idle and aged parts are rolled; without any the very same state comes back, so no checkpoint is made."""
     before = state({0: (part("idle", created=0, written=0), part("busy", created=0, written=4000))})
-    assert planning.roll_due(before, POLICY, 4999, 8) is before
-    assert names(planning.roll_due(before, POLICY, 5000, 8)) == (["busy"], ["idle"])
-    assert names(planning.roll_due(before, POLICY, 10_000, 8)) == ([], ["busy", "idle"])
+    assert plan.roll_due(before, POLICY, 4999, 8) is before
+    assert names(plan.roll_due(before, POLICY, 5000, 8)) == (["busy"], ["idle"])
+    assert names(plan.roll_due(before, POLICY, 10_000, 8)) == ([], ["busy", "idle"])
 
 
 def test_a_clean_end_publishes_or_keeps_everything() -> None:
     """on_stop decides between two states: nothing open, or everything open and marked as kept."""
     before = state({0: (part("a"),)}, pending=(owed("c", 3),))
-    assert names(planning.at_clean_end(before, keep=False, checkpoint_id=8)) == ([], ["a", "c"])
-    kept = planning.at_clean_end(before, keep=True, checkpoint_id=8)
+    assert names(plan.at_clean_end(before, keep=False, checkpoint_id=8)) == ([], ["a", "c"])
+    kept = plan.at_clean_end(before, keep=True, checkpoint_id=8)
     assert names(kept) == (["a"], ["c"])
     assert kept.position.kept

@@ -10,10 +10,10 @@ import pytest
 from harness import Harness
 from life_cycle import batch, finished_files, make_sink, rows_of
 
-from partfile.filesystems.errors import CommitConflict, CommitError, NotApplied, NotReady, OutcomeUnknown, PartMissing
-from partfile.filesystems.faults import FailAt, Recorder, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.sink.spark.query import StartedQuery
+from partfile.errors import CommitConflict, CommitError, NotApplied, NotReady, OutcomeUnknown, PartMissing
+from partfile.sink.spark.stream import StartedQuery
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import FailAt, Recorder, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable

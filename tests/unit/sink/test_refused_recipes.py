@@ -14,17 +14,17 @@ from life_cycle import batch
 from staged_streams import finished_rows, names, staged_sink, stages_in
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, NotReady, PartfileError, UnsupportedTypeError
-from partfile.sink.encoding import encode_stage
-from partfile.sink.runtime import Runtime
-from partfile.writers import recipes
+from partfile.errors import ConfigError, NotReady, PartfileError, UnsupportedTypeError
+from partfile.sink.coordinator import Runtime
+from partfile.sink.encode import encode_stage
+from partfile.writers import registry
 from partfile.writers.parquet import ParquetFormat
-from partfile.writers.recipes import format_of
+from partfile.writers.registry import format_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.writers.port import Format
+    from partfile.writers.base import Format
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_recipe_that_does_not_come_back_makes_no_sink(tmp_path: Path, monkeypa
     def forgetful(recipe: Any, sink_format: Format | None = None) -> Format:
         return format_of({name: value for name, value in recipe.items() if name != "row_group_rows"}, sink_format)
 
-    monkeypatch.setattr(recipes, "format_of", forgetful)
+    monkeypatch.setattr(registry, "format_of", forgetful)
     with pytest.raises(ConfigError, match="option row_group_rows cannot be kept"):
         pf.FileSink(tmp_path, uid="life", format=form)
 

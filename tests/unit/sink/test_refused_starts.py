@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 from life_cycle import batch, continue_to, long_sink
 
-from partfile.filesystems.errors import (
-    ConfigError,
-    NotFound,
-    PartfileError,
-    RecoveryRefused,
-    SnapshotCorrupt,
-    StoreError,
-)
+from partfile.errors import ConfigError, NotFound, PartfileError, RecoveryRefused, SnapshotCorrupt, StoreError
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from partfile.filesystems.port import PartHandle
-from partfile.sink.naming import PartNaming, PartNumber, number_in
-from partfile.sink.planning import SinkSnapshot
-from partfile.sink.restoring import (
+from partfile.sink.multi_bucket import own_name
+from partfile.sink.plan import SinkSnapshot
+from partfile.sink.policies import PartNaming, PartNumber, number_in
+from partfile.sink.restore_rules import (
     Choice,
     FinishedPart,
     RestorePoint,
@@ -20,11 +20,12 @@ from partfile.sink.restoring import (
     onto_an_empty_chain,
     open_since,
     over_later_parts,
+    over_unreadable,
+    paths_of,
     refusal,
 )
-from partfile.sink.restoring_damage import over_unreadable, paths_of
-from partfile.sink.shared_names import own_name
 from partfile.sink.states import OpenPart, PendingPart, QueryPosition, RolledStage, Stage, StreamPosition
+from partfile.stores.base import PartHandle
 
 CHAIN, OTHER = "a" * 8, "b" * 8
 

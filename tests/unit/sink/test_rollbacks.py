@@ -18,8 +18,8 @@ from life_cycle import (
     rows_of,
 )
 
-from partfile.filesystems.errors import Fenced, RecoveryRefused
-from partfile.sink.runtime import Runtime
+from partfile.errors import Fenced, RecoveryRefused
+from partfile.sink.coordinator import Runtime
 from partfile.sink.spark.stream import SparkStream
 from partfile.sink.states import QueryPosition
 

@@ -19,13 +19,9 @@ from life_cycle import (
     stopped_with_savepoint,
 )
 
-from partfile.filesystems.errors import ConfigError, NotFound, RecoveryRefused, StoreError
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.savepoints import (
-    complete_savepoint,
-    read_savepoint,
-    reserve_savepoint,
-)
+from partfile.errors import ConfigError, NotFound, RecoveryRefused, StoreError
+from partfile.snapshot.savepoints import complete_savepoint, read_savepoint, reserve_savepoint
+from partfile.stores.local.store import LocalStore
 
 
 @pytest.mark.item("SP-07", "SP-14", "SP-23")

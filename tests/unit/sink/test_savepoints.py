@@ -25,19 +25,15 @@ from life_cycle import (
     stopped_with_savepoint,
 )
 
-from partfile.filesystems.errors import ConfigError, NotApplied, NotFound, PartfileError, StoreError
-from partfile.filesystems.faults import FailAt, KillAt, Recorder, intercept
-from partfile.filesystems.local import LocalStore
-from partfile.snapshot.savepoints import (
-    delete_savepoint,
-    read_savepoint,
-    savepoints_in,
-)
+from partfile.errors import ConfigError, NotApplied, NotFound, PartfileError, StoreError
+from partfile.snapshot.savepoints import delete_savepoint, read_savepoint, savepoints_in
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import FailAt, KillAt, Recorder, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.filesystems.faults import Call
+    from partfile.testing.faults import Call
 
 FEW = 20
 """Kills in every run; with ``--long`` at each call."""

@@ -14,18 +14,17 @@ import pytest
 from life_cycle import LONG
 from shared_streams import BUCKETS, counted, many, many_lines, rolled, rows_in, sharing_sink
 
-from partfile.filesystems.errors import NotReady
-from partfile.filesystems.local import LocalStore
-from partfile.sink.bucket_runs import BucketRuns
-from partfile.sink.encoding import encode_stage
-from partfile.sink.shared_encoding import SharedStage, encode_shared
-from partfile.writers.recipes import format_of
-from partfile.writers.stage_reading import StageContent
+from partfile.errors import NotReady
+from partfile.sink.batches import BucketRuns
+from partfile.sink.encode import SharedStage, encode_shared, encode_stage
+from partfile.stores.local.store import LocalStore
+from partfile.writers.arrow_stage import StageContent
+from partfile.writers.registry import format_of
 
 if TYPE_CHECKING:
-    from partfile.filesystems.port import PartHandle
     from partfile.sink.states import RolledStage
-    from partfile.writers.stage_reading import SeekableFile
+    from partfile.stores.base import PartHandle
+    from partfile.writers.arrow_stage import SeekableFile
 
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
 

@@ -9,21 +9,21 @@ import pytest
 from life_cycle import LONG, finished_files
 from shared_streams import BUCKETS, many, rolled, sharing_sink
 
-from partfile.filesystems.errors import NotApplied, PartfileError
-from partfile.filesystems.local import LocalStore
-from partfile.sink import shared_files
-from partfile.sink.bucket_runs import BucketRuns
+from partfile.errors import NotApplied, PartfileError
+from partfile.sink import encode
+from partfile.sink.batches import BucketRuns
+from partfile.sink.encode import encode_stage
 from partfile.sink.encoded_files import PartlyEncoded
-from partfile.sink.encoding import encode_stage
-from partfile.sink.naming import PartNumber, number_in
-from partfile.sink.shared_names import clashing, own_name, unmarked
+from partfile.sink.multi_bucket import clashing, own_name, unmarked
+from partfile.sink.policies import PartNumber, number_in
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from partfile.filesystems.port import PartHandle
     from partfile.sink.states import RolledStage
+    from partfile.stores.base import PartHandle
 
 NAME = "part-0a1b2c3d-3-17.parquet"
 
@@ -130,7 +130,7 @@ def test_a_bucket_that_is_lost_on_the_way_is_missed(tmp_path: Path, monkeypatch:
 def test_buckets_that_fail_slowly_do_not_hold_up_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a minute of failures the rest is left for the next time, counted, and the stage keeps their rows."""
     seconds = iter(range(0, 10_000, 20))
-    monkeypatch.setattr(shared_files, "stopwatch_ms", lambda: next(seconds) * 1000.0)
+    monkeypatch.setattr(encode, "stopwatch_ms", lambda: next(seconds) * 1000.0)
     with sharing_sink(tmp_path, format="json", on_stop="keep", rolling=LONG).local() as out:
         out.write(many(0, 2 * BUCKETS))
     stage = rolled(tmp_path)

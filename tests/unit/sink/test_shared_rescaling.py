@@ -8,9 +8,9 @@ import pytest
 from life_cycle import LONG
 from shared_streams import BUCKETS, counted, many, rows_in, shared_in, sharing_sink
 
-from partfile.sink.description import SubtaskContext
+from partfile.sink.coordinator import Runtime
+from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.runtime import Runtime
 from partfile.sink.states import assigned_to
 
 if TYPE_CHECKING:

@@ -20,15 +20,15 @@ from shared_streams import (
 )
 from staged_streams import Stages, pending_in
 
-from partfile.filesystems.errors import NotReady, PartDamaged
-from partfile.filesystems.local import LocalStore
-from partfile.sink.encoding import StagesInProcess
+from partfile.errors import NotReady, PartDamaged
+from partfile.sink.encode import StagesInProcess
+from partfile.stores.local.store import LocalStore
 from partfile.writers.arrow_stage import StageFormat
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.filesystems.port import PartHandle
+    from partfile.stores.base import PartHandle
 
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
 

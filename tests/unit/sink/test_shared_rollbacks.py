@@ -12,7 +12,7 @@ import pytest
 from shared_streams import BUCKETS, counted, die_sharing, many, mark_some_buckets, rows_in, shared_in, sharing_sink
 from staged_streams import newest_checkpoint
 
-from partfile.filesystems.errors import RecoveryRefused
+from partfile.errors import RecoveryRefused
 
 if TYPE_CHECKING:
     from pathlib import Path

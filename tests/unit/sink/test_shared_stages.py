@@ -14,9 +14,9 @@ from shared_streams import BUCKETS, counted, many, many_lines, rows_in, shared_i
 from staged_streams import link_ids
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError
-from partfile.sink.harness import SinkHarness
-from partfile.sink.shared_stages import OpenParts, Sharing, parted
+from partfile.errors import ConfigError
+from partfile.sink.multi_bucket import OpenParts, Sharing, parted
+from partfile.testing.harness import SinkHarness
 
 FORMATS = ["parquet", "json", "csv", "text", "avro"]
 

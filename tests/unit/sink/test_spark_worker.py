@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.sink.spark.worker import acknowledge_at_once
+from partfile.sink.spark.write_job import acknowledge_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def test_imports_are_spared_from_collection_whenever_they_are_made() -> None:
     code = """
 import gc, sys
 from types import ModuleType
-from partfile.sink.spark.worker import spare_modules_from_collection as spare
+from partfile.sink.spark.write_job import spare_modules_from_collection as spare
 
 spare()
 first = gc.get_freeze_count()

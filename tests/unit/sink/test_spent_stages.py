@@ -13,7 +13,7 @@ from life_cycle import batch, finished_files, in_child
 from shared_streams import BUCKETS, continue_sharing, counted, rows_in, shared_in, sharing_sink
 from staged_streams import finished_rows, names, staged_sink, stages_in
 
-from partfile.filesystems.errors import RecoveryRefused
+from partfile.errors import RecoveryRefused
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,20 +11,20 @@ from life_cycle import batch, finished_files
 from shared_streams import many, shared_in, sharing_sink
 from staged_streams import STAGED, Stages, finished_rows, link_ids, names, pending_in, staged_sink, stages_in
 
-from partfile.filesystems.errors import PartDamaged, PartfileError
-from partfile.filesystems.local import LocalStore
-from partfile.sink.active_part import ActivePart
-from partfile.sink.encoding import StagesInProcess, encode_stage
-from partfile.sink.runtime import Runtime
-from partfile.sink.stage_planning import with_closed
-from partfile.writers import stage_reading
+from partfile.errors import PartDamaged, PartfileError
+from partfile.sink.coordinator import Runtime
+from partfile.sink.encode import StagesInProcess, encode_stage
+from partfile.sink.operator import ActivePart
+from partfile.sink.plan import with_closed
+from partfile.stores.local.store import LocalStore
+from partfile.writers import arrow_stage
 from partfile.writers.arrow_stage import StageFormat
 
 if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from partfile.sink.planning import SinkSnapshot
+    from partfile.sink.plan import SinkSnapshot
     from partfile.sink.states import OpenPart, RolledStage
 
 pytestmark = pytest.mark.fault("S18")
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.fault("S18")
 def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short stages are compared in memory, long ones where they are."""
     if request.param == "long":
-        monkeypatch.setattr(stage_reading, "MOST_WHOLE_BYTES", 0)
+        monkeypatch.setattr(arrow_stage, "MOST_WHOLE_BYTES", 0)
 
 
 def state_of(base: Path) -> SinkSnapshot:

@@ -8,14 +8,14 @@ import pytest
 from s3_model import ModelCalls
 from s3_worlds import AWS, OPTIONS, make_small
 
-from partfile.filesystems.contract_base import new_stage
-from partfile.filesystems.errors import PartDamaged
-from partfile.filesystems.s3 import S3Store
-from partfile.filesystems.s3_staging import S3Staging, side_path
-from partfile.sink.active_part import ActivePart
-from partfile.sink.encoding import encode_stage
+from partfile.errors import PartDamaged
+from partfile.sink.encode import encode_stage
+from partfile.sink.operator import ActivePart
 from partfile.sink.states import OpenPart, Stage
-from partfile.writers import stage_reading
+from partfile.stores.s3.handle import S3Staging, side_path
+from partfile.stores.s3.store import S3Store
+from partfile.testing.store import new_stage
+from partfile.writers import arrow_stage
 from partfile.writers.arrow_stage import StageFormat
 
 pytestmark = pytest.mark.fault("S18")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.fault("S18")
 def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short stages are compared in memory, long ones where they are."""
     if request.param == "long":
-        monkeypatch.setattr(stage_reading, "MOST_WHOLE_BYTES", 0)
+        monkeypatch.setattr(arrow_stage, "MOST_WHOLE_BYTES", 0)
 
 
 @pytest.fixture(autouse=True)

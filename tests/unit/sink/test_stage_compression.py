@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.filesystems.local import LocalStore
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from partfile.filesystems.errors import NotReady, PartMissing
-from partfile.filesystems.port import PartHandle
+from partfile.errors import NotReady, PartMissing
+from partfile.sink.encode import EncodedStage
 from partfile.sink.encoded_files import EncodedFile, target_of
-from partfile.sink.encoding import EncodedStage
-from partfile.sink.planning import SinkSnapshot
-from partfile.sink.stage_planning import after_encoding, disposable, learnt_ratio
+from partfile.sink.plan import SinkSnapshot, after_encoding, disposable, learnt_ratio
 from partfile.sink.states import PendingPart, RolledStage, SpentStage, Stage
+from partfile.stores.base import PartHandle
 
 MIB = 1 << 20
 

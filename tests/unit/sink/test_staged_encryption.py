@@ -10,7 +10,7 @@ from encrypted_parquet import decrypted_ids, encryption, is_encrypted
 from staged_streams import stages_in
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError, NotReady
+from partfile.errors import ConfigError, NotReady
 from partfile.writers.parquet import ParquetFormat
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 from life_cycle import LONG, batch, finished_files, make_sink
 from staged_streams import finished_rows, link_ids, names, pending_in, staged_sink, stages_in
 
-from partfile.filesystems.errors import ConfigError, LeaseUnavailable
-from partfile.filesystems.local import LocalStore
-from partfile.sink.description import SubtaskContext
-from partfile.sink.harness import SinkHarness
+from partfile.errors import ConfigError, LeaseUnavailable
+from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
+from partfile.stores.local.store import LocalStore
+from partfile.testing.harness import SinkHarness
 from partfile.writers.parquet import ParquetFormat
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import partfile as pf
-    from partfile.filesystems.capabilities import Capabilities
-    from partfile.filesystems.port import PartHandle, PartStream
+    from partfile.stores.base import Capabilities, PartHandle, PartStream
 
 
 def rolling(**changes: Any) -> pf.RollingPolicy:

@@ -10,17 +10,17 @@ from life_cycle import LONG, batch, finished_files
 from pydantic import ValidationError
 from staged_streams import Stages, crashed, finished_rows, link_ids, names, pending_in, staged_sink, stages_in
 
-from partfile.filesystems.errors import NotReady, PartDamaged, PartfileError, PartMissing
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.port import PartHandle
-from partfile.sink.encoding import StagesInProcess
-from partfile.sink.harness import SinkHarness
+from partfile.errors import NotReady, PartDamaged, PartfileError, PartMissing
+from partfile.sink.coordinator import Runtime
+from partfile.sink.encode import StagesInProcess
 from partfile.sink.operator import SinkOperator
+from partfile.sink.plan import with_closed
 from partfile.sink.progress import BatchProgress
-from partfile.sink.runtime import Runtime
-from partfile.sink.spark.reporting import of_batch
-from partfile.sink.stage_planning import with_closed
+from partfile.sink.spark.stream import of_batch
 from partfile.sink.states import OpenPart, PendingPart, QueryPosition, RolledStage, SpentStage, Stage
+from partfile.stores.base import PartHandle
+from partfile.stores.local.store import LocalStore
+from partfile.testing.harness import SinkHarness
 from partfile.writers.parquet import ParquetFormat
 
 if TYPE_CHECKING:

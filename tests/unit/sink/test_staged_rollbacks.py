@@ -19,7 +19,7 @@ from staged_streams import (
     stages_in,
 )
 
-from partfile.filesystems.errors import RecoveryRefused
+from partfile.errors import RecoveryRefused
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,18 +10,18 @@ import pytest
 from life_cycle import long_sink
 
 import partfile as pf
-from partfile.filesystems.errors import ConfigError
-from partfile.filesystems.hdfs_options import HdfsOptions
-from partfile.filesystems.local import LocalStore
-from partfile.filesystems.opening import options_of_tasks
-from partfile.sink import restore_points
+from partfile.errors import ConfigError
+from partfile.sink import restore
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.local.store import LocalStore
+from partfile.stores.registry import options_of_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from partfile.filesystems.port import Store
+    from partfile.stores.base import Store
 
 
 @pytest.mark.item("SP-14")
@@ -37,14 +37,14 @@ def test_a_savepoint_beside_the_base_is_opened_with_its_options(
         seen.append((url, options))
         return LocalStore(str(savepoint.parent), create_base=create_base)
 
-    monkeypatch.setattr(restore_points, "open_store", opener)
-    monkeypatch.setattr(restore_points, "is_same_place", lambda *_: False)
+    monkeypatch.setattr(restore, "open_store", opener)
+    monkeypatch.setattr(restore, "is_same_place", lambda *_: False)
     settings = long_sink(tmp_path / "fresh").settings.model_copy(
         update={"base": base, "storage_options": {"key": "k"} if base != "/out" else {}}
     )
     location = f"s3://bucket/savepoints/{savepoint.name}"
     storage = CheckpointStorage(LocalStore(str(tmp_path / "none")), "life")
-    point = restore_points.read_restore_point(settings, location, storage)
+    point = restore.read_restore_point(settings, location, storage)
     assert point.location == location
     assert seen == [("s3://bucket/savepoints", passed)]
 

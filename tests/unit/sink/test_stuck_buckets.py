@@ -12,16 +12,16 @@ from life_cycle import LONG
 from shared_streams import BUCKETS, counted, many, rolled, rows_in, shared_in, sharing_sink
 from staged_streams import link_ids
 
-from partfile.filesystems.errors import ConfigError, NotReady, OutcomeUnknown, StoreError
-from partfile.filesystems.local import LocalStore
+from partfile.errors import ConfigError, NotReady, OutcomeUnknown, StoreError
+from partfile.sink.encode import StagesInProcess, encode_stage
 from partfile.sink.encoded_files import PartlyEncoded
-from partfile.sink.encoding import StagesInProcess, encode_stage
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.filesystems.port import PartHandle
     from partfile.sink.progress import BatchProgress
+    from partfile.stores.base import PartHandle
 
 STUCK = "k=7"
 AGED: dict[str, Any] = {"rolling": LONG.model_copy(update={"rollover_interval_s": 1e-3})}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.sink.writing_ahead import write_ahead
+from partfile.sink.batches import write_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import PartDamaged, UnsupportedTypeError
-from partfile.writers.arrow_stage import StageFormat
-from partfile.writers.stage_reading import read_stage
+from partfile.errors import PartDamaged, UnsupportedTypeError
+from partfile.writers.arrow_stage import StageFormat, read_stage
 
 _SCHEMA = pa.schema(
     [pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string(), metadata={"mark": "1"})], {"all": "2"}

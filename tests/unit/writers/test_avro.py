@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import ConfigError
+from partfile.errors import ConfigError
 from partfile.writers.avro import AvroFormat
 
 _SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
+from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.avro import AvroFormat
-from partfile.writers.formats import resolve_format
+from partfile.writers.registry import resolve_format
 
 
 @pytest.mark.parametrize(

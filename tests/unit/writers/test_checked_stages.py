@@ -9,10 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partfile.filesystems.errors import PartDamaged
-from partfile.writers.arrow_stage import StageFormat
-from partfile.writers.checksummed_stream import ChecksummedStream
-from partfile.writers.stage_reading import check_stage, read_stage
+from partfile.errors import PartDamaged
+from partfile.writers.arrow_stage import ChecksummedStream, StageFormat, check_stage, read_stage
 
 pytestmark = pytest.mark.fault("S18")
 

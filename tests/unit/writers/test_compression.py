@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import ConfigError
+from partfile.errors import ConfigError
 from partfile.writers.compression import Compression
-from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.json import JsonLinesFormat
 from partfile.writers.text import TextFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.writers.port import RowWriter
+    from partfile.writers.base import RowWriter
 
 _SCHEMA = pa.schema([("x", pa.string())])
 _CODECS = [None, "gzip", "zstd", "bz2", "lz4", "snappy"]

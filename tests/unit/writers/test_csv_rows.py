@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
-from partfile.writers.csv_rows import CsvFormat
+from partfile.errors import ConfigError, UnsupportedTypeError
+from partfile.writers.compression import Compression
+from partfile.writers.csv import CsvFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,8 +90,6 @@ def test_the_header_stands_once_at_the_start(
     codec: str | None, memory_part: Any, decode: Callable[[bytes, str | None], bytes]
 ) -> None:
     """A new part begins with the names; a part that is resumed does not get them again."""
-    from partfile.writers.compression import Compression  # noqa: PLC0415
-
     form = CsvFormat(compression=Compression(codec=codec))
     batch = _batch({"a,b": [1], 'q"': [2]})
     part = memory_part()

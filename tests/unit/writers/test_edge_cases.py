@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from partfile.writers.arrow_stage import StageFormat
-from partfile.writers.formats import resolve_format
-from partfile.writers.port import BulkFormat
-from partfile.writers.stage_reading import read_stage
+from partfile.writers.arrow_stage import StageFormat, read_stage
+from partfile.writers.base import BulkFormat
+from partfile.writers.registry import resolve_format
 
 if TYPE_CHECKING:
     from pathlib import Path

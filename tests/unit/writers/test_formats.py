@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partfile.filesystems.errors import ConfigError
-from partfile.writers.formats import resolve_format
-from partfile.writers.port import RowFormat
+from partfile.errors import ConfigError
+from partfile.writers.base import RowFormat
+from partfile.writers.registry import resolve_format
 
 _DOCUMENT = Path(__file__).parents[3] / "docs" / "FORMATS.md"
 

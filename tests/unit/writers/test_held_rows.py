@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from partfile.writers.held_rows import HeldRows, weight
+from partfile.writers.arrow_stage import HeldRows, weight
 
 MANY = 1 << 30
 WIDE = pa.schema([(f"c{number}", pa.null() if number % 2 else pa.bool_()) for number in range(1000)])

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.json import JsonLinesFormat
 
 _FORMAT = JsonLinesFormat()
 

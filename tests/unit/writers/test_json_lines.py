@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
-from partfile.writers.json_lines import JsonLinesFormat
-from partfile.writers.port import EncodedRows
+from partfile.errors import ConfigError, UnsupportedTypeError
+from partfile.writers.base import EncodedRows
+from partfile.writers.json import JsonLinesFormat
 
 _FORMAT = JsonLinesFormat()
 

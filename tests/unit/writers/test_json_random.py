@@ -15,7 +15,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.writers.json_lines import JsonLinesFormat
+from partfile.writers.json import JsonLinesFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc, types
 
-from partfile.filesystems.errors import ConfigError, NotFound, UnsupportedTypeError
+from partfile.errors import ConfigError, NotFound, UnsupportedTypeError
 from partfile.writers.arrow_stage import StageFormat
-from partfile.writers.formats import resolve_format
 from partfile.writers.orc import OrcFormat
 from partfile.writers.parquet import ParquetFormat
+from partfile.writers.registry import resolve_format
 
 _SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})
 

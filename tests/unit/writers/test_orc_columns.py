@@ -9,7 +9,7 @@ import pytest
 from orc_footers import bloom_filter_ids
 from pyarrow import orc
 
-from partfile.filesystems.errors import ConfigError
+from partfile.errors import ConfigError
 from partfile.writers.orc import OrcFormat
 
 _ROWS = 100

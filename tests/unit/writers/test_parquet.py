@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partfile.filesystems.errors import ConfigError, NotFound, UnsupportedTypeError
+from partfile.errors import ConfigError, NotFound, UnsupportedTypeError
 from partfile.writers.parquet import ParquetFormat
 
 _SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})

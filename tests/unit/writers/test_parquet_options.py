@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
-from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
-from partfile.writers.parquet import ParquetFormat
-from partfile.writers.parquet_dictionaries import FEWEST_ROWS
-from partfile.writers.sorted_runs import SortedRuns
+from partfile.errors import ConfigError, UnsupportedTypeError
+from partfile.writers.external_sort import SortedRuns
+from partfile.writers.parquet import FEWEST_ROWS, ParquetFormat
 
 _SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})
 

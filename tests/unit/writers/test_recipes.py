@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from partfile.filesystems.errors import ConfigError
-from partfile.writers.formats import BULK_FORMATS, FORMATS, resolve_format
+from partfile.errors import ConfigError
 from partfile.writers.parquet import ParquetFormat
-from partfile.writers.recipes import format_of, recipe_of
+from partfile.writers.registry import BULK_FORMATS, FORMATS, format_of, recipe_of, resolve_format
 
 
 @pytest.mark.parametrize("name", sorted(BULK_FORMATS))

@@ -18,9 +18,9 @@ from life_cycle import batch
 from staged_streams import finished_rows, names, staged_sink
 
 import partfile as pf
-from partfile.filesystems.errors import NotApplied, NotReady
+from partfile.errors import NotApplied, NotReady
+from partfile.writers.external_sort import SortedRuns
 from partfile.writers.parquet import ParquetFormat
-from partfile.writers.sorted_runs import SortedRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

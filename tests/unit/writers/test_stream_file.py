@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from partfile.writers.arrow_stage import StreamFile
 from partfile.writers.parquet import ParquetFormat
-from partfile.writers.stream_file import StreamFile
 
 
 class _Stream:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partfile.filesystems.errors import ConfigError, UnsupportedTypeError
+from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.text import TextFormat
 
 

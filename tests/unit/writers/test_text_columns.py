@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.writers.text_columns import TEXT, rows_with
+from partfile.writers.scalars import TEXT, rows_with
 
 BLOCK = 1 << 16
 TEXTS = st.lists(st.one_of(st.none(), st.text('ab"\\\n\x1f\x20é', max_size=5)))

@@ -1,1 +1,0 @@
-"""What a store can do: create, append, lease, cut, publish. One file a store."""

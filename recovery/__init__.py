@@ -1,1 +1,0 @@
-"""Find, settle, publish and clean what a crash left behind."""

@@ -1,0 +1,1 @@
+"""The command line: ``partfile VERB PATH``. One file a verb."""

@@ -1,0 +1,245 @@
+"""What all verbs have in common: the path, the options that find the store, and how an end becomes an exit code."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from partfile.cli.output import Output, tell, warnings_told
+from partfile.errors import ConfigError, NotApplied, PartfileError
+from partfile.recovery.documents import INTERRUPTED, PIPE_CLOSED
+from partfile.recovery.inspect.places import Place
+from partfile.sink.clock import system_clock_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+_MAX_BYTES = 1 << 20
+
+
+def storage_options_of(pairs: Sequence[str], file: str | None) -> dict[str, object]:
+    """What the client of the store is opened with; a pair goes before the file.
+
+    Args:
+        pairs: ``NAME=VALUE`` each; values are text.
+        file: Path of a JSON object, whose values may be of any type.
+
+    Raises:
+        ConfigError: A pair has no ``=``, or the file cannot be read; no value is shown.
+    """
+    options = {} if file is None else _read(file)
+    for place, pair in enumerate(pairs, 1):
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(
+                f"--storage-option number {place} is not of the form NAME=VALUE; it is not shown, for it may be secret",
+                hint="Write for instance --storage-option region=eu-west-1.",
+            )
+        options[name] = value
+    return options
+
+
+def _read(file: str) -> dict[str, object]:
+    try:
+        with Path(file).open("rb") as opened:
+            data = opened.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"--storage-options-file {file!r} cannot be read: {error.strerror}",
+            hint="Name a file on this host, and check that you may read it.",
+            path=file,
+        ) from None
+    try:
+        found = json.loads(data) if len(data) <= _MAX_BYTES else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"--storage-options-file {file!r} is no JSON object",
+            hint='Write for instance {"region": "eu-west-1"}.',
+            path=file,
+        )
+    return found
+
+
+BASE_PATH = "Base path of the sink: a local path, or a URL such as hdfs://... or s3://..."
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a verb: where, of which sink, and where to write."""
+
+    place: Place
+    uid: str | None
+    """The sink that is meant; None is all of them."""
+    out: Output
+    now_ms: int
+    """When it was called, in milliseconds since the epoch."""
+
+    def tell(self, text: str) -> None:
+        """Print one line for people; nothing where JSON is asked for."""
+        if not self.out.as_json:
+            self.out.line(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The common options as they were given."""
+
+    path: str
+    uids: tuple[str, ...]
+    checkpoint_dir: str | None
+    pairs: tuple[str, ...]
+    file: str | None
+
+    def uid(self) -> str | None:
+        """The sink that is meant; raises ConfigError."""
+        if len(self.uids) > 1:
+            raise ConfigError(f"--uid is given {len(self.uids)} times", hint="Name one sink; left out, it is all.")
+        return self.uids[0] if self.uids else None
+
+    def place(self) -> Place:
+        """Where it is; raises ConfigError."""
+        if self.checkpoint_dir is not None and not self.checkpoint_dir.strip():
+            raise ConfigError("--checkpoint-dir is empty", hint="Leave it out if the checkpoints are below PATH.")
+        return Place(self.path, self.checkpoint_dir, storage_options_of(self.pairs, self.file))
+
+
+COMMON_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "uid": (
+        Annotated[list[str] | None, typer.Option("--uid", metavar="U", help="Only this sink; U~N is its writer N.")],
+        None,
+    ),
+    "checkpoint_dir": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--checkpoint-dir", metavar="D", help="Where the sink keeps its checkpoints, if not below PATH."
+            ),
+        ],
+        None,
+    ),
+    "storage_option": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--storage-option",
+                metavar="K=V",
+                help="Option of the store's client, as storage_options of the sink; may be repeated. Everybody on this "
+                "host can see a command: put secrets into a file.",
+            ),
+        ],
+        None,
+    ),
+    "storage_options_file": (
+        Annotated[
+            str | None,
+            typer.Option("--storage-options-file", metavar="F", help="JSON object with options of the store's client."),
+        ],
+        None,
+    ),
+    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON, as docs/CLI.md describes it.")], False),
+    "no_color": (Annotated[bool, typer.Option("--no-color", help="No colours, also on a terminal.")], False),
+    "debug": (Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")], False),
+}
+"""Options of every verb, with their defaults."""
+
+
+def verb(*, path: str = BASE_PATH) -> Callable[[Callable[..., int]], Callable[..., None]]:
+    """Make a command of a function that takes a ``Call`` first and returns the exit code.
+
+    Its further parameters are the verb's own arguments and options, as typer reads them. A ``PartfileError`` becomes
+    one message and its exit code; Ctrl-C and a reader that has gone end quietly.
+
+    Args:
+        path: What the first argument means.
+    """
+
+    def decorated(function: Callable[..., int]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            common = {name: values.pop(name) for name in ("path", *COMMON_OPTIONS)}
+            out = Output(as_json=common["as_json"], no_color=common["no_color"])
+            given = _Given(
+                common["path"],
+                tuple(common["uid"] or ()),
+                common["checkpoint_dir"],
+                tuple(common["storage_option"] or ()),
+                common["storage_options_file"],
+            )
+            raise typer.Exit(_run(function, given, values, out, debug=common["debug"]))
+
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        _set_signature(command, function, path)
+        return command
+
+    return decorated
+
+
+def _run(function: Callable[..., int], given: _Given, own: dict[str, Any], out: Output, *, debug: bool) -> int:
+    try:
+        try:
+            with warnings_told(out):
+                code = function(Call(given.place(), given.uid(), out, system_clock_ms()), **own)
+            out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            code = tell(_in_words(error), out, debug=debug)
+            _drop_unwritten_output()
+        except Exception as error:  # noqa: BLE001 - no traceback for people
+            return tell(error, out, debug=debug)
+    except KeyboardInterrupt:
+        if own.get("apply"):
+            out.note("partfile: interrupted. What it had begun to change is ended by the same command run again.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_unwritten_output()
+        return PIPE_CLOSED
+    return code
+
+
+def _drop_unwritten_output() -> None:
+    """Let what Python flushes at its end go nowhere if it cannot be written, instead of raising again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _in_words(error: OSError) -> Exception:
+    """What the system says of a file or of the output, as an error of ours: it is no mistake of this program."""
+    if isinstance(error, PartfileError):
+        return error
+    if error.filename is not None:
+        hint = "Run it as a user that may read it." if error.errno == errno.EACCES else ""
+        return NotApplied(f"{error.filename!r} cannot be read: {error.strerror}", hint=hint)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EBADF}:
+        return NotApplied(f"the output cannot be written: {error.strerror}", hint="Free space, or write it elsewhere.")
+    return error
+
+
+def _set_signature(command: Callable[..., None], function: Callable[..., int], path: str) -> None:
+    """Let typer see the path, the function's own parameters and the common options, in this order."""
+    hints = get_type_hints(function, include_extras=True)
+    own = list(inspect.signature(function).parameters.values())[1:]
+    kinds = {"kind": inspect.Parameter.KEYWORD_ONLY}
+    first = inspect.Parameter("path", annotation=Annotated[str, typer.Argument(metavar="PATH", help=path)], **kinds)
+    parameters = [
+        first,
+        *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own),
+        *(
+            inspect.Parameter(name, annotation=annotation, default=default, **kinds)
+            for name, (annotation, default) in COMMON_OPTIONS.items()
+        ),
+    ]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    vars(command)["__signature__"] = inspect.Signature(parameters)

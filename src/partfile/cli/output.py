@@ -1,0 +1,332 @@
+"""Where a verb writes: lines and colours for people, or JSON for programs; progress beside it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import sys
+import traceback
+import unicodedata
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from partfile.errors import ConfigError, PartfileError
+from partfile.recovery.documents import Json, code_of, in_words_of_a_command, json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pydantic import BaseModel
+
+    from partfile.recovery.ownership import FailedJob
+
+
+_OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode's categories of control and format characters, lone surrogates, separators of lines and paragraphs."""
+
+
+def shown(text: str) -> str:
+    r"""A text with everything that a terminal would obey written as ``\xNN``, ``\uNNNN`` or ``\UNNNNNNNN``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escaped(character) for character in text)
+
+
+def shell_word(text: str) -> str:
+    """A text as one word for a shell; one that a terminal would obey in the ``$'...'`` form of bash, zsh and ksh."""
+    safe = shown(text)
+    if safe == text:
+        return shlex.quote(text)
+    inside = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{shown(inside)}'"
+
+
+def command_line(words: Iterable[str]) -> str:
+    """A command that can be copied from the terminal and means the same there."""
+    return " ".join(map(shell_word, words))
+
+
+def _escaped(character: str) -> str:
+    if unicodedata.category(character) not in _OBEYED:
+        return character
+    number = ord(character)
+    if number <= 0xFF:  # noqa: PLR2004 - two digits
+        # An escape of one byte would stand for a byte, not for the character, beyond ASCII.
+        return f"\\x{number:02x}" if number < 0x80 else f"\\u{number:04x}"  # noqa: PLR2004
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"  # noqa: PLR2004
+
+
+Style = Literal["bold", "dim", "red", "yellow", "green", "bold red"]
+
+
+class Output:
+    """Writes to standard output; notes and progress go to standard error.
+
+    Args:
+        as_json: Print nothing but JSON.
+        no_color: No colours, also on a terminal; ``NO_COLOR`` in the environment says the same.
+    """
+
+    def __init__(self, *, as_json: bool = False, no_color: bool = False) -> None:
+        self.as_json = as_json
+        # None asks rich to look at the environment, which False would overrule.
+        self._console = Console(
+            no_color=no_color or None, highlight=False, markup=False, emoji=False, soft_wrap=True, file=sys.stdout
+        )
+        self._errors = Console(
+            no_color=no_color or None, highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True
+        )
+
+    def report(self, model: BaseModel) -> None:
+        """Print a verb's one JSON document."""
+        sys.stdout.write(f"{json_text(model, indent=2)}\n")
+
+    def json_line(self, model: BaseModel) -> None:
+        """Print one line of a stream of JSON documents."""
+        sys.stdout.write(f"{json_text(model)}\n")
+
+    def line(self, text: str = "", style: Style | None = None) -> None:
+        """Print one line for people, escaped."""
+        if style is None or not self._console.is_terminal:
+            sys.stdout.write(f"{shown(text)}\n")
+        else:
+            self._console.print(Text(shown(text), style=style))
+
+    def table(self, head: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0) -> None:
+        """Print rows in columns as wide as they need to be; nothing is cut off, and the last one is ragged."""
+        lines = [[shown(cell) for cell in row] for row in rows]
+        if not lines:
+            return
+        widths = [max(map(cell_len, column)) for column in zip(head, *lines, strict=True)]
+        for number, row in enumerate([list(head), *lines]):
+            cells = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+            self.line((" " * indent + "  ".join(cells)).rstrip(), "bold" if number == 0 else None)
+
+    def note(self, text: str, style: Style | None = None) -> None:
+        """Print one line to standard error."""
+        self.flush()
+        self._errors.print(Text(shown(text), style=style or ""))
+
+    def raw(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        sys.stdout.buffer.write(data)
+
+    def flush(self) -> None:
+        """Hand everything over, so that a reader who has gone is noticed while it can be dealt with."""
+        sys.stdout.flush()
+
+    @contextmanager
+    def progress(self, description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Show on a terminal how far long work has come; yields what is to be called with so many steps more.
+
+        Args:
+            description: What is done.
+            total: All steps, if it is known.
+        """
+        if self.as_json or not self._errors.is_terminal:
+            yield lambda _steps: None
+            return
+        count = TextColumn("{task.completed:,.0f}") if total is None else MofNCompleteColumn()
+        bar = SpinnerColumn() if total is None else BarColumn()
+        columns = (TextColumn("{task.description}"), bar, count, TimeElapsedColumn())
+        with Progress(*columns, console=self._errors, transient=True) as progress:
+            task = progress.add_task(shown(description), total=total)
+            yield lambda steps: progress.update(task, advance=steps)
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([smhdw])")
+_SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
+
+
+def seconds_of(text: str, option: str) -> float:
+    """The seconds that ``90s``, ``15m``, ``24h``, ``7d`` or ``2w`` stand for.
+
+    Args:
+        text: As it was written.
+        option: The option it was given as, for the message.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"{option} {text!r} is no duration", hint="Write a number and s, m, h, d or w, for instance 24h."
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def bytes_of(text: str, option: str) -> int:
+    """The bytes that ``5242880``, ``512K``, ``5M`` or ``5MiB`` stand for; units are powers of 1024.
+
+    Args:
+        text: As it was written.
+        option: The option it was given as, for the message.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"{option} {text!r} is no size", hint="Write bytes, or a number and K, M, G or T, for instance 5M."
+        )
+    return int(match[1]) * _BYTES[match[2].upper()]
+
+
+def shown_seconds(seconds: float | None) -> str:
+    """A duration as people say it, in two units at most; ``?`` if it is not known."""
+    if seconds is None:
+        return "?"
+    left = max(0, int(seconds))
+    words: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, _SECONDS[unit])
+        if count or (unit == "s" and not words):
+            words.append(f"{count}{unit}")
+        if len(words) == 2 or (words and not count):  # noqa: PLR2004 - two units
+            break
+    return " ".join(words[:2])
+
+
+def shown_bytes(count: int | None) -> str:
+    """A size as people say it; ``?`` if it is not known."""
+    if count is None:
+        return "?"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:  # noqa: PLR2004 - the next unit
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+class WarningReport(Json):
+    """What ``--json`` prints to standard error of something that ends no verb and should be known."""
+
+    schema_name: Literal["partfile.warning"] = Field("partfile.warning", alias="schema")
+    schema_version: Literal[1] = 1
+    message: str
+    """What there is to know."""
+
+
+class _Notes(logging.Handler):
+    """Prints warnings beside the output. A plan is made again before it is done, and would say everything twice."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._out = out
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message that has not been printed yet."""
+        text = in_words_of_a_command(record.getMessage())
+        if text in self._told:
+            return
+        self._told.add(text)
+        # A reader of standard error who has gone is no reason to leave work half done.
+        with suppress(OSError):
+            if self._out.as_json:
+                self._out.note(json_text(WarningReport(message=text)))
+            else:
+                self._out.note(f"warning: {text}", "yellow")
+
+
+@contextmanager
+def warnings_told(out: Output) -> Iterator[None]:
+    """Let an output tell what the library warns of."""
+    logger, notes = logging.getLogger("partfile"), _Notes(out)
+    logger.addHandler(notes)
+    try:
+        yield
+    finally:
+        logger.removeHandler(notes)
+
+
+class ErrorReport(Json):
+    """What ``--json`` prints to standard error when a verb fails."""
+
+    schema_name: Literal["partfile.error"] = Field("partfile.error", alias="schema")
+    schema_version: Literal[1] = 1
+    error: str
+    """Name of the error's class, one of those in ``filesystems/errors.py`` as a rule."""
+    message: str
+    """What went wrong, with the name of what is at fault."""
+    hint: str
+    """What to do about it; may be empty."""
+    path: str | None
+    """The path at fault."""
+    checkpoint_id: int | None
+    """The checkpoint at fault."""
+    exit_code: int
+    """What the process ends with."""
+
+
+@contextmanager
+def hinting(hint: str) -> Iterator[None]:
+    """Say what to do about an option that cannot be used, where the library that refuses it does not know whose it is.
+
+    Args:
+        hint: What is told of a ``ConfigError`` that has no hint of its own.
+
+    Raises:
+        ConfigError: The same one.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        error.hint = error.hint or hint
+        raise
+
+
+def report_of(error: BaseException) -> ErrorReport:
+    """What is told of an error."""
+    known = error if isinstance(error, PartfileError) else None
+    return ErrorReport(
+        error=type(error).__name__,
+        message=in_words_of_a_command(known.message) if known else f"unexpected {type(error).__name__}: {error}",
+        hint=in_words_of_a_command(known.hint) if known else "Run it again with --debug, and report what it shows.",
+        path=known.path if known else None,
+        checkpoint_id=known.checkpoint_id if known else None,
+        exit_code=code_of(error),
+    )
+
+
+def tell_failed(failed: Iterable[FailedJob], out: Output) -> None:
+    """Print to standard error what is wrong with jobs that were left."""
+    for one in failed:
+        out.note(f"partfile: sink {one.job} is left: {one.problem.message}", "red")
+        if one.problem.hint:
+            out.note(f"Hint: {one.problem.hint}")
+
+
+def tell_unread(directories: Iterable[str], out: Output) -> None:
+    """Print to standard error which directories below the base were passed over."""
+    for directory in sorted(directories):
+        out.note(f"partfile: not looked at, since this user may not read it: {directory}", "yellow")
+
+
+def tell(error: BaseException, out: Output, *, debug: bool) -> int:
+    """Print an error to standard error, and return what the process is to end with."""
+    report = report_of(error)
+    if debug:
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            out.note(line, "dim")
+    if out.as_json:
+        out.note(json_text(report))
+        return report.exit_code
+    where = f" (checkpoint {report.checkpoint_id})" if report.checkpoint_id is not None else ""
+    at = f" (path {report.path!r})" if report.path is not None and report.path not in report.message else ""
+    out.note(f"partfile: {report.message}{at}{where}", "red")
+    if report.hint:
+        out.note(f"Hint: {report.hint}")
+    return report.exit_code

@@ -1,0 +1,467 @@
+"""The verb ``recover``: settle and publish what a completed checkpoint vouches for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from pydantic import Field
+
+from partfile.cli import confirmation
+from partfile.cli.command import Call, verb
+from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
+from partfile.cli.output import shown_bytes, tell_failed
+from partfile.errors import ConfigError, PartfileError, RecoveryRefused
+from partfile.recovery.adopt.apply import AdoptedReport, adopt, check_idle, plan_adoption
+from partfile.recovery.adopt.flink_names import names_of
+from partfile.recovery.adopt.plan import AdoptionOptions, AdoptionPlan, Layout
+from partfile.recovery.documents import DONE, FINDINGS, Json
+from partfile.recovery.inspect.checkpoints import read_chain
+from partfile.recovery.inspect.places import Job, jobs_in
+from partfile.recovery.ownership import FailedJob, Stores, open_stores, store_now_ms
+from partfile.recovery.recover import RecoveredJob, RecoveryOptions, RecoveryPlan, plan_recovery, recover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from partfile.cli.confirmation import Consent
+    from partfile.cli.output import Output
+    from partfile.recovery.adopt.plan import AdoptedItem
+    from partfile.recovery.recover import PlannedJob, PlannedPart, PlannedPosition
+
+
+AdoptLayout = Annotated[
+    str | None,
+    typer.Option(
+        "--adopt-layout",
+        metavar="WHOSE",
+        help="PATH is another sink's: flink is a tree of a BucketingSink, spark one with a _spark_metadata. Says "
+        "which files are finished or committed, and publishes, cuts or quarantines what is not.",
+    ),
+]
+PublishPending = Annotated[
+    bool,
+    typer.Option(
+        "--publish-pending",
+        help="With --adopt-layout flink: publish closed parts too, although only Flink's state knows whether their "
+        "checkpoints were completed.",
+    ),
+]
+QuarantineInProgress = Annotated[
+    bool,
+    typer.Option(
+        "--quarantine-in-progress",
+        help="With --adopt-layout flink: move parts that were being written to the quarantine, although only Flink's "
+        "state knows whether a checkpoint vouches for the beginning of them.",
+    ),
+]
+Affix = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--affix",
+        metavar="KEY=VALUE",
+        help="With --adopt-layout flink: part-prefix, or the prefix or suffix of in-progress, pending or valid-length "
+        "files, as pending-suffix=.waiting, where that is not Flink's default; may be repeated.",
+    ),
+]
+
+_SHOWN = 20
+_DOES = {"publish": "publish", "cut": "cut", "quarantine": "quarantine", "leave": "LEAVE"}
+
+
+class AdoptReport(Json):
+    """What ``recover --adopt-layout --json`` prints."""
+
+    schema_name: Literal["partfile.adopt"] = Field("partfile.adopt", alias="schema")
+    schema_version: Literal[1] = 1
+    base: str
+    """The base path as it was given."""
+    plan: AdoptionPlan
+    """What is to be done, or was done."""
+    digest: str
+    """Of the plan, for ``--plan``."""
+    is_applied: bool
+    """Whether ``--apply`` was given."""
+    adopted: AdoptedReport | None
+    """What was done; null without ``--apply``, or if there was nothing to do."""
+
+
+def adoption_options(
+    layout: str | None, affixes: list[str] | None, *, publish_pending: bool, quarantine_in_progress: bool
+) -> AdoptionOptions | None:
+    """The options as one value; None if no layout was named.
+
+    Raises:
+        ConfigError: They do not go together, or one cannot be used.
+    """
+    layouts: dict[str, Layout] = {"flink": "flink", "spark": "spark"}
+    if layout != "flink" and (affixes or publish_pending or quarantine_in_progress):
+        raise ConfigError(
+            "--affix, --publish-pending and --quarantine-in-progress have no effect without --adopt-layout flink",
+            hint="Leave them out, or say with --adopt-layout flink that PATH is a tree of Flink's.",
+        )
+    if layout is None:
+        return None
+    if layout not in layouts:
+        raise ConfigError(f"--adopt-layout {layout!r} is no layout that is known", hint="There are flink and spark.")
+    return AdoptionOptions(
+        layout=layouts[layout],
+        publish_pending=publish_pending,
+        quarantine_in_progress=quarantine_in_progress,
+        names=names_of(affixes or []),
+    )
+
+
+def adopt_tree(call: Call, given: Consent, options: AdoptionOptions) -> int:
+    """Show the plan for a tree of another sink, and do it if that was asked for."""
+    base = call.place.base
+    with call.place.open_base() as store:
+        with call.out.progress("listing files") as step:
+            planned = plan_adoption(store, base, options, step)
+        if not call.out.as_json:
+            _show(planned, given, call.out)
+        done = None
+        if given.is_applied and planned.to_do:
+            confirmation.check_plan(given, planned)
+            # In the base, so that a refusal leaves no directory in a tree of somebody else's.
+            now_ms = store_now_ms(store, "")
+            if not given.may_fence:
+                check_idle(planned, now_ms, given.idle_for_s(store))
+            with call.out.progress("adopting files", len(planned.to_do)) as step:
+                done = adopt(planned, store, base, now_ms, step)
+    return _report(call, given, planned, done)
+
+
+def _show(planned: AdoptionPlan, given: Consent, out: Output) -> None:
+    word = "committed" if planned.options.layout == "spark" else "finished"
+    out.line(f"{planned.finished.files} files are {word}, {shown_bytes(planned.finished.bytes)}: they stay", "green")
+    if planned.ignored.files:
+        out.line(f"{planned.ignored.files} other files are none of that sink's: they stay", "dim")
+    for kind in dict.fromkeys(item.kind for item in planned.items):
+        items = [item for item in planned.items if item.kind == kind]
+        size = sum(item.size for item in items)
+        out.line(f"{kind}: {len(items)}, {shown_bytes(size)}", "bold")
+        for item in items[:_SHOWN]:
+            _show_item(item, out)
+        if len(items) > _SHOWN:
+            out.line(f"  and {len(items) - _SHOWN} more; --json shows all")
+    if planned.to_do:
+        out.line(f"plan {planned.digest}", "bold")
+    if planned.to_do and not given.is_applied:
+        out.line("Nothing was changed. Stop that job for good, then add --apply to do this.", "dim")
+
+
+def _show_item(item: AdoptedItem, out: Output) -> None:
+    does = _DOES[item.action]
+    if item.valid_length is not None and item.valid_length != item.size:
+        does = f"cut to {shown_bytes(item.valid_length)}" + (" and publish" if item.action == "publish" else "")
+    out.line(f"  {does}: {item.path}, {shown_bytes(item.size)}", "yellow" if item.action == "leave" else None)
+    out.line(f"    {item.why}", "dim")
+
+
+def _report(call: Call, given: Consent, planned: AdoptionPlan, done: AdoptedReport | None) -> int:
+    if call.out.as_json:
+        call.out.report(
+            AdoptReport(
+                base=call.place.base, plan=planned, digest=planned.digest, is_applied=given.is_applied, adopted=done
+            )
+        )
+    elif done is not None:
+        _show_done(done, call.out)
+    is_left = len(planned.to_do) < len(planned.items)
+    if given.is_applied:
+        return FINDINGS if is_left or (done is not None and done.failed) else DONE
+    return FINDINGS if planned.items else DONE
+
+
+def _show_done(done: AdoptedReport, out: Output) -> None:
+    out.line(f"{done.published} published, {done.cut} cut, {done.quarantined} moved to the quarantine", "green")
+    if done.quarantine is not None:
+        out.line(f"they are in _partfile/{done.quarantine}; delete that when nobody misses them")
+    for one in done.failed:
+        out.line(f"not done: {one.error}", "red")
+
+
+_FOUND = {
+    "staged": "",
+    "short": ", IS SHORTER THAN THAT",
+    "finished": ", has its final name already",
+    "missing": ", IS UNDER NONE OF ITS NAMES",
+}
+
+
+class RecoverReport(Json):
+    """What ``recover --json`` prints."""
+
+    schema_name: Literal["partfile.recover"] = Field("partfile.recover", alias="schema")
+    schema_version: Literal[1] = 1
+    base: str
+    """The base path as it was given."""
+    plan: RecoveryPlan
+    """What is to be done, or was done."""
+    digest: str
+    """Of the plan, for ``--plan``."""
+    is_applied: bool
+    """Whether ``--apply`` was given."""
+    recovered: tuple[RecoveredJob, ...]
+    """What was done; empty without ``--apply``."""
+    failed: tuple[FailedJob, ...] = ()
+    """What could not be done; the other jobs were recovered all the same. Those that were left out are in the plan."""
+    unfinished: tuple[str, ...] = ()
+    """The jobs at the first of which an interruption or another error ended it; run it again."""
+
+
+def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output) -> None:
+    """Print what becomes of each job."""
+    if not jobs:
+        out.line("nothing to recover: no completed checkpoint that can be read waits for a part")
+    for job in jobs:
+        out.line(f"sink {job.job}, from checkpoint {job.checkpoint_id}", "bold")
+        if job.moves_from is not None:
+            out.line(f"  its base was {job.moves_from}, and is this one from then on", "yellow")
+        if job.changes_state:
+            _show_way_back(job, options, out)
+        for part in job.parts[:_SHOWN]:
+            _show_part(part, options, out)
+        if len(job.parts) > _SHOWN:
+            out.line(f"  and {len(job.parts) - _SHOWN} parts more; --json shows all")
+        if job.lost and options.accept_missing:
+            out.line(f"  {len(job.lost)} parts are given up, with their rows{_but_finished(job)}", "bold red")
+        elif job.lost:
+            out.line(f"  {len(job.lost)} parts are missing or too short: --apply is refused", "bold red")
+            does = f"put them back; or --accept-missing gives them up, with their rows{_but_finished(job)}"
+            out.line(f"  {does}", "bold red")
+
+
+def show_recovered(planned: RecoveryPlan, done: RecoveredJob, out: Output) -> None:
+    """Print what was done to a job."""
+    if out.as_json:
+        return
+    owed = f", {done.owed} could not be published: run it again" if done.owed else ""
+    owed += f", {done.rolled} could not be encoded: run it again" if done.rolled else ""
+    lost = f", {done.given_up} GIVEN UP" if done.given_up else ""
+    out.line(f"sink {done.job}: {done.published} parts published{lost}{owed}", "red" if lost or owed else "green")
+    show_sidecars((job for job in planned.jobs if job.job == done.job), planned.options, out)
+
+
+def show_sidecars(jobs: Iterable[PlannedJob], options: RecoveryOptions, out: Output) -> None:
+    """Say of parts that were published with their tails who does not read those."""
+    cut = [part for job in jobs for part in job.parts if part.was_open and not part.is_staged]
+    noted = sum(part.found != "finished" for part in cut)
+    if options.cut == "valid-length" and noted:
+        text = f"  {noted} of them have sidecars, where they are longer: readers that know none read their tails"
+        out.line(text, "yellow")
+
+
+def report_recovery(
+    call: Call,
+    given: Consent,
+    planned: RecoveryPlan,
+    outcomes: Sequence[RecoveredJob | FailedJob] = (),
+    unfinished: tuple[str, ...] = (),
+) -> int:
+    """Print the document, or who is left, and return the exit code."""
+    done = tuple(one for one in outcomes if isinstance(one, RecoveredJob))
+    failed = tuple(one for one in outcomes if isinstance(one, FailedJob))
+    if call.out.as_json:
+        call.out.report(
+            RecoverReport(
+                base=call.place.base,
+                plan=planned,
+                digest=planned.digest,
+                is_applied=given.is_applied,
+                recovered=done,
+                failed=failed,
+                unfinished=unfinished,
+            )
+        )
+    elif unfinished:
+        call.out.note(f"partfile: not recovered to their end: sinks {', '.join(unfinished)}. Run it again.", "red")
+    is_left = any(one.owed or one.given_up or one.rolled for one in done) if given.is_applied else bool(planned.jobs)
+    return max([FINDINGS if is_left else DONE, *(one.exit_code for one in (*planned.failed, *failed))])
+
+
+def _show_way_back(job: PlannedJob, options: RecoveryOptions, out: Output) -> None:
+    out.line(f"  goes back to {options.restore_from}", "yellow")
+    before = f", from {_position(job.goes_back_from)}" if job.goes_back_from else ""
+    out.line(f"  the stream stands at {_position(job.position)} then{before}")
+    if job.doubled:
+        out.line(f"  {len(job.doubled)} files stay whose rows come twice:", "bold red")
+        for path in job.doubled[:_SHOWN]:
+            out.line(f"    {path}")
+
+
+def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None:
+    end = shown_bytes(part.valid_length)
+    if part.buckets is not None:
+        does = f"encode {end} of a stage that {part.buckets} buckets or more share ({part.rows} rows) and publish in "
+        does += f"those without a file yet ({part.finished_buckets} have theirs)" if part.finished_buckets else "each"
+    elif part.is_staged:
+        does = f"encode {end} of a stage ({part.rows} rows) and publish"
+    elif part.was_open and options.cut == "valid-length":
+        does = f"publish, with a sidecar if longer than {end} ({part.rows} rows): only readers of sidecars stop there"
+    elif part.was_open:
+        does = f"cut to {end} ({part.rows} rows) and publish"
+    else:
+        does = f"publish {end} ({part.rows} rows)"
+    found = f"{_FOUND[part.found]}, CANNOT BE ENCODED HERE: {part.problem}" if part.problem else _FOUND[part.found]
+    is_wrong = part.found in {"short", "missing"} or bool(part.problem)
+    out.line(f"  {does}: {part.path}{found}", "bold red" if is_wrong else None)
+
+
+def _but_finished(job: PlannedJob) -> str:
+    """What of the rows of lost stages is not lost."""
+    return f"; but {job.finished_of_lost} buckets have theirs in files already" if job.finished_of_lost else ""
+
+
+def _position(position: PlannedPosition) -> str:
+    return "its own position" if position.query_id is None else f"query {position.query_id}, batch {position.batch_id}"
+
+
+@verb()
+def recover_(  # noqa: PLR0913 - the options of a command
+    call: Call,
+    *,
+    apply: Apply = False,
+    plan: PlanDigest = None,
+    fence: Fence = False,
+    idle_for: IdleFor = IDLE_FOR,
+    cut: CutWord = "auto",
+    accept_missing: AcceptMissing = False,
+    restore_from: Annotated[
+        str | None,
+        typer.Option(
+            "--restore-from", metavar="WHERE", help="Go back to this older checkpoint of the sink, or to a savepoint."
+        ),
+    ] = None,
+    accept_newer: Annotated[
+        bool, typer.Option("--accept-newer", help="Go back although later parts stay, so that their rows come twice.")
+    ] = False,
+    moved_from: Annotated[
+        str | None,
+        typer.Option(
+            "--moved-from", metavar="OLD", help="The base in --checkpoint-dir D was OLD, and has been moved to PATH."
+        ),
+    ] = None,
+    adopt_layout: AdoptLayout = None,
+    publish_pending: PublishPending = False,
+    quarantine_in_progress: QuarantineInProgress = False,
+    affix: Affix = None,
+) -> int:
+    """Publish what a stopped sink has left: each part that a completed checkpoint vouches for, at its valid length.
+
+    Stages of columnar parts are encoded first, in this process, a few at a time. The same as the sink's own next start
+    does, without its rows. Prints a plan; --apply does it.
+    """
+    given = confirmation.consent(apply, plan, fence, idle_for)
+    foreign = adoption_options(
+        adopt_layout, affix, publish_pending=publish_pending, quarantine_in_progress=quarantine_in_progress
+    )
+    options = RecoveryOptions(
+        cut=cut_of(cut),
+        accept_missing=accept_missing,
+        restore_from=restore_from,
+        accept_newer=accept_newer,
+        moved_from=moved_from,
+    )
+    _check_options(options)
+    if foreign is not None:
+        if call.uid is not None or call.place.checkpoint_dir is not None or options != RecoveryOptions():
+            raise ConfigError(
+                "--adopt-layout is about files of no sink of partfile's",
+                hint="Leave out what is about sinks: --uid, --checkpoint-dir, --cut, --restore-from and the like.",
+            )
+        return adopt_tree(call, given, foreign)
+    return _recover_sinks(call, given, options)
+
+
+def _recover_sinks(call: Call, given: Consent, options: RecoveryOptions) -> int:
+    with open_stores(call.place) as stores:
+        jobs = jobs_in(stores.checkpoints, call.uid) if stores is not None else []
+        if stores is None or not jobs:
+            _check_nothing_to_restore(call, options)
+            confirmation.check_nothing_meant(given, RecoveryPlan(options=options, jobs=()))
+            call.tell(f"nothing to recover: no sink has checkpoints at {call.place.checkpoint_url}")
+            return report_recovery(call, given, RecoveryPlan(options=options, jobs=()))
+        _check_moved(call, options, stores, jobs)
+        planned = plan_recovery(call.place, jobs, options, stores)
+        touched = [job for job in jobs if job.name in {one.job for one in planned.jobs}]
+        if not call.out.as_json:
+            _show_plan(planned, call)
+            if touched:
+                confirmation.show_end_of_plan(given, planned, stores.checkpoints, touched, call)
+        if not touched:
+            confirmation.check_nothing_meant(given, planned)
+        if given.is_applied and touched:
+            now_ms = confirmation.now_of(given, stores.checkpoints, touched, call.now_ms)
+            confirmation.check(given, planned, stores, touched, now_ms)
+    return _recover_all(planned, call, given, touched if given.is_applied else [])
+
+
+def _show_plan(planned: RecoveryPlan, call: Call) -> None:
+    tell_failed(planned.failed, call.out)
+    if planned.jobs or not planned.failed:
+        show_jobs(planned.jobs, planned.options, call.out)
+
+
+def _check_options(options: RecoveryOptions) -> None:
+    """Refuse options that name nothing, or do nothing; raises ConfigError."""
+    for name, value in (("--restore-from", options.restore_from), ("--moved-from", options.moved_from)):
+        if value is not None and not value.strip():
+            raise ConfigError(f"{name} is empty", hint="Leave it out, or write a path or a URL.")
+    if options.accept_newer and options.restore_from is None:
+        raise ConfigError(
+            "--accept-newer has no effect without --restore-from",
+            hint="Name the checkpoint or the savepoint to go back to with --restore-from.",
+        )
+
+
+def _check_moved(call: Call, options: RecoveryOptions, stores: Stores, jobs: Sequence[Job]) -> None:
+    """Refuse to leave --moved-from out of account where no checkpoint says of which base it is; raises ConfigError."""
+    if options.moved_from is None or call.place.checkpoint_dir is not None:
+        return
+    states = [read_chain(stores.checkpoints, job).newest for job in jobs]
+    if all(one is None or one.state.position.base is None for one in states):
+        raise ConfigError(
+            "--moved-from has no effect without --checkpoint-dir: checkpoints below PATH have moved with it",
+            hint="Leave it out; or name the directory of checkpoints that stayed where it was.",
+        )
+
+
+def _check_nothing_to_restore(call: Call, options: RecoveryOptions) -> None:
+    """Refuse to leave out what was to be restored; raises RecoveryRefused."""
+    if options.restore_from is not None:
+        raise RecoveryRefused(
+            f"no sink has checkpoints at {call.place.checkpoint_url!r} that could go back to {options.restore_from!r}",
+            hint="Check PATH and --checkpoint-dir. A sink that has none yet begins with a savepoint by itself, if its "
+            "own options name it.",
+        )
+
+
+def _recover_all(planned: RecoveryPlan, call: Call, given: Consent, jobs: Sequence[Job]) -> int:
+    """Recover some jobs, and report what was done however that ends."""
+    outcomes: list[RecoveredJob | FailedJob] = []
+    try:
+        for job in jobs:
+            outcome = _recover(planned, call, job)
+            outcomes.append(outcome)
+    finally:
+        unfinished = tuple(job.name for job in jobs[len(outcomes) :])
+        code = report_recovery(call, given, planned, outcomes, unfinished)
+    return code
+
+
+def _recover(planned: RecoveryPlan, call: Call, job: Job) -> RecoveredJob | FailedJob:
+    """Recover one job; what goes wrong with it is no reason to leave the others."""
+    # A stage is encoded, and then its file is published.
+    steps = sum(len(one.parts) + one.to_encode for one in planned.jobs if one.job == job.name)
+    try:
+        with call.out.progress(f"publishing parts of sink {job.name}", steps) as step:
+            done = recover(planned, call.place, job, call.now_ms, step=step)
+    except PartfileError as error:
+        failed = FailedJob.of(job, error)
+        if not call.out.as_json:
+            tell_failed([failed], call.out)
+        return failed
+    show_recovered(planned, done, call.out)
+    return done

@@ -1,0 +1,213 @@
+"""The verb ``status``: what is stuck and why, then how each sink stands."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from partfile.cli.command import Call, verb
+from partfile.cli.confirmation import IDLE_FOR, silence_s
+from partfile.cli.output import command_line, seconds_of, shown_bytes, shown_seconds, tell_unread
+from partfile.recovery.documents import DONE, FINDINGS
+from partfile.recovery.inspect.files import MEANING, SeenBase, read_base
+from partfile.recovery.inspect.status import SinkStatus, StatusReport, status_of
+from partfile.recovery.inspect.tree import ScanReport, scan
+from partfile.recovery.ownership import liveness_of
+
+if TYPE_CHECKING:
+    from partfile.cli.output import Output
+    from partfile.recovery.inspect.checkpoints import SeenChain
+    from partfile.recovery.inspect.places import Place
+    from partfile.recovery.inspect.status import PartStatus
+    from partfile.stores.base import Store
+
+
+_SHOWN_PARTS = 20
+_ATTENTION = ("orphan", "lone-sidecar", "temporary", "unknown-chain", "foreign")
+
+
+@verb()
+def status(
+    call: Call,
+    *,
+    scan_tree: Annotated[
+        bool, typer.Option("--scan", help="List the whole tree as well, and say what each file is.")
+    ] = False,
+    quiet_after: Annotated[
+        str | None,
+        typer.Option(
+            "--quiet-after",
+            metavar="T",
+            help="Where nobody can tell whether a sink runs, it counts as stopped after so long without a checkpoint; "
+            "as recover's --idle-for has it, but from reading alone. 10m if left out; 1h where the store has no "
+            "locks, as S3.",
+        ),
+    ] = IDLE_FOR,
+) -> int:
+    """Show what is stuck, why, and what mends it; then how each sink stands.
+
+    Reads checkpoints alone, however large the tree is, unless --scan is given. Safe while the sink runs.
+    """
+    if quiet_after is not None:
+        seconds_of(quiet_after, "--quiet-after")
+    with ExitStack() as stack:
+        checkpoints = call.place.open_checkpoints()
+        quiet_after_s = silence_s(quiet_after, "--quiet-after", checkpoints)
+        if checkpoints is not None:
+            stack.enter_context(checkpoints)
+        seen = read_base(call.place, checkpoints, call.uid)
+        report = StatusReport(
+            base=call.place.base,
+            checkpoints_at=call.place.checkpoint_url,
+            checked_at_ms=call.now_ms,
+            quiet_after_s=quiet_after_s,
+            sinks=tuple(
+                status_of(seen, chain, call.now_ms, quiet_after_s, _moved_at_ms(chain, checkpoints))
+                for chain in seen.chosen(call.uid)
+            ),
+            scan=_scan(call, seen, checkpoints) if scan_tree else None,
+        )
+    if call.out.as_json:
+        call.out.report(report)
+    else:
+        _show(report, call.place, call.out)
+    return FINDINGS if report.has_findings else DONE
+
+
+def _moved_at_ms(chain: SeenChain, checkpoints: Store | None) -> int | None:
+    """When a chain moved last, by the rule that ``recover`` goes by."""
+    return None if checkpoints is None else liveness_of(checkpoints, chain.job).moved_at_ms
+
+
+def _scan(call: Call, seen: SeenBase, checkpoints: Store | None) -> ScanReport:
+    with call.place.open_base() as base, call.out.progress("listing files") as step:
+        return scan(seen, base, checkpoints, call.uid, step)
+
+
+def _show(report: StatusReport, place: Place, out: Output) -> None:
+    if not report.sinks:
+        out.line(f"no sink has checkpoints at {report.checkpoints_at}")
+        out.line("Pass --checkpoint-dir if the sink keeps them elsewhere.", "dim")
+    for sink in report.sinks:
+        _show_stuck(sink, place, out)
+    for sink in report.sinks:
+        _show_sink(sink, out)
+        if sink.may_be_stuck:
+            _show_doubt(sink, report.quiet_after_s, place, out)
+    if report.scan is not None:
+        _show_scan(report.scan, place, out)
+
+
+def _show_stuck(sink: SinkStatus, place: Place, out: Output) -> None:
+    if sink.problem is not None:
+        out.line(f"DAMAGED  {sink.job}: {sink.problem.message}", "bold red")
+        out.line(f"  {sink.problem.hint}")
+        out.line(f"  look:  {_command('checkpoints', place, sink.job)}")
+    if not sink.stuck:
+        return
+    out.line(f"STUCK  {sink.job}: {_count(len(sink.stuck), 'part')}", "bold red")
+    for part in sink.stuck[:_SHOWN_PARTS]:
+        _show_part(part, out)
+    if len(sink.stuck) > _SHOWN_PARTS:
+        out.line(f"  and {len(sink.stuck) - _SHOWN_PARTS} more; --json shows all")
+    if any(part.is_for_recover for part in sink.stuck):
+        out.line(f"  mend:  {_command('recover', place, sink.job)}")
+        out.line("         shows a plan; with --apply does it", "dim")
+    out.line()
+
+
+def _show_part(part: PartStatus, out: Output) -> None:
+    out.line(f"  {part.path}", "yellow")
+    out.line(
+        f"    {part.state}, {shown_bytes(part.valid_length)} valid, {_count(part.rows, 'row')}{_shared(part.buckets)}, "
+        f"{_age(part.age_s)}"
+    )
+    out.line(f"    why:  {part.why}")
+    out.line(f"    then: {part.outcome}")
+
+
+def _show_sink(sink: SinkStatus, out: Output) -> None:
+    running = {True: "running", False: "stopped", None: "not known whether it runs"}[sink.is_running]
+    out.line(f"sink {sink.job}: {running}", "bold")
+    rows = [
+        ("generation", f"{_known(sink.generation)}, last moved {_age(sink.quiet_s)}"),
+        ("newest checkpoint", f"{_known(sink.newest_checkpoint_id)} ({_known(sink.newest_kind)})"),
+        ("retained", ", ".join(map(str, sink.retained_checkpoint_ids)) or "none"),
+    ]
+    if sink.query_id is not None:
+        rows.append(("query and batch", f"{sink.query_id}, batch {sink.batch_id}"))
+    for state, total in sink.parts.items():
+        if state == "spent-stage" and total.count:
+            rows.append(
+                (state, f"{_count(total.count, 'stage')}, {shown_bytes(total.bytes)} held for older checkpoints")
+            )
+        elif total.count:
+            shared = f", {total.shared} of them{_shared(total.buckets)}" if total.shared else ""
+            oldest = f", the oldest {_age(total.oldest_age_s)}"
+            rows.append((state, f"{_count(total.count, 'part')}, {shown_bytes(total.bytes)} valid{shared}{oldest}"))
+    if sink.problem is None and not sink.is_unfinished:
+        rows.append(("unfinished parts", "none"))
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        out.line(f"  {name.ljust(width)}  {text}")
+
+
+def _show_doubt(sink: SinkStatus, quiet_after_s: float, place: Place, out: Output) -> None:
+    """Say why nothing is called stuck although the sink may be dead, and what to type if it is."""
+    out.line(
+        "  Nothing of it is called stuck yet: nobody can see whether it runs, and it counts as stopped only "
+        f"{shown_seconds(quiet_after_s)} after its newest checkpoint.",
+        "yellow",
+    )
+    out.line(f"  If it has stopped:  {_command('status', place, sink.job, '--quiet-after', '0s')}")
+
+
+def _show_scan(found: ScanReport, place: Place, out: Output) -> None:
+    out.line()
+    out.line("files below the base", "bold")
+    rows = [(kind, str(one.files), shown_bytes(one.bytes), MEANING[kind]) for kind, one in found.kinds.items()]
+    out.table(("KIND", "FILES", "BYTES", "MEANING"), rows, indent=2)
+    for kind, one in found.kinds.items():
+        if kind in _ATTENTION:
+            out.line(f"  {kind}:", "yellow")
+            for path in one.examples[:_SHOWN_PARTS]:
+                out.line(f"    {path}")
+            if one.files > _SHOWN_PARTS:
+                out.line(f"    and {one.files - _SHOWN_PARTS} more: {_command('list', place, None, '--state', kind)}")
+    tell_unread(found.unreadable, out)
+    if found.missing:
+        out.line(f"  MISSING: {_count(len(found.missing), 'part')} that the newest checkpoint vouches for", "bold red")
+        for path in found.missing[:_SHOWN_PARTS]:
+            out.line(f"    {path}")
+    if not found.is_complete:
+        out.line(
+            "  not every checkpoint could be read: what looks like an orphan may be a part that counts", "bold red"
+        )
+    elif {"orphan", "temporary"} & found.kinds.keys():
+        out.line(f"  mend:  {_command('clean', place, None)}")
+
+
+def _command(name: str, place: Place, job: str | None, *more: str) -> str:
+    """A command about this place; options of the store are left out, for they may be secret."""
+    words = ["partfile", name, place.base]
+    words += ["--uid", job] if job is not None else []
+    words += ["--checkpoint-dir", place.checkpoint_dir] if place.checkpoint_dir is not None else []
+    return command_line([*words, *more])
+
+
+def _shared(buckets: int | None) -> str:
+    return "" if buckets is None else f" shared by {buckets} buckets or more"
+
+
+def _age(seconds: float | None) -> str:
+    return "age not known" if seconds is None else f"{shown_seconds(seconds)} ago"
+
+
+def _known(value: object) -> str:
+    return "?" if value is None else str(value)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,1 @@
+"""Read what a sink has finished, or promised."""

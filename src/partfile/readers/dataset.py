@@ -1,0 +1,460 @@
+"""Reading what a sink has written: ``partfile.read``."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.dataset as ds
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
+from pyarrow.fs import LocalFileSystem as ArrowLocalFileSystem
+
+from partfile.errors import ConfigError, NotApplied, NotFound
+from partfile.readers.avro import AvroFile
+from partfile.readers.files import (
+    DEFAULT_SIDECARS,
+    ROW_FORMATS,
+    TEXT_COLUMN,
+    SidecarNaming,
+    check_format,
+    codec_of,
+    common_format,
+)
+from partfile.readers.filesystem import ValidLengthFileSystem, open_for_reading
+from partfile.readers.lines import (
+    is_too_long,
+    json_format,
+    larger_blocks,
+    quoted_lines,
+    refusing_long_lines,
+)
+from partfile.readers.streams import ReadableFile, decompressed, finished, open_readable, with_pending
+from partfile.sink.newest_state import pending_parts
+from partfile.sink.settings import checkpoint_url_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from fsspec import AbstractFileSystem
+    from pyarrow.fs import FileSystem
+
+    from partfile.stores.base import PartHandle
+
+
+def arrow_format(format: str) -> ds.FileFormat:
+    """How pyarrow reads what a sink writes in a format, with the sink's default options; see docs/FORMATS.md."""
+    if format == "text":
+        return ds.CsvFileFormat(
+            parse_options=pacsv.ParseOptions(newlines_in_values=True),
+            read_options=pacsv.ReadOptions(column_names=[TEXT_COLUMN]),
+            convert_options=pacsv.ConvertOptions(
+                column_types={TEXT_COLUMN: pa.string()}, strings_can_be_null=False, null_values=[]
+            ),
+        )
+    if format == "csv":
+        return ds.CsvFileFormat(
+            parse_options=pacsv.ParseOptions(newlines_in_values=True),
+            convert_options=pacsv.ConvertOptions(
+                null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
+        )
+    if format == "avro":
+        # pyarrow has no reader of Avro, and is shown the rows as Arrow has them.
+        return ds.IpcFileFormat()
+    formats: dict[str, Callable[[], ds.FileFormat]] = {"json": json_format, "parquet": ds.ParquetFileFormat}
+    if format == "orc":
+        formats["orc"] = ds.OrcFileFormat
+    return formats[format]()
+
+
+_SHOWN_OTHERWISE = ("text", "avro")
+
+
+class _Bytes(bytearray):
+    """Bytes that a weak reference can name."""
+
+
+class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no types.
+    """A list of files as a file system of pyarrow's. Read-only.
+
+    A file of text or Avro is read whole when a scan comes to it, others in pieces.
+
+    Args:
+        file_system: Where they are.
+        base: Their base path in it.
+        files: The files.
+        format: Of all of them. Of text each line is shown in quotes, as the reader of CSV takes it; Avro as Arrow.
+    """
+
+    def __init__(
+        self, file_system: AbstractFileSystem, base: str, files: Iterable[ReadableFile], *, format: str
+    ) -> None:
+        self._file_system = file_system
+        self._base = base
+        self._format = format
+        self._decoded: WeakValueDictionary[str, _Bytes] = WeakValueDictionary()
+        self._files = {f"{base}/{shown_path(file.path, format)}": file for file in files}
+
+    def infos(self) -> list[FileInfo]:
+        """Every file, with its valid length."""
+        return self.get_file_info(list(self._files))
+
+    def get_type_name(self) -> str:
+        """For messages."""
+        return "partfile"
+
+    def normalize_path(self, path: str) -> str:
+        """Paths are taken as they are."""
+        return path
+
+    def get_file_info(self, paths: Sequence[str]) -> list[FileInfo]:
+        """What is known of each file."""
+        return [
+            FileInfo(path, FileType.File, size=self._files[path].valid_length)
+            if path in self._files
+            else FileInfo(path, FileType.NotFound)
+            for path in paths
+        ]
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """The valid bytes of a file."""
+        if path not in self._files:
+            raise FileNotFoundError(path)
+        readable = self._files[path]
+        file = open_readable(self._file_system, self._base, readable)
+        if self._format not in _SHOWN_OTHERWISE:
+            # pyarrow has no stream of snappy; all else it decompresses itself.
+            is_snappy = codec_of(readable.path) == "snappy"
+            return pa.PythonFile(decompressed(file, readable.path) if is_snappy else file, mode="r")
+        with file:
+            if self._format == "avro":
+                return pa.BufferReader(pa.py_buffer(self._decoded_once(file, readable.path)))
+            return pa.BufferReader(quoted_lines(decompressed(file, readable.path).read()))
+
+    def _decoded_once(self, file: Any, path: str) -> _Bytes:
+        """A file of Avro as Arrow: a scan opens a file for its columns, and again for its rows before it lets go."""
+        decoded = self._decoded.get(path)
+        if decoded is None:
+            decoded = self._decoded[path] = _Bytes(AvroFile(file, path).as_arrow_file())
+        return decoded
+
+    open_input_stream = open_input_file
+
+    def _refuse(self, *arguments: object) -> NoReturn:  # noqa: ARG002 - stands for any call that is not a read
+        raise NotApplied("the files of a dataset can be read only", hint="Write through a FileSink.")
+
+    get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+def shown_path(path: str, format: str) -> str:
+    """The name under which pyarrow decompresses a file as it should: it goes by the ending, and knows no ``.zst``.
+
+    Args:
+        path: The path of the file.
+        format: Of its content, which may be shown otherwise than it is stored.
+    """
+    if format in _SHOWN_OTHERWISE or codec_of(path) == "snappy":
+        return f"{path}~"
+    return f"{path}d" if path.endswith(".zst") else path
+
+
+Read = TypeVar("Read")
+
+
+class FilewiseDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow.dataset has no types.
+    """Gives batches one file after the other, each read to its end.
+
+    pyarrow's own scan hangs where Python opens the files: ``Scanner.to_reader``, by which DuckDB reads, and the end of
+    an unfinished scan wait for threads that open files while they hold the interpreter's lock. ``to_table``, ``head``
+    and ``count_rows`` release it. Over several files of JSON they hang all the same, whoever opens them, where
+    there are few threads: seen with pyarrow 26 on three processors.
+    """
+
+    _unfiltered: FilewiseDataset | None = None
+
+    @property
+    def unfiltered(self) -> FilewiseDataset:
+        """The same files without a filter: of a dataset that has been filtered pyarrow gives no fragments."""
+        return self._unfiltered or self
+
+    def filter(self, expression: ds.Expression) -> FilewiseDataset:
+        """As ``Dataset.filter``."""
+        filtered: FilewiseDataset = super().filter(expression)
+        filtered._unfiltered = self.unfiltered
+        return filtered
+
+    def sort_by(self, sorting: Any, **options: Any) -> ds.Dataset:
+        """As ``Dataset.sort_by``; in memory, as pyarrow does it."""
+        return self.in_memory().sort_by(sorting, **options)
+
+    def join(self, right_dataset: ds.Dataset, *keys: Any, **options: Any) -> ds.Dataset:
+        """As ``Dataset.join``; of two tables in memory."""
+        right = right_dataset.in_memory() if isinstance(right_dataset, FilewiseDataset) else right_dataset
+        return self.in_memory().join(right, *keys, **options)
+
+    def in_memory(self) -> ds.Dataset:
+        """The same rows, read."""
+        return ds.dataset(self.to_table())
+
+    def scanner(self, **options: Any) -> FilewiseScanner:
+        """As ``Dataset.scanner``."""
+        return FilewiseScanner(self, options)
+
+
+class FilewiseScanner:
+    """One scan of a dataset; what is not here is pyarrow's.
+
+    Args:
+        dataset: What to scan.
+        options: Those of ``ds.Scanner.from_dataset``.
+    """
+
+    def __init__(self, dataset: FilewiseDataset, options: dict[str, Any]) -> None:
+        self._files = dataset.unfiltered
+        self._options = dataset._scanner_options(options)  # noqa: SLF001 - adds the filter of ``Dataset.filter``.
+        self._is_json = isinstance(dataset.format, ds.JsonFileFormat)
+        self._whole = ds.Scanner.from_dataset(dataset, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as batches; those of one file are in memory at once."""
+        for table in self._each(lambda scanner: scanner.to_table()):
+            yield from table.to_batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream."""
+        return pa.RecordBatchReader.from_batches(self._whole.projected_schema, self.to_batches())
+
+    def to_table(self) -> pa.Table:
+        """All rows."""
+        if not self._is_json:
+            return self._whole.to_table()
+        return pa.Table.from_batches(self.to_batches(), self._whole.projected_schema)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows."""
+        if not self._is_json:
+            return self._whole.head(num_rows)
+        found: list[pa.Table] = []
+        for table in self._each(lambda scanner: scanner.head(num_rows - sum(table.num_rows for table in found))):
+            found.append(table)
+            if sum(table.num_rows for table in found) >= num_rows:
+                break
+        return pa.concat_tables([self._whole.projected_schema.empty_table(), *found])
+
+    def take(self, indices: Any) -> pa.Table:
+        """The rows at some positions."""
+        return self.to_table().take(indices) if self._is_json else self._whole.take(indices)
+
+    def count_rows(self) -> int:
+        """How many rows there are."""
+        if not self._is_json:
+            return int(self._whole.count_rows())
+        return sum(self._each(lambda scanner: int(scanner.count_rows())))
+
+    def _each(self, read: Callable[[ds.Scanner], Read]) -> Iterator[Read]:
+        """What is read of each file by a scan of it alone.
+
+        Raises:
+            ConfigError: Of a file of JSON, whose lines are too long for pyarrow.
+        """
+        for fragment in self._files.get_fragments(filter=self._options.get("filter")):
+            scanner = ds.Scanner.from_fragment(fragment, schema=self._files.schema, **self._options)
+            with refusing_long_lines(fragment) if self._is_json else nullcontext():
+                found = read(scanner)
+            yield found
+
+
+Partitioning = Literal["hive"]
+
+
+def dataset_of(
+    file_system: AbstractFileSystem,
+    base: str,
+    files: Sequence[ReadableFile],
+    *,
+    format: str | ds.FileFormat | None,
+    partitioning: Partitioning | None,
+    schema: pa.Schema | None,
+) -> ds.Dataset:
+    """Make the dataset of some files; their content is read when it is scanned, or to find columns that nobody named.
+
+    Args:
+        file_system: Where they are.
+        base: Their base path in it.
+        files: The files.
+        format: Name of a format, one of pyarrow's own, or None to go by the names of the files.
+        partitioning: ``"hive"`` makes columns of ``name=value`` directories.
+        schema: The columns; None looks into every file.
+
+    Raises:
+        ConfigError: There is no file and no schema, the format cannot be told, or files disagree on a column.
+    """
+    if isinstance(format, str):
+        check_format(format)
+    if partitioning not in {"hive", None}:
+        raise ConfigError(f"partitioning={partitioning!r} is not known", hint='Use "hive" or None.')
+    if not files:
+        return _without_files(base, schema)
+    name = format.default_extname if isinstance(format, ds.FileFormat) else format
+    name = name or common_format([file.path for file in files])
+    # A file without a byte holds no row, and the readers of row formats refuse it.
+    readable = [file for file in files if file.valid_length or name not in ROW_FORMATS]
+    if not readable:
+        return _without_files(base, schema)
+    directories = ds.HivePartitioning.discover() if partitioning == "hive" else ds.HivePartitioning(pa.schema([]))
+    options = ds.FileSystemFactoryOptions(partition_base_dir=base, partitioning=directories)
+    arrow = format if isinstance(format, ds.FileFormat) else arrow_format(name)
+    factories = [
+        ds.FileSystemDatasetFactory(file_system_of_some, infos, arrow, options)
+        for file_system_of_some, infos in _file_systems(file_system, base, readable, name)
+    ]
+    if schema is None:
+        own = [_avro_schema(file_system, base, file) for file in readable] if name == "avro" else None
+        schema = _found_schema(factories, own, arrow)
+    return _of_factories(factories, arrow, schema)
+
+
+def _of_factories(factories: Sequence[ds.DatasetFactory], arrow: ds.FileFormat, schema: pa.Schema) -> ds.Dataset:
+    """One dataset of what several file systems hold."""
+    datasets = [factory.finish(schema) for factory in factories]
+    is_json = isinstance(arrow, ds.JsonFileFormat)
+    if not is_json and all(isinstance(dataset.filesystem, ArrowLocalFileSystem) for dataset in datasets):
+        return datasets[0]
+    # One dataset of all fragments, each with a file system of its own.
+    fragments = [fragment for dataset in datasets for fragment in dataset.get_fragments()]
+    return FilewiseDataset(sorted(fragments, key=lambda fragment: fragment.path), schema, arrow)
+
+
+def _file_systems(
+    file_system: AbstractFileSystem, base: str, files: Sequence[ReadableFile], format: str
+) -> Iterator[tuple[FileSystem, list[FileInfo]]]:
+    """The file systems that read the files: pyarrow's own where it can, so that no Python runs during the scan."""
+
+    def is_native(file: ReadableFile) -> bool:
+        is_local = isinstance(file_system, LocalFileSystem)
+        return is_local and file.is_whole and shown_path(file.path, format) == file.path
+
+    native = [file for file in files if is_native(file)]
+    others = [file for file in files if not is_native(file)]
+    if native:
+        infos = [FileInfo(f"{base}/{file.path}", FileType.File, size=file.valid_length) for file in native]
+        yield ArrowLocalFileSystem(), infos
+    if others:
+        handler = ArrowFiles(file_system, base, others, format=format)
+        yield PyFileSystem(handler), handler.infos()
+
+
+def _avro_schema(file_system: AbstractFileSystem, base: str, file: ReadableFile) -> pa.Schema:
+    """The columns of a file of Avro from its head; pyarrow would have all of it decoded for them."""
+    with open_readable(file_system, base, file) as opened:
+        return AvroFile(opened, file.path).schema
+
+
+def _found_schema(
+    factories: Sequence[ds.DatasetFactory], own: Sequence[pa.Schema] | None, arrow: ds.FileFormat
+) -> pa.Schema:
+    """The columns of the files, which may be known, and of the directories."""
+    try:
+        # The last schema of a factory is that of its directories; of its files it looks into the first alone, and would
+        # leave out in silence what only later ones have.
+        partitions = [factory.inspect_schemas()[-1] for factory in factories]
+        if own is None:
+            fragments = [fragment for factory in factories for fragment in factory.finish().get_fragments()]
+            own = [_columns_of(fragment) for fragment in fragments]
+        return pa.unify_schemas([*own, *partitions], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        hint = larger_blocks(arrow) if isinstance(arrow, ds.JsonFileFormat) and is_too_long(error) else "Pass schema=."
+        raise ConfigError(f"the columns cannot be told from the files: {error}", hint=hint) from error
+
+
+def _columns_of(fragment: ds.Fragment) -> pa.Schema:
+    if not isinstance(fragment.format, ds.JsonFileFormat):
+        return fragment.physical_schema
+    with refusing_long_lines(fragment):
+        return fragment.physical_schema
+
+
+def _without_files(base: str, schema: pa.Schema | None) -> ds.Dataset:
+    if schema is None:
+        raise ConfigError(
+            f"{base!r} holds no finished file with rows, so its columns are unknown", hint="Pass schema=.", path=base
+        )
+    return ds.dataset(schema.empty_table())
+
+
+Include = Literal["finished", "pending"]
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    format: str | ds.FileFormat | None = None,
+    include: Include = "finished",
+    storage_options: Mapping[str, object] | None = None,
+    partitioning: Partitioning | None = "hive",
+    schema: pa.Schema | None = None,
+    sidecars: SidecarNaming = DEFAULT_SIDECARS,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+) -> ds.Dataset:
+    """Read what sinks have finished below a base path, as a lazy dataset: each row once, valid lengths honoured.
+
+    The files are listed now and opened when the dataset is scanned, which may be done often. Later files are not in it.
+
+    Args:
+        path: The base path of the sink: a plain path, ``file:``, or any URL that fsspec opens.
+        format: ``text`` (one string column ``value``), ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``, read as a
+            sink writes them by default; or a format of ``pyarrow.dataset`` with options of its own. None goes by the
+            files' names. How a file is compressed is always told by its name, or within it.
+        include: ``finished`` files; or ``pending`` parts as well: those that the newest checkpoint has promised, at the
+            length that it vouches for. Parts that are still open are never included, nor the rows of a stage before
+            they are encoded.
+        storage_options: What the file system's client needs; none for local files.
+        partitioning: ``"hive"`` makes columns of ``name=value`` directories; None does not.
+        schema: The columns, partition columns included. None looks into every file and guesses the types of text.
+        sidecars: How the sink names its sidecars, if not by default.
+        checkpoint_dir: Where the sink keeps its checkpoints, if not below the base; for ``include="pending"``.
+
+    Returns:
+        A dataset of pyarrow.
+
+    Raises:
+        NotFound: The path is not there; or, with ``include="pending"``, no checkpoints.
+        ConfigError: It is a file; it holds no row and no schema was given; its files are of several formats, or of one
+            that cannot be told; an option is not known; or the files are of Avro and fastavro is not installed.
+        SnapshotCorrupt: A sidecar is damaged, or the newest checkpoint is.
+        PartMissing: A file is shorter than it was when it was committed.
+        PartDamaged: Also in a scan: a file does not hold whole blocks of Avro or snappy.
+        UnsupportedTypeError: A column of Avro is of a type that no sink writes, such as a union.
+        NotReady: On HDFS, also in a scan: somebody holds a pending part open, so that its bytes cannot be read yet.
+        NotApplied: The store refused a call or did not answer in time; also in a scan.
+    """
+    if include not in {"finished", "pending"}:
+        raise ConfigError(f"include={include!r} is not known", hint='Use "finished" or "pending".')
+    behind, base = open_for_reading(path, storage_options)
+    file_system = ValidLengthFileSystem(behind, base, sidecars=sidecars)
+    _check_directory(file_system, path)
+    pending: list[PartHandle] = []
+    if include == "pending":
+        # Before the files are listed: what is published in between is then among them.
+        checkpoints = checkpoint_url_of(str(path), None if checkpoint_dir is None else str(checkpoint_dir))
+        pending = pending_parts(checkpoints, storage_options)
+    files = with_pending(finished(file_system), pending)
+    return dataset_of(behind, file_system.base, files, format=format, partitioning=partitioning, schema=schema)
+
+
+def _check_directory(file_system: ValidLengthFileSystem, path: object) -> None:
+    try:
+        file_system.info(file_system.base)
+    except FileNotFoundError as error:
+        raise NotFound(f"{str(path)!r} is not there", hint="Check the path.", path=str(path)) from error
+    except NotADirectoryError as error:
+        raise ConfigError(f"{str(path)!r} is a file", hint="Pass the base path of the sink.", path=str(path)) from error

@@ -1,0 +1,173 @@
+"""Reading what a sink has written, in Spark: ``partfile.read_spark``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from partfile.errors import ConfigError, NotFound
+from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming, check_format, partition_shape
+from partfile.readers.filesystem import valid_length_filesystem
+from partfile.stores.registry import options_of_tasks
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
+
+    from partfile.readers.cut_files import CutFiles
+    from partfile.readers.filesystem import ValidLengthFileSystem
+
+_OPTIONS: dict[str, dict[str, str]] = {
+    "text": {"lineSep": "\n"},
+    "json": {"lineSep": "\n"},
+    "csv": {"header": "true", "escape": '"', "multiLine": "true", "nullValue": "\0"},
+    "avro": {},
+    "parquet": {},
+    "orc": {},
+}
+"""What docs/FORMATS.md tells Spark's readers of a sink's files."""
+
+_FIXED = {"linesep", "multiline", "escape", "quote", "encoding", "charset", "comment", "path", "basepath"}
+_FIXED |= {"recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter", "wholetext"}
+_CUTTABLE = ("text", "json", "csv")
+_GLOB = re.compile(r"([{}\[\]*?\\])")
+
+
+def read_spark(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    *,
+    format: str,
+    schema: StructType | str | None = None,
+    options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    sidecars: SidecarNaming = DEFAULT_SIDECARS,
+) -> DataFrame:
+    """Read what sinks have finished below a base path, each row once, valid lengths honoured.
+
+    Files without a sidecar are read by Spark's own reader. Those with one are read on the executors through fsspec, up
+    to their valid length, and their rows are parsed by Spark. Where no file has a sidecar this is ``spark.read``. On
+    S3 all text, JSON and CSV is read on the executors through s3fs, so Spark needs no client of its own; directories
+    whose type the schema does not say are strings. The files are listed now; later ones are not in it.
+
+    Args:
+        spark: The session.
+        path: The base path of the sink, as for ``partfile.read``.
+        format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``. For Avro Spark needs its package
+            ``spark-avro``.
+        schema: The columns. JSON and CSV need it; the others say it themselves.
+        options: Further options of Spark's reader for the format, for instance ``{"header": "false"}``.
+        storage_options: What fsspec's client needs, here and on the executors; Spark has its own configuration. Of HDFS
+            executors do not get what only cutting parts needs, ``delegation_token`` among it.
+        sidecars: How the sink names its sidecars, if not by default.
+
+    Returns:
+        A DataFrame; ``name=value`` directories are columns.
+
+    Raises:
+        NotFound: The path is not there.
+        ConfigError: The format or an option is not known or cannot be passed, the schema is missing, directories are of
+            several shapes, which Spark would refuse or pass over, or a file of Avro, Parquet or ORC has a sidecar.
+        SnapshotCorrupt: A sidecar is damaged.
+        PartMissing: A file is shorter than its sidecar says.
+    """
+    given = _checked_options(format, schema, options)
+    shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)
+    if not shown.isdir(shown.base):
+        raise NotFound(f"{path!r} is no directory", hint="Check the path.", path=str(path))
+    columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
+    if "s3" in shown.fs.protocol and format in _CUTTABLE:
+        return _through_executors(spark, shown, schema, _files(path, storage_options, format, columns, given), given)
+    plain = _plain_reader(spark, format, schema, given, is_flat=not columns).load(_literal_url(shown, path))
+    # Spark has listed its files by now, and each sidecar was there before its file's name.
+    found = shown.find(shown.base, detail=True)
+    cut = {_relative(shown, name): entry["size"] for name, entry in found.items() if entry["sidecar"]}
+    if not cut:
+        return plain
+    if format not in _CUTTABLE:
+        name = next(iter(cut))
+        raise ConfigError(
+            f"{name!r} has a sidecar, and Spark's reader of {format} files would read on behind its valid length",
+            hint="Read it with partfile.read.",
+            path=name,
+        )
+    from partfile.readers.cut_files import without  # noqa: PLC0415 - a module that needs pyspark
+
+    files = _files(path, storage_options, format, columns, given)
+    return without(plain, shown.base, cut).unionByName(files.rows(spark, cut, plain.schema, given))
+
+
+def _plain_reader(
+    spark: SparkSession,
+    format: str,
+    schema: StructType | str | None,
+    options: Mapping[str, str],
+    *,
+    is_flat: bool,
+) -> DataFrameReader:
+    """Spark's own reader; ``is_flat`` means that no directory is a partition."""
+    reader = spark.read.format(format).options(**options)
+    if is_flat:
+        # Spark would not look into directories that are no partitions.
+        reader = reader.option("recursiveFileLookup", "true")
+    return reader.schema(schema) if schema is not None else reader
+
+
+def _files(
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, object] | None,
+    format: str,
+    columns: tuple[str, ...],
+    options: Mapping[str, str],
+) -> CutFiles:
+    from partfile.readers.cut_files import CutFiles  # noqa: PLC0415 - a module that needs pyspark
+
+    # The closure reaches every executor; secrets that no reader needs stay here.
+    mine = options_of_tasks(str(path), storage_options or {})
+    return CutFiles(str(path), mine, format, columns, is_header=_is_header(format, options))
+
+
+def _through_executors(
+    spark: SparkSession,
+    shown: ValidLengthFileSystem,
+    schema: StructType | str | None,
+    files: CutFiles,
+    options: Mapping[str, str],
+) -> DataFrame:
+    """Every file through Python, for none of which Spark needs a client of its own."""
+    declared = spark.createDataFrame([], schema or "value string").schema
+    for column in files.partition_columns:
+        if column not in declared.names:
+            declared = declared.add(column, "string")
+    found = shown.find(shown.base, detail=True)
+    return files.rows(
+        spark, {_relative(shown, name): entry["size"] for name, entry in found.items()}, declared, options
+    )
+
+
+def _checked_options(format: str, schema: object, options: Mapping[str, str] | None) -> dict[str, str]:
+    check_format(format)
+    if schema is None and format in {"json", "csv"}:
+        raise ConfigError(f"{format} files do not say their schema", hint="Pass schema=.")
+    for name in options or {}:
+        if name.lower() in _FIXED:
+            raise ConfigError(f"the option {name!r} cannot be passed: it would not hold for files with a sidecar")
+    return {**_OPTIONS[format], **{name: str(value) for name, value in (options or {}).items()}}
+
+
+def _is_header(format: str, options: Mapping[str, str]) -> bool:
+    given = {name.lower(): value.lower() for name, value in options.items()}
+    return format == "csv" and given["header"] == "true"
+
+
+def _relative(shown: ValidLengthFileSystem, name: str) -> str:
+    return name[len(shown.base) + 1 :]
+
+
+def _literal_url(shown: ValidLengthFileSystem, path: Any) -> str:
+    """The base path for Spark, which takes braces and the like for a pattern otherwise."""
+    url = f"file://{shown.base}" if "file" in shown.fs.protocol else str(path)
+    return _GLOB.sub(r"\\\1", url)

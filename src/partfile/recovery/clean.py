@@ -1,0 +1,464 @@
+"""Cleaning a base: look, plan, own the sinks without publishing, plan again, and take away exactly that."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from partfile.errors import ConfigError, Fenced, LeaseUnavailable, PartfileError, RecoveryRefused, StoreError
+from partfile.recovery.clean_plan import CheckpointFacts, CleaningFacts, JobFacts, cutoff_ms, plan_cleaning
+from partfile.recovery.documents import Json, check_same
+from partfile.recovery.inspect.checkpoints import states_of, stray_ids
+from partfile.recovery.inspect.files import read_base
+from partfile.recovery.inspect.places import Job
+from partfile.recovery.inspect.tree import all_files, current_parts, missing_parts
+from partfile.recovery.ownership import FailedJob, Stores, settings_of, taken_over
+from partfile.sink.concurrency import Patience, for_each
+from partfile.sink.restore import BaseTie, StartTerms
+from partfile.sink.restore_rules import adds_nothing, shown
+from partfile.sink.settings import checkpoint_url_of
+from partfile.snapshot import documents
+from partfile.snapshot.checkpoint_log import is_of_damage
+from partfile.snapshot.documents import LinkRef
+from partfile.stores.base import STATE_DIRECTORY, Leftover
+from partfile.stores.paths import new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from partfile.recovery.clean_plan import CleanedChain, CleaningItem, CleaningOptions, CleaningPlan, ItemKind
+    from partfile.recovery.inspect.checkpoints import SeenChain
+    from partfile.recovery.inspect.files import SeenBase
+    from partfile.recovery.inspect.places import Place
+    from partfile.sink.coordinator import Runtime
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.sink.restore import Takeover
+    from partfile.sink.settings import StoreOpener
+    from partfile.stores.base import LeftoverKind, PartHandle, Store, StoredFile
+
+
+QUARANTINE = "_quarantine"
+"""Below the state directory. No uid begins with ``_``."""
+
+
+def new_run(now_ms: int) -> str:
+    """A name that no other run has, beginning with when it was.
+
+    Args:
+        now_ms: Now by the store's clock, in milliseconds since the epoch.
+    """
+    return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{new_token()}"
+
+
+def place_of(path: str, run: str, *, below_base: bool = True) -> str:
+    """The directory that takes a file in a run.
+
+    Args:
+        path: Of the file, relative to its store.
+        run: See ``new_run``.
+        below_base: Whether the store is that of the base, or else that of the checkpoints.
+    """
+    top = f"{STATE_DIRECTORY}/{QUARANTINE}/{run}" if below_base else f"{QUARANTINE}/{run}"
+    parent = path.rpartition("/")[0]
+    return f"{top}/{parent}" if parent else top
+
+
+_LEFTOVERS: dict[ItemKind, LeftoverKind] = {"upload": "upload", "side object": "side object", "claim": "claim"}
+_CHECKPOINTS: set[ItemKind] = {"stray checkpoint", "old checkpoint"}
+
+
+class FailedItem(Json):
+    """One that could not be taken away, and why."""
+
+    path: str
+    """As in the plan."""
+    problem: str
+    """What the store says."""
+    hint: str
+    """What to do about it; may be empty."""
+
+
+class CleanedReport(Json):
+    """What a cleaning did."""
+
+    quarantines: tuple[str, ...]
+    """The directories that the files are in by now, as paths or URLs: below the base, and below a checkpoint directory
+    of its own; none if no file was moved."""
+    done: int
+    """Those that were taken away."""
+    gone: int
+    """Those that were not there any more."""
+    busy: tuple[str, ...]
+    """Paths of those that somebody is writing; they are left."""
+    failed: tuple[FailedItem, ...] = ()
+    """Those that are left, or may be, because a call failed."""
+    taken_over: tuple[str, ...] = ()
+    """The sinks that were taken over for it, and let go again."""
+
+
+class Outcome(Enum):
+    """What became of one item."""
+
+    DONE = "done"
+    GONE = "gone"
+    BUSY = "busy"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """One item and what became of it."""
+
+    item: CleaningItem
+    outcome: Outcome
+    failure: FailedItem | None = None
+
+
+@dataclass(slots=True)
+class CleaningRecord:
+    """What one cleaning has done so far, to be told however it ends."""
+
+    place: Place
+    """Where it is."""
+    taken_over: list[str] = field(default_factory=list)
+    """The jobs that were taken over."""
+    step: Callable[[int], None] = lambda _items: None
+    """Told how many items more have ended; from any thread."""
+    run: str = ""
+    """Name of its directories in the quarantine."""
+    ended: list[_Ended] = field(default_factory=list)
+    kept: list[FailedItem] = field(default_factory=list)
+    """Directories that could not be deleted."""
+
+    def note(self, ended: _Ended) -> None:
+        """An item has ended."""
+        self.ended.append(ended)
+        self.step(1)
+
+    def report(self) -> CleanedReport:
+        """All of it as a document."""
+        ended = sorted(self.ended, key=lambda one: one.item.path)
+        outcomes = [one.outcome for one in ended]
+        moved = {one.item.side for one in ended if one.item.action == "quarantine" and one.outcome is Outcome.DONE}
+        tops = {"base": checkpoint_url_of(self.place.base, None), "checkpoints": self.place.checkpoint_url}
+        return CleanedReport(
+            quarantines=tuple(dict.fromkeys(f"{tops[side]}/{QUARANTINE}/{self.run}" for side in sorted(moved))),
+            done=outcomes.count(Outcome.DONE),
+            gone=outcomes.count(Outcome.GONE),
+            busy=tuple(one.item.path for one in ended if one.outcome is Outcome.BUSY),
+            failed=(*(one.failure for one in ended if one.failure is not None), *self.kept),
+            taken_over=tuple(self.taken_over),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of the cleaner."""
+
+    stores: Stores
+    name: str
+    patience: Patience
+    record: CleaningRecord
+
+
+def take_away(items: Sequence[CleaningItem], stores: Stores, now_ms: int, record: CleaningRecord) -> None:
+    """Move or delete each item; whoever calls owns the jobs.
+
+    Args:
+        items: In the order of the plan.
+        stores: The stores of the place.
+        now_ms: Now by the store's clock, in milliseconds since the epoch.
+        record: Notes each item when it has ended.
+    """
+    record.run = new_run(now_ms)
+    run = _Run(stores, record.run, Patience(stores.base.persist_threads), record)
+    parts, state = ([item for item in items if item.side == side] for side in ("base", "checkpoints"))
+    for_each(partial(_take, run), parts, stores.base.persist_threads, "partfile-clean")
+    _take_state(run, state)
+    record.kept += _drop_empty(dict.fromkeys(item.path.rpartition("/")[0] for item in state), stores.checkpoints)
+
+
+def _take_state(run: _Run, items: Sequence[CleaningItem]) -> None:
+    """Of a checkpoint the link goes first, and the oldest checkpoint before the others (S7): so one by one."""
+    stuck: set[str | None] = set()
+    for item in items:
+        if item.kind in _CHECKPOINTS and item.job in stuck:
+            run.record.note(_failed(item, "what has to go before it could not be taken away", ""))
+            continue
+        if _take(run, item) in {Outcome.BUSY, Outcome.FAILED}:
+            stuck.add(item.job)
+
+
+def _take(run: _Run, item: CleaningItem) -> Outcome:
+    ended = _tried(run, item)
+    run.record.note(ended)
+    return ended.outcome
+
+
+def _tried(run: _Run, item: CleaningItem) -> _Ended:
+    if run.patience.is_over:
+        return _failed(item, "not tried, since the store does not answer", "")
+    try:
+        return _Ended(item, Outcome.DONE if _take_one(item, run) else Outcome.GONE)
+    except LeaseUnavailable:
+        return _Ended(item, Outcome.BUSY)
+    except StoreError as error:
+        run.patience.note(error)
+        return _failed(item, error.message, error.hint)
+
+
+def _failed(item: CleaningItem, problem: str, hint: str) -> _Ended:
+    return _Ended(item, Outcome.FAILED, FailedItem(path=item.path, problem=problem, hint=hint))
+
+
+def _drop_empty(directories: Iterable[str], store: Store) -> Iterator[FailedItem]:
+    """Delete the directories that are empty by now: of checkpoints whose ids are never used again."""
+    for directory in directories:
+        try:
+            if not store.list_names(directory):
+                store.delete_directory(directory)
+        except StoreError as error:
+            yield FailedItem(path=directory, problem=error.message, hint=error.hint)
+
+
+def _take_one(item: CleaningItem, run: _Run) -> bool:
+    stores = run.stores
+    kind = _LEFTOVERS.get(item.kind)
+    if kind is not None:
+        leftover = Leftover(kind, item.path, "", item.size, item.modified_at_ms, item.upload)
+        return stores.base.drop_leftover(leftover)
+    store = stores.base if item.side == "base" else stores.checkpoints
+    if item.action == "delete":
+        return store.take_away(item.path, None)
+    return store.take_away(item.path, place_of(item.path, run.name, below_base=item.side == "base"))
+
+
+_AGAIN = "Nothing was taken away. Run it again, without --apply to see the plan as it is now."
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """One call of the cleaner."""
+
+    place: Place
+    """Where it is."""
+    uid: str | None
+    """Only this sink and its writers, or one writer; None is all."""
+    options: CleaningOptions
+    now_ms: int
+    """By the store's clock, in milliseconds since the epoch."""
+    step: Callable[[int], None]
+    """Told how many files more have been looked at."""
+
+
+def plan_now(cleaning: Cleaning, stores: Stores, owned: Mapping[str, LinkRef] | None = None) -> CleaningPlan:
+    """What cleaning would do now. Lists the whole tree; changes nothing.
+
+    Of several sinks one whose checkpoints cannot be read is left, and told in the plan.
+
+    Args:
+        cleaning: What was asked for.
+        stores: The stores of the place.
+        owned: The link of each job that was taken over, once that is done; files are judged as of then, of these jobs
+            alone.
+
+    Raises:
+        RecoveryRefused: A retained checkpoint of the only sink cannot be read, so nobody knows what it names; or its
+            checkpoints are of another base.
+        Fenced: A link of the only sink, or of ``owned``, is gone.
+    """
+    seen = read_base(cleaning.place, stores.checkpoints, cleaning.uid)
+    chosen = [chain for chain in seen.chosen(cleaning.uid) if owned is None or chain.job.name in owned]
+    states = {chain.job.name: states_of(chain) for chain in chosen}
+    known, failed = [], []
+    for chain in chosen:
+        try:
+            _check_base(cleaning.place, chain)
+            known += _jobs(chain, states[chain.job.name], stores.checkpoints, owned)
+            _check_there(chain, seen, stores)
+        except PartfileError as error:
+            if len(chosen) == 1 or owned is not None:
+                raise
+            failed.append(FailedJob.of(chain.job, error))
+    facts = CleaningFacts(
+        options=cleaning.options,
+        now_ms=cleaning.now_ms,
+        jobs=tuple(known),
+        owns_base=len(known) == len(seen.chains) and cleaning.place.checkpoint_dir is None,
+        moves={"base": stores.base.moves_files, "checkpoints": stores.checkpoints.moves_files},
+    )
+    leftovers = stores.base.leftovers(_named(seen, states), cutoff_ms(facts.options, facts.now_ms))
+    unread: list[str] = []
+    planned = plan_cleaning(facts, all_files(seen, stores.base, cleaning.step, unread), leftovers)
+    return planned.model_copy(
+        update={"base": stores.base.base, "failed": tuple(failed), "unreadable": tuple(sorted(unread))}
+    )
+
+
+def clean(
+    plan: CleaningPlan, cleaning: Cleaning, opener: StoreOpener, record: CleaningRecord | None = None
+) -> CleanedReport:
+    """Own every job of a plan and no other, make the plan again, and do it if it is the same.
+
+    Nothing is published: the sinks' next starts go on from what was there.
+
+    Args:
+        plan: What was printed.
+        cleaning: What was asked for.
+        opener: Opens the stores.
+        record: Notes what is done, for whoever tells it when this raises; None is a record of this call.
+
+    Raises:
+        RecoveryRefused: The plan is another one by now; nothing was taken away.
+        Fenced: Somebody took a sink over meanwhile; nothing was taken away.
+    """
+    place = cleaning.place
+    record = CleaningRecord(place) if record is None else record
+    held = []
+    with ExitStack() as stack:
+        for chain in plan.chains:
+            held.append(stack.enter_context(_held(place, chain, cleaning.now_ms, opener)))
+            record.taken_over.append(chain.job)
+        stores = Stores(
+            stack.enter_context(opener(place.base, place.storage_options)),
+            stack.enter_context(opener(place.checkpoint_url, place.checkpoint_options)),
+        )
+        check_same(plan.digest, plan_now(cleaning, stores, {chain.job: _ref(chain) for chain in plan.chains}).digest)
+        for runtime in held:
+            if runtime.storage.newest_linked_id() != runtime.coordinator.newest_checkpoint_id:
+                raise Fenced(f"another process has taken sink {runtime.job!r} over", hint=_AGAIN)
+        take_away(plan.to_do, stores, cleaning.now_ms, record)
+    return record.report()
+
+
+@contextmanager
+def _held(place: Place, chain: CleanedChain, now_ms: int, opener: StoreOpener) -> Iterator[Runtime]:
+    """Own one job as it is."""
+    job = Job.of(chain.job)
+    if job is None:
+        raise ConfigError(f"{chain.job!r} is no name of a sink", hint="A plan names sinks as partfile status does.")
+
+    def approve(takeover: Takeover) -> None:
+        if takeover.link != _ref(chain):
+            raise Fenced(
+                f"sink {chain.job!r} has gone on since the plan was made",
+                hint=_AGAIN,
+            )
+
+    with taken_over(settings_of(place, job, opener), job, StartTerms(holds=True, approve=approve), now_ms) as owned:
+        yield owned[0]
+
+
+def _ref(chain: CleanedChain) -> LinkRef:
+    return LinkRef(checkpoint_id=chain.checkpoint_id, nonce=chain.nonce)
+
+
+def _check_whole(chain: SeenChain, states: Mapping[int, SinkSnapshot]) -> None:
+    """Refuse to call anything an orphan while a retained checkpoint that may name it cannot be read.
+
+    One that a rollback has passed by is not retained: what it named, the user has given up.
+    """
+    unread = {one.checkpoint_id for one in chain.links if one.link is None}
+    unread |= {
+        one.checkpoint_id
+        for one in chain.links
+        if one.link is not None and one.link.holds_state and one.checkpoint_id not in states
+    }
+    befores = [one.link.predecessor for one in chain.links if one.link is not None]
+    unread -= {before.checkpoint_id for before in befores if before is not None and is_of_damage(before)}
+    if unread or chain.problem is not None:
+        raise RecoveryRefused(
+            f"checkpoints {sorted(unread)} of sink {chain.job.name!r} cannot be read, so nobody knows what they name",
+            hint="Nothing was changed. Put them back from a copy. The newest one can be passed by: recover the sink "
+            "with --restore-from and an older one. Others go when the sink has completed as many as it retains.",
+        )
+
+
+def _check_base(place: Place, chain: SeenChain) -> None:
+    """Refuse checkpoints of another base, by which every file here would be an orphan; raises RecoveryRefused."""
+    if chain.newest is not None:
+        BaseTie.of(settings_of(place, chain.job)).check(chain.newest.state.position.base, chain.job.name)
+
+
+def _check_there(chain: SeenChain, seen: SeenBase, stores: Stores) -> None:
+    """Refuse to call anything an orphan while a part is gone: what has no owner may be that part, moved or renamed."""
+    gone = missing_parts(current_parts(seen, chain.job.name), (), stores.base, stores.checkpoints)
+    if gone:
+        raise RecoveryRefused(
+            f"{len(gone)} parts of sink {chain.job.name!r} that a checkpoint vouches for are under none of their "
+            f"names: {shown(sorted(part.path for part in gone))}",
+            hint="Nothing was changed. partfile verify says where they lie, if they are below the base; put them back, "
+            "or give them up with recover --accept-missing. Clean after that.",
+        )
+
+
+def _jobs(
+    chain: SeenChain, states: Mapping[int, SinkSnapshot], checkpoints: Store, owned: Mapping[str, LinkRef] | None
+) -> list[JobFacts]:
+    """What is known of a job; nothing if it has no checkpoint with state."""
+    _check_whole(chain, states)
+    if owned is not None:
+        ref = owned[chain.job.name]
+    elif chain.newest is None:
+        return []
+    else:
+        ref = chain.newest.link.ref
+    seen = checkpoints.look_at(chain.storage.path(documents.metadata_path(ref.checkpoint_id)))
+    if seen is None:
+        raise Fenced(
+            f"checkpoint {ref.checkpoint_id} of sink {chain.job.name!r} was deleted: the sink has gone on",
+            hint=_AGAIN,
+        )
+    links = {one.checkpoint_id: one.link for one in chain.links}
+    numbers = map(documents.checkpoint_id_of, checkpoints.list_names(chain.storage.directory))
+    facts = JobFacts(
+        name=chain.job.name,
+        ref=ref,
+        moved_at_ms=seen.modified_at_ms,
+        chains=frozenset(state.position.chain for state in states.values()),
+        checkpoints=tuple(
+            CheckpointFacts(number, links.get(number), _files(checkpoints, _directory(chain, number)))
+            for number in sorted(one for one in numbers if one is not None and one <= ref.checkpoint_id)
+        ),
+        strays=frozenset(number for number in stray_ids(chain) if number < ref.checkpoint_id),
+        repeats=frozenset(_repeats(chain, states)),
+        loose=_files(checkpoints, chain.storage.directory),
+    )
+    return [facts]
+
+
+def _repeats(chain: SeenChain, states: Mapping[int, SinkSnapshot]) -> Iterator[int]:
+    """The ids of fences that hold what the link with state before each does."""
+    strays, before = stray_ids(chain), None
+    for one in chain.links:
+        if one.checkpoint_id in strays or (one.link is not None and not one.link.holds_state):
+            continue
+        state = states.get(one.checkpoint_id)
+        is_fence = one.link is not None and one.link.kind == "fence"
+        if is_fence and state is not None and before is not None and adds_nothing(state, before):
+            yield one.checkpoint_id
+        before = state
+
+
+def _directory(chain: SeenChain, checkpoint_id: int) -> str:
+    return chain.storage.path(documents.checkpoint_directory(checkpoint_id))
+
+
+def _files(checkpoints: Store, directory: str) -> tuple[StoredFile, ...]:
+    found = (
+        checkpoints.look_at(documents.below(directory, name)) for name in sorted(checkpoints.list_names(directory))
+    )
+    return tuple(file for file in found if file is not None)
+
+
+def _named(seen: SeenBase, states: Mapping[str, Mapping[int, SinkSnapshot]]) -> list[PartHandle]:
+    """Every part that a retained checkpoint names, in each of its versions."""
+    kept = [state for chain in seen.chains for state in (states.get(chain.job.name) or states_of(chain)).values()]
+    opened = [part.part for state in kept for parts in state.open.values() for part in parts]
+    return opened + [
+        one.part for state in kept for group in (state.pending, state.rolled, state.spent) for one in group
+    ]

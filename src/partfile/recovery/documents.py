@@ -1,0 +1,129 @@
+"""What ``--json`` prints: frozen models, and their text in ASCII alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from partfile.errors import (
+    AlreadyExists,
+    BucketValueError,
+    ConfigError,
+    LeaseUnavailable,
+    NotFound,
+    RecoveryRefused,
+    StoreError,
+    UnsupportedTypeError,
+)
+
+
+class Json(BaseModel):
+    """Base of every document. Within one ``schema_version`` no field is taken away or given another meaning."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def json_text(model: BaseModel, *, indent: int | None = None) -> str:
+    """A document as JSON in ASCII alone: names are in it literally, and a terminal obeys none of it."""
+    text = json.dumps(model.model_dump(mode="json", by_alias=True), indent=indent)
+    return text.replace("\x7f", "\\u007f")
+
+
+DONE = 0
+FINDINGS = 1
+USAGE = 2
+UNREACHABLE = 3
+INTERRUPTED = 130
+"""As shells have it: 128 and the number of SIGINT."""
+PIPE_CLOSED = 141
+"""Likewise for SIGPIPE: whoever read the output has gone, as ``head`` does."""
+
+MEANINGS = {
+    DONE: "nothing to do, or done",
+    FINDINGS: "there are findings, or what was asked for is refused",
+    USAGE: "the command cannot be used as given: an unknown option, a path, uid or part that is not there",
+    UNREACHABLE: "the store cannot be reached, refuses, or does not answer in time",
+    INTERRUPTED: "interrupted from the keyboard",
+    PIPE_CLOSED: "the reader of the output has gone",
+}
+"""What each code says, for the documentation."""
+
+_USAGE = (ConfigError, BucketValueError, UnsupportedTypeError, NotFound)
+_REFUSED = (AlreadyExists, LeaseUnavailable)
+
+
+def code_of(error: BaseException) -> int:
+    """What a process ends with that was ended by an error."""
+    if isinstance(error, _USAGE):
+        return USAGE
+    if isinstance(error, StoreError | OSError) and not isinstance(error, _REFUSED):
+        return UNREACHABLE
+    return FINDINGS
+
+
+_OPTIONS = (
+    "accept_missing",
+    "accept_newer",
+    "checkpoint_dir",
+    "moved_from",
+    "restore_from",
+    "storage_options",
+)
+_FLAGS = ("accept_missing", "accept_newer")
+_WORDS = ("cut",)
+"""Options that are words as well: meant only where a value follows."""
+_NAMES = "|".join((*_OPTIONS, *(f"{word}(?==)" for word in _WORDS)))
+_NAMED = re.compile(rf"'(?:[^'\\]|\\.)*'|\b(?P<name>{_NAMES})\b(?P<value>=True\b|=)?")
+_MODEL = re.compile(r"^\w+Settings: ")
+_SPELLED = {"storage_options": "--storage-option"}
+
+
+def in_words_of_a_command(text: str) -> str:
+    """A message or hint with ``--accept-missing`` for ``accept_missing=True``, and so on; what is quoted stays."""
+    return _NAMED.sub(_spelled, _MODEL.sub("", text))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    name = match["name"]
+    if name is None:
+        return match[0]
+    option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
+    return f"{option} " if match["value"] == "=" and name not in _FLAGS else option
+
+
+DIGEST_DIGITS = 16
+
+
+class Plan(Json):
+    """What a verb is about to change. Two plans of one digest do the same to the same state."""
+
+    def decisions(self) -> dict[str, Any]:
+        """What counts: the plan without what it only tells of the moment it was made."""
+        return self.model_dump(mode="json")
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits of the SHA-256 of what counts."""
+        text = json.dumps(self.decisions(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
+
+
+def check_same(planned: str, found: str) -> None:
+    """Refuse a plan that is another one by now.
+
+    Args:
+        planned: The digest that was printed.
+        found: That of the plan as it would be now.
+
+    Raises:
+        RecoveryRefused: They differ.
+    """
+    if planned != found:
+        raise RecoveryRefused(
+            f"the plan {planned} is not what would be done any more: by now it would be {found}",
+            hint="Nothing of it was done. Run the command again without --apply to see the plan as it is now.",
+        )

@@ -1,0 +1,1 @@
+"""What there is below a base path. Reads only."""

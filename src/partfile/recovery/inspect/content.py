@@ -1,0 +1,215 @@
+"""The bytes of one part that count, wherever it is in its life."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from partfile.errors import ConfigError, NotFound, RecoveryRefused
+from partfile.readers.filesystem import ValidLengthFileSystem, open_for_reading
+from partfile.readers.streams import ReadableFile, open_readable
+from partfile.recovery.inspect.files import classify
+from partfile.stores.paths import check_relative_path
+from partfile.stores.registry import path_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fsspec import AbstractFileSystem
+
+    from partfile.recovery.inspect.files import Knowledge, KnownPart, SeenBase
+    from partfile.recovery.inspect.places import Place
+
+
+def path_below(place: Place, part: str) -> str:
+    """The path of a part below the base, as it was named: relative to the base, or in full.
+
+    Raises:
+        ConfigError: It is elsewhere.
+    """
+    is_full = part.startswith("/") or "://" in part
+    inside = path_inside(part, place.base, place.storage_options) if is_full else None
+    # As find prints them.
+    return check_relative_path("/".join(inside) if inside is not None else part.removeprefix("./"))
+
+
+@dataclass(frozen=True, slots=True)
+class ValidBytes:
+    """An open part that ends where its valid bytes do."""
+
+    file: Any
+    path: str
+    """The final path of the part, which tells its format and compression; of a stage its own."""
+    stage_length: int | None = None
+    """Valid length in bytes if it is not in that format yet, but a stage."""
+    stage_crc32: int | None = None
+    """Of a stage, where it is known."""
+    stage_format: str | None = None
+    """Of a stage, what it is encoded in, where a retained checkpoint says it."""
+
+
+@contextmanager
+def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
+    """Open the valid bytes of a part, under whichever name it has now, for as long as a block lasts.
+
+    Args:
+        place: Where its base is.
+        seen: What the checkpoints say.
+        path: Any name of it, relative to the base: final, in-progress or pending.
+
+    Raises:
+        NotFound: There is no such file.
+        RecoveryRefused: No checkpoint vouches for a byte of it, or its bytes are in no file yet, as on S3; a stage can
+            be read there too.
+        PartMissing: It is under none of its names, or shorter than its valid length.
+        SnapshotCorrupt: Its sidecar is damaged.
+        StoreError: It cannot be read, for instance because somebody holds it open on HDFS.
+    """
+    known = seen.known.named(path)
+    if known is not None and not (known.is_current or path != known.path):
+        known = None
+    if known is not None and known.is_stage:
+        with place.open_base() as store, store.open_stage(known.handle) as file:
+            stage = known.handle.path_of(known.handle.in_progress)
+            yield ValidBytes(file, stage, known.handle.valid_length, known.crc32, _format_of(seen.known, stage, known))
+        return
+    valid = _opened(place, seen, path, known)
+    with valid.file:
+        yield valid
+
+
+def _format_of(known: Knowledge, path: str, stage: KnownPart) -> str | None:
+    """What a stage is encoded in; a spent one says it no more, but the older checkpoints that need it do."""
+    named = known.parts.get(path, stage) if stage.stage is None else stage
+    return None if named.stage is None else str(named.stage.recipe.get("format"))
+
+
+def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) -> ValidBytes:
+    """The valid bytes of what is no stage, by any name, or by that of a known part."""
+    behind, base = open_for_reading(place.base, place.storage_options)
+    if known is not None:
+        return ValidBytes(open_known(behind, base, known), known.path)
+    if classify(path, seen.known).kind in {"orphan", "temporary"}:
+        raise RecoveryRefused(
+            f"no retained checkpoint vouches for a byte of {path!r}",
+            hint="It is an orphan: a task died before its bytes counted, and wrote them again elsewhere.",
+            path=path,
+        )
+    file_system = ValidLengthFileSystem(behind, base, sidecars=seen.known.sidecars[0])
+    try:
+        return ValidBytes(file_system.open(f"{base}/{path}", "rb"), path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise NotFound(
+            f"{path!r} is no finished file below the base, and no part that a retained checkpoint names",
+            hint="partfile list shows what there is.",
+            path=path,
+        ) from error
+
+
+def open_known(behind: AbstractFileSystem, base: str, part: KnownPart) -> Any:
+    """Open the valid bytes of a part that a checkpoint names and that is no stage, under the name that it has now.
+
+    Args:
+        behind: The file system that shows every file.
+        base: The base path in it.
+        part: The part.
+
+    Raises:
+        RecoveryRefused: They are in no file yet, as on S3.
+        PartMissing: It is under none of its names, or shorter than its valid length.
+        StoreError: It cannot be read.
+    """
+    names = (*part.staged_paths, part.path)
+    if not part.is_file and not behind.exists(f"{base}/{part.path}"):
+        raise RecoveryRefused(
+            f"the bytes of {part.path!r} are in no file before it is published",
+            hint="On S3 they are in an upload, which nobody can read. The next start of the sink publishes it.",
+            path=part.path,
+        )
+    return open_readable(behind, base, ReadableFile(part.path, part.handle.valid_length, names))
+
+
+def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
+    """The rows in what counts of a part, one by one; None of text, JSON and CSV, whose bytes are their rows.
+
+    Args:
+        valid: The open part.
+
+    Raises:
+        ConfigError: What reads this format is not installed.
+        PartDamaged: Also while the rows are taken: a stage is not what was written.
+        OSError, ValueError: Likewise: the bytes are not of the format that the part's name says.
+    """
+    if valid.stage_length is not None:
+        return _of_stage(valid, valid.stage_length)
+    for ending, read in ((".parquet", _of_parquet), (".orc", _of_orc), (".avro", _of_avro)):
+        if valid.path.endswith(ending):
+            return read(valid.file)
+    return None
+
+
+def _of_stage(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]:
+    from partfile.sink.multi_bucket import schema_of_lines  # noqa: PLC0415 - only who prints a stage waits for it.
+    from partfile.writers.arrow_stage import read_stage  # noqa: PLC0415 - likewise.
+
+    path = valid.path
+    # The affixes of parts are the user's: a name tells the format only where nothing else does.
+    is_avro = ".avro." in path if valid.stage_format is None else valid.stage_format == "avro"
+    schema, batches = read_stage(valid.file, length, path, valid.stage_crc32)
+    described = schema_of_lines(schema)
+    for batch in batches:
+        yield from batch.to_pylist() if described is None else _of_lines(batch, described if is_avro else None)
+
+
+def _of_lines(batch: Any, avro: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a shared stage of a row format: what each has become there, and its bucket; the schema of Avro's."""
+    decode = _text_of if avro is None else _avro_decoder(avro)
+    for line, bucket in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        yield {"line": decode(line), "bucket": bucket}
+
+
+def _text_of(line: bytes) -> str:
+    return line.decode(errors="backslashreplace").removesuffix("\n")
+
+
+def _avro_decoder(described: Any) -> Callable[[bytes], Any]:
+    from partfile.writers.avro import avro_schema  # noqa: PLC0415 - likewise.
+    from partfile.writers.columns import plain_schema  # noqa: PLC0415 - likewise.
+
+    fastavro = _fastavro()
+    parsed = fastavro.parse_schema(avro_schema(plain_schema(described)))
+    return lambda line: fastavro.schemaless_reader(BytesIO(line), parsed, None)
+
+
+def _of_parquet(file: Any) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq  # noqa: PLC0415 - only who prints Parquet waits for it.
+
+    for batch in pq.ParquetFile(file).iter_batches():
+        yield from batch.to_pylist()
+
+
+def _of_orc(file: Any) -> Iterator[dict[str, Any]]:
+    from pyarrow import orc  # noqa: PLC0415 - likewise.
+
+    opened = orc.ORCFile(file)
+    for stripe in range(opened.nstripes):
+        yield from opened.read_stripe(stripe).to_pylist()
+
+
+def _of_avro(file: Any) -> Iterator[dict[str, Any]]:
+    for row in _fastavro().reader(file):
+        # A file may hold other values than records.
+        yield row if isinstance(row, dict) else {"value": row}
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro  # noqa: PLC0415 - it need not be there.
+    except ImportError as error:
+        raise ConfigError(
+            "what reads Avro is not installed",
+            hint="Install fastavro here; or take the bytes with --raw, and print them with avro-tools tojson.",
+        ) from error
+    return fastavro

@@ -1,0 +1,553 @@
+"""What each file below a base is: finished, staged, orphan, sidecar, foreign. Pure; decides, and never looks.
+
+Whoever deletes or repairs goes by this too, so a file that is not surely ours is foreign.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from partfile.errors import RecoveryRefused
+from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming, is_hidden
+from partfile.recovery.inspect.checkpoints import doubtful_ids, read_chain, states_of
+from partfile.recovery.inspect.places import Job, jobs_in
+from partfile.sink.policies import HIDING_PREFIXES, PartNaming, number_in, numbers_in
+from partfile.sink.restore import BaseTie
+from partfile.sink.settings import RestoreSettings
+from partfile.snapshot.documents import is_temporary
+from partfile.stores.base import STATE_DIRECTORY
+from partfile.stores.parts import is_staged_file, staged_names
+from partfile.stores.paths import TOKEN_HEX_DIGITS, is_relative_path
+from partfile.stores.registry import path_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from partfile.errors import PartfileError
+    from partfile.recovery.inspect.checkpoints import SeenChain
+    from partfile.recovery.inspect.places import Place
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.sink.policies import PartNumber
+    from partfile.sink.states import Stage
+    from partfile.stores.base import PartHandle, Store, StoredFile
+
+
+_TOKEN = rf"\.[0-9a-f]{{{TOKEN_HEX_DIGITS}}}"
+_REST = re.compile(rf"{_TOKEN}(.*)", re.DOTALL)
+_TOKENS = re.compile(_TOKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedNaming:
+    """What stands around the final name and the token in a staged name."""
+
+    prefix: str
+    suffix: str
+
+    def final_of(self, name: str) -> str | None:
+        """The final name of the part whose staged name this is; None if it is no such name, or that would be hidden."""
+        found = re.fullmatch(rf"{re.escape(self.prefix)}([^_.].*){_TOKEN}{re.escape(self.suffix)}", name)
+        return found[1] if found else None
+
+
+_DEFAULTS = PartNaming()
+DEFAULT_STAGED = (
+    StagedNaming(_DEFAULTS.in_progress_prefix, _DEFAULTS.in_progress_suffix),
+    StagedNaming(_DEFAULTS.pending_prefix, _DEFAULTS.pending_suffix),
+)
+
+
+def tokens_in(name: str) -> list[str]:
+    """What in a name looks like the token of a staged file."""
+    return _TOKENS.findall(name)
+
+
+def sidecar_namings(parts: Iterable[PartHandle]) -> tuple[SidecarNaming, ...]:
+    """The affixes that the parts' own sidecars have."""
+    found: dict[SidecarNaming, None] = {}
+    for part in parts:
+        prefix, name, suffix = part.sidecar.partition(part.name)
+        if name and prefix.startswith(("_", ".")):
+            found[SidecarNaming(prefix, suffix)] = None
+    found.pop(DEFAULT_SIDECARS, None)
+    return (*found, DEFAULT_SIDECARS)
+
+
+def staged_namings(parts: Iterable[PartHandle]) -> tuple[StagedNaming, ...]:
+    """The affixes that the parts' own staged names have."""
+    found: dict[StagedNaming, None] = {}
+    for part in parts:
+        for staged in (part.in_progress, part.pending):
+            prefix, name, rest = staged.partition(part.name)
+            match = _REST.fullmatch(rest)
+            if name and match and prefix.startswith(HIDING_PREFIXES):
+                found[StagedNaming(prefix, match[1])] = None
+    return (*(one for one in found if one not in DEFAULT_STAGED), *DEFAULT_STAGED)
+
+
+FileKind = Literal[
+    "finished",
+    "staged",
+    "orphan",
+    "sidecar",
+    "lone-sidecar",
+    "temporary",
+    "checkpoint",
+    "unknown-chain",
+    "foreign",
+]
+
+MEANING: dict[FileKind, str] = {
+    "finished": "a finished part of a sink here",
+    "staged": "a part that a retained checkpoint names, under a name from before it was finished; or a stage of one",
+    "orphan": "a staged file of a sink here that no retained checkpoint names",
+    "sidecar": "holds the valid length of a part that is there",
+    "lone-sidecar": "holds the valid length of a part that is not there",
+    "temporary": "a file that somebody was about to give its name",
+    "checkpoint": "a checkpoint of a sink that keeps them below its base",
+    "unknown-chain": "called like a part, but of a chain that no retained checkpoint here knows",
+    "foreign": "nothing of a sink here",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """One path and what it is."""
+
+    path: str
+    kind: FileKind
+    job: Job | None = None
+    """Whose it is, where that is known."""
+    number: PartNumber | None = None
+    """What its name says, of a part or a staged file of a known chain."""
+    part: KnownPart | None = None
+    """The part of a retained checkpoint that it is, or whose sidecar it is."""
+    final_path: str | None = None
+    """The part's final path, of a sidecar."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifiedFile:
+    """One listed file and what it is."""
+
+    file: StoredFile
+    what: Classified
+
+
+def classify(path: str, known: Knowledge) -> Classified:
+    """What a path below the base is, by its name and what the checkpoints say.
+
+    Whether the part of a sidecar is there, a path does not tell: see ``classified``.
+
+    Args:
+        path: Relative to the base.
+        known: What the checkpoints say; from before the file was listed, or from after it.
+    """
+    staged = known.staged.get(path)
+    if staged is not None:
+        return Classified(path, "staged", staged.job, number_in(staged.handle.name, known.chains), staged)
+    inside = known.state_directory
+    if inside is not None and path.startswith(f"{inside}/"):
+        return Classified(path, "checkpoint")
+    directory, _, name = path.rpartition("/")
+    if (directory and is_hidden(directory)) or not is_relative_path(path):
+        return Classified(path, "foreign")
+    if not is_hidden(name):
+        return _visible(path, name, known)
+    if is_temporary(name):
+        return Classified(path, "temporary")
+    return _sidecar(path, directory, name, known) or _hidden(path, name, known)
+
+
+def classified(
+    files: Iterable[StoredFile], known: Knowledge, is_there: Callable[[str], bool]
+) -> Iterator[ClassifiedFile]:
+    """Classify files of a listing as they come; sidecars come last, once it is known whether their parts are there.
+
+    Holds nothing but the sidecars in memory.
+
+    Args:
+        files: The listing.
+        known: What the checkpoints say.
+        is_there: Whether a path below the base is there now; asked for the final path of each sidecar.
+    """
+    sidecars = []
+    for file in files:
+        what = classify(file.path, known)
+        if what.kind == "sidecar":
+            sidecars.append(ClassifiedFile(file, what))
+        else:
+            yield ClassifiedFile(file, what)
+    for one in sidecars:
+        part, final = one.what.part, one.what.final_path
+        # It is made before the final name of its part.
+        is_early = part is not None and part.is_current
+        if is_early or (final is not None and is_there(final)):
+            yield one
+        else:
+            yield ClassifiedFile(one.file, Classified(one.what.path, "lone-sidecar", one.what.job, one.what.number))
+
+
+def _visible(path: str, name: str, known: Knowledge) -> Classified:
+    number = number_in(name, known.chains)
+    if number is not None:
+        return Classified(path, "finished", known.chains[number.chain].job, number, known.parts.get(path))
+    return Classified(path, "unknown-chain" if numbers_in(name) else "foreign")
+
+
+def _sidecar(path: str, directory: str, name: str, known: Knowledge) -> Classified | None:
+    for naming in known.sidecars:
+        if not (name.startswith(naming.prefix) and name.endswith(naming.suffix)):
+            continue
+        final = name[len(naming.prefix) : len(name) - len(naming.suffix)]
+        number = number_in(final, known.chains) if final else None
+        if number is not None:
+            final_path = f"{directory}/{final}" if directory else final
+            job = known.chains[number.chain].job
+            return Classified(path, "sidecar", job, number, known.parts.get(final_path), final_path)
+    return None
+
+
+def _hidden(path: str, name: str, known: Knowledge) -> Classified:
+    """Only the whole grammar makes a name ours: a copy, a note or a checksum of others may hold a token too.
+
+    And only one path: who has copied a part that a checkpoint names wants to keep that.
+    """
+    if not known.tokens.isdisjoint(tokens_in(name)):
+        return Classified(path, "foreign")
+    finals = [final for naming in known.stagings if (final := naming.final_of(name)) is not None]
+    for final in finals:
+        number = number_in(final, known.chains)
+        if number is not None:
+            return Classified(path, "orphan", known.chains[number.chain].job, number)
+    return Classified(path, "unknown-chain" if any(map(numbers_in, finals)) else "foreign")
+
+
+KnownState = Literal["in-progress", "pending", "abandoned", "stage", "rolled-stage", "spent-stage"]
+"""in-progress: open. pending: to be published as it is. abandoned: to be cut and published. stage: rows of an open
+columnar part. rolled-stage: to be encoded into the part, up to its valid length. spent-stage: encoded, kept for older
+checkpoints."""
+OPEN_STATES: tuple[KnownState, ...] = ("in-progress", "stage")
+"""Of parts that grow until something closes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPart:
+    """A part that a retained checkpoint names."""
+
+    job: Job
+    handle: PartHandle
+    state: KnownState
+    """As the newest checkpoint has it that names the part."""
+    checkpoint_id: int
+    """That checkpoint."""
+    since: int | None
+    """The first checkpoint that holds it in this state; None while it is open."""
+    is_current: bool
+    """Whether the state in force names it and its publication is not known to be done: it has to be there."""
+    subtask: int | None
+    """Who has it in the next batch; None of a part that is not open."""
+    rows: int
+    """Rows that count in its valid bytes; 0 of a spent stage, whose rows are in the encoded file."""
+    created_at_ms: int | None
+    """By the coordinator's clock; None of a part that is not open."""
+    last_write_ms: int | None
+    is_doubtful: bool = False
+    """Whether only checkpoints name it that have probably never counted: it may have become another file."""
+    stage: Stage | None = None
+    """What becomes of it, if it is a stage that is not encoded yet."""
+    crc32: int | None = None
+    """Of its valid bytes, of a stage or of a file that one was encoded into; None where no checkpoint says it."""
+
+    @property
+    def path(self) -> str:
+        """Its final path; of a stage that of the file it is encoded into."""
+        return self.handle.path_of(self.handle.name)
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether it is a stage: it is never finished itself, and its length says nothing of the finished file."""
+        return self.handle.is_stage
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a stage that becomes a file a bucket, all of its final name."""
+        return self.stage is not None and self.stage.shared
+
+    @property
+    def buckets(self) -> int | None:
+        """So many buckets at least share this stage; None if none do, or it is spent, so that its files tell."""
+        return self.stage.least_buckets if self.stage is not None and self.stage.shared else None
+
+    @property
+    def finished_buckets(self) -> int | None:
+        """How many of those have their file already, so that its rows there are left out; None as of ``buckets``."""
+        return len(self.stage.finished_buckets) if self.stage is not None and self.stage.shared else None
+
+    def has_file_in(self, bucket: str) -> bool:
+        """Whether it is a shared stage, and a bucket has its file of it already."""
+        return self.stage is not None and bucket in self.stage.finished_buckets
+
+    @property
+    def key(self) -> str:
+        """What tells it from any other: its final path; of a shared stage its own, for a file may have the final one.
+
+        That is the file of the bucket that is the base.
+        """
+        return self.handle.path_of(self.handle.in_progress) if self.is_shared else self.path
+
+    @property
+    def all_paths(self) -> tuple[str, ...]:
+        """The paths under which its bytes can be, in the order of its life."""
+        return self.staged_paths if self.is_stage else (*self.staged_paths, self.path)
+
+    @property
+    def lookup_path(self) -> str:
+        """Where to look for it: a stage has its own name alone, any other part its final one in the end."""
+        return self.staged_paths[0] if self.is_stage and self.is_file else self.path
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file before it is finished."""
+        return is_staged_file(self.handle)
+
+    @property
+    def number(self) -> PartNumber | None:
+        """What its name says; None if it was named by another version."""
+        return next(iter(numbers_in(self.handle.name)), None)
+
+    @property
+    def staged_paths(self) -> tuple[str, ...]:
+        """The paths it can have before it is finished, in the order of its life."""
+        return tuple(map(self.handle.path_of, staged_names(self.handle)))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownChain:
+    """A chain id that stands in part names."""
+
+    job: Job
+    max_count: int
+    """The highest part counter of its retained checkpoints; -1 before the first part."""
+    shared_from: int | None = None
+    """From this counter on, files of several buckets may have one number; None if no two of them have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """Everything that tells one file below a base from another."""
+
+    chains: Mapping[str, KnownChain] = field(default_factory=dict)
+    """By the id in part names."""
+    parts: Mapping[str, KnownPart] = field(default_factory=dict)
+    """By their keys; no spent stages, since the encoded file has that path."""
+    staged: Mapping[str, KnownPart] = field(default_factory=dict)
+    """By every path that a part can have before it is finished."""
+    tokens: frozenset[str] = frozenset()
+    """In those paths. Each was drawn for one part, so that a file with one of them under another path is a copy."""
+    sidecars: tuple[SidecarNaming, ...] = (DEFAULT_SIDECARS,)
+    """How the sinks name sidecars; the default ones come last."""
+    stagings: tuple[StagedNaming, ...] = DEFAULT_STAGED
+    """How the sinks name what is staged; the default ones come last. Other affixes are those of a foreign file."""
+    state_directory: str | None = None
+    """Where checkpoints lie below the base, if they do so elsewhere than in ``_partfile``."""
+    is_complete: bool = True
+    """Whether every retained checkpoint could be read. If not, what looks like an orphan may be none."""
+
+    @property
+    def current(self) -> list[KnownPart]:
+        """The parts that have to be there, by path."""
+        return sorted((part for part in self.parts.values() if part.is_current), key=lambda part: (part.path, part.key))
+
+    def named(self, path: str) -> KnownPart | None:
+        """The part that somebody means by a path: any name of it.
+
+        The final path in the base stands for a shared stage, too, where the base is none of the buckets that have their
+        file already.
+        """
+        known = self.staged.get(path) or self.parts.get(path)
+        if known is not None:
+            return known
+        return next((part for part in self.current if part.path == path and not part.has_file_in("")), None)
+
+
+def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Iterator[KnownPart]:
+    """The parts that one checkpoint names, its stages among them."""
+    newest = chain.newest
+    doubtful = checkpoint_id in doubtful_ids(chain)
+    in_force = newest is not None and checkpoint_id == newest.link.checkpoint_id
+    is_owed = newest is not None and not newest.is_published
+    for subtask, opened in sorted(state.open.items()):
+        for part in opened:
+            yield KnownPart(
+                job=chain.job,
+                handle=part.part,
+                state="in-progress" if part.stage is None else "stage",
+                checkpoint_id=checkpoint_id,
+                since=None,
+                is_current=in_force,
+                subtask=subtask,
+                rows=part.rows,
+                created_at_ms=part.created_at_ms,
+                last_write_ms=part.last_write_ms,
+                is_doubtful=doubtful,
+                stage=part.stage,
+                crc32=None if part.stage is None else part.stage.crc32,
+            )
+
+    def closed(
+        part: PartHandle,
+        state: KnownState,
+        since: int,
+        rows: int,
+        crc32: int | None,
+        *,
+        is_current: bool,
+        stage: Stage | None = None,
+    ) -> KnownPart:
+        return KnownPart(
+            job=chain.job,
+            handle=part,
+            state=state,
+            checkpoint_id=checkpoint_id,
+            since=since,
+            is_current=is_current,
+            subtask=None,
+            rows=rows,
+            created_at_ms=None,
+            last_write_ms=None,
+            is_doubtful=doubtful,
+            stage=stage,
+            crc32=crc32,
+        )
+
+    for pending in state.pending:
+        fate: KnownState = "abandoned" if pending.abandoned else "pending"
+        yield closed(pending.part, fate, pending.since, pending.rows, pending.crc32, is_current=in_force and is_owed)
+    for rolled in state.rolled:
+        crc32, stage = rolled.stage.crc32, rolled.stage
+        yield closed(rolled.part, "rolled-stage", rolled.since, rolled.rows, crc32, is_current=in_force, stage=stage)
+    for spent in state.spent:
+        # It is deleted as soon as no older checkpoint needs it, before a newer one says so.
+        yield closed(spent.part, "spent-stage", spent.since, 0, None, is_current=False)
+
+
+def knowledge_of(
+    chains: Iterable[tuple[SeenChain, Mapping[int, SinkSnapshot]]], state_directory: str | None = None
+) -> Knowledge:
+    """Put together what the chains of a base say.
+
+    Args:
+        chains: Each with the states of its retained links.
+        state_directory: Where checkpoints lie below the base, if they do so elsewhere than in ``_partfile``.
+    """
+    ids: dict[str, KnownChain] = {}
+    parts: dict[str, KnownPart] = {}
+    staged: dict[str, KnownPart] = {}
+    is_complete = True
+    for chain, states in chains:
+        is_complete &= chain.problem is None and not chain.lost_ids
+        is_complete &= all(seen.link is not None for seen in chain.links)
+        is_complete &= states.keys() >= {one.checkpoint_id for one in chain.links if one.link and one.link.holds_state}
+        # From the oldest to the newest, so that what is newer stands; and what is in doubt before all.
+        doubtful = doubtful_ids(chain)
+        for checkpoint_id, state in sorted(states.items(), key=lambda one: (one[0] not in doubtful, one[0])):
+            ids[state.position.chain] = _with_state(ids.get(state.position.chain), chain.job, state)
+            for part in parts_of(chain, checkpoint_id, state):
+                if part.state != "spent-stage":
+                    parts[part.key] = part
+                staged |= dict.fromkeys(part.staged_paths, part)
+    handles = [part.handle for part in parts.values()]
+    return Knowledge(
+        chains=ids,
+        parts=parts,
+        staged=staged,
+        tokens=frozenset(token for path in staged for token in tokens_in(path)),
+        sidecars=sidecar_namings(handles),
+        stagings=staged_namings(handles),
+        state_directory=state_directory,
+        is_complete=is_complete,
+    )
+
+
+def _with_state(before: KnownChain | None, job: Job, state: SinkSnapshot) -> KnownChain:
+    """What one more checkpoint adds to what is known of the chain in part names."""
+    if before is None:
+        return KnownChain(job, state.max_count, state.position.shared_from)
+    shared = [count for count in (before.shared_from, state.position.shared_from) if count is not None]
+    return KnownChain(job, max(state.max_count, before.max_count), min(shared, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBase:
+    """The sinks of a base as their checkpoints show them."""
+
+    chains: tuple[SeenChain, ...]
+    """Of every job whose checkpoints are there."""
+    known: Knowledge
+    """Of every job of this base, so that no sink's file is taken for a foreign one."""
+    strangers: Mapping[Job, PartfileError] = field(default_factory=dict)
+    """Jobs whose checkpoints are of another base, with what says so."""
+
+    def chosen(self, uid: str | None) -> list[SeenChain]:
+        """The chains of one sink and its writers, or of one writer; None is all.
+
+        Sinks of several bases may share a directory of checkpoints: those of others are left out unless none is of this
+        one.
+        """
+        if uid is not None:
+            return [chain for chain in self.chains if uid in {chain.job.uid, chain.job.name}]
+        return [chain for chain in self.chains if chain.job not in self.strangers] or list(self.chains)
+
+
+def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -> SeenBase:
+    """Read what the checkpoints of a base say. No bucket is listed.
+
+    Args:
+        place: Where it is.
+        checkpoints: Its store of checkpoints; None if there are none.
+        uid: Insist on this sink.
+
+    Raises:
+        NotFound: There is no sink with this uid.
+        ConfigError: No sink can be called so.
+        StoreError: The store cannot be read.
+    """
+    if checkpoints is None:
+        return SeenBase((), Knowledge())
+    if uid is not None:
+        jobs_in(checkpoints, uid)
+    chains = tuple(read_chain(checkpoints, job) for job in jobs_in(checkpoints))
+    strangers = {chain.job: error for chain in chains if (error := _of_another_base(place, chain)) is not None}
+    ours = [chain for chain in chains if chain.job not in strangers]
+    known = knowledge_of([(chain, states_of(chain)) for chain in ours], _state_directory(place))
+    return SeenBase(chains, known, strangers)
+
+
+def is_of(job: Job | None, uid: str | None) -> bool:
+    """Whether a file belongs to the sink that was asked for; one that nobody owns belongs to none but all."""
+    return uid is None or (job is not None and uid in {job.uid, job.name})
+
+
+def _of_another_base(place: Place, chain: SeenChain) -> PartfileError | None:
+    """What a start would say if the chain's checkpoints are of another base."""
+    if chain.newest is None:
+        return None
+    settings = RestoreSettings(
+        base=place.base,
+        uid=chain.job.uid,
+        checkpoint_dir=place.checkpoint_dir,
+        storage_options=place.storage_options,
+    )
+    try:
+        BaseTie.of(settings).check(chain.newest.state.position.base, chain.job.name)
+    except RecoveryRefused as error:
+        return error
+    return None
+
+
+def _state_directory(place: Place) -> str | None:
+    inside = path_inside(place.checkpoint_url, place.base, place.storage_options)
+    return "/".join(inside) if inside and inside[0] != STATE_DIRECTORY else None

@@ -1,0 +1,346 @@
+"""What the checkpoints of a base say of its sinks, stuck parts first. No bucket is listed, no part is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self, get_args
+
+from pydantic import Field
+
+from partfile.recovery.documents import Json, in_words_of_a_command
+from partfile.recovery.inspect.checkpoints import is_running
+from partfile.recovery.inspect.files import OPEN_STATES, KnownState, parts_of
+from partfile.recovery.inspect.tree import ScanReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partfile.errors import PartfileError
+    from partfile.recovery.inspect.checkpoints import SeenChain
+    from partfile.recovery.inspect.files import KnownPart, SeenBase
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFacts:
+    """What a verdict needs to know of the sink."""
+
+    is_running: bool | None
+    """Whether its driver is alive; None if nobody can tell."""
+    quiet_s: float
+    """Since its newest checkpoint, in seconds."""
+    quiet_after_s: float
+    """Beyond this silence a sink counts as stopped where nobody can tell."""
+    is_kept: bool
+    """A clean stop kept the open parts for the next run."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it has been silent for so long that something is wrong."""
+        return self.quiet_s > self.quiet_after_s
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether it is not running, or probably not."""
+        return self.is_running is False or (self.is_running is None and self.is_quiet)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of one part."""
+
+    why: str
+    """Why it is there."""
+    outcome: str
+    """What will become of it."""
+    is_stuck: bool = False
+    is_for_recover: bool = False
+    """Whether ``partfile recover`` mends it."""
+
+
+def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
+    """Judge a part that the state in force names and that is not finished.
+
+    Args:
+        part: The part.
+        sink: Its sink.
+    """
+    if part.state in OPEN_STATES:
+        return _on_open(part, sink)
+    if part.state == "spent-stage":
+        why = f"checkpoint {part.since} holds the file that it was encoded into; older ones may need the stage"
+        return Verdict(why, "the sink deletes it once those are not retained any more")
+    promised, done = f"checkpoint {part.since} is complete and promises it", "published"
+    if part.state == "rolled-stage":
+        promised, done = f"checkpoint {part.since} is complete and has it rolled", "encoded"
+    does = _fate(part)
+    if sink.has_stopped:
+        why = f"{promised}, but {_stopped(sink)} before it was {done}"
+        return Verdict(why, f"the next start, or recover, {does}", is_stuck=True, is_for_recover=True)
+    if sink.is_quiet:
+        why = f"{promised}, but it could not be {done}; the log of the sink says why"
+        return Verdict(why, f"the sink tries again with its next checkpoint, and then {does}", is_stuck=True)
+    return Verdict(promised, f"the sink {does}, now or with its next checkpoint")
+
+
+def _fate(part: KnownPart) -> str:
+    """What becomes of a part that is not finished."""
+    length = part.handle.valid_length
+    if part.is_shared:
+        those = f" without one yet ({part.finished_buckets} have theirs)" if part.finished_buckets else ""
+        return f"encodes its first {length} bytes into a file for each of its buckets{those} and publishes those"
+    if part.is_stage:
+        return f"encodes its first {length} bytes into the part and publishes that"
+    return "publishes it" if part.state == "pending" else f"cuts it to {length} bytes and publishes it"
+
+
+def _on_open(part: KnownPart, sink: SinkFacts) -> Verdict:
+    if sink.is_kept:
+        return Verdict("a clean stop kept it open, as on_stop='keep' says", "the next start goes on with it")
+    if not sink.has_stopped:
+        then = ", and is encoded then" if part.is_stage else ""
+        return Verdict("the sink has it open", f"it grows until its rolling policy closes it{then}")
+    length = part.handle.valid_length
+    return Verdict(
+        f"{_stopped(sink)} while it was open; checkpoint {part.checkpoint_id} vouches for its first {length} bytes",
+        f"the next start, or recover, {_fate(part)}",
+        is_stuck=True,
+        is_for_recover=True,
+    )
+
+
+def _stopped(sink: SinkFacts) -> str:
+    return "the sink stopped" if sink.is_running is False else "the sink fell silent, and has probably stopped,"
+
+
+class PartStatus(Json):
+    """One part that is not finished."""
+
+    path: str
+    """Its final path, relative to the base; of a stage that buckets share, the name of its file in each of them."""
+    bucket: str
+    """Its directory, relative to the base; empty for the base."""
+    state: KnownState
+    """in-progress: open. pending: to be published as it is. abandoned: to be cut and published. stage: rows of an open
+    columnar part. rolled-stage: such rows, to be encoded into the part."""
+    valid_length: int
+    """Bytes that the checkpoint vouches for."""
+    rows: int
+    """Rows that the checkpoint vouches for."""
+    buckets: int | None
+    """So many buckets at least share this stage, which becomes a file in each; null of anything else."""
+    finished_buckets: int | None
+    """So many of them have their file already; null of anything else."""
+    subtask: int | None
+    """Who has it in the next batch; null of a part that is not open."""
+    checkpoint_id: int
+    """The newest checkpoint that names it."""
+    age_s: float | None
+    """Since its last write, or since the checkpoint that promised it; null where that is not retained."""
+    is_stuck: bool
+    """Whether nothing will become of it by itself."""
+    why: str
+    """Why it is there."""
+    outcome: str
+    """What will become of it."""
+    is_for_recover: bool
+    """Whether ``partfile recover`` mends it."""
+
+
+class PartsTotal(Json):
+    """The parts of a sink in one state."""
+
+    count: int
+    """Number of parts."""
+    bytes: int
+    """Valid bytes."""
+    shared: int
+    """Stages among them that buckets share; spent ones are not counted."""
+    buckets: int | None
+    """So many buckets at least share one of those, whichever has most; null if there is none."""
+    oldest_age_s: float | None
+    """The highest age among them; null if none is known."""
+
+
+class Problem(Json):
+    """Why nobody can go on from the newest checkpoint."""
+
+    error: str
+    """Name of the error's class."""
+    message: str
+    """What cannot be read, and why."""
+    hint: str
+    """What to do about it; may be empty."""
+
+    @classmethod
+    def of(cls, error: PartfileError) -> Self:
+        """What there is to say of an error."""
+        return cls(
+            error=type(error).__name__,
+            message=in_words_of_a_command(error.message),
+            hint=in_words_of_a_command(error.hint),
+        )
+
+
+class SinkStatus(Json):
+    """One sink, or one writer of it with a chain of its own."""
+
+    uid: str
+    """The sink."""
+    writer: int
+    """0 for the sink itself."""
+    job: str
+    """The directory of its checkpoints: ``uid``, or ``uid~writer``."""
+    is_running: bool | None
+    """Whether a driver holds its marker; null where nobody can tell: plain Python, and stores without locks."""
+    counts_as_stopped: bool
+    """Whether its parts are judged as those of a sink that has stopped. If it is not known whether it runs, that is so
+    after ``quiet_after_s`` without a checkpoint."""
+    generation: int | None
+    """Raised by every start."""
+    newest_checkpoint_id: int | None
+    """Id of the newest link."""
+    newest_kind: str | None
+    """checkpoint; fence, which a start makes; tombstone, which closes the id of one that did not complete."""
+    last_moved_ms: int | None
+    """When the newest checkpoint was created, by the coordinator's clock or the store's, whichever says earlier, in
+    milliseconds since the epoch."""
+    quiet_s: float | None
+    """Since then."""
+    retained_checkpoint_ids: tuple[int, ...]
+    """Those whose link is there, ascending."""
+    query_id: str | None
+    """Spark's; null in plain Python."""
+    batch_id: int | None
+    """The last batch of that query that counts."""
+    chain: str | None
+    """The id in its part names."""
+    is_kept: bool
+    """A clean stop kept the open parts for the next run."""
+    parts: dict[KnownState, PartsTotal]
+    """What is not finished, by state; and spent-stage: stages that have been encoded, which nobody waits for."""
+    stuck: tuple[PartStatus, ...]
+    """The oldest first."""
+    problem: Problem | None
+    """Why a start would be refused; null if it would not."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has parts that are not finished."""
+        return any(total.count for state, total in self.parts.items() if state != "spent-stage")
+
+    @property
+    def may_be_stuck(self) -> bool:
+        """Whether it has parts that are stuck if it has stopped, which nobody can tell yet."""
+        return self.is_unfinished and self.is_running is None and not self.counts_as_stopped and not self.is_kept
+
+
+class StatusReport(Json):
+    """What ``status --json`` prints."""
+
+    schema_name: Literal["partfile.status"] = Field("partfile.status", alias="schema")
+    schema_version: Literal[1] = 1
+    base: str
+    """The base path as it was given."""
+    checkpoints_at: str
+    """Where its checkpoints are."""
+    checked_at_ms: int
+    """When it was looked at, by this host."""
+    quiet_after_s: float
+    """A sink that shows nothing else counts as stopped so long after its newest checkpoint, in seconds."""
+    sinks: tuple[SinkStatus, ...]
+    """Each sink and writer, by name."""
+    scan: ScanReport | None = None
+    """With ``--scan``."""
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether something is stuck, damaged or missing."""
+        missing = self.scan is not None and bool(self.scan.missing)
+        return missing or any(sink.stuck or sink.problem for sink in self.sinks)
+
+
+def status_of(
+    seen: SeenBase, chain: SeenChain, now_ms: int, quiet_after_s: float, moved_at_ms: int | None
+) -> SinkStatus:
+    """What there is to say of one sink; asks whether its driver is alive.
+
+    Args:
+        seen: Its base.
+        chain: Its chain.
+        now_ms: Now, in milliseconds since the epoch.
+        quiet_after_s: A sink that shows nothing else counts as stopped after so long.
+        moved_at_ms: When its newest link was created, by the store's clock, which recover goes by. The time that the
+            link says itself counts where it is earlier: the clock of a host that died may have been ahead.
+    """
+    newest, link = chain.newest, chain.links[-1].link if chain.links else None
+    moved_at_ms = min(
+        (time for time in (moved_at_ms, link.time_ms if link else None) if time is not None), default=None
+    )
+    quiet_s = None if moved_at_ms is None else max(0.0, (now_ms - moved_at_ms) / 1000)
+    position = None if newest is None else newest.state.position
+    query = None if position is None else position.query
+    facts = SinkFacts(is_running(chain), quiet_s or 0.0, quiet_after_s, position is not None and position.kept)
+    current = [part for part in seen.known.current if part.job == chain.job]
+    if newest is not None:
+        named = parts_of(chain, newest.link.checkpoint_id, newest.state)
+        current += [part for part in named if part.state == "spent-stage"]
+    parts = [_part_status(part, chain, facts, now_ms) for part in current]
+    problem = chain.problem or seen.strangers.get(chain.job)
+    return SinkStatus(
+        uid=chain.job.uid,
+        writer=chain.job.writer,
+        job=chain.job.name,
+        is_running=facts.is_running,
+        counts_as_stopped=facts.has_stopped,
+        generation=None if link is None else link.generation,
+        newest_checkpoint_id=chain.links[-1].checkpoint_id if chain.links else None,
+        newest_kind=None if link is None else link.kind,
+        last_moved_ms=moved_at_ms,
+        quiet_s=quiet_s,
+        retained_checkpoint_ids=tuple(one.checkpoint_id for one in chain.links),
+        query_id=None if query is None else query.query_id,
+        batch_id=None if query is None else query.batch_id,
+        chain=None if position is None else position.chain,
+        is_kept=facts.is_kept,
+        parts=_totals(parts),
+        stuck=tuple(sorted((part for part in parts if part.is_stuck), key=lambda part: -(part.age_s or 0))),
+        problem=Problem.of(problem) if problem else None,
+    )
+
+
+def _part_status(part: KnownPart, chain: SeenChain, facts: SinkFacts, now_ms: int) -> PartStatus:
+    since_ms = part.last_write_ms if part.since is None else chain.time_ms_of(part.since)
+    verdict = verdict_on(part, facts)
+    return PartStatus(
+        path=part.path,
+        bucket=part.handle.bucket,
+        state=part.state,
+        valid_length=part.handle.valid_length,
+        rows=part.rows,
+        buckets=part.buckets,
+        finished_buckets=part.finished_buckets,
+        subtask=part.subtask,
+        checkpoint_id=part.checkpoint_id,
+        age_s=None if since_ms is None else max(0.0, (now_ms - since_ms) / 1000),
+        is_stuck=verdict.is_stuck,
+        why=verdict.why,
+        outcome=verdict.outcome,
+        is_for_recover=verdict.is_for_recover,
+    )
+
+
+def _totals(parts: Sequence[PartStatus]) -> dict[KnownState, PartsTotal]:
+    found: dict[KnownState, PartsTotal] = {}
+    states: tuple[KnownState, ...] = get_args(KnownState)
+    for state in states:
+        some = [part for part in parts if part.state == state]
+        ages = [part.age_s for part in some if part.age_s is not None]
+        buckets = [part.buckets for part in some if part.buckets is not None]
+        found[state] = PartsTotal(
+            count=len(some),
+            bytes=sum(part.valid_length for part in some),
+            shared=len(buckets),
+            buckets=max(buckets, default=None),
+            oldest_age_s=max(ages, default=None),
+        )
+    return found

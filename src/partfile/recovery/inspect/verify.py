@@ -1,0 +1,662 @@
+"""Check every invariant of a base, also while its sinks run; and say which files belong to which checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from partfile.errors import (
+    FileTooLarge,
+    NotFound,
+    NotReady,
+    PartDamaged,
+    PartMissing,
+    RecoveryRefused,
+    SnapshotCorrupt,
+    SnapshotError,
+    StoreError,
+)
+from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
+from partfile.readers.filesystem import open_for_reading
+from partfile.recovery.documents import Json, in_words_of_a_command
+from partfile.recovery.inspect.checkpoints import doubtful_ids, holes, is_deletion, stray_ids
+from partfile.recovery.inspect.content import open_known
+from partfile.recovery.inspect.files import FileKind, is_of, read_base
+from partfile.recovery.inspect.places import odd_entries
+from partfile.recovery.inspect.tree import all_files, missing_parts, read_tree, readable_files
+from partfile.snapshot import documents
+from partfile.snapshot.documents import FileHandle
+from partfile.stores.checksums import crc32_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from fsspec import AbstractFileSystem
+
+    from partfile.errors import PartfileError
+    from partfile.recovery.inspect.checkpoints import SeenChain, SeenLink
+    from partfile.recovery.inspect.files import Classified, Knowledge, KnownPart, SeenBase
+    from partfile.recovery.inspect.places import Job, Place
+    from partfile.recovery.inspect.tree import Tree
+    from partfile.stores.base import Store
+
+
+Code = Literal[
+    "of-another-base",
+    "state-unreadable",
+    "link-damaged",
+    "link-of-another-chain",
+    "chain-hole",
+    "state-file",
+    "name-beyond-counter",
+    "name-twice",
+    "published-early",
+    "stage-published",
+    "finished-length",
+    "part-missing",
+    "part-short",
+    "checksum-differs",
+    "part-unreadable",
+    "sidecar-damaged",
+    "sidecar-disagrees",
+    "staged-name-of-finished",
+    "stray-link",
+    "leftover-checkpoint",
+    "moved-away",
+    "further-name",
+    "lone-sidecar",
+    "orphan",
+    "temporary",
+    "unknown-chain",
+    "foreign",
+    "unreadable",
+    "in-the-way",
+]
+
+INVARIANTS: dict[Code, str] = {
+    "of-another-base": "the checkpoints are of this base",
+    "state-unreadable": "the state of the newest checkpoint can be read",
+    "link-damaged": "every retained link can be read",
+    "link-of-another-chain": "all links of a sink are of one chain",
+    "chain-hole": "links follow each other without a hole",
+    "state-file": "every state file that a link names is there, and its checksum holds",
+    "name-beyond-counter": "no finished file has a number beyond the counter of its chain",
+    "name-twice": "no two finished files have one number",
+    "published-early": "no part that is still open, or still to be encoded, is finished",
+    "stage-published": "no stage is a finished file",
+    "finished-length": "a finished file has the length that its checkpoint vouches for",
+    "part-missing": "every part or stage that the newest checkpoint names is under one of its names",
+    "part-short": "every such part or stage has at least its valid length",
+    "checksum-differs": "with `--checksums`: stages, and files that they were encoded into, hold what was written",
+    "part-unreadable": "with `--checksums`: the store hands them out",
+    "sidecar-damaged": "a sidecar holds a decimal number",
+    "sidecar-disagrees": "a sidecar says what the checkpoint says, and no more than its file holds",
+    "staged-name-of-finished": "no finished file has a staged name as well",
+}
+"""What a finding of severity ``error`` contradicts. The other codes are notes."""
+
+
+class Finding(Json):
+    """One thing that was found."""
+
+    code: Code
+    """Which invariant does not hold, or which kind of note it is."""
+    severity: Literal["error", "note"]
+    """A note is no damage: what crashes and people leave, and what a start mends by itself."""
+    message: str
+    """What was found."""
+    hint: str = ""
+    """What to do about it; may be empty."""
+    job: str | None = None
+    """Whose it is: a sink, or a writer ``uid~n``."""
+    path: str | None = None
+    """Relative to the base."""
+    checkpoint_id: int | None = None
+    """The checkpoint that it is about, or that vouches for the part."""
+
+    @property
+    def key(self) -> tuple[str, str | None, str | None, int | None]:
+        """What makes it the same finding when it is found again."""
+        return self.code, self.job, self.path, self.checkpoint_id
+
+
+class CheckpointFiles(Json):
+    """The finished files of one checkpoint, as far as retained checkpoints tell."""
+
+    job: str
+    """The sink, or the writer ``uid~n``."""
+    checkpoint_id: int
+    """The first checkpoint that promised them."""
+    files: tuple[str, ...]
+    """Their paths."""
+
+
+class VerifyReport(Json):
+    """What ``verify --json`` prints."""
+
+    schema_name: Literal["partfile.verify"] = Field("partfile.verify", alias="schema")
+    schema_version: Literal[1] = 1
+    base: str
+    """The base path as it was given."""
+    checkpoints_at: str
+    """Where its checkpoints are."""
+    jobs: tuple[str, ...]
+    """The sinks and writers that were checked."""
+    files: dict[FileKind, int]
+    """Number of files by kind."""
+    checkpoints: tuple[CheckpointFiles, ...]
+    """What retained checkpoints have finished and is there."""
+    checksums_compared: int | None = None
+    """With ``--checksums``: stages and encoded files that were read and compared; null without it."""
+    findings: tuple[Finding, ...]
+    """Errors first."""
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Those that contradict an invariant."""
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+def error(code: Code, message: str, hint: str = "", **where: str | int | None) -> Finding:
+    """An invariant that does not hold."""
+    return Finding.model_validate({"code": code, "severity": "error", "message": message, "hint": hint, **where})
+
+
+def note(code: Code, message: str, hint: str = "", **where: str | int | None) -> Finding:
+    """Something worth knowing that is no damage."""
+    return Finding.model_validate({"code": code, "severity": "note", "message": message, "hint": hint, **where})
+
+
+def found_twice(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
+    """The findings of a second look, without the errors that the first one did not have.
+
+    While a sink runs, a part can be between two names at the instant when it is looked at; never twice the same part.
+    """
+    before = {finding.key for finding in first}
+    return [finding for finding in second if finding.severity == "note" or finding.key in before]
+
+
+def chain_findings(chain: SeenChain) -> Iterator[Finding]:
+    """Check one chain; reads every state file that its links name.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    if chain.problem is not None:
+        yield error("state-unreadable", chain.problem.message, chain.problem.hint, job=chain.job.name)
+    yield from _link_findings(chain)
+    doubtful = doubtful_ids(chain)
+    for seen in chain.links:
+        # The files of one that never counted may have gone with the one that did.
+        if seen.checkpoint_id not in doubtful:
+            yield from _state_findings(chain, seen)
+
+
+def _link_findings(chain: SeenChain) -> Iterator[Finding]:
+    """Check what the links say of each other. Pure."""
+    job, newest = chain.job.name, chain.links[-1].checkpoint_id if chain.links else 0
+    for seen in chain.links:
+        if seen.problem is not None:
+            hint = seen.problem.hint or "Put the file back from a copy; older links than the newest only serve you."
+            yield error("link-damaged", seen.problem.message, hint, job=job, checkpoint_id=seen.checkpoint_id)
+    # A first link that never counted is of a chain of its own.
+    older = [seen.link for seen in chain.links[:-1] if seen.link is not None and seen.link.predecessor is not None]
+    chains = {link.chain_id for link in [*older, chain.links[-1].link if chain.links else None] if link is not None}
+    if len(chains) > 1:
+        yield error("link-of-another-chain", f"links of {len(chains)} chains lie together", "One was copied.", job=job)
+    yield from _stray_findings(chain)
+    for number in chain.lost_ids:
+        if number < newest:
+            text = f"of checkpoint {number} only the directory is left"
+            yield note("leftover-checkpoint", text, "It is no checkpoint any more.", job=job, checkpoint_id=number)
+
+
+def _stray_findings(chain: SeenChain) -> Iterator[Finding]:
+    """Find links that never counted, and holes that only a hand can have made. Pure."""
+    job = chain.job.name
+    for number in sorted(stray_ids(chain)):
+        text = f"checkpoint {number} never counted: the one after it names another predecessor"
+        yield note("stray-link", text, "It does no harm; it goes with retention.", job=job, checkpoint_id=number)
+    for before, after in holes(chain):
+        older, missing = before.checkpoint_id, after.checkpoint_id - before.checkpoint_id - 1
+        text = f"{missing} checkpoints are missing between {older} and {after.checkpoint_id}"
+        if is_deletion(before, after):
+            hint = "Somebody deleted them. A start goes on from the newest, and needs none of them."
+            yield error("chain-hole", text, hint, job=job, checkpoint_id=older)
+        else:
+            hint = "The older one is of a coordinator that was fenced: it does no harm, and the next start deletes it."
+            yield note("stray-link", text, hint, job=job, checkpoint_id=older)
+
+
+def _state_findings(chain: SeenChain, seen: SeenLink) -> Iterator[Finding]:
+    """Check the files that one link names, unless they go with it meanwhile."""
+    if seen.link is None:
+        return
+    for handle in seen.link.handles():
+        try:
+            chain.storage.read_bytes(handle)
+        except SnapshotError as problem:
+            if not chain.storage.store.file_exists(chain.storage.path(documents.metadata_path(seen.checkpoint_id))):
+                return
+            path = handle.path if isinstance(handle, FileHandle) else None
+            yield error(
+                "state-file",
+                problem.message,
+                problem.hint or "Put the file back from a copy.",
+                job=chain.job.name,
+                path=None if path is None else chain.storage.path(path),
+                checkpoint_id=seen.checkpoint_id,
+            )
+
+
+_LITTER: dict[FileKind, tuple[Code, str]] = {
+    "orphan": (
+        "orphan",
+        "a crash left it, or a sink has just begun it; partfile clean removes it once it is older than --older-than",
+    ),
+    "temporary": ("temporary", "a crash left it; partfile clean removes it"),
+    "lone-sidecar": ("lone-sidecar", "its part was moved away without it"),
+    "unknown-chain": ("unknown-chain", "called like a part, of a chain that no checkpoint here knows"),
+    "foreign": ("foreign", "no file of a sink here; readers that list the base read it if its name does not hide it"),
+}
+
+
+def file_findings(tree: Tree, before: Knowledge, after: Knowledge, base: Store) -> Iterator[Finding]:
+    """Check a listing. Reads sidecars, and nothing else.
+
+    Args:
+        tree: What it has shown.
+        before: What the checkpoints said before it.
+        after: What they said after it.
+        base: The store of the parts.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    yield from _name_findings(tree, after)
+    lengths = {}
+    for final, what in tree.sidecars.items():
+        length = _sidecar_length(base, what)
+        if isinstance(length, Finding):
+            yield length
+        elif length is not None:
+            lengths[final] = length
+    yield from _length_findings(tree, lengths, after)
+    yield from _sidecar_findings(tree, lengths, after, base)
+    yield from _short_findings(tree, before, after)
+    yield from _identity_findings(tree)
+    yield from _litter_findings(tree)
+
+
+def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
+    for what in tree.beyond:
+        chain = after.chains.get(what.number.chain) if what.number is not None else None
+        if what.number is not None and (chain is None or what.number.count > chain.max_count):
+            counter = "?" if chain is None else chain.max_count
+            yield error(
+                "name-beyond-counter",
+                f"number {what.number.count} is beyond the counter {counter} of its chain",
+                "Something else made it, or a newer checkpoint was lost.",
+                path=what.path,
+                job=_job(what),
+            )
+    for what, stage in tree.early:
+        now = after.parts.get(stage.key)
+        if now is not None and now.is_current and now.is_stage:
+            yield error(
+                "published-early",
+                f"it is finished, and checkpoint {now.checkpoint_id} still has its rows in a shared stage",
+                "Something else made it: move it away before the sink finishes the file of this bucket.",
+                path=what.path,
+                job=_job(what),
+                checkpoint_id=now.checkpoint_id,
+            )
+    for what in tree.twice:
+        yield error(
+            "name-twice",
+            "another finished file has the same chain, subtask and number",
+            "Somebody copied or moved one of them: their rows may come twice.",
+            path=what.path,
+            job=_job(what),
+        )
+    for path, what in tree.finished.items():
+        part = after.parts.get(path)
+        if part is not None and part.is_current and (part.is_stage or part.state == "in-progress"):
+            where = "its rows in a stage" if part.is_stage else "it open"
+            yield error(
+                "published-early",
+                f"it is finished, and checkpoint {part.checkpoint_id} still has {where}",
+                "Something else made it: move it away before the sink finishes the part.",
+                path=path,
+                job=_job(what),
+                checkpoint_id=part.checkpoint_id,
+            )
+
+
+def _length_findings(tree: Tree, lengths: dict[str, int], after: Knowledge) -> Iterator[Finding]:
+    for path, what in tree.finished.items():
+        part = after.parts.get(path)
+        if part is None or part.is_doubtful or part.is_stage or (part.is_current and part.state == "in-progress"):
+            continue
+        size, valid = tree.sizes[path], part.handle.valid_length
+        # Of a part that was open when it was last named it is only known how long it was then.
+        is_right = (
+            size == valid or (path in lengths and size >= valid) or (part.state == "in-progress" and size > valid)
+        )
+        if not is_right:
+            yield error(
+                "finished-length",
+                f"it has {size} bytes, and checkpoint {part.checkpoint_id} vouches for {valid}",
+                "Somebody changed it: put it back from a copy.",
+                path=path,
+                job=_job(what),
+                checkpoint_id=part.checkpoint_id,
+            )
+
+
+def _sidecar_findings(tree: Tree, lengths: dict[str, int], after: Knowledge, base: Store) -> Iterator[Finding]:
+    if not lengths:
+        return
+    # Listed again, since a finished file may have been seen before its sidecar was known to be of interest.
+    sizes = {file.path: file.size for file in readable_files(base, []) if file.path in lengths}
+    for final, length in lengths.items():
+        what, part, size = tree.sidecars[final], after.parts.get(final), sizes.get(final)
+        is_closed = part is not None and not part.is_stage and part.state != "in-progress"
+        is_promised = part is not None and is_closed and not part.is_doubtful
+        promised = part.handle.valid_length if part is not None and is_promised else length
+        if (size is not None and length > size) or promised != length:
+            holds = f", its file has {size}" if size is not None else ""
+            yield error(
+                "sidecar-disagrees",
+                f"it says {length} bytes{holds}, and {promised} were promised",
+                "Somebody changed one of them: put it back from a copy.",
+                path=what.path,
+                job=_job(what),
+            )
+
+
+def _sidecar_length(base: Store, what: Classified) -> int | Finding | None:
+    try:
+        return DEFAULT_SIDECARS.length_in(base.read_file(what.path, MAX_SIDECAR_BYTES), what.path)
+    except NotFound:
+        return None
+    except (SnapshotCorrupt, FileTooLarge) as problem:
+        return error("sidecar-damaged", problem.message, problem.hint, path=what.path, job=_job(what))
+
+
+def _short_findings(tree: Tree, before: Knowledge, after: Knowledge) -> Iterator[Finding]:
+    for part in before.current:
+        later = after.parts.get(part.key)
+        if not part.is_file or later is None or not later.is_current:
+            continue
+        sizes = [tree.sizes[path] for path in part.all_paths if path in tree.sizes]
+        size, valid = max(sizes, default=None), part.handle.valid_length
+        if size is not None and size < valid:
+            yield error(
+                "part-short",
+                f"it has {size} bytes, and checkpoint {part.checkpoint_id} vouches for {valid}",
+                "Data is missing: somebody cut it, or the disk lost it. Put it back from a copy.",
+                path=part.lookup_path,
+                job=part.job.name,
+                checkpoint_id=part.checkpoint_id,
+            )
+
+
+def _identity_findings(tree: Tree) -> Iterator[Finding]:
+    for names in tree.identities.values():
+        finished = [what for what in names if what.kind == "finished"]
+        staged = [what for what in names if what.kind in {"staged", "orphan"}]
+        for what in finished:
+            if not staged:
+                text = "the file has a further name, made by somebody else; whoever writes there changes it"
+                yield note("further-name", text, path=what.path, job=_job(what))
+        for what in staged if finished else ():
+            is_owed = what.part is not None and what.part.is_current and what.part.state != "in-progress"
+            text = f"it is the same file as the finished {finished[0].path!r}"
+            if what.part is not None and what.part.is_stage:
+                hint = "Somebody linked it: no reader can read a stage. Delete the other name."
+                yield error("stage-published", text, hint, path=what.path, job=_job(what))
+                continue
+            make, hint = (note, "The next start drops it.") if is_owed else (error, "Delete this name, not the other.")
+            yield make("staged-name-of-finished", text, hint, path=what.path, job=_job(what))
+
+
+def _litter_findings(tree: Tree) -> Iterator[Finding]:
+    for kind, some in tree.litter.items():
+        code, text = _LITTER[kind]
+        more = tree.counts[kind] - len(some)
+        for place, what in enumerate(some):
+            rest = f"; and {more} more of the kind" if more and place == len(some) - 1 else ""
+            yield note(code, f"{text}{rest}", path=what.path, job=_job(what))
+
+
+def moved_findings(known: Iterable[KnownPart], tree: Tree, is_there: Callable[[str], bool]) -> Iterator[Finding]:
+    """The parts that a published checkpoint finished and that are not there any more: consumers may move them."""
+    for part in known:
+        if part.is_current or part.is_doubtful or part.is_stage or part.state == "in-progress":
+            continue
+        if part.path not in tree.finished:
+            if is_there(part.path):
+                continue
+            text = (
+                f"checkpoint {part.checkpoint_id} finished it, and it is not there: a consumer moved it, or it is lost"
+            )
+            yield note("moved-away", text, path=part.path, job=part.job.name, checkpoint_id=part.checkpoint_id)
+
+
+def _job(what: Classified) -> str | None:
+    return None if what.job is None else what.job.name
+
+
+def verify(
+    place: Place,
+    base: Store,
+    checkpoints: Store | None,
+    uid: str | None,
+    step: Callable[[int], None],
+    *,
+    checksums: bool = False,
+) -> VerifyReport:
+    """Check everything; what seems wrong is looked at a second time, since a running sink moves its parts.
+
+    Args:
+        place: Where it is.
+        base: Its store of parts.
+        checkpoints: Its store of checkpoints; None if there are none.
+        uid: Only this sink; None is all, and what belongs to none.
+        step: Told how many files more have been looked at.
+        checksums: Also read what has a checksum, once; nothing of it changes while a sink runs.
+
+    Raises:
+        NotFound: There is no sink with this uid.
+        StoreError: A store cannot be read.
+    """
+    seen, tree, findings = _look(place, base, checkpoints, uid, step)
+    if any(finding.severity == "error" for finding in findings):
+        first = findings
+        seen, tree, findings = _look(place, base, checkpoints, uid, step)
+        findings = found_twice(first, findings)
+    compared = _compared(place, base, _of(seen, uid), step) if checksums else None
+    findings += [] if compared is None else compared.findings
+    return VerifyReport(
+        base=place.base,
+        checkpoints_at=place.checkpoint_url,
+        jobs=tuple(chain.job.name for chain in seen.chosen(uid)),
+        files=dict(sorted(tree.counts.items())),
+        checkpoints=tuple(_files_of_checkpoints(seen, tree, uid)),
+        checksums_compared=None if compared is None else compared.files,
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity)),
+    )
+
+
+def _look(
+    place: Place, base: Store, checkpoints: Store | None, uid: str | None, step: Callable[[int], None]
+) -> tuple[SeenBase, Tree, list[Finding]]:
+    before = read_base(place, checkpoints, uid)
+    # Without filtering: what belongs to no sink is told only where nobody asked for one.
+    unread: list[str] = []
+    files = (one for one in all_files(before, base, step, unread) if is_of(one.what.job, uid))
+    tree = read_tree(files, before.known)
+    after = read_base(place, checkpoints, uid)
+    chosen = after.chosen(uid)
+    findings = [finding for chain in chosen for finding in chain_findings(chain)]
+    findings += [_stranger(chain.job, after.strangers[chain.job]) for chain in chosen if chain.job in after.strangers]
+    findings += file_findings(tree, before.known, after.known, base)
+    findings += moved_findings(_of(after, uid), tree, base.file_exists)
+    current = [part for part in _of(before, uid) if part.is_current]
+    missing = missing_parts(current, tree.sizes, base, checkpoints)
+    findings += (_missing(part, tree.elsewhere.get(part.key)) for part in missing)
+    findings += map(_unreadable, sorted(unread))
+    findings += [] if uid is not None or checkpoints is None else map(_in_the_way, odd_entries(checkpoints))
+    return after, tree, findings
+
+
+def _compared(place: Place, base: Store, parts: list[KnownPart], step: Callable[[int], None]) -> Compared:
+    # What opens files for reading loads half of pyarrow: nobody else waits for that.
+    from partfile.recovery.inspect.verify import compare  # noqa: PLC0415
+
+    return compare(place, base, parts, step)
+
+
+def _of(seen: SeenBase, uid: str | None) -> list[KnownPart]:
+    return [part for part in seen.known.parts.values() if is_of(part.job, uid)]
+
+
+def _missing(part: KnownPart, found: str | None) -> Finding:
+    hint = "Put it back; or give it up with recover --accept-missing, if a consumer moved it."
+    if found is not None:
+        directory = found.rpartition("/")[0] or "the base itself"
+        hint = f"Moved: it lies in {directory!r}. Put it back at {part.handle.bucket or 'the base itself'!r}."
+    return error(
+        "part-missing",
+        f"checkpoint {part.checkpoint_id} vouches for {part.handle.valid_length} bytes of it, and it is under none "
+        "of its names",
+        hint,
+        path=part.lookup_path,
+        job=part.job.name,
+        checkpoint_id=part.checkpoint_id,
+    )
+
+
+def _stranger(job: Job, problem: PartfileError) -> Finding:
+    return error(
+        "of-another-base", in_words_of_a_command(problem.message), in_words_of_a_command(problem.hint), job=job.name
+    )
+
+
+def _unreadable(directory: str) -> Finding:
+    hint = "Nothing is known of what is in it. If a sink writes there, run this as its user."
+    return note("unreadable", "this user may not read the directory, so it was passed over", hint, path=directory)
+
+
+def _in_the_way(name: str) -> Finding:
+    text = f"{name!r} lies among the checkpoints and is no directory: no sink's, so it was passed over"
+    return note("in-the-way", text, "Move it elsewhere if nobody needs it there.")
+
+
+def _files_of_checkpoints(seen: SeenBase, tree: Tree, uid: str | None) -> Iterator[CheckpointFiles]:
+    found: dict[tuple[str, int], list[str]] = {}
+    for part in _of(seen, uid):
+        if part.since is not None and not part.is_stage and not part.is_doubtful and part.path in tree.finished:
+            found.setdefault((part.job.name, part.since), []).append(part.path)
+    for (job, checkpoint_id), paths in sorted(found.items()):
+        yield CheckpointFiles(job=job, checkpoint_id=checkpoint_id, files=tuple(sorted(paths)))
+
+
+_AT_ONCE_BYTES = 1 << 20
+
+
+class Compared(NamedTuple):
+    """What comparing has shown."""
+
+    files: int
+    """How many stages and files were read to their end."""
+    findings: tuple[Finding, ...]
+
+
+def compare(place: Place, base: Store, parts: Iterable[KnownPart], step: Callable[[int], None]) -> Compared:
+    """Read every stage and file whose checksum is known, and compare it.
+
+    What is missing or too short is told elsewhere, and on S3 a file that waits for its publication is in an upload that
+    nobody can read. One that cannot be read is told, and the others are compared.
+
+    Args:
+        place: Where the base is.
+        base: The store of the parts.
+        parts: What checkpoints name.
+        step: Told how many files more have been read.
+
+    Raises:
+        ConfigError: Nothing can read from there, for want of a package.
+    """
+    files, findings = 0, list[Finding]()
+    behind, root = open_for_reading(place.base, place.storage_options)
+    for part in parts:
+        if part.crc32 is None or part.is_doubtful:
+            continue
+        try:
+            found = _read(base, behind, root, part)
+        except (StoreError, OSError) as problem:
+            # Another one's may be read all the same.
+            found = _unread(part, problem)
+        if isinstance(found, int):
+            files += 1
+            step(1)
+            found = _judged(part, found)
+        findings += [] if found is None else [found]
+    return Compared(files, tuple(findings))
+
+
+def _read(base: Store, behind: AbstractFileSystem, root: str, part: KnownPart) -> int | Finding | None:
+    """The CRC-32 of a part, or what is to be told instead; None if it cannot have one here, or has moved on."""
+    try:
+        return _crc32_of(base.open_stage(part.handle) if part.is_stage else open_known(behind, root, part))
+    except (RecoveryRefused, NotFound, FileNotFoundError):
+        return None
+    except PartMissing as problem:
+        # A file may have been moved away; a stage that is there has lost bytes.
+        return _differs(part, problem.message) if part.is_stage and base.is_staged(part.handle) else None
+    except PartDamaged as problem:
+        return _differs(part, problem.message)
+
+
+def _judged(part: KnownPart, found: int) -> Finding | None:
+    if found == part.crc32:
+        return None
+    says = f"checkpoint {part.checkpoint_id} says {part.crc32:08x}"
+    return _differs(part, f"its {part.handle.valid_length} bytes have the CRC-32 {found:08x}, and {says}")
+
+
+def _crc32_of(opened: Any) -> int:
+    crc32 = 0
+    with opened as file:
+        while data := file.read(_AT_ONCE_BYTES):
+            crc32 = crc32_of(data, crc32)
+    return crc32
+
+
+def _differs(part: KnownPart, what: str) -> Finding:
+    hint = "A disk, a copy or somebody changed it: put it back from a copy."
+    if part.is_stage:
+        hint += " No start encodes it as it is; without a copy see docs/RUNBOOK.md."
+    return error(
+        "checksum-differs",
+        what,
+        hint,
+        path=part.lookup_path,
+        job=part.job.name,
+        checkpoint_id=part.checkpoint_id,
+    )
+
+
+def _unread(part: KnownPart, problem: StoreError | OSError) -> Finding:
+    said, hint = (problem.message, problem.hint) if isinstance(problem, StoreError) else (str(problem), "")
+    text = f"its checksum was not compared: {said}"
+    if isinstance(problem, NotReady):
+        return note("unreadable", text, hint, path=part.lookup_path, job=part.job.name)
+    # Nobody misses a stage that only older checkpoints name.
+    make = error if part.is_current or not part.is_stage else note
+    hint = hint or "Run it again, as the user of the sink; if that says the same, look after the disk or the store."
+    where: dict[str, str | int] = {"path": part.lookup_path, "job": part.job.name, "checkpoint_id": part.checkpoint_id}
+    return make("part-unreadable", text, hint, **where)

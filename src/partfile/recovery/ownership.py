@@ -1,0 +1,243 @@
+"""Taking a sink over as its own start does, for as long as a verb needs it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Self
+
+from partfile.errors import Fenced, PartfileError, StoreError
+from partfile.recovery.documents import Json, code_of
+from partfile.recovery.inspect.checkpoints import is_marker_held
+from partfile.recovery.inspect.status import Problem
+from partfile.sink.coordinator import Runtime
+from partfile.sink.newest_state import newest_state
+from partfile.sink.restore import Beginning, RestoreOnDemand
+from partfile.sink.settings import RestoreSettings
+from partfile.snapshot import documents
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.parts import is_staged_file
+from partfile.stores.paths import new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from partfile.recovery.inspect.places import Job, Place
+    from partfile.sink.coordinator import CommitReport
+    from partfile.sink.restore import StartTerms
+    from partfile.sink.settings import StoreOpener
+    from partfile.stores.base import Store
+
+
+def settings_of(place: Place, job: Job, opener: StoreOpener | None = None, **options: object) -> RestoreSettings:
+    """The options by which a job is restored; nothing about rows is among them.
+
+    Retention is the sink's own affair: its next start deletes the checkpoints that it does not keep.
+
+    Args:
+        place: Where it is.
+        job: Whose chain.
+        opener: Opens the stores that are written to; None is the usual one.
+        **options: Further fields of RestoreSettings.
+
+    Raises:
+        ConfigError: One cannot be used.
+    """
+    if opener is not None:
+        options["open_store"] = opener
+    return RestoreSettings(
+        base=place.base,
+        uid=job.uid,
+        checkpoint_dir=place.checkpoint_dir,
+        storage_options=place.storage_options,
+        retained_checkpoints=documents.MAX_CHECKPOINT_ID,
+        **options,
+    )
+
+
+def foresee(settings: RestoreSettings, job: Job, stores: Stores, terms: StartTerms) -> None:
+    """Let the terms approve what a start would do now. Creates nothing.
+
+    Raises:
+        SnapshotCorrupt: The newest checkpoint cannot be read, and no older one was chosen.
+        RecoveryRefused: What was chosen cannot be restored.
+    """
+    storage = CheckpointStorage(stores.checkpoints, job.name)
+    on_demand = RestoreOnDemand(settings, stores.base, storage)
+    # Whether the store can append is asked by trying, and does not matter: nothing is kept.
+    Beginning(storage, on_demand, lambda _position: None, terms, may_keep=False).foresee()
+
+
+@contextmanager
+def taken_over(
+    settings: RestoreSettings, job: Job, terms: StartTerms, now_ms: int
+) -> Iterator[tuple[Runtime, CommitReport]]:
+    """Own a job: fence it, settle, encode and publish unless the terms hold it, and let go of it at the end.
+
+    Args:
+        settings: Its options.
+        job: The job.
+        terms: How to start.
+        now_ms: This host's time, in milliseconds since the epoch.
+
+    Raises:
+        Fenced: Somebody else was faster.
+        PartMissing, PartDamaged, CommitConflict: It is taken over, and a part cannot be encoded or published; the
+            others have been.
+    """
+    runtime = Runtime(settings, job.name, encoded=terms.tried)
+    coordinator = runtime.coordinator
+    try:
+        yield runtime, coordinator.start(lambda _position: None, now_ms, terms)
+    finally:
+        if coordinator.held_generation is not None:
+            # Without it the sink only counts as busy for a while.
+            with suppress(StoreError):
+                runtime.storage.mark_released(coordinator.newest_checkpoint_id)
+        runtime.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """What is known of who owns a chain."""
+
+    job: Job
+    is_marker_held: bool | None
+    """Whether a driver holds the marker; None where nobody can tell, as of a sink in plain Python."""
+    moved_at_ms: int | None
+    """When its newest link was created, by the store's clock; None if there is none."""
+    is_released: bool
+    """Whether the creator of that link has said that it has let go of the chain, as this command does at its end."""
+
+    def why_live(self, now_ms: int, idle_for_s: float) -> str:
+        """Why somebody is probably at work; empty if nobody is.
+
+        Args:
+            now_ms: Now, by the store's clock, in milliseconds since the epoch.
+            idle_for_s: After so long without a new link nobody is, in seconds.
+        """
+        if self.is_marker_held:
+            return "a driver holds its marker, so it is running"
+        if self.is_released or self.moved_at_ms is None:
+            return ""
+        quiet_s = (now_ms - self.moved_at_ms) / 1000
+        if quiet_s >= idle_for_s:
+            return ""
+        return f"its newest checkpoint is {max(0, round(quiet_s))} s old, less than {idle_for_s:g} s"
+
+
+def liveness_of(checkpoints: Store, job: Job) -> Liveness:
+    """Look at a job. Changes nothing."""
+    storage = CheckpointStorage(checkpoints, job.name)
+    newest = storage.newest_linked_id()
+    seen = checkpoints.look_at(storage.path(documents.metadata_path(newest))) if newest else None
+    return Liveness(
+        job=job,
+        is_marker_held=is_marker_held(storage),
+        moved_at_ms=seen.modified_at_ms if seen else None,
+        is_released=bool(newest) and storage.is_released(newest),
+    )
+
+
+def check_idle(stores: Stores, job: Job, now_ms: int, idle_for_s: float) -> None:
+    """Refuse to fence somebody who is at work.
+
+    Args:
+        stores: The sink's.
+        job: Whose chain.
+        now_ms: Now, by the store's clock, in milliseconds since the epoch.
+        idle_for_s: After so long without a new link nobody is, in seconds, unless he is seen to be.
+
+    Raises:
+        Fenced: Somebody probably is.
+    """
+    life = liveness_of(stores.checkpoints, job)
+    why = life.why_live(now_ms, idle_for_s)
+    if not why and not life.is_released and life.is_marker_held is None:
+        # Asked last, of who seems to be gone: it disturbs who is about to open that part again.
+        path = _part_being_written(stores, job)
+        why = f"somebody is writing its part {path!r}, so it is running" if path else ""
+    if why:
+        raise Fenced(
+            f"sink {job.name!r} is not taken over: {why}",
+            hint="Nothing was changed. Stop it first; or pass --fence, which stops it for good at its next checkpoint; "
+            "or wait, if it has been killed. --idle-for says how long a sink must have been silent.",
+        )
+
+
+def _part_being_written(stores: Stores, job: Job) -> str:
+    """The path of an open part of the newest checkpoint that somebody has open now; empty if none is seen to be."""
+    try:
+        newest = newest_state(CheckpointStorage(stores.checkpoints, job.name))
+        opened = chain.from_iterable(newest.state.open.values()) if newest is not None else ()
+        paths = (part.part.path_of(part.part.in_progress) for part in opened if is_staged_file(part.part))
+        return next((path for path in paths if stores.base.is_being_written(path)), "")
+    except PartfileError:
+        return ""  # Nobody can know; what is wrong there is told by who takes the sink over.
+
+
+def store_now_ms(store: Store, directory: str) -> int:
+    """The store's clock, in milliseconds since the epoch: the time of a file that is created for it and deleted.
+
+    Args:
+        store: Whose clock.
+        directory: Where the file is made; empty is the base itself. A kill leaves it there, where ``clean`` finds it.
+
+    Raises:
+        StoreError: The directory cannot be written.
+    """
+    path = documents.below(directory, f"_tmp.{new_token()}")
+    store.create_file(path, b"")
+    try:
+        seen = store.look_at(path)
+    finally:
+        store.delete_file(path)
+    if seen is None:
+        raise Fenced(
+            f"{path!r} was deleted by somebody else at the same time",
+            hint="Nothing was changed. Run the command again when no other one cleans this base.",
+            path=path,
+        )
+    return seen.modified_at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Both, open."""
+
+    base: Store
+    checkpoints: Store
+
+
+@contextmanager
+def open_stores(place: Place) -> Iterator[Stores | None]:
+    """Open them; None if no sink has checkpoints there.
+
+    Raises:
+        NotFound: The base is not there.
+        ConfigError: It cannot be used as it is.
+        StoreError: A store cannot be reached.
+    """
+    checkpoints = place.open_checkpoints()
+    if checkpoints is None:
+        yield None
+        return
+    with checkpoints, place.open_base() as base:
+        yield Stores(base, checkpoints)
+
+
+class FailedJob(Json):
+    """A job that was left, wholly or in part."""
+
+    job: str
+    """The uid, or ``uid~n`` for writer n."""
+    problem: Problem
+    """Why."""
+    exit_code: int
+    """What the process ends with because of it, unless that of another job is higher."""
+
+    @classmethod
+    def of(cls, job: Job, error: PartfileError) -> Self:
+        """What there is to say of a job that an error ended."""
+        return cls(job=job.name, problem=Problem.of(error), exit_code=code_of(error))

@@ -1,0 +1,414 @@
+"""Recovering a sink: what its next start would settle and publish is settled and published now."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from partfile.errors import ConfigError, NotApplied, PartfileError, PartMissing, SnapshotCorrupt
+from partfile.recovery.documents import Json, Plan, check_same
+from partfile.recovery.inspect.checkpoints import as_damage
+from partfile.recovery.ownership import FailedJob, Stores, foresee, settings_of, taken_over
+from partfile.sink.concurrency import for_each
+from partfile.sink.encode import why_not_here
+from partfile.sink.restore import RestoreOnDemand, StartTerms
+from partfile.sink.restore_rules import shown
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.base import Cut
+from partfile.stores.parts import is_staged_file, staged_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from partfile.recovery.inspect.places import Job, Place
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.sink.restore import Takeover
+    from partfile.sink.settings import RestoreSettings, StoreOpener
+    from partfile.sink.states import PendingPart, RolledStage
+    from partfile.stores.base import PartHandle, Store
+
+
+Found = Literal["staged", "short", "finished", "missing"]
+
+
+class RecoveryOptions(Json):
+    """What a recovery may be told."""
+
+    cut: Cut = "auto"
+    """How a part that is longer than its valid length is cut."""
+    accept_missing: bool = False
+    """Give parts up that a checkpoint vouches for and that are gone."""
+    restore_from: str | None = None
+    """An older checkpoint, or a savepoint, to go back to."""
+    accept_newer: bool = False
+    """Go back although later parts stay, so that their rows come twice."""
+    moved_from: str | None = None
+    """The base that the checkpoints are of, if it has been moved."""
+
+
+class PlannedPart(Json):
+    """One part that becomes a finished file."""
+
+    path: str
+    """Its final path, relative to the base; of a stage that buckets share, the name of its file in each of them."""
+    is_staged: bool = False
+    """Its rows are in a stage, which is encoded into it first."""
+    valid_length: int
+    """Bytes that a checkpoint vouches for; what is longer is cut, or not read if it is a stage."""
+    rows: int
+    """Rows in its valid bytes."""
+    buckets: int | None = None
+    """So many buckets at least share its stage, which becomes a file in each; null of any other part."""
+    finished_buckets: int | None = None
+    """So many of them have their file already: their rows are no part of this any more; null of any other part."""
+    was_open: bool
+    """It was still open, or left alone by a task; else it was closed and only waits for its name."""
+    found: Found
+    """staged; short: staged, and shorter than its valid length as far as can be seen; finished: has its final name
+    already, which a stage never has; missing: under none of its names."""
+    problem: str = ""
+    """Why a stage cannot be encoded by this command, but only by its sink; empty if it can. The other parts are
+    published all the same."""
+
+
+class PlannedPosition(Json):
+    """Where a stream stands."""
+
+    query_id: str | None
+    """Id of Spark's query; null of a sink in plain Python."""
+    batch_id: int | None
+    """The last batch that counts."""
+
+
+class PlannedJob(Json):
+    """What becomes of one job."""
+
+    job: str
+    """The uid, or ``uid~n`` for writer n."""
+    checkpoint_id: int
+    """The newest checkpoint, which it goes on from."""
+    nonce: str
+    """What tells that checkpoint from any other of its id."""
+    parts: tuple[PlannedPart, ...]
+    """The parts that become finished files."""
+    position: PlannedPosition
+    """Where the stream stands afterwards."""
+    goes_back_from: PlannedPosition | None = None
+    """Where it stood, if an older checkpoint or a savepoint is restored and that is known."""
+    doubled: tuple[str, ...] = ()
+    """Files whose rows come twice, if it goes back."""
+    changes_state: bool
+    """Whether more than the parts changes: an older state is restored."""
+    moves_from: str | None = None
+    """The base that its checkpoints were of until now; null if that stays as it is."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.parts) or self.changes_state or self.moves_from is not None
+
+    @property
+    def to_encode(self) -> int:
+        """How many of them are encoded first."""
+        return sum(part.is_staged for part in self.parts)
+
+    @property
+    def lost(self) -> tuple[PlannedPart, ...]:
+        """The parts that cannot be published as they were found."""
+        return tuple(part for part in self.parts if part.found in {"short", "missing"})
+
+    @property
+    def finished_of_lost(self) -> int:
+        """How many buckets have their rows although the stages that hold them are among those."""
+        return sum(part.finished_buckets or 0 for part in self.lost)
+
+
+class RecoveryPlan(Plan):
+    """What ``recover`` does."""
+
+    base: str = ""
+    """The base that was meant, with links resolved: a copy of it has plans of its own."""
+    options: RecoveryOptions
+    """What was told."""
+    jobs: tuple[PlannedJob, ...]
+    """Only those with something to do."""
+    failed: tuple[FailedJob, ...] = ()
+    """Those that cannot be recovered as they are; nothing is done about them."""
+
+    def decisions(self) -> dict[str, Any]:
+        """Without what was found of the parts, which may be on their way; but with those that are given up."""
+        parts = {"__all__": {"parts": {"__all__": {"found", "buckets", "finished_buckets"}}}}
+        decided = self.model_dump(mode="json", exclude={"failed": True, "jobs": parts})
+        return decided | {"given_up": {job.job: sorted(self.given_up(job)) for job in self.jobs}}
+
+    def given_up(self, job: PlannedJob) -> frozenset[str]:
+        """The final paths of the parts of a job that are given up if they are still gone."""
+        return frozenset(part.path for part in job.lost) if self.options.accept_missing else frozenset()
+
+
+class RecoveredJob(Json):
+    """What was done to one job."""
+
+    job: str
+    """The uid, or ``uid~n`` for writer n."""
+    checkpoint_id: int
+    """The checkpoint that its next start goes on from."""
+    published: int
+    """Parts that have their final names by now."""
+    owed: int
+    """Parts that could not be published now; recover again."""
+    rolled: int = 0
+    """Stages that could not be encoded now; recover again."""
+    given_up: int
+    """Parts that were gone, whose rows are lost."""
+
+
+_LOOKS = 5
+_LOOKS_AT_A_PART = 2
+"""A part that moves between two looks is under a later name at the second."""
+
+
+def plan_recovery(place: Place, jobs: Sequence[Job], options: RecoveryOptions, stores: Stores) -> RecoveryPlan:
+    """What recovering some jobs would do now. Changes nothing.
+
+    Of several jobs one that cannot be recovered does not end the plan of the others; it is told in it.
+
+    Args:
+        place: Where they are.
+        jobs: Whose chains.
+        options: What was told.
+        stores: Their stores.
+
+    Raises:
+        ConfigError: More than one job is to go back to one place.
+        SnapshotCorrupt: The newest checkpoint of the only job cannot be read, and no older one was chosen.
+        RecoveryRefused: What was chosen for it cannot be restored, or would make rows come twice.
+    """
+    if options.restore_from is not None and len(jobs) > 1:
+        names = ", ".join(job.name for job in jobs)
+        raise ConfigError(
+            "more than one sink is here, and one alone can go back", hint=f"Pass --uid; there are {names}."
+        )
+    planned, failed = [], []
+    for job in jobs:
+        try:
+            planned.append(plan_job(place, job, options, stores))
+        except PartfileError as error:
+            if len(jobs) == 1:
+                raise
+            failed.append(FailedJob.of(job, error))
+    needed = tuple(one for one in planned if one is not None and one.is_needed)
+    return RecoveryPlan(base=stores.base.base, options=options, jobs=needed, failed=tuple(failed))
+
+
+def recover(
+    plan: RecoveryPlan,
+    place: Place,
+    job: Job,
+    now_ms: int,
+    opener: StoreOpener | None = None,
+    *,
+    step: Callable[[int], None] = lambda _parts: None,
+) -> RecoveredJob:
+    """Do what a plan says of one job, or nothing.
+
+    Args:
+        plan: The plan.
+        place: Where it is.
+        job: The job.
+        now_ms: This host's time, in milliseconds since the epoch.
+        opener: Opens the stores; None is the usual one.
+        step: Told how many stages or parts more were encoded or published, or could not be; from any thread.
+
+    Raises:
+        RecoveryRefused: The job has moved on since the plan was made; nothing was changed.
+        PartMissing, PartDamaged, CommitConflict: A part cannot be encoded or published; the others have been.
+    """
+    settings = recovery_settings(place, job, plan.options, opener)
+    with (
+        settings.open_store(settings.base, settings.storage_options) as base,
+        taken_over(settings, job, planned_terms(plan, job, base, settings, step), now_ms) as (runtime, done),
+    ):
+        return RecoveredJob(
+            job=job.name,
+            checkpoint_id=done.checkpoint_id,
+            published=done.published,
+            owed=done.owed,
+            given_up=done.given_up,
+            rolled=len(runtime.coordinator.state.rolled),
+        )
+
+
+def planned_terms(
+    plan: RecoveryPlan, job: Job, base: Store, settings: RestoreSettings, step: Callable[[int], None]
+) -> StartTerms:
+    """The terms of a start that does what the plan says of a job, and nothing else.
+
+    Args:
+        plan: The plan.
+        job: The job.
+        base: Where its parts are, to look at them again.
+        settings: The options of its restore.
+        step: Told how many stages or parts more were encoded or published, or could not be; from any thread.
+    """
+    planned = plan.model_copy(update={"jobs": tuple(one for one in plan.jobs if one.job == job.name)})
+
+    def approve(takeover: Takeover) -> None:
+        with settings.open_store(settings.checkpoint_url, settings.checkpoint_options) as checkpoints:
+            doubled = _doubled(settings, job, Stores(base, checkpoints), takeover)
+        found = _job(job, takeover, _looked_for(takeover, base), doubled, planned.options)
+        now = planned.model_copy(update={"jobs": () if found is None else (found,)})
+        check_same(planned.digest, now.digest)
+        if found is not None and not planned.options.accept_missing:
+            _check_there(found, base)
+
+    gives_up = planned.given_up(planned.jobs[0]) if planned.jobs else frozenset[str]()
+    return StartTerms(keeps=False, approve=approve, gives_up=gives_up, tried=step)
+
+
+def _check_there(found: PlannedJob, base: Store) -> None:
+    """Refuse to take a sink over only to find out that rows are gone; raises PartMissing."""
+    if found.lost:
+        raise PartMissing(
+            f"{len(found.lost)} of {len(found.parts)} parts that sink {found.job!r} owes are under none of their "
+            f"names, or too short, at {base.base!r}: {shown([part.path for part in found.lost])}",
+            hint="Nothing was changed. Check that this is the sink's base and that all of it is mounted; put the files "
+            "back; or give them and their rows up with --accept-missing.",
+        )
+
+
+def recovery_settings(
+    place: Place, job: Job, options: RecoveryOptions, opener: StoreOpener | None = None
+) -> RestoreSettings:
+    """The options of a job's restore."""
+    return settings_of(
+        place,
+        job,
+        opener,
+        cut=options.cut,
+        accept_missing=options.accept_missing,
+        restore_from=options.restore_from,
+        accept_newer=options.accept_newer,
+        moved_from=options.moved_from,
+    )
+
+
+def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -> PlannedJob | None:
+    """What recovering one job would do now, if only to take it over; None if it has no checkpoint."""
+    settings = recovery_settings(place, job, options)
+    seen = _foreseen(settings, job, stores)
+    return _job(job, seen, _looked_for(seen, stores.base), _doubled(settings, job, stores, seen), options)
+
+
+def _doubled(settings: RestoreSettings, job: Job, stores: Stores, seen: Takeover) -> tuple[str, ...]:
+    """The files whose rows come twice if the sink goes back, by their final paths."""
+    if not seen.goes_back:
+        return ()
+    storage = CheckpointStorage(stores.checkpoints, job.name)
+    return tuple(RestoreOnDemand(settings, stores.base, storage).doubled(seen.before))
+
+
+def _foreseen(settings: RestoreSettings, job: Job, stores: Stores) -> Takeover:
+    """What a start would do, looked at again while the job goes on and deletes what was being read."""
+    storage = CheckpointStorage(stores.checkpoints, job.name)
+    seen: list[Takeover] = []
+    for look in range(_LOOKS):
+        newest = storage.newest_linked_id()
+        try:
+            foresee(settings, job, stores, StartTerms(keeps=False, approve=seen.append))
+        except SnapshotCorrupt:
+            if look == _LOOKS - 1 or storage.newest_linked_id() == newest:
+                raise
+        except NotApplied as error:
+            raise as_damage(storage, error) from error
+        else:
+            break
+    return seen[-1]
+
+
+def _job(
+    job: Job, seen: Takeover, found: dict[str, Found], doubled: tuple[str, ...], options: RecoveryOptions
+) -> PlannedJob | None:
+    """What a takeover does to a job; None if it has no checkpoint at all."""
+    if seen.link is None:
+        return None
+    parts = [_part(pending, found) for pending in seen.after.pending]
+    waited = {stage.part.in_progress for stage in seen.before.rolled} if seen.before is not None else set[str]()
+    parts += [_staged(stage, found, was_open=stage.part.in_progress not in waited) for stage in seen.after.rolled]
+    return PlannedJob(
+        job=job.name,
+        checkpoint_id=seen.link.checkpoint_id,
+        nonce=seen.link.nonce,
+        # A state has no order that stays, and a plan has one digest.
+        parts=tuple(sorted(parts, key=lambda part: part.path)),
+        position=_position(seen.after),
+        goes_back_from=_position(seen.before) if seen.goes_back and seen.before is not None else None,
+        doubled=doubled,
+        changes_state=seen.goes_back,
+        moves_from=_moves_from(seen, options),
+    )
+
+
+def _moves_from(seen: Takeover, options: RecoveryOptions) -> str | None:
+    """The base that the checkpoints were of, if that is about to change by the user's word."""
+    after = seen.after.position.base
+    if options.moved_from is None or seen.before is None or seen.before.position.base == after:
+        return None
+    # Checkpoints that were taken away from their base say nothing of it.
+    return seen.before.position.base or options.moved_from
+
+
+def _part(pending: PendingPart, found: Mapping[str, Found]) -> PlannedPart:
+    part = pending.part
+    return PlannedPart(
+        path=part.path_of(part.name),
+        valid_length=part.valid_length,
+        rows=pending.rows,
+        was_open=pending.abandoned,
+        found=found[part.in_progress],
+    )
+
+
+def _staged(stage: RolledStage, found: Mapping[str, Found], *, was_open: bool) -> PlannedPart:
+    part = stage.part
+    return PlannedPart(
+        path=part.path_of(part.name),
+        is_staged=True,
+        valid_length=part.valid_length,
+        rows=stage.rows,
+        buckets=stage.stage.least_buckets if stage.stage.shared else None,
+        finished_buckets=len(stage.stage.finished_buckets) if stage.stage.shared else None,
+        was_open=was_open,
+        found=found[part.in_progress],
+        problem=why_not_here(stage.stage),
+    )
+
+
+def _looked_for(seen: Takeover, base: Store) -> dict[str, Found]:
+    """What is found of each part that a takeover would publish or encode, by its in-progress name."""
+    parts = [pending.part for pending in seen.after.pending] + [stage.part for stage in seen.after.rolled]
+    looks = for_each(partial(_found, base), parts, base.persist_threads, "partfile-look")
+    return {part.in_progress: look for part, look in zip(parts, looks, strict=True)}
+
+
+def _found(base: Store, part: PartHandle) -> Found:
+    # A part moves from staged to finished, so this order misses none that is moving.
+    for _ in range(_LOOKS_AT_A_PART):
+        if base.is_staged(part):
+            return "short" if _is_short(base, part) else "staged"
+        if not part.is_stage and base.file_exists(part.path_of(part.name)):
+            return "finished"
+    return "missing"
+
+
+def _is_short(base: Store, part: PartHandle) -> bool:
+    if not is_staged_file(part):
+        return False
+    seen = [base.look_at(part.path_of(name)) for name in staged_names(part)]
+    sizes = [file.size for file in seen if file is not None]
+    return bool(sizes) and max(sizes) < part.valid_length
+
+
+def _position(state: SinkSnapshot) -> PlannedPosition:
+    query = state.position.query
+    return PlannedPosition(query_id=query.query_id if query else None, batch_id=query.batch_id if query else None)

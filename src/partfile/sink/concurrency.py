@@ -1,0 +1,116 @@
+"""Doing one thing to several parts at a time, where the store makes each of them wait."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from partfile.errors import OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Patience:
+    """Ends when storage does not answer, lest each part waits for it until the deadline, one after the other.
+
+    Args:
+        most: Answers that may be missing, at least 1: as many as are waited for at the same time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._lock = threading.Lock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether so many answers are missing."""
+        return self._left <= 0
+
+    def note(self, error: Exception) -> None:
+        """Count a failure, if it is a missing answer."""
+        if isinstance(error, OutcomeUnknown):
+            with self._lock:
+                self._left -= 1
+
+
+def for_each(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    threads: int,
+    name: str,
+    *,
+    patience: Patience | None = None,
+) -> list[Result]:
+    """Return ``work`` of each item, in order.
+
+    No thread outlives the call, so that a process may fork between two of them (S13).
+
+    Args:
+        work: What to do; it touches nothing but its item.
+        items: What to do it to.
+        threads: How many at the same time, at least 1; with 1 it is done in the calling thread.
+        name: Of the threads.
+        patience: Once it is over nothing more is begun; None ends with the first failure.
+
+    Raises:
+        Exception: What ``work`` raised for the first item that failed, once those that had begun are through.
+    """
+    run = _Run(work, patience)
+    if threads == 1 or len(items) <= 1:
+        done = [run.attempt(item) for item in items]
+    else:
+        with ThreadPoolExecutor(min(threads, len(items)), name) as pool:
+            done = list(pool.map(run.attempt, items))
+    for one in done:
+        if isinstance(one, _Failed):
+            raise one.error
+    return [one for one in done if not isinstance(one, _Failed | _Skipped)]
+
+
+class _Failed(NamedTuple):
+    """What an item failed with."""
+
+    error: Exception
+
+
+class _Skipped(NamedTuple):
+    """What was not begun."""
+
+
+class _Run(Generic[Item, Result]):
+    def __init__(self, work: Callable[[Item], Result], patience: Patience | None) -> None:
+        self._work = work
+        self._patience = patience
+        self._has_failed = threading.Event()
+
+    def attempt(self, item: Item) -> Result | _Failed | _Skipped:
+        if self._has_failed.is_set() if self._patience is None else self._patience.is_over:
+            return _Skipped()
+        try:
+            return self._work(item)
+        except Exception as error:  # noqa: BLE001 - raised by the caller once the other items are through
+            self._has_failed.set()
+            if self._patience is not None:
+                self._patience.note(error)
+            return _Failed(error)
+
+
+MOST_WAIT_MS = 600_000
+_MOST_DOUBLINGS = 20
+"""Beyond these every wait is the longest; lest a number of failures makes a number without end."""
+
+
+def wait_ms(failures: int, first_ms: int) -> int:
+    """The wait after so many failures in a row, in milliseconds.
+
+    Args:
+        failures: At least 1.
+        first_ms: The wait after the first; if it is longer than ten minutes, so is each.
+    """
+    return min(first_ms << min(failures - 1, _MOST_DOUBLINGS), max(first_ms, MOST_WAIT_MS))

@@ -1,0 +1,620 @@
+"""Encoding stages: each is read up to its valid length and written once as the file that readers will see."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partfile.bucketers.base import is_safe_path
+from partfile.errors import CommitError, ConfigError, NotReady, PartfileError, StoreError
+from partfile.sink.batches import BucketRows, BucketRuns
+from partfile.sink.clock import stopwatch_ms
+from partfile.sink.concurrency import Patience, for_each, wait_ms
+from partfile.sink.encoded_files import (
+    EncodedFile,
+    JobFailed,
+    NotItsOwn,
+    PartlyEncoded,
+    check_rows,
+    damaged,
+    target_of,
+    written_file,
+)
+from partfile.sink.multi_bucket import clashing, file_schema, own_name
+from partfile.writers.arrow_stage import content_of, weight
+from partfile.writers.base import BulkFormat, EncodedRows, RowWriter
+from partfile.writers.registry import format_of, lent_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from partfile.sink.encoded_files import WrittenFile
+    from partfile.sink.states import RolledStage, Stage
+    from partfile.stores.base import PartHandle, PartStore
+    from partfile.writers.arrow_stage import StageContent
+    from partfile.writers.base import ByteStream, Format
+
+
+_CHUNK_BYTES = 256 << 10
+"""Rows or lines that are handed to their writer at a time, so that no block of a file is larger than it has to be."""
+_MOST_OPEN = 64
+"""Files that are written before they are committed together: their syncs share what the file system has to write."""
+_FAILING_MS = 60_000
+"""What files that cannot be made may cost before the others are left for the next time."""
+
+
+class SharedFiles:
+    """The files of one stage while they are made.
+
+    Args:
+        store: Where they go.
+        stage: What is encoded.
+        schema: The columns of the files.
+        rows: How many each bucket has, of those that need a file.
+        finished: Buckets whose file is there already.
+        most_held_bytes: Of Arrow, that are held at the same time.
+    """
+
+    def __init__(
+        self,
+        store: PartStore,
+        stage: SharedStage,
+        schema: pa.Schema,
+        rows: Mapping[str, int],
+        *,
+        finished: Collection[str],
+        most_held_bytes: int,
+    ) -> None:
+        self._store = store
+        self._stage = stage
+        self._schema = schema
+        self._rows = rows
+        self._most_held_bytes = most_held_bytes
+        self._marked = clashing([*rows, *finished])
+        """Buckets that may be one directory with another one, and in which the file has a name of its own."""
+        self._group: list[BucketRows] = []
+        self._group_bytes = 0
+        self._patience = Patience(store.persist_threads)
+        self._patience_to_commit = Patience(store.persist_threads)
+        self._failures: list[StoreError] = []
+        self._failing_ms = 0.0
+        self._open: dict[str, WrittenFile] = {}
+        """By the bucket: written, and neither committed nor given up."""
+        self._done: list[EncodedFile] = []
+
+    def result(self) -> tuple[EncodedFile, ...]:
+        """The files, if all of them are there.
+
+        Raises:
+            PartlyEncoded: Some are.
+            StoreError: None is; this is why the first is not.
+        """
+        done = tuple(self._done)
+        if not self._failures:
+            return done
+        if not done:
+            raise self._failures[0]
+        raise PartlyEncoded.of(self._stage.part, done, len(self._rows) - len(done), self._failures[0])
+
+    def write(self, buckets: Iterable[BucketRows]) -> None:
+        """Write a file of each bucket: small ones several at a time, one that is too large to be held as it is read.
+
+        Raises:
+            PartfileError: A bucket has no file, and nothing has kept it from having one.
+        """
+        for bucket, batches in buckets:
+            held, held_bytes = [], 0
+            for batch in batches:
+                held.append(batch)
+                held_bytes += weight(batch)
+                if held_bytes > self._most_held_bytes:
+                    break
+            if self._is_over:
+                break
+            if self._group_bytes + held_bytes > self._most_held_bytes:
+                self._write_group()
+            if held_bytes > self._most_held_bytes:
+                # The rest of its rows can be read only before the next bucket's.
+                self._write_together([BucketRows(bucket, chain(held, batches))])
+            else:
+                self._group.append(BucketRows(bucket, iter(held)))
+                self._group_bytes += held_bytes
+        self._write_group()
+        if not self._failures and len(self._done) != len(self._rows):
+            # A stage counts as spent once it is encoded, and its rows as published.
+            raise PartfileError(f"{len(self._rows)} buckets became {len(self._done)} files")
+
+    def _write_group(self) -> None:
+        group, self._group, self._group_bytes = self._group, [], 0
+        for start in range(0, len(group), _MOST_OPEN):
+            self._write_together(group[start : start + _MOST_OPEN])
+
+    def _write_together(self, group: Sequence[BucketRows]) -> None:
+        # Where nothing is waited for before the commit, threads would only take turns.
+        threads = self._store.persist_threads
+        writers = threads if self._store.stages_travel else 1
+        for_each(self._write_one, group, writers, "partfile-encode")
+        for_each(self._commit_one, list(self._open), threads, "partfile-commit")
+
+    def discard(self) -> None:
+        """Delete what has been written."""
+        for bucket in list(self._open):
+            self._give_up(self._open.pop(bucket))
+        for file in self._done:
+            with suppress(StoreError):
+                self._store.discard(file.part)
+
+    def close(self) -> None:
+        """Release what is open, also where the task is being ended: its process goes on (S13)."""
+        for bucket in list(self._open):
+            with suppress(StoreError):
+                self._open.pop(bucket).stream.close()
+
+    def _give_up(self, written: WrittenFile) -> None:
+        with suppress(StoreError):
+            written.stream.close()
+            if not self._is_silent:
+                self._store.discard(written.stream.handle)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the store and not a bucket seems to be at fault, and it takes long to find out each time."""
+        is_slow = self._failing_ms > _FAILING_MS and len(self._failures) > self._store.persist_threads
+        return is_slow or self._is_silent
+
+    @property
+    def _is_silent(self) -> bool:
+        return self._patience.is_over or self._patience_to_commit.is_over
+
+    def _write_one(self, one: BucketRows) -> None:
+        if not self._is_over:
+            with self._noted(self._patience):
+                self._open[one.bucket] = self._written(one)
+
+    def _commit_one(self, bucket: str) -> None:
+        written = self._open.pop(bucket)
+        # What could be written is kept, even if the store does not answer for other buckets.
+        if self._patience_to_commit.is_over:
+            self._give_up(written)
+            return
+        with self._noted(self._patience_to_commit):
+            self._done.append(written.commit(self._store))
+
+    @contextmanager
+    def _noted(self, patience: Patience) -> Iterator[None]:
+        """Note what storage keeps from one file, so that the others have their try."""
+        began_ms = stopwatch_ms()
+        try:
+            yield
+        except StoreError as error:
+            patience.note(error)
+            self._failures.append(error)
+            self._failing_ms += stopwatch_ms() - began_ms
+
+    def _written(self, one: BucketRows) -> WrittenFile:
+        name = self._stage.part.name
+        own = own_name(name, one.bucket) if one.bucket in self._marked else name
+        target = target_of(self._stage.part, one.bucket, own)
+
+        def write(stream: ByteStream) -> int:
+            rows = self._encode(stream, target, (_without_bucket(batch) for batch in _joined(one.batches)))
+            check_rows(self._stage.part, rows, self._rows[one.bucket])
+            return rows
+
+        return written_file(self._store, target, write)
+
+    def _encode(self, stream: ByteStream, target: PartHandle, batches: Iterable[pa.RecordBatch]) -> int:
+        form = self._stage.form
+        if isinstance(form, BulkFormat):
+            return form.encode(batches, self._schema, stream)
+        writer = form.open_part(stream, self._schema, target.in_progress)
+        if not isinstance(writer, RowWriter):
+            raise PartfileError(f"{type(writer).__name__} takes no lines, and no whole file is made of its format")
+        rows = 0
+        for batch in batches:
+            _write_lines(writer, batch.column(0))
+            rows += batch.num_rows
+        writer.close()
+        return rows
+
+
+def _write_lines(writer: RowWriter, lines: Any) -> None:
+    encoded = EncodedRows.of(lines)
+    size_bytes = len(encoded.rows(0, len(lines)))
+    step = max(1, len(lines) * _CHUNK_BYTES // max(1, size_bytes))
+    for start in range(0, len(lines), step):
+        stop = min(start + step, len(lines))
+        writer.write_encoded(encoded.rows(start, stop), stop - start)
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, since each costs its writer something, however few its rows."""
+    small: list[pa.RecordBatch] = []
+    small_bytes = 0
+    for batch in batches:
+        small.append(batch)
+        small_bytes += weight(batch)
+        if small_bytes >= _CHUNK_BYTES:
+            yield from pa.Table.from_batches(small).combine_chunks().to_batches()
+            small, small_bytes = [], 0
+    if small:
+        yield from pa.Table.from_batches(small).combine_chunks().to_batches()
+
+
+def _without_bucket(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.remove_column(batch.num_columns - 1)
+
+
+MOST_HELD_BYTES = 32 << 20
+"""Arrow bytes that are held, whatever the size of the stage; as much again while they are sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStage:
+    """A shared stage that is to be encoded."""
+
+    part: PartHandle
+    """The stage."""
+    form: Format
+    """What its files are encoded in."""
+    content: StageContent
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Every row, from the beginning, with its bucket in the last column.
+
+        Raises:
+            PartDamaged: The stage is not what was written, or a bucket in it is not safe as a path.
+        """
+        safe: set[str] = set()
+        for batch in self.content.read()[1]:
+            # What is read back is asked again, not believed: it becomes a path.
+            fresh = set(_paths(batch).unique().to_pylist()) - safe
+            unsafe = [path for path in fresh if path is None or not is_safe_path(path)]
+            if unsafe:
+                raise damaged(self.part, f"names the bucket {str(unsafe[0])[:60]!r}, which is not safe as a path")
+            safe |= fresh
+            yield batch
+
+    def schema(self) -> pa.Schema:
+        """The columns of its files.
+
+        Raises:
+            PartDamaged: It is no shared stage of this format.
+        """
+        try:
+            return file_schema(self.form, self.content.read()[0])
+        except (ValueError, pa.ArrowException) as error:
+            raise damaged(self.part, f"is not shared by buckets: {error}") from error
+
+
+def encode_shared(
+    store: PartStore,
+    stage: SharedStage,
+    rows: int,
+    *,
+    finished: Collection[str] = (),
+    most_held_bytes: int = MOST_HELD_BYTES,
+) -> tuple[EncodedFile, ...]:
+    """Encode a shared stage into one file a bucket, each durable under its pending name.
+
+    A bucket in which no file can be made keeps no other from having its own. Atomicity: of any other failure nothing is
+    left but what cannot be deleted, for nobody else knows the names.
+
+    Args:
+        store: Where the files go.
+        stage: What is encoded.
+        rows: How many the checkpoint vouches for.
+        finished: Buckets whose file is there already.
+        most_held_bytes: Of Arrow, that are held at the same time.
+
+    Raises:
+        PartDamaged: The stage does not hold these rows, or is not what was written.
+        PartlyEncoded: Some files could not be made. It has the others.
+        StoreError: It could not be read, or no file be made.
+    """
+    schema = stage.schema()
+    with closing(BucketRuns(most_held_bytes)) as runs:
+        found = 0
+        for batch in stage.batches():
+            found += batch.num_rows
+            runs.add(_without(batch, finished))
+        check_rows(stage.part, found, rows)
+        files = SharedFiles(store, stage, schema, runs.rows, finished=finished, most_held_bytes=most_held_bytes)
+        try:
+            files.write(runs.buckets())
+        except Exception:
+            files.discard()
+            raise
+        finally:
+            files.close()
+        return files.result()
+
+
+def _without(batch: pa.RecordBatch, finished: Collection[str]) -> pa.RecordBatch:
+    if not finished:
+        return batch
+    return batch.filter(pc.invert(pc.is_in(_paths(batch), value_set=pa.array(sorted(finished), pa.large_string()))))
+
+
+def _paths(batch: pa.RecordBatch) -> Any:
+    return batch.column(batch.num_columns - 1)
+
+
+logger = logging.getLogger("partfile")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedStage:
+    """What became of a stage that was to be encoded: its files or a problem, or both if some are missing."""
+
+    stage: RolledStage
+    files: tuple[EncodedFile, ...] | None = None
+    """One, or one a bucket of a shared stage. None if there is none."""
+    problem: Exception | None = None
+    """Why it is not encoded, or not wholly. A StoreError is worth another try later."""
+    is_given_up: bool = False
+    """Nobody looks for the stage again: it is gone, and its user accepts that."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of its rows are in files."""
+        return self.files is not None and self.problem is None
+
+
+class StageEncoder(Protocol):
+    """Encodes stages, wherever there are hands for it."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it need not see what the coordinator's own store sees: what it misses may be there."""
+
+    def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
+        """What becomes of each stage, in their order.
+
+        Idempotence: an encode that no checkpoint names is an orphan, and the stage can be encoded again. Raises only
+        what concerns none of the stages more than the others; then none of them counts as encoded.
+        """
+
+
+class StagesInProcess:
+    """Encodes stages in this process, a few at a time: each holds a row group in memory.
+
+    Args:
+        store: Where the stages are, and the files go.
+        threads: How many at the same time, at least 1.
+        tried: Told how many stages more were encoded, or could not be; from any thread.
+        sink_format: What the sink writes, where it is known: it lends its encryption.
+    """
+
+    def __init__(
+        self,
+        store: PartStore,
+        threads: int,
+        tried: Callable[[int], None] = lambda _stages: None,
+        sink_format: Format | None = None,
+    ) -> None:
+        self._store = store
+        self._threads = threads
+        self._sink_format = sink_format
+        self._tried = tried
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """No: ``store`` is the coordinator's."""
+        return False
+
+    def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
+        """See ``StageEncoder.encode``. Where storage does not answer, the rest is not tried."""
+        patience = Patience(self._threads)
+
+        def attempt(stage: RolledStage) -> EncodedStage:
+            if patience.is_over:
+                path = stage.part.path_of(stage.part.name)
+                return EncodedStage(stage, problem=NotItsOwn("not tried, since storage does not answer", path=path))
+            try:
+                return EncodedStage(stage, self._encode(stage))
+            except PartlyEncoded as error:
+                patience.note(error.__cause__ if isinstance(error.__cause__, StoreError) else error)
+                return EncodedStage(stage, error.files, problem=error)
+            except Exception as error:  # noqa: BLE001 - raised by the caller once the other stages are through
+                patience.note(error)
+                return EncodedStage(stage, problem=error)
+            finally:
+                self._tried(1)
+
+        return for_each(attempt, stages, self._threads, "partfile-encode")
+
+    def _encode(self, stage: RolledStage) -> tuple[EncodedFile, ...]:
+        return encode_stage(
+            self._store, stage.part, stage.stage, stage.rows, fences=True, sink_format=self._sink_format
+        )
+
+
+def encode_stage(
+    store: PartStore,
+    part: PartHandle,
+    stage: Stage,
+    rows: int,
+    *,
+    fences: bool = False,
+    sink_format: Format | None = None,
+) -> tuple[EncodedFile, ...]:
+    """Encode one stage into files with tokens of their own: one, or one a bucket of a shared stage.
+
+    Reads exactly the valid length, whatever was appended since. Of a failure nothing is left but what cannot be
+    deleted, for nobody else knows the names.
+
+    Args:
+        store: Where the stage is, and the files go.
+        part: The stage.
+        stage: What it becomes.
+        rows: How many the checkpoint vouches for.
+        fences: Nobody who counts appends to it any more, as to what a checkpoint holds as rolled; so a lease that is in
+            the way may be taken.
+        sink_format: What the sink writes, where it is known: it lends its encryption, and stands in for a recipe by
+            which nothing can be encoded, if it is of the same columnar kind.
+
+    Raises:
+        PartMissing: The stage is gone, or shorter than its valid length.
+        PartDamaged: It is not what was written, or does not hold these rows.
+        PartfileError: It cannot be encoded as its recipe says, nor as the sink's format does where that is of its kind.
+        PartlyEncoded: Files of some buckets could not be made. It has the others.
+        StoreError: It could not be read, or a file not be written.
+    """
+    try:
+        with _explained(part, stage):
+            return _encode_in(format_of(stage.recipe, sink_format), store, part, stage, rows, fences=fences)
+    except (StoreError, CommitError):
+        raise
+    except PartfileError as error:
+        lent = lent_for(stage.recipe, sink_format)
+        if lent is None:
+            raise
+        logger.warning("the sink's own format takes the place of what a stage was begun with: %s", error.message)
+    with _explained(part, stage):
+        return _encode_in(lent, store, part, stage, rows, fences=fences)
+
+
+def _encode_in(
+    form: Format, store: PartStore, part: PartHandle, stage: Stage, rows: int, *, fences: bool
+) -> tuple[EncodedFile, ...]:
+    path = part.path_of(part.in_progress)
+    with closing(store.open_stage(part, fences=fences)) as file:
+        content = content_of(file, part.valid_length, path, stage.crc32, checks_reads=store.checks_reads)
+        if stage.shared:
+            return encode_shared(store, SharedStage(part, form, content), rows, finished=stage.finished_buckets)
+        if not isinstance(form, BulkFormat):
+            raise damaged(part, f"is to be encoded in {stage.recipe.get('format')!r}, of which only shared stages are")
+        schema, batches = content.read()
+
+        def write(stream: ByteStream) -> int:
+            found = form.encode(batches, schema, stream)
+            check_rows(part, found, rows)
+            return found
+
+        return (written_file(store, target_of(part), write).commit(store),)
+
+
+def _not_now(part: PartHandle, what: str) -> NotReady:
+    """This host's trouble, not the stage's."""
+    path = part.path_of(part.in_progress)
+    return NotReady(f"stage {path!r} is not encoded: {what}", hint="It is tried again later.", path=path)
+
+
+@contextmanager
+def _explained(part: PartHandle, stage: Stage) -> Iterator[None]:
+    """Say of what stage it is that no file can be made of, though it is whole, and what to do."""
+    try:
+        yield
+    except (StoreError, CommitError) as error:
+        if stage.crc32 is not None and isinstance(error.__cause__, MemoryError):
+            # Its bytes are what was written, so it is no damage that asks for too much.
+            raise _not_now(part, f"{type(error.__cause__).__name__}: {error.__cause__}") from error
+        raise
+    except Exception as error:
+        path, name = part.path_of(part.in_progress), stage.recipe.get("format")
+        what = error.message if isinstance(error, PartfileError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+            raise _not_now(part, what) from error
+        kind = type(error) if isinstance(error, PartfileError) else PartfileError
+        hint = f"Start the sink with format={name!r} and options that work: they stand in for those of the stage."
+        raise kind(
+            f"stage {path!r} cannot be encoded: {what}", hint=f"{hint} {getattr(error, 'hint', '')}".rstrip(), path=path
+        ) from error
+
+
+def why_not_here(stage: Stage) -> str:
+    """Why a process without the sink's own format cannot encode a stage: it needs keys, or a newer partfile.
+
+    Empty if it can.
+    """
+    try:
+        format_of(stage.recipe)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+FIRST_WAIT_MS = 10_000
+"""After the second failure; the first may be over with the next checkpoint."""
+
+
+class _Stuck(NamedTuple):
+    """What is known of a stage that has failed, or of all jobs if they have."""
+
+    failures: int
+    """In a row, and without a file of it; tries out of turn are not counted."""
+    since_ms: int
+    """When it failed last, in or out of turn."""
+
+    @property
+    def wait_ms(self) -> int:
+        return 0 if self.failures == 1 else wait_ms(self.failures - 1, FIRST_WAIT_MS)
+
+    def left_ms(self, now_ms: int) -> int:
+        """What is left of the wait; nothing if the clock has gone back."""
+        return 0 if now_ms < self.since_ms else max(0, self.since_ms + self.wait_ms - now_ms)
+
+
+class EncodeRetries:
+    """Remembers how often stages have failed, by the in-progress names that no other stage has; in memory alone.
+
+    If all jobs of a call fail and that need be the fault of no stage, all stages wait, as long as one would: each job
+    costs tries of its tasks, and every batch would begin some.
+    """
+
+    def __init__(self) -> None:
+        self._stuck: dict[str, _Stuck] = {}
+        self._jobs: _Stuck | None = None
+        """Known as long as all jobs of each call fail."""
+
+    def due(self, stages: Iterable[RolledStage], now_ms: int) -> list[RolledStage]:
+        """Those that are to be tried now, in their order; all that nothing is known of are.
+
+        Args:
+            stages: What is rolled.
+            now_ms: The coordinator's time, in milliseconds since the epoch.
+        """
+        return [stage for stage in stages if self.left_ms(stage, now_ms) == 0]
+
+    def left_ms(self, stage: RolledStage, now_ms: int) -> int:
+        """How long a stage is left alone yet, in milliseconds; 0 is until the next checkpoint.
+
+        Args:
+            stage: A rolled stage.
+            now_ms: The coordinator's time. If that has gone back, there is nothing to wait for.
+        """
+        waits = (self._stuck.get(stage.part.in_progress), self._jobs)
+        return max(0 if known is None else known.left_ms(now_ms) for known in waits)
+
+    def note(self, encoded: Sequence[EncodedStage], now_ms: int, *, at_once: bool = False) -> None:
+        """Take in what became of stages that were tried.
+
+        Args:
+            encoded: What became of all stages of one call. One that got some of its files begins anew, for it is being
+                got on with.
+            now_ms: The coordinator's time, in milliseconds since the epoch.
+            at_once: They were tried out of turn: a wait begins again, and becomes no longer.
+        """
+        if not all(isinstance(one.problem, JobFailed) for one in encoded):
+            self._jobs = None
+        elif self._jobs is not None or any(isinstance(one.problem, NotItsOwn) for one in encoded):
+            self._jobs = _failed_again(self._jobs, now_ms, at_once=at_once)
+        for one in encoded:
+            name = one.stage.part.in_progress
+            if isinstance(one.problem, NotItsOwn):
+                continue
+            known = self._stuck.pop(name, None)
+            if isinstance(one.problem, StoreError):
+                self._stuck[name] = _failed_again(None if one.files else known, now_ms, at_once=at_once)
+
+
+def _failed_again(known: _Stuck | None, now_ms: int, *, at_once: bool) -> _Stuck:
+    before = 0 if known is None else known.failures
+    return _Stuck(max(1, before if at_once else before + 1), now_ms)

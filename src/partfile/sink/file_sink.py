@@ -1,0 +1,146 @@
+"""FileSink: what users touch. Options in, a foreachBatch function, a started query or a local sink out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from partfile.errors import ConfigError
+from partfile.sink.local import LocalSink
+from partfile.sink.settings import make_settings
+from partfile.stores.registry import is_of_one_process
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from partfile.bucketers.base import Bucketer
+    from partfile.sink.policies import RollingPolicy
+    from partfile.sink.spark.stream import StartedQuery
+    from partfile.writers.base import Format
+
+
+class FileSink:
+    """A transactional sink: every row of the stream ends up in exactly one finished part file, whatever crashes.
+
+    Args:
+        base: Where finished files go: a local path, or a URL of a store.
+        uid: Stable name of the sink. Its checkpoints live in ``{base}/_partfile/{uid}`` unless ``checkpoint_dir`` says
+            otherwise; two queries must not share one.
+        format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``, or a Format of your own.
+        compression: None, ``gzip``, ``zstd``, ``bz2``, ``lz4`` or ``snappy``; one member or frame a checkpoint.
+        bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
+        rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
+        **options: ``format_options`` (for instance ``{"header": False}``), and the other fields of SinkSettings:
+            ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``inline_threshold_bytes``,
+            ``moved_from``, ``savepoint_dir``, ``restore_from``, ``accept_newer``, ``allow_non_restored``,
+            ``storage_options``, ``retained_checkpoints``, ``max_open_parts``, ``publish_threads``, ``accept_missing``,
+            ``on_stop``, ``on_gap``, ``on_new_query``, ``on_bad_bucket``, ``on_progress``, ``clock``, ``open_store``.
+
+    Raises:
+        ConfigError: An option cannot be used; the message names it and what to do.
+    """
+
+    def __init__(
+        self,
+        base: str | os.PathLike[str],
+        *,
+        uid: str,
+        format: str | Format = "json",
+        compression: str | None = None,
+        bucketer: Bucketer | Callable[..., pa.Array[Any]] | None = None,
+        rolling: RollingPolicy | None = None,
+        **options: Any,
+    ) -> None:
+        if rolling is not None:
+            options["rolling"] = rolling
+        self.settings = make_settings(
+            base, format=format, compression=compression, bucketer=bucketer, uid=uid, **options
+        )
+        self._stream: Any = None
+
+    def __repr__(self) -> str:
+        return f"FileSink({self.settings.base!r}, uid={self.settings.uid!r})"
+
+    def local(self, *, subtask_index: int = 0, checkpoint_interval_s: float | None = None) -> LocalSink:
+        """The sink without Spark, to be used in a ``with`` block.
+
+        Args:
+            subtask_index: Tells independent writers with this uid apart; each has checkpoints of its own.
+            checkpoint_interval_s: Takes checkpoints by itself, so many seconds after the last one; each ``write`` must
+                then say its ``position``. None takes those alone that are asked for.
+        """
+        return LocalSink(self.settings, subtask_index, checkpoint_interval_s)
+
+    def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch; pass this method to ``writeStream.foreachBatch``.
+
+        Returns once the batch counts: it is in a durably completed checkpoint. A batch that comes again is recognised
+        and not written twice.
+
+        Raises:
+            CheckpointMismatch: The query or batch does not continue what the sink holds; nothing was written.
+            Fenced: Another query has taken the sink over.
+        """
+        self._spark_stream().foreach_batch(df, batch_id)
+
+    def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Take a savepoint of a running query between two of its batches; the query goes on.
+
+        Everything open is rolled and published first, by a checkpoint of its own. Staged columnar parts are encoded by
+        a Spark job, all others need none.
+
+        Args:
+            directory: Where to make it; None takes ``savepoint_dir``.
+
+        Returns:
+            Its location, for ``restore_from``.
+
+        Raises:
+            ConfigError: There is no directory for it.
+            PartfileError: No batch has come in this run yet, or a part could not be published.
+            StoreError: The directory cannot be written; no savepoint was made.
+        """
+        location: str = self._spark_stream().savepoint(directory)
+        return location
+
+    def start(
+        self,
+        df: DataFrame,
+        *,
+        checkpoint_location: str,
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> StartedQuery:
+        """Start a streaming query into this sink, with a clean end and the idle timer bound to it.
+
+        Args:
+            df: A streaming DataFrame.
+            checkpoint_location: Spark's checkpoint directory.
+            trigger: Arguments of ``writeStream.trigger``, for instance ``{"availableNow": True}``.
+            query_name: Name of the query.
+            options: Further options of ``writeStream``.
+
+        Returns:
+            The query; use it in a ``with`` block, or call its ``finish()`` when it has ended.
+        """
+        query: StartedQuery = self._spark_stream().start(
+            df, checkpoint_location=checkpoint_location, trigger=trigger, query_name=query_name, options=options
+        )
+        return query
+
+    def _spark_stream(self) -> Any:
+        if self._stream is None:
+            for url in (self.settings.base, self.settings.checkpoint_url):
+                if is_of_one_process(url):
+                    raise ConfigError(
+                        f"{url!r} is the memory of this process, and Spark's tasks are other processes",
+                        hint="Write to a file system that they share; local() can use memory.",
+                    )
+            from partfile.sink.spark.stream import SparkStream  # noqa: PLC0415 - importing partfile needs no Spark
+
+            self._stream = SparkStream(self.settings)
+        return self._stream

@@ -1,0 +1,384 @@
+"""The sink without Spark: one operator and its coordinator in one process."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from partfile.errors import CheckpointMismatch, ConfigError, PartfileError
+from partfile.sink.coordinator import Runtime
+from partfile.sink.layout import SubtaskContext
+from partfile.sink.operator import SinkOperator
+from partfile.sink.progress import BatchProgress, report
+from partfile.sink.savepoints import reserved_savepoint
+from partfile.sink.states import assigned_to
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+    from pydantic import JsonValue
+
+    from partfile.sink.settings import SinkSettings
+    from partfile.sink.states import StreamPosition
+    from partfile.snapshot.events import PendingCheckpoint
+
+
+_MIN_INTERVAL_S = 0.001
+_MAX_INTERVAL_S = 365 * 24 * 60 * 60
+
+
+def kept_position(value: JsonValue) -> JsonValue:
+    """A copy of a position, so that who moves an offset on in place does not move the one of rows not written yet.
+
+    Raises:
+        ConfigError: It would not come back from a checkpoint as it is.
+    """
+    _check_position(value)
+    return deepcopy(value)
+
+
+def _check_position(value: object) -> None:
+    """Refuse a position that would not come back from a checkpoint as it is: whatever JSON has no form for.
+
+    Raises:
+        ConfigError: Names the value and its type.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"position holds {value!r}, which JSON has no form for", hint="Use a finite number.")
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) is not str:
+                raise ConfigError(f"position has the key {key!r}; in JSON keys are text", hint="Use str(key).")
+            _check_position(value[key])
+    elif isinstance(value, list):
+        for element in value:
+            _check_position(element)
+    elif value is not None and type(value) not in {bool, int, float, str}:
+        raise ConfigError(
+            f"position holds {value!r}, of type {type(value).__name__}; it must be a JSON value",
+            hint="Use None, bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
+        )
+
+
+def batches_of(rows: object) -> list[pa.RecordBatch]:
+    """The batches of a record batch or table.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(rows, pa.RecordBatch):
+        return [rows]
+    if isinstance(rows, pa.Table):
+        return list(rows.to_batches())
+    raise ConfigError(
+        f"rows are of type {type(rows).__name__}; write takes a pyarrow RecordBatch or Table",
+        hint="Make one, for instance with pyarrow.Table.from_pylist(rows).",
+    )
+
+
+def milliseconds_of(interval_s: object) -> int | None:
+    """An interval between checkpoints, from seconds; None for none.
+
+    Raises:
+        ConfigError: It is no number, or none that makes sense.
+    """
+    if interval_s is None:
+        return None
+    if (
+        isinstance(interval_s, int | float)
+        and _MIN_INTERVAL_S <= interval_s <= _MAX_INTERVAL_S
+        and interval_s is not True
+    ):
+        return round(interval_s * 1000)
+    raise ConfigError(
+        f"checkpoint_interval_s is {interval_s!r}; it must be a number from {_MIN_INTERVAL_S} to {_MAX_INTERVAL_S}",
+        hint="Leave it out to take checkpoints by checkpoint() alone.",
+    )
+
+
+_MAX_SUBTASK = 999_999
+_ANOTHER = "Make another one with FileSink.local() and go on from its position."
+
+
+class LocalSink:
+    """Writes record batches to part files from plain Python, exactly once between checkpoints.
+
+    Rows count once ``checkpoint`` has returned. After a crash, go on from ``position``: what was passed to the last
+    completed checkpoint. Leaving the ``with`` block ends cleanly: a last checkpoint publishes every part. Leaving it by
+    an exception publishes nothing that was not checkpointed.
+
+    Args:
+        settings: The sink's options.
+        subtask_index: Tells independent writers with one uid apart: each has a chain of checkpoints of its own.
+        checkpoint_interval_s: From one checkpoint to the next that is taken without being asked for; None takes none.
+            There is no thread: ``write`` and ``poll`` look at the clock.
+    """
+
+    def __init__(
+        self, settings: SinkSettings, subtask_index: int = 0, checkpoint_interval_s: float | None = None
+    ) -> None:
+        self._settings = settings
+        self._interval_ms = milliseconds_of(checkpoint_interval_s)
+        self._runtime = Runtime(settings, _job(settings.uid, subtask_index), interval_ms=self._interval_ms)
+        self._operator = SinkOperator(self._runtime.store, settings.description)
+        self._subtask = subtask_index
+        self._told_rows = self._told_bytes = 0
+        self._position: JsonValue = None
+        self._opened = False
+        self._closed = False
+
+    @property
+    def position(self) -> JsonValue:
+        """What was passed to the newest completed checkpoint; None before the first."""
+        return deepcopy(self._runtime.coordinator.state.position.user_position)
+
+    def open(self) -> Self:
+        """Restore: settle and publish what the last run left, and take the sink over from it.
+
+        Raises:
+            SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed.
+            CheckpointMismatch: A Spark query writes with this uid; nothing was changed.
+        """
+        if self._opened or self._closed:
+            raise PartfileError(f"the sink has been {'closed' if self._closed else 'opened'} already", hint=_ANOTHER)
+        try:
+            self._restore(self._settings.clock())
+        except BaseException:
+            self.close()
+            raise
+        self._opened = True
+        return self
+
+    def _restore(self, now_ms: int) -> None:
+        self._runtime.coordinator.start(self._check_writer, now_ms)
+        state = assigned_to(self._runtime.coordinator.assignment(), 0)
+        fresh = state.model_copy(
+            update={"subtask": self._subtask, "max_count": self._runtime.coordinator.state.max_count}
+        )
+        self._operator.open(self._context(now_ms), fresh)
+        self._position = self.position
+
+    def _check_writer(self, stands: StreamPosition) -> None:
+        if stands.query is not None:
+            chosen = self._settings.restore_from
+            what = f"uid {self._settings.uid!r}" if chosen is None else f"what restore_from={chosen!r} or the uid names"
+            raise CheckpointMismatch(
+                f"{what} has been written by Spark query {stands.query.query_id}",
+                hint="Spark keeps that stream's position, which means nothing here. Use another uid or snapshot.",
+            )
+
+    def write(self, rows: pa.RecordBatch | pa.Table, position: JsonValue = None) -> None:
+        """Add rows. They are not durable before the next checkpoint, which is taken here if the interval is over.
+
+        If it fails, some of the rows may be in their parts and others not; so the sink is closed, and nothing since the
+        last checkpoint counts.
+
+        Args:
+            rows: A record batch or a table.
+            position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it. Any
+                JSON value that is not None. Required with ``checkpoint_interval_s``.
+
+        Raises:
+            ConfigError: ``rows`` or ``position`` is of a wrong type; nothing was written, and the sink stays open.
+            Fenced, OutcomeUnknown: As of ``checkpoint``.
+        """
+        self._check_open()
+        position = kept_position(position)
+        if position is None and self._interval_ms is not None:
+            raise ConfigError(
+                "write needs a position where checkpoint_interval_s is set: any write may end with a checkpoint",
+                hint="Pass where the input stands after these rows, or call checkpoint() yourself and set no interval.",
+            )
+        batches = batches_of(rows)
+        try:
+            self._operator.advance(self._context(self._settings.clock()))
+            for batch in batches:
+                self._operator.write(batch)
+        except BaseException:
+            self.close()
+            raise
+        if position is not None:
+            self._position = position
+        self.poll()
+
+    def poll(self) -> BatchProgress | None:
+        """Take the periodic checkpoint if it is due; call it while there are no rows to write.
+
+        Returns:
+            None if it is not due, or ``checkpoint_interval_s`` is not set.
+
+        Raises:
+            Fenced, OutcomeUnknown: As of ``checkpoint``.
+        """
+        self._check_open()
+        if self._interval_ms is None:
+            return None
+        try:
+            pending = self._runtime.coordinator.trigger_if_due(self._settings.clock())
+            return None if pending is None else self._complete(pending)
+        except BaseException:
+            self.close()
+            raise
+
+    def checkpoint(self, position: JsonValue = None) -> BatchProgress:
+        """Make every row written so far count, exactly once, and publish the parts that have rolled.
+
+        Args:
+            position: Where the input stands; None keeps what ``write`` was told last. Given back as ``position`` after
+                a restore.
+
+        Raises:
+            Fenced: Another process has taken the sink over; this one is closed.
+            OutcomeUnknown: The checkpoint may be complete; open a new sink and look at its ``position``.
+        """
+        self._check_open()
+        position = kept_position(position)
+        if position is not None:
+            self._position = position
+        try:
+            return self._checkpoint()
+        except BaseException:
+            self.close()
+            raise
+
+    def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Make every row written so far count, publish every part, and take a savepoint; the sink goes on.
+
+        Args:
+            directory: Where to make it; None takes ``savepoint_dir``.
+
+        Returns:
+            Its location, for ``restore_from``.
+
+        Raises:
+            ConfigError: There is no directory for it; nothing was changed.
+            PartfileError: A part could not be published; there is no savepoint.
+            StoreError: The directory cannot be written; there is no savepoint.
+        """
+        return self._savepoint(directory, ends_the_job=False)
+
+    def stop_with_savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """End with a savepoint instead of ``finish``: nothing is written after it. See ``savepoint``."""
+        location = self._savepoint(directory, ends_the_job=True)
+        self.close()
+        return location
+
+    def _savepoint(self, directory: str | os.PathLike[str] | None, *, ends_the_job: bool) -> str:
+        self._check_open()
+        coordinator = self._runtime.coordinator
+        with reserved_savepoint(self._settings, coordinator.job, directory) as reserved:
+            try:
+                self._operator.roll_all()
+                self._checkpoint()
+                coordinator.close_all(self._settings.clock())
+            except BaseException:
+                self.close()
+                raise
+            try:
+                return reserved.complete(coordinator, self._settings.clock(), ends_the_job=ends_the_job)
+            except BaseException:
+                if ends_the_job:
+                    self.close()
+                raise
+
+    def close(self) -> None:
+        """Release everything without a checkpoint: rows since the last one do not count."""
+        self._opened = False
+        self._closed = True
+        try:
+            self._operator.close()
+        finally:
+            self._runtime.close()
+
+    def finish(self) -> None:
+        """End cleanly: a last checkpoint that publishes every part, or keeps them all with ``on_stop="keep"``.
+
+        Raises:
+            NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
+        """
+        self._check_open()
+        keep, coordinator = self._settings.on_stop == "keep", self._runtime.coordinator
+        try:
+            if not keep:
+                self._operator.roll_all()
+            self.checkpoint()
+            self._operator.close()
+            coordinator.close_all(self._settings.clock(), keep=keep)
+        finally:
+            self.close()
+        if not keep:
+            coordinator.check_all_is_visible()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._opened:
+                self.finish()
+        finally:
+            self.close()
+
+    def _checkpoint(self) -> BatchProgress:
+        return self._complete(self._runtime.coordinator.trigger(self._settings.clock()))
+
+    def _complete(self, pending: PendingCheckpoint) -> BatchProgress:
+        coordinator = self._runtime.coordinator
+        self._operator.advance(self._context(pending.time_ms))
+        snapshot = self._operator.snapshot(pending.checkpoint_id)
+        stands = coordinator.state.position.model_copy(update={"user_position": self._position})
+        # Inside its own chain the operator is the only subtask; its index shows in the names of parts alone.
+        acknowledged = [snapshot.model_copy(update={"subtask": 0})]
+        done = coordinator.complete(pending, acknowledged, stands, self._settings.clock())
+        self._operator.notify_checkpoint_complete(done.checkpoint_id)
+        progress = BatchProgress(
+            uid=self._settings.uid,
+            query_id=None,
+            batch_id=None,
+            checkpoint_id=done.checkpoint_id,
+            rows=self._operator.rows_written - self._told_rows,
+            bytes=self._operator.bytes_written - self._told_bytes,
+            parts_in_progress=len(snapshot.open),
+            parts_pending=done.owed,
+            parts_finished=done.published,
+            commit_ms=done.commit_ms,
+            publish_ms=done.publish_ms,
+            parts_encoded=done.encoded + len(snapshot.spent),
+            stages_waiting=len(coordinator.state.rolled),
+            encode_ms=done.encode_ms,
+        )
+        self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written
+        report(progress, self._settings.on_progress)
+        return progress
+
+    def _context(self, now_ms: int) -> SubtaskContext:
+        coordinator = self._runtime.coordinator
+        return SubtaskContext(
+            subtask=self._subtask,
+            attempt=0,
+            generation=coordinator.generation,
+            chain=coordinator.state.position.chain,
+            batch_time_ms=now_ms,
+            may_keep=self._runtime.may_append,
+            may_stage=self._runtime.may_stage,
+            encoded_ratio=coordinator.state.position.encoded_ratio,
+        )
+
+    def _check_open(self) -> None:
+        if not self._opened:
+            if self._closed:
+                raise PartfileError("the sink is not open any more: it was closed, perhaps by an error", hint=_ANOTHER)
+            raise PartfileError("the sink is not open", hint="Use it in a with block, or call open() first.")
+
+
+def _job(uid: str, subtask_index: object) -> str:
+    if not isinstance(subtask_index, int) or not 0 <= subtask_index <= _MAX_SUBTASK:
+        raise ConfigError(f"subtask_index is {subtask_index!r}; it must be a number from 0 to {_MAX_SUBTASK}")
+    # No uid has a tilde in it, so no other sink's chain has this name.
+    return uid if subtask_index == 0 else f"{uid}~{subtask_index}"

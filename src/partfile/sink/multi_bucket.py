@@ -1,0 +1,254 @@
+"""Final names of the files of a shared stage: one name in many buckets, but where two buckets may be one directory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partfile.sink.policies import with_mark
+from partfile.writers.base import EncodedRows, RowFormat
+from partfile.writers.columns import as_plain, plain_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from partfile.writers.base import Format
+
+
+_MARK_HEX_DIGITS = 8
+_MARKED = re.compile(rf"(-[0-9a-f]{{8}}-[0-9]{{1,9}}-[0-9]{{1,18}})-x[0-9a-f]{{{_MARK_HEX_DIGITS}}}(?![0-9a-f])")
+
+
+def clashing(buckets: Iterable[str]) -> frozenset[str]:
+    """The buckets of a stage that some file system takes for one another: it ignores case, or how accents are spelt.
+
+    Args:
+        buckets: All of a stage, those that have their files among them: each start has to find the same ones.
+    """
+    folded = {bucket: _folded(bucket) for bucket in buckets}
+    counts = Counter(folded.values())
+    return frozenset(bucket for bucket, fold in folded.items() if counts[fold] > 1)
+
+
+def own_name(name: str, bucket: str) -> str:
+    """The name that a stage's file has in a bucket that clashes with another one.
+
+    Args:
+        name: The name of the stage.
+        bucket: Where the file goes.
+    """
+    return with_mark(name, _mark(bucket))
+
+
+def own_path(path: str) -> str:
+    """The longest path that a file of a stage can have for one of its final name: as if its bucket clashed."""
+    bucket, slash, name = path.rpartition("/")
+    return f"{bucket}{slash}{own_name(name, bucket)}"
+
+
+def unmarked(name: str) -> str:
+    """What the files of one shared stage have in common: their final name without the mark of a bucket.
+
+    To be compared with what comes of other names, since any suffix may look like a mark.
+    """
+    return _MARKED.sub(r"\1", name)
+
+
+def _mark(bucket: str) -> str:
+    return f"-x{hashlib.sha256(bucket.encode()).hexdigest()[:_MARK_HEX_DIGITS]}"
+
+
+def _folded(path: str) -> str:
+    """Equal for all paths that some file system holds for one.
+
+    Case, composition and compatible forms are nothing to macOS, Windows and folding directories of ext4, which does not
+    see characters that format nothing either; Windows drops dots and blanks at the end of a name.
+    """
+    plain = path.lower() if path.isascii() else _plain(path)
+    return "/".join(step.rstrip(". ") for step in plain.split("/"))
+
+
+def _plain(path: str) -> str:
+    folded = unicodedata.normalize("NFKC", path).upper().casefold()
+    return "".join(one for one in unicodedata.normalize("NFKC", folded) if not _is_ignored(one))
+
+
+def _is_ignored(character: str) -> bool:
+    return unicodedata.category(character) == "Cf" or "\ufe00" <= character <= "\ufe0f"
+
+
+SHARED_PARTS = 4
+"""A shared stage may grow to so many times what one part may have, since it becomes many files."""
+_PART_OF_ITS_OWN = 64
+"""A slice of a 64th of a part is worth a part of its own, however many buckets there are."""
+_BUCKET = "bucket"
+_LINE = "line"
+_ROWS_SCHEMA = b"partfile.rows"
+_PATHS = pa.large_string()
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """When rows share a stage."""
+
+    most_buckets: int
+    """Buckets in one batch of a subtask up to which each has a part of its own."""
+    max_part_bytes: int
+    """What a part grows to, in bytes."""
+    max_open_parts: int
+    """Parts of a subtask beyond which each more would cost another one its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenParts:
+    """What of a subtask is open, or was handed to it as open."""
+
+    keys: tuple[Collection[tuple[str, str]], ...]
+    """Buckets and fingerprints, a part each; in none of them twice."""
+    fingerprint: str
+    """Of the rows at hand."""
+
+    @property
+    def count(self) -> int:
+        """How many there are, of all buckets and schemas."""
+        return sum(map(len, self.keys))
+
+    def has(self, bucket: str) -> bool:
+        """Whether a bucket has one for the rows at hand."""
+        return any((bucket, self.fingerprint) in some for some in self.keys)
+
+
+class Parted(NamedTuple):
+    """The rows of a batch by where they go."""
+
+    shared: pa.Array[Any]
+    """Those for the shared stage, bucket by bucket, each bucket's in their order."""
+    own: pa.Array[Any]
+    """The others, in their order."""
+    buckets: int
+    """How many buckets share."""
+
+
+def parted(
+    buckets: pa.DictionaryArray[Any, Any], size_bytes: int, sharing: Sharing, opened: OpenParts
+) -> Parted | None:
+    """Say which rows go to the shared stage: small slices in a batch of many buckets, or where many parts are open.
+
+    Those of buckets with an open part go there, unless that would be many parts to open and sync for few rows each.
+    Stateless: what a slice does depends on its batch and on the parts that are open, so any attempt does the same.
+
+    Args:
+        buckets: One bucket a row, checked.
+        size_bytes: Of the batch; its rows count as equally large.
+        sharing: When rows share a stage.
+        opened: What is open.
+
+    Returns:
+        None if every row goes to a part of its bucket's own.
+    """
+    names = buckets.dictionary
+    # A cap of fewer parts than a batch may have is one on files, which no sharing is asked to save.
+    room = max(sharing.max_open_parts, sharing.most_buckets) - opened.count
+    if len(names) <= min(sharing.most_buckets, room):
+        return None
+    counts: Any = pc.value_counts(buckets.indices)
+    has_many = len(counts) > sharing.most_buckets
+    if not has_many and len(counts) <= room:
+        return None
+    most_rows = sharing.max_part_bytes / _PART_OF_ITS_OWN * len(buckets) / max(1, size_bytes)
+    codes, rows = counts.field("values"), counts.field("counts")
+    slices = list(zip(codes.to_pylist(), rows.to_pylist(), map(opened.has, names.take(codes).to_pylist()), strict=True))
+    if not has_many and sum(not is_open for _, _, is_open in slices) <= room:
+        return None
+    small = [(code, is_open) for code, count, is_open in slices if count < most_rows]
+    if sum(is_open for _, is_open in small) <= sharing.most_buckets:
+        small = [(code, is_open) for code, is_open in small if not is_open]
+    if not small:
+        return None
+    order: Any = pc.sort_indices(buckets.indices)
+    if len(small) == len(counts):
+        return Parted(order, order.slice(0, 0), len(small))
+    shared = pa.array([code for code, _ in small], buckets.indices.type)
+    is_small: Any = pc.is_in(buckets.indices, value_set=shared)
+    return Parted(order.filter(is_small.take(order)), pc.indices_nonzero(pc.invert(is_small)), len(small))
+
+
+def shared_schema(form: Format, schema: pa.Schema) -> pa.Schema:
+    """The columns of a shared stage.
+
+    Args:
+        form: What readers will see.
+        schema: The columns of a file.
+    """
+    if isinstance(form, RowFormat):
+        columns = [pa.field(_LINE, pa.large_binary()), pa.field(_BUCKET, _PATHS)]
+        # A header cannot be made of lines.
+        return pa.schema(columns, {_ROWS_SCHEMA: schema.serialize().to_pybytes()})
+    name = _BUCKET
+    while name in schema.names:
+        name += "_"
+    return plain_schema(schema).append(pa.field(name, _PATHS))
+
+
+def file_schema(form: Format, shared: pa.Schema) -> pa.Schema:
+    """The columns of a file, from those of the shared stage that its rows lie in.
+
+    Raises:
+        ValueError: It is no such schema.
+    """
+    if len(shared) == 0 or shared.field(len(shared) - 1).type != _PATHS:
+        raise ValueError("its last column does not say the buckets")
+    if not isinstance(form, RowFormat):
+        return shared.remove(len(shared) - 1)
+    described = schema_of_lines(shared)
+    if described is None:
+        raise ValueError("it holds no lines, or does not say of what")
+    return described
+
+
+def schema_of_lines(shared: pa.Schema) -> pa.Schema | None:
+    """The columns of the rows that have become the lines of a shared stage; None if it holds rows, or is not shared."""
+    described = (shared.metadata or {}).get(_ROWS_SCHEMA)
+    if described is None or shared.types != [pa.large_binary(), _PATHS]:
+        return None
+    return pa.ipc.read_schema(pa.py_buffer(described))
+
+
+def shared_rows(
+    content: pa.RecordBatch | EncodedRows,
+    order: pa.Array[Any],
+    buckets: pa.DictionaryArray[Any, Any],
+    schema: pa.Schema,
+) -> pa.RecordBatch:
+    """Rows as they lie in a shared stage.
+
+    Args:
+        content: A batch, as rows or as lines.
+        order: Which of its rows, in which order.
+        buckets: The bucket of each row of the batch.
+        schema: As ``shared_schema`` made it.
+    """
+    taken = content.take(order)
+    paths: Any = buckets.dictionary.cast(_PATHS).take(buckets.indices.take(order))
+    return pa.RecordBatch.from_arrays([*_columns(taken), paths], schema=schema)
+
+
+def longest_bucket(rows: pa.RecordBatch) -> str:
+    """The bucket with the longest path, in bytes, of rows as they lie in a shared stage; there has to be one."""
+    paths: Any = rows.column(rows.num_columns - 1)
+    lengths: Any = pc.binary_length(paths)
+    longest: Any = pc.index(lengths, pc.max(lengths))
+    return str(paths[longest.as_py()])
+
+
+def _columns(taken: pa.RecordBatch | EncodedRows) -> list[Any]:
+    if isinstance(taken, EncodedRows):
+        return [taken.lines()]
+    return [*as_plain(taken, plain_schema(taken.schema)).columns]

@@ -1,0 +1,107 @@
+"""The state that the newest link of a sink holds, read while the sink may be running. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from partfile.errors import NotFound, NotReady, SnapshotCorrupt
+from partfile.sink import plan
+from partfile.snapshot.checkpoint_log import Chain
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.registry import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.snapshot.documents import CheckpointMetadata
+    from partfile.stores.base import PartHandle
+
+
+_MAX_LOOKS = 10
+
+
+class NewestState(NamedTuple):
+    """What is in force."""
+
+    newest: CheckpointMetadata
+    """The newest link, perhaps a tombstone."""
+    link: CheckpointMetadata
+    """The newest link that holds state."""
+    state: SinkSnapshot
+    is_published: bool
+    """Whether its pending parts have their final names, so that nobody looks for them again."""
+
+    @property
+    def owes_nothing(self) -> bool:
+        """Whether no part waits for its publication, and no stage for its encoding."""
+        return (self.is_published or not self.state.pending) and not self.state.rolled
+
+
+def newest_state(storage: CheckpointStorage) -> NewestState | None:
+    """The state of the newest link; None if there has never been any.
+
+    Args:
+        storage: The checkpoints of the sink.
+
+    Raises:
+        SnapshotCorrupt: It cannot be read; never the one before it (S12).
+        SnapshotVersionError: A newer partfile wrote it.
+        NotReady: The checkpoints change faster than they can be read.
+    """
+    for _ in range(_MAX_LOOKS):
+        newest, link = Chain(storage).look()
+        if newest is None or link is None:
+            return None
+        is_published = storage.is_published(link.checkpoint_id)
+        state = state_of(storage, link)
+        if state is not None:
+            return NewestState(newest, link, state, is_published)
+    raise NotReady(f"the checkpoints of {storage.job!r} change faster than they can be read", path=storage.directory)
+
+
+def state_of(storage: CheckpointStorage, link: CheckpointMetadata) -> SinkSnapshot | None:
+    """The state that a link holds; None if it was deleted meanwhile because the sink has gone on.
+
+    Raises:
+        SnapshotCorrupt: It cannot be read although the link is there.
+    """
+    try:
+        return plan.restored_state(link.operators, storage.read_state)
+    except SnapshotCorrupt:
+        found = storage.read_link(link.checkpoint_id)
+        if found is not None and found.nonce == link.nonce:
+            raise
+        return None
+
+
+def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | None = None) -> list[PartHandle]:
+    """The pending parts of every sink whose checkpoints are in one directory.
+
+    Each is vouched for at its valid length, so that its rows count already. Parts that are still open are not among
+    them, nor stages: only the file that a stage has been encoded into. A part may be finished by the time this returns.
+
+    Args:
+        checkpoint_url: The directory of checkpoints, which holds one directory a sink.
+        storage_options: What the store's client needs; none for local files.
+
+    Raises:
+        NotFound: The directory is not there.
+        SnapshotCorrupt: A newest link cannot be read; never the one before it (S12).
+    """
+    try:
+        store = open_store(checkpoint_url, storage_options, create_base=False)
+    except NotFound as error:
+        raise NotFound(
+            f"there are no checkpoints at {checkpoint_url!r}, so nobody knows which parts are pending",
+            hint="Pass checkpoint_dir= as the sink has it, or read finished files alone.",
+            path=checkpoint_url,
+        ) from error
+    with store:
+        jobs = sorted(store.list_names(""))
+        return [part for job in jobs for part in _pending_of(CheckpointStorage(store, job))]
+
+
+def _pending_of(storage: CheckpointStorage) -> list[PartHandle]:
+    held = newest_state(storage)
+    return [] if held is None or held.is_published else [pending.part for pending in held.state.pending]

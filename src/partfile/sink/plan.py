@@ -1,0 +1,478 @@
+"""Decisions about open parts: (state, event) to action, without I/O. The operator and the coordinator execute them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from partfile.errors import SnapshotCorrupt
+from partfile.sink.policies import number_in
+from partfile.sink.states import (
+    OPERATOR,
+    AssignedPart,
+    CoordinatorSnapshot,
+    PendingPart,
+    RolledStage,
+    SpentStage,
+    StreamPosition,
+)
+from partfile.snapshot.documents import OperatorState
+from partfile.snapshot.operator_state import deal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from partfile.sink.encode import EncodedStage
+    from partfile.sink.encoded_files import EncodedFile
+    from partfile.sink.policies import PartProgress, RollingPolicy
+    from partfile.sink.states import OpenPart, Stage, SubtaskSnapshot
+    from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.operator_state import OperatorStateStore
+    from partfile.snapshot.state_file import States
+
+
+class Action(Enum):
+    """What to do with an open part."""
+
+    KEEP = "keep"
+    ROLL = "roll"
+    ABANDON = "abandon"
+
+
+def before_rows(part: PartProgress, policy: RollingPolicy) -> Action:
+    """Whether an open part takes the next rows, or is rolled first."""
+    return Action.ROLL if policy.should_roll_on_event(part) else Action.KEEP
+
+
+def before_resuming(
+    part: OpenPart,
+    policy: RollingPolicy,
+    *,
+    generation: int,
+    attempt: int,
+    may_keep: bool,
+    is_own: bool = False,
+) -> Action:
+    """What a task does with a part it was handed, or has suspended (``is_own``), and now has rows for (S2).
+
+    Nobody else has ever written what it has suspended itself. Another part is appended to only if it is of this very
+    generation, and only by a first attempt: an earlier attempt of this task may still be writing it. Both are hints on
+    top of the lease and the length, which the store checks; where leases are not proven (``may_keep`` is False) nothing
+    would stop a zombie, so the part is left alone (S13).
+    """
+    if not is_own and (part.generation != generation or attempt > 0 or not may_keep):
+        return Action.ABANDON
+    return before_rows(part.progress, policy)
+
+
+def at_checkpoint(part: PartProgress, policy: RollingPolicy, *, now_ms: int, may_keep: bool) -> Action:
+    """Whether a part that was written to stays open over a checkpoint.
+
+    Args:
+        part: The part as just persisted.
+        policy: When to roll.
+        now_ms: The coordinator's batch time.
+        may_keep: False where nothing can be appended to later: a bulk format, a store without append or leases.
+    """
+    if not may_keep or policy.should_roll_on_checkpoint(part) or policy.should_roll_on_time(part, now_ms):
+        return Action.ROLL
+    return Action.KEEP
+
+
+def due(parts: Iterable[OpenPart], policy: RollingPolicy, now_ms: int) -> tuple[list[OpenPart], list[OpenPart]]:
+    """Part the open parts nobody is writing into those that stay open and those whose time has come."""
+    stay: list[OpenPart] = []
+    over: list[OpenPart] = []
+    for part in parts:
+        (over if policy.should_roll_on_time(part.progress, now_ms) else stay).append(part)
+    return stay, over
+
+
+def due_at_checkpoint(
+    parts: Iterable[OpenPart], own: Container[str], policy: RollingPolicy, *, now_ms: int, may_keep: bool
+) -> tuple[list[OpenPart], list[OpenPart]]:
+    """The same at a checkpoint, for parts of which some were written to since the last one.
+
+    Args:
+        parts: Open parts nobody is writing.
+        own: In-progress names of those that this operator has written to and suspended.
+        policy: When to roll.
+        now_ms: The coordinator's batch time.
+        may_keep: As in ``at_checkpoint``.
+    """
+    stay, over = due(parts, policy, now_ms)
+    ended = [
+        part
+        for part in stay
+        if part.part.in_progress in own
+        and at_checkpoint(part.progress, policy, now_ms=now_ms, may_keep=may_keep) is Action.ROLL
+    ]
+    return [part for part in stay if part not in ended], over + ended
+
+
+def one_per_key(parts: Iterable[OpenPart]) -> tuple[dict[tuple[str, str], OpenPart], list[OpenPart]]:
+    """Keep the first open part of each bucket and fingerprint; the others, which rescaling brought, are rolled."""
+    kept: dict[tuple[str, str], OpenPart] = {}
+    surplus: list[OpenPart] = []
+    for part in parts:
+        if part.key in kept:
+            surplus.append(part)
+        else:
+            kept[part.key] = part
+    return kept, surplus
+
+
+def beyond_cap(keys: Sequence[tuple[str, str]], cap: int) -> Sequence[tuple[str, str]]:
+    """The least recently used parts beyond the cap on open parts.
+
+    Args:
+        keys: Open parts, least recently used first.
+        cap: How many may be open.
+    """
+    return keys[: max(0, len(keys) - cap)]
+
+
+_TELLING_BYTES = 1 << 20
+"""Fewer stage bytes than these say nothing of the ratio: a file's footer would weigh as much as its rows."""
+_LEAST_RATIO, _MOST_RATIO = 0.01, 4.0
+
+
+def with_closed(
+    snapshot: SinkSnapshot, parts: Iterable[OpenPart], checkpoint_id: int, *, abandoned: bool = False
+) -> SinkSnapshot:
+    """The state with more parts closed: a stage is to be encoded, every other part to be published.
+
+    Args:
+        snapshot: The state, in which these parts are open no more.
+        parts: Nobody has closed them on the store; a stage needs that no more than its encoder does.
+        checkpoint_id: The first checkpoint that will hold them so.
+        abandoned: Somebody may still be writing them. A stage's valid length is all that is ever read of it.
+    """
+    pending, rolled = list(snapshot.pending), list(snapshot.rolled)
+    for part in parts:
+        if part.stage is None:
+            pending.append(PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned))
+        else:
+            rolled.append(rolled_stage(part, part.stage, checkpoint_id, abandoned=abandoned))
+    return replace(snapshot, pending=tuple(pending), rolled=tuple(rolled))
+
+
+def rolled_stage(part: OpenPart, becomes: Stage, checkpoint_id: int, *, abandoned: bool) -> RolledStage:
+    """What is left of an open stage that takes no more rows.
+
+    Args:
+        part: The stage.
+        becomes: What it is encoded into.
+        checkpoint_id: The first checkpoint that will hold it so.
+        abandoned: Somebody may still be writing it.
+    """
+    return RolledStage(part=part.part, stage=becomes, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
+
+
+def after_encoding(before: SinkSnapshot, encoded: Sequence[EncodedStage], checkpoint_id: int) -> SinkSnapshot:
+    """The state once stages are encoded: their files are pending, and what could not be encoded stays rolled.
+
+    A shared stage stays rolled until every bucket has its file, and says which of them have.
+
+    Args:
+        before: The state whose rolled stages were given to an encoder.
+        encoded: What became of them.
+        checkpoint_id: The checkpoint that will hold the result; only then may the files be published.
+    """
+    gone = {one.stage.part.in_progress for one in encoded if one.is_done or one.is_given_up}
+    made = {one.stage.part.in_progress: one.files or () for one in encoded}
+    files = [promised(file, checkpoint_id) for some in made.values() for file in some]
+    spent = [spent_stage(one.stage, checkpoint_id) for one in encoded if one.is_done]
+    ratio = learnt_ratio(before.position.encoded_ratio, files, spent)
+    return replace(
+        before,
+        position=before.position.model_copy(update={"encoded_ratio": ratio}),
+        pending=(*before.pending, *files),
+        rolled=tuple(
+            stage.model_copy(update={"stage": less(stage.stage, made.get(stage.part.in_progress, ()))})
+            for stage in before.rolled
+            if stage.part.in_progress not in gone
+        ),
+        spent=(*before.spent, *spent),
+    )
+
+
+def promised(file: EncodedFile, checkpoint_id: int) -> PendingPart:
+    """A file that a stage was encoded into, as a checkpoint promises it.
+
+    Args:
+        file: The file.
+        checkpoint_id: The first checkpoint that will hold it.
+    """
+    return PendingPart(part=file.part, rows=file.rows, since=checkpoint_id, crc32=file.crc32)
+
+
+def less(stage: Stage, files: Iterable[EncodedFile]) -> Stage:
+    """What is left to be encoded of a shared stage once some buckets have their files."""
+    finished = dict.fromkeys((*stage.finished_buckets, *(file.part.bucket for file in files)))
+    return stage.model_copy(update={"finished_buckets": tuple(finished)}) if finished else stage
+
+
+def spent_stage(encoded: OpenPart | RolledStage, checkpoint_id: int) -> SpentStage:
+    """What is left of a stage that is encoded.
+
+    Args:
+        encoded: The stage.
+        checkpoint_id: The first checkpoint that will hold its files.
+    """
+    is_shared = encoded.stage is not None and encoded.stage.shared
+    return SpentStage(part=encoded.part, since=checkpoint_id, shared=is_shared)
+
+
+def learnt_ratio(known: float | None, files: Iterable[PendingPart], stages: Iterable[SpentStage]) -> float | None:
+    """Bytes of an encoded file for each byte of its stage, by these and by what was known before.
+
+    Args:
+        known: The ratio so far; None before the first.
+        files: Pending parts, those that were encoded now among them.
+        stages: What these were encoded from.
+    """
+    # Many small files say nothing of a large one.
+    length_of = {stage.part.path_of(stage.part.name): stage.part.valid_length for stage in stages if not stage.shared}
+    staged_bytes = encoded_bytes = 0
+    for file in files:
+        length = length_of.get(file.part.path_of(file.part.name))
+        if length is not None:
+            staged_bytes += length
+            encoded_bytes += file.part.valid_length
+    if staged_bytes < _TELLING_BYTES:
+        return known
+    seen = min(_MOST_RATIO, max(_LEAST_RATIO, encoded_bytes / staged_bytes))
+    return seen if known is None else (known + seen) / 2
+
+
+def shared_from(known: int | None, chain: str, ran: Iterable[SubtaskSnapshot]) -> int | None:
+    """The lowest part counter of a shared stage, so that who finds a file name in two directories knows that it may be.
+
+    Args:
+        known: The lowest so far; None if no stage was shared.
+        chain: The chain in the names of parts.
+        ran: What subtasks acknowledged.
+    """
+    shared: list[str] = []
+    for one in ran:
+        shared += [part.part.name for part in one.open if part.stage is not None and part.stage.shared]
+        shared += [stage.part.name for stage in one.rolled if stage.stage.shared]
+        shared += [stage.part.name for stage in one.spent if stage.shared]
+    numbers = [number_in(name, {chain}) for name in shared]
+    counts = [number.count for number in numbers if number is not None]
+    return min(counts if known is None else [known, *counts], default=None)
+
+
+def disposable(spent: Iterable[SpentStage], oldest_retained_id: int) -> list[SpentStage]:
+    """The spent stages that no retained checkpoint names as data any more (S6).
+
+    Args:
+        spent: Stages whose files a completed checkpoint holds.
+        oldest_retained_id: Id of the oldest link that is still there.
+    """
+    return [stage for stage in spent if stage.since <= oldest_retained_id]
+
+
+OpenParts = dict[int, tuple["OpenPart", ...]]
+"""Open parts by the subtask they are assigned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSnapshot:
+    """The whole state of a sink as of one checkpoint."""
+
+    position: StreamPosition
+    open: OpenParts
+    pending: tuple[PendingPart, ...]
+    """Parts to be settled and published because this checkpoint is complete, or owed from earlier ones."""
+    max_count: int
+    """Union maximum of the part counters; -1 before the first part."""
+    rolled: tuple[RolledStage, ...] = ()
+    """Stages to be encoded because this checkpoint is complete, or still to be from earlier ones."""
+    spent: tuple[SpentStage, ...] = ()
+    """Encoded stages that an older retained checkpoint may still name as data."""
+
+    @classmethod
+    def fresh(cls, chain: str) -> SinkSnapshot:
+        """The state of a sink that has never written."""
+        return cls(StreamPosition(chain=chain), {}, (), -1)
+
+
+def restored_state(
+    operators: Mapping[str, OperatorState], read: Callable[[StateHandle | None], States]
+) -> SinkSnapshot:
+    """Assemble the state that a link or a savepoint holds.
+
+    Args:
+        operators: The states of its operators.
+        read: Resolves a state handle.
+
+    Raises:
+        SnapshotCorrupt: There is no file sink's state in it.
+    """
+    if OPERATOR not in operators:
+        raise SnapshotCorrupt(f"there is no state of a {OPERATOR} in it, but of {sorted(operators)}")
+    held = CoordinatorSnapshot.from_states(read(operators[OPERATOR].coordinator))
+    opened: dict[int, list[OpenPart]] = {}
+    for assigned in held.open:
+        opened.setdefault(assigned.subtask, []).append(assigned.open)
+    return SinkSnapshot(
+        position=held.position,
+        open={subtask: tuple(parts) for subtask, parts in opened.items()},
+        pending=held.pending,
+        max_count=held.max_count,
+        rolled=held.rolled,
+        spent=held.spent,
+    )
+
+
+def begin_generation(
+    restored: SinkSnapshot, *, published: bool, generation: int, checkpoint_id: int, may_keep: bool
+) -> SinkSnapshot:
+    """What a fence link holds: the restored state, with every part that must not be appended to closed.
+
+    It is marked for publication, or a stage for its encoding. A restored part is never appended to again, because a
+    zombie of the old run may still hold it (S2); the exception are the parts that a clean stop kept, which are handed
+    to the new generation.
+
+    Args:
+        restored: The state of the newest link.
+        published: Whether all pending parts of that link have their final names already: then nobody looks for them
+            again, since consumers may have moved them (S5).
+        generation: The new generation.
+        checkpoint_id: Id of the fence link.
+        may_keep: Whether the store can append at all.
+    """
+    keep = restored.position.kept and may_keep
+    opened = [part for parts in restored.open.values() for part in parts]
+    begun = replace(
+        restored,
+        position=restored.position.model_copy(update={"kept": False}),
+        open=_handed_over(restored.open, generation) if keep else {},
+        pending=() if published else restored.pending,
+    )
+    return with_closed(begun, () if keep else opened, checkpoint_id, abandoned=True)
+
+
+def after_batch(
+    before: SinkSnapshot,
+    acknowledged: Iterable[SubtaskSnapshot],
+    *,
+    position: StreamPosition,
+    policy: RollingPolicy,
+    now_ms: int,
+    checkpoint_id: int,
+    completed_id: int,
+) -> SinkSnapshot:
+    """The state after a batch: what subtasks acknowledged, and what is carried for those that did not run.
+
+    Args:
+        before: The state the batch began with; its ``pending`` are the parts whose publication is still owed.
+        acknowledged: The snapshots of the subtasks that ran.
+        position: Where the stream stands after the batch.
+        policy: Rolls carried parts whose time has come.
+        now_ms: The batch time.
+        checkpoint_id: The checkpoint that will hold the result.
+        completed_id: The newest completed checkpoint: pending parts an operator repeats from it are accounted for.
+    """
+    ran = {snapshot.subtask: snapshot for snapshot in acknowledged}
+    carried: OpenParts = {}
+    over: list[OpenPart] = []
+    for subtask, parts in before.open.items():
+        if subtask not in ran:
+            stay, gone = due(parts, policy, now_ms)
+            carried[subtask] = tuple(stay)
+            over += gone
+    opened = _dealt(carried, {subtask: snapshot.open for subtask, snapshot in ran.items()})
+    fresh = [part for snapshot in ran.values() for part in snapshot.pending if part.since > completed_id]
+    rolled = [stage for snapshot in ran.values() for stage in snapshot.rolled if stage.since > completed_id]
+    spent = [stage for snapshot in ran.values() for stage in snapshot.spent if stage.since > completed_id]
+    learnt = {
+        "parallelism": len(ran) or before.position.parallelism,
+        "encoded_ratio": learnt_ratio(before.position.encoded_ratio, fresh, spent),
+        "shared_from": shared_from(before.position.shared_from, position.chain, ran.values()),
+    }
+    after = SinkSnapshot(
+        position=position.model_copy(update=learnt),
+        open=_without_empty(opened),
+        pending=(*before.pending, *fresh),
+        max_count=max((before.max_count, *(snapshot.max_count for snapshot in ran.values()))),
+        rolled=(*before.rolled, *rolled),
+        spent=(*before.spent, *spent),
+    )
+    return with_closed(after, over, checkpoint_id)
+
+
+def roll_due(before: SinkSnapshot, policy: RollingPolicy, now_ms: int, checkpoint_id: int) -> SinkSnapshot:
+    """The state after the timer has closed every part that is idle or aged; the same object if there is none."""
+    opened: OpenParts = {}
+    over: list[OpenPart] = []
+    for subtask, parts in before.open.items():
+        stay, gone = due(parts, policy, now_ms)
+        opened[subtask] = tuple(stay)
+        over += gone
+    if not over:
+        return before
+    return with_closed(replace(before, open=_without_empty(opened)), over, checkpoint_id)
+
+
+def at_clean_end(before: SinkSnapshot, *, keep: bool, checkpoint_id: int) -> SinkSnapshot:
+    """The state a clean end leaves: every open part rolled, or all of them kept for the next run."""
+    if keep:
+        return replace(before, position=before.position.model_copy(update={"kept": True}))
+    opened = [part for parts in before.open.values() for part in parts]
+    return with_closed(replace(before, open={}), opened, checkpoint_id)
+
+
+def _handed_over(opened: OpenParts, generation: int) -> OpenParts:
+    return {
+        subtask: tuple(part.model_copy(update={"generation": generation}) for part in parts)
+        for subtask, parts in opened.items()
+    }
+
+
+def _without_empty(opened: Mapping[int, tuple[OpenPart, ...]]) -> OpenParts:
+    return {subtask: parts for subtask, parts in opened.items() if parts}
+
+
+def _dealt(carried: OpenParts, ran: OpenParts) -> OpenParts:
+    """Who has which part in the next batch.
+
+    A subtask that ran keeps its parts. Those of subtasks that did not are dealt out over the ones that did, as split
+    list state is; if none ran, as in an empty batch, everything stays as it is assigned. Shared stages stay so in any
+    case: who has one has no use for another, and each that is rolled becomes a file a bucket.
+    """
+    if not ran or not any(carried.values()):
+        return {**carried, **ran}
+    orphans = [part for subtask in sorted(carried) for part in carried[subtask] if not _is_shared(part)]
+    shares, _ = deal(orphans, len(ran))
+    dealt = {subtask: (*ran[subtask], *share) for subtask, share in zip(sorted(ran), shares, strict=True)}
+    return {subtask: tuple(filter(_is_shared, parts)) for subtask, parts in carried.items()} | dealt
+
+
+def _is_shared(part: OpenPart) -> bool:
+    return part.stage is not None and part.stage.shared
+
+
+def operator_state(snapshot: SinkSnapshot, write: Callable[[OperatorStateStore], StateHandle | None]) -> OperatorState:
+    """A sink's state as a link holds it.
+
+    Args:
+        snapshot: The state.
+        write: Snapshots states and returns their handle.
+    """
+    held = CoordinatorSnapshot(
+        position=snapshot.position,
+        open=tuple(
+            AssignedPart(subtask=subtask, open=part)
+            for subtask in sorted(snapshot.open)
+            for part in snapshot.open[subtask]
+        ),
+        pending=snapshot.pending,
+        max_count=snapshot.max_count,
+        rolled=snapshot.rolled,
+        spent=snapshot.spent,
+    )
+    return OperatorState(parallelism=snapshot.position.parallelism, coordinator=write(held.to_states()))

@@ -1,0 +1,209 @@
+"""Base of user-facing options: frozen, keyword-only, checked when made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from partfile.errors import ConfigError
+from partfile.stores.base import PartHandle
+from partfile.stores.paths import check_relative_path
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+
+class Options(BaseModel):
+    """Options that a user passes. A value that cannot be used raises ConfigError, which names the field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(describe(type(self).__name__, type(self), error)) from error
+
+
+def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
+    """One sentence for what pydantic found wrong with ``name``."""
+    problems = []
+    for problem in error.errors(include_url=False):
+        field = ".".join(str(step) for step in problem["loc"])
+        text = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            text = f"no such option; there are {', '.join(model.model_fields)}"
+        is_shown = field and problem["type"] != "missing" and not _is_secret(model, problem["loc"])
+        given = f"={problem['input']!r}" if is_shown else ""
+        problems.append(f"{field}{given}: {text}" if field else text)
+    return f"{name}: {'; '.join(problems)}"
+
+
+def _is_secret(model: type[BaseModel], location: tuple[int | str, ...]) -> bool:
+    field = model.model_fields.get(str(location[0]))
+    return field is not None and not field.repr
+
+
+@dataclass(frozen=True, slots=True)
+class PartProgress:
+    """What a rolling policy knows of an open part."""
+
+    size_bytes: int
+    """Bytes in the file so far, compressed where the format compresses."""
+    rows: int
+    created_at_ms: int
+    """Batch time of its creation, in milliseconds since the epoch."""
+    last_write_ms: int
+    """Batch time of its last row, in milliseconds since the epoch."""
+
+
+class RollingPolicy(Options):
+    """Rolls a part when it is large enough, old enough or idle for long enough. Subclass it to decide otherwise.
+
+    The three hooks are asked before rows are added, at a checkpoint, and when time has passed. They must be pure: the
+    same part and time give the same answer in every process.
+    """
+
+    max_part_bytes: int = Field(default=128 << 20, gt=0)
+    """A part that has reached this many bytes gets no more rows. It may exceed it by the rows of one record batch."""
+    rollover_interval_s: float = Field(default=900, gt=0)
+    """A part this many seconds old is rolled, so that readers see its rows; larger means fewer files, seen later."""
+    inactivity_interval_s: float = Field(default=60, gt=0)
+    """A part without new rows for this many seconds is rolled."""
+    on_checkpoint: bool = False
+    """Roll every part at every checkpoint: rows are seen at once, at the price of one file a part and checkpoint."""
+
+    def should_roll_on_event(self, part: PartProgress) -> bool:
+        """Whether to roll before adding the next rows."""
+        return part.size_bytes >= self.max_part_bytes
+
+    def should_roll_on_checkpoint(self, part: PartProgress) -> bool:
+        """Whether to roll instead of keeping the part open over this checkpoint."""
+        return self.on_checkpoint or part.size_bytes >= self.max_part_bytes
+
+    def should_roll_on_time(self, part: PartProgress, now_ms: int) -> bool:
+        """Whether the part is too old or has been idle for too long at ``now_ms``."""
+        age_ms = now_ms - part.created_at_ms
+        idle_ms = now_ms - part.last_write_ms
+        return age_ms >= self.rollover_interval_s * 1000 or idle_ms >= self.inactivity_interval_s * 1000
+
+    @property
+    def check_interval_s(self) -> float:
+        """How often a timer should ask, in seconds: often enough that a part overstays by a quarter at most."""
+        return max(0.05, min(self.rollover_interval_s, self.inactivity_interval_s, 60.0) / 4)
+
+
+HIDING_PREFIXES = ("_", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class PartNumber:
+    """What makes a final name unique under a base path."""
+
+    chain: str
+    """8 hexadecimal digits made with the first checkpoint of the chain."""
+    subtask: int
+    count: int
+    """The part counter: one beyond the committed union maximum, then upwards (S4)."""
+
+
+_NUMBER = re.compile(r"(?=-([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,18})(?![0-9]))")
+"""A look ahead, since what a prefix ends with may look like a chain, too."""
+
+
+def numbers_in(name: str) -> list[PartNumber]:
+    """Everything in a name that can be what makes a part unique, whatever its affixes, hidden or not."""
+    return [PartNumber(match[1], int(match[2]), int(match[3])) for match in _NUMBER.finditer(name)]
+
+
+def number_in(name: str, chains: Container[str]) -> PartNumber | None:
+    """What the name of a finished file says if it is a part of one of these chains; else None.
+
+    Args:
+        name: The name, without its directory.
+        chains: Ids of chains.
+    """
+    if name.startswith(HIDING_PREFIXES):
+        return None
+    return next((number for number in numbers_in(name) if number.chain in chains), None)
+
+
+def with_mark(name: str, mark: str) -> str:
+    """A name with something behind what makes it unique, which still says the same number."""
+    found = [match.end(3) for match in _NUMBER.finditer(name)]
+    at = found[-1] if found else len(name)
+    return name[:at] + mark + name[at:]
+
+
+class PartNaming(Options):
+    """Affixes of part files. The defaults hide every staged file from Spark, Hive, Trino and pyarrow datasets."""
+
+    part_prefix: str = "part"
+    """Start of every final name; must not hide the file."""
+    part_suffix: str | None = None
+    """End of every final name; None takes the suffix of the format, compression included."""
+    in_progress_prefix: str = "_"
+    """Start of the name of a part that is being written; must hide the file: begin with ``_`` or ``.``."""
+    in_progress_suffix: str = ".in-progress"
+    """End of the name of a part that is being written."""
+    pending_prefix: str = "_"
+    """Start of the name of a closed part that waits for its checkpoint; must hide the file."""
+    pending_suffix: str = ".pending"
+    """End of the name of a closed part that waits for its checkpoint."""
+    valid_length_prefix: str = "_"
+    """Start of the name of a sidecar; must hide the file."""
+    valid_length_suffix: str = ".valid-length"
+    """End of the name of a sidecar."""
+
+    @model_validator(mode="after")
+    def _names_keep_their_meaning(self) -> Self:
+        for field in ("in_progress_prefix", "pending_prefix", "valid_length_prefix"):
+            if not getattr(self, field).startswith(HIDING_PREFIXES):
+                raise ValueError(
+                    f"{field}={getattr(self, field)!r} would show unfinished files to readers; begin it with '_' or "
+                    "'.', a suffix alone hides nothing"
+                )
+        if not self.part_prefix or self.part_prefix.startswith(HIDING_PREFIXES):
+            raise ValueError(f"part_prefix={self.part_prefix!r} would hide finished files; begin it with a letter")
+        part = self.handle("", PartNumber("0" * 8, 0, 0), suffix="", token="0" * 32)
+        names = (part.name, part.in_progress, part.pending, part.sidecar)
+        if len(set(names)) < len(names):
+            raise ValueError("in-progress, pending and valid-length files need affixes that differ")
+        for name in names:
+            check_relative_path(name)
+        return self
+
+    def handle(self, bucket: str, number: PartNumber, *, suffix: str, token: str) -> PartHandle:
+        """Name a new part.
+
+        Args:
+            bucket: Its bucket, relative to the base.
+            number: What makes its final name unique.
+            suffix: The format's suffix, used unless ``part_suffix`` is set.
+            token: 128 random bits drawn by this attempt, for its staged names.
+        """
+        end = suffix if self.part_suffix is None else self.part_suffix
+        final = f"{self.part_prefix}-{number.chain}-{number.subtask}-{number.count}{end}"
+        return PartHandle(
+            bucket=bucket,
+            name=final,
+            in_progress=f"{self.in_progress_prefix}{final}.{token}{self.in_progress_suffix}",
+            pending=f"{self.pending_prefix}{final}.{token}{self.pending_suffix}",
+            sidecar=f"{self.valid_length_prefix}{final}{self.valid_length_suffix}",
+            valid_length=0,
+        )
+
+
+ADOPT = "adopt:"
+
+
+class AdmissionRules(Options):
+    """What a user allows when a query does not simply continue."""
+
+    on_new_query: str = Field(default="fail", pattern=rf"^(fail|{ADOPT}\S+)$")
+    """``fail``, or ``adopt:<query id>``: the new query takes over from that one, whose id is refused from then on."""
+    on_gap: Literal["fail", "accept"] = "fail"
+    """``fail``, or ``accept``: batch ids may skip ahead."""

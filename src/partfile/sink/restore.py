@@ -1,0 +1,578 @@
+"""Which base a chain of checkpoints is of, so that nobody takes it over for another one and gives its parts up."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from partfile.errors import ConfigError, Fenced, NotFound, RecoveryRefused, SnapshotCorrupt, SnapshotError, StoreError
+from partfile.sink import plan
+from partfile.sink.multi_bucket import unmarked
+from partfile.sink.plan import SinkSnapshot
+from partfile.sink.policies import number_in
+from partfile.sink.restore_rules import (
+    Choice,
+    FinishedPart,
+    RestorePoint,
+    adds_nothing,
+    applied_before,
+    choose,
+    doubled_parts,
+    is_as_noted,
+    later_parts,
+    names_of_shared,
+    noted,
+    onto_an_empty_chain,
+    open_since,
+    over_later_parts,
+    over_unreadable,
+    paths_of,
+    refusal,
+    refusal_of_missing,
+    refusal_over_damage,
+    shown,
+    unfinished,
+    unknown_since,
+    with_the_way_back,
+)
+from partfile.sink.states import OPERATOR
+from partfile.snapshot.checkpoint_log import Chain, DamagedEnd, is_of_damage
+from partfile.snapshot.operator_state import restored_operators
+from partfile.snapshot.savepoints import read_savepoint
+from partfile.snapshot.storage import CheckpointStorage, pointer_to
+from partfile.stores.paths import new_chain_id
+from partfile.stores.registry import is_same_place, open_store, options_for, path_inside, resolved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from partfile.sink.settings import RestoreSettings
+    from partfile.sink.states import StreamPosition
+    from partfile.snapshot.documents import CheckpointMetadata, LinkRef
+    from partfile.snapshot.storage import Pointer
+    from partfile.stores.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTie:
+    """The base of whoever takes a chain over, beside what the chain says of its own."""
+
+    base: str
+    storage_options: Mapping[str, object]
+    moved_from: str | None
+    """Where the base was before its owner moved it, by his own word."""
+    note: str | None
+    """What a link says of its base, links resolved; None where the checkpoints lie below it and move with it."""
+
+    @classmethod
+    def of(cls, settings: RestoreSettings) -> Self:
+        """The tie that the options of a sink make."""
+        elsewhere = settings.checkpoint_dir is not None and (
+            path_inside(settings.checkpoint_dir, settings.base, settings.storage_options) is None
+        )
+        return cls(
+            base=settings.base,
+            storage_options=settings.storage_options,
+            moved_from=settings.moved_from,
+            note=resolved(settings.base) if elsewhere else None,
+        )
+
+    def check(self, note: str | None, job: str) -> None:
+        """Refuse a chain that is of another base.
+
+        One that says nothing was begun below its base. Where it lies outside, it is of another one, and only its owner
+        can say which.
+
+        Args:
+            note: What its newest link says; None if it says nothing.
+            job: The name of the chain.
+
+        Raises:
+            RecoveryRefused: It is of another one; nothing was changed.
+        """
+        if note is None:
+            is_ours = self.note is None or self.moved_from is not None
+        else:
+            is_ours = any(self._is(note, place) for place in (self.base, self.moved_from) if place is not None)
+        if not is_ours:
+            raise _refusal(note, self.base, job)
+
+    def _is(self, note: str, place: str) -> bool:
+        return is_same_place(note, place, self.storage_options)
+
+
+def _refusal(note: str | None, base: str, job: str) -> RecoveryRefused:
+    if note is None:
+        return RecoveryRefused(
+            f"the checkpoints of sink {job!r} are of a base that they lie below, not of {base!r}",
+            hint="Nothing was changed. Check the base and checkpoint_dir: a base that has its checkpoints in _partfile "
+            "needs no checkpoint_dir. If they were taken away from their base on purpose, run once with "
+            "moved_from, which is where that base was.",
+        )
+    return RecoveryRefused(
+        f"the checkpoints of sink {job!r} are of the base {note!r}, not of {base!r}",
+        hint="Nothing was changed. Check the base and checkpoint_dir. If the base was moved on purpose, run once "
+        f"with moved_from={note!r}.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """What a start is about to do."""
+
+    link: LinkRef | None
+    """The link that it goes on from; None is an empty chain."""
+    before: SinkSnapshot | None
+    """What that link holds; None where it cannot be read, or there is none."""
+    after: SinkSnapshot
+    """What the fence link will hold. Its pending parts are settled and published."""
+    goes_back: bool
+    """Whether an older state is restored, or one from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTerms:
+    """How a start is to be done."""
+
+    succeeding: int | None = None
+    """Begin only right after this generation, if given."""
+    own_fences: Collection[str] = ()
+    """Nonces of later fences that are as good as that generation: whoever begins this one has tried to create them, and
+    was not told whether they were made."""
+    goes_back: bool = True
+    """Whether what is chosen on demand is restored where there is a checkpoint already."""
+    keeps: bool = True
+    """Whether parts that a clean stop kept stay open for this generation; else they are published as all others."""
+    gives_up: Collection[str] | None = None
+    """Final paths of the only parts that ``accept_missing`` is meant for; None is all."""
+    tried: Callable[[int], None] = lambda _parts: None
+    """Told how many parts more were published, or could not be; from any thread. Whoever makes the encoder may have it
+    told of stages as well."""
+    holds: bool = False
+    """Settle and publish nothing: the fence holds what the newest link does, for the start after it to go on from."""
+    approve: Callable[[Takeover], None] = lambda _takeover: None
+    """Raises if this is not the start that was meant; then nothing has been changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """One start. Changes nothing; may be asked again when another coordinator was faster."""
+
+    storage: CheckpointStorage
+    """Where the checkpoints are."""
+    on_demand: RestoreOnDemand
+    """What to begin with instead of the newest checkpoint."""
+    admit: Callable[[StreamPosition], None]
+    """Raises if this run must not go on from a position."""
+    terms: StartTerms
+    may_keep: bool
+    """Whether the store lets parts be appended to that were kept at a clean end."""
+
+    def after(self, link: CheckpointMetadata | None, checkpoint_id: int) -> SinkSnapshot:
+        """The state after the newest link that holds state; None is an empty chain.
+
+        Args:
+            link: That link.
+            checkpoint_id: Of the fence link to come.
+
+        Raises:
+            Fenced: Another generation came after the one to succeed.
+            SnapshotCorrupt: Its state cannot be read, and no older one was chosen.
+            RecoveryRefused: What was chosen cannot be restored.
+        """
+        succeeding = self.terms.succeeding
+        is_own = link is not None and (link.generation == succeeding or link.nonce in self.terms.own_fences)
+        if succeeding is not None and not is_own:
+            raise Fenced(
+                f"generation {succeeding} of {self.storage.job!r} is not the newest any more",
+                hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
+            )
+        if link is None:
+            fresh = self.on_demand.begin(None) or SinkSnapshot.fresh(new_chain_id())
+            self.admit(fresh.position)
+            return self._approved(None, None, fresh, goes_back=True)
+        try:
+            current = plan.restored_state(link.operators, self.storage.read_state)
+        except SnapshotCorrupt as error:
+            return self._over_damage(error, link.ref, link.generation + 1, checkpoint_id)
+        self.on_demand.tie.check(current.position.base, self.storage.job)
+        published = self.storage.is_published(link.checkpoint_id)
+        if self.terms.holds:
+            held = replace(current, pending=() if published else current.pending)
+            return self._approved(link.ref, current, held, goes_back=False)
+        restored = (self.on_demand.begin(current) if self.terms.goes_back else None) or current
+        self.admit(restored.position)
+        begun = plan.begin_generation(
+            restored,
+            published=published,
+            generation=link.generation + 1,
+            checkpoint_id=checkpoint_id,
+            may_keep=self.may_keep and self.terms.keeps,
+        )
+        return self._approved(link.ref, current, begun, goes_back=not is_as_noted(current, restored))
+
+    def over(self, end: DamagedEnd, checkpoint_id: int) -> SinkSnapshot:
+        """The older state that a user chose although the newest link cannot be read.
+
+        Raises:
+            SnapshotCorrupt: None was chosen; always where a generation is to be succeeded or held.
+        """
+        return self._over_damage(end.error, end.ref, end.generation + 1, checkpoint_id)
+
+    def foresee(self) -> None:
+        """Find out what a start would do now, and let it be approved. Creates nothing."""
+        seen = Chain(self.storage).see()
+        if isinstance(seen, DamagedEnd):
+            self.over(seen, seen.reserved_through + 1)
+        else:
+            newest, restored = seen
+            self.after(restored, newest.reserved_through + 1 if newest else 1)
+
+    def _over_damage(self, damage: SnapshotCorrupt, link: LinkRef, generation: int, checkpoint_id: int) -> SinkSnapshot:
+        if self.terms.succeeding is not None or not self.terms.goes_back or self.terms.holds:
+            raise damage
+        restored = self.on_demand.begin_over(damage)
+        self.on_demand.tie.check(restored.position.base, self.storage.job)
+        self.admit(restored.position)
+        begun = plan.begin_generation(
+            restored, published=False, generation=generation, checkpoint_id=checkpoint_id, may_keep=False
+        )
+        return self._approved(link, None, begun, goes_back=True)
+
+    def _approved(
+        self, link: LinkRef | None, before: SinkSnapshot | None, after: SinkSnapshot, *, goes_back: bool
+    ) -> SinkSnapshot:
+        tied = replace(after, position=after.position.model_copy(update={"base": self.on_demand.tie.note}))
+        self.terms.approve(Takeover(link, before, tied, goes_back))
+        return tied
+
+
+_MUST_BE = (
+    "It must be the directory of a savepoint or of a retained checkpoint of this sink, or the _metadata in it, and no "
+    "symbolic link to one."
+)
+
+
+def own_checkpoint_id(settings: RestoreSettings, location: str, storage: CheckpointStorage) -> int | None:
+    """The id of the checkpoint of the sink's own chain that is named; None if something else is."""
+    pointer = pointer_to(location)
+    own = _own_directory(settings, storage)
+    is_own = pointer.checkpoint_id is not None and is_same_place(pointer.parent, own, settings.checkpoint_options)
+    return pointer.checkpoint_id if is_own else None
+
+
+def read_restore_point(settings: RestoreSettings, location: str, storage: CheckpointStorage) -> RestorePoint:
+    """Read what ``restore_from`` names. Changes nothing.
+
+    Args:
+        settings: The sink's options.
+        location: What is named.
+        storage: The sink's own checkpoints.
+
+    Raises:
+        NotFound: It is not there.
+        ConfigError: Something else is in its place.
+        RecoveryRefused: It is of another sink or writer, or holds state that this job has no operator for.
+        SnapshotCorrupt: It cannot be read.
+    """
+    checkpoint_id = own_checkpoint_id(settings, location, storage)
+    if checkpoint_id is not None:
+        with _named(location):
+            return _own_checkpoint(location, storage, checkpoint_id)
+    pointer = pointer_to(location)
+    try:
+        return _savepoint(settings, location, pointer, storage.job)
+    except SnapshotCorrupt as error:
+        if pointer.checkpoint_id is None:
+            raise
+        raise RecoveryRefused(
+            f"{location!r} is not a checkpoint of this sink, whose checkpoints are in "
+            f"{_own_directory(settings, storage)!r}",
+            hint="A checkpoint names staged parts of its own base path; take a savepoint to go elsewhere.",
+        ) from error
+
+
+def _own_directory(settings: RestoreSettings, storage: CheckpointStorage) -> str:
+    return f"{settings.checkpoint_url}/{storage.job}"
+
+
+@contextmanager
+def _named(location: str) -> Iterator[None]:
+    """Let errors of the block speak of the option."""
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(
+            f"restore_from={location!r} is not there: {error.message}",
+            # What it may be besides a savepoint, whoever looks for savepoints alone does not say.
+            hint=_MUST_BE if error.checkpoint_id is None else error.hint,
+            path=error.path,
+        ) from error
+    except (StoreError, SnapshotError) as error:
+        raise type(error)(
+            f"restore_from={location!r} cannot be read: {error.message}",
+            hint=error.hint if isinstance(error, SnapshotError) else _MUST_BE,
+            path=error.path,
+            checkpoint_id=error.checkpoint_id,
+        ) from error
+
+
+def _opened(settings: RestoreSettings, location: str, parent: str) -> Store:
+    """The store of the directory above.
+
+    Raises:
+        NotFound: There is none.
+        ConfigError: It is a file, or no store serves its URL.
+    """
+    options = options_for(parent, settings.base, settings.storage_options)
+    try:
+        return open_store(parent, options, create_base=False)
+    except NotFound as error:
+        raise NotFound(
+            f"restore_from={location!r} is not there: there is no directory {parent!r}", hint=_MUST_BE, path=error.path
+        ) from error
+    except ConfigError as error:
+        raise ConfigError(
+            f"restore_from={location!r} cannot be read: {error.message}", hint=error.hint or _MUST_BE
+        ) from error
+
+
+def _savepoint(settings: RestoreSettings, location: str, pointer: Pointer, job: str) -> RestorePoint:
+    with _opened(settings, location, pointer.parent) as store, _named(location):
+        savepoint = read_savepoint(store, pointer.directory)
+        if _writer(savepoint.job) != _writer(job):
+            raise RecoveryRefused(
+                f"{location!r} was taken of {savepoint.job!r}, not of the writer {job!r}",
+                hint="Each subtask_index has a position and savepoints of its own: name that of this writer.",
+            )
+        operators = restored_operators(savepoint.operators, {OPERATOR}, allow_non_restored=settings.allow_non_restored)
+        states = CheckpointStorage(store, pointer.directory)
+        return RestorePoint(
+            token=savepoint.savepoint_id,
+            location=location,
+            state=plan.restored_state(operators, states.read_state)
+            if OPERATOR in operators
+            else SinkSnapshot.fresh(new_chain_id()),
+        )
+
+
+def _writer(job: str) -> str:
+    """Which of a uid's independent writers a chain is of; empty for the only one."""
+    return job.partition("~")[2]
+
+
+def _own_checkpoint(location: str, storage: CheckpointStorage, checkpoint_id: int) -> RestorePoint:
+    link = storage.read_link(checkpoint_id)
+    if link is None or not link.holds_state:
+        raise NotFound(
+            f"checkpoint {checkpoint_id} of sink {storage.job!r} was deleted, or was aborted",
+            hint=f"Retained are {storage.list_links()}.",
+            checkpoint_id=checkpoint_id,
+        )
+    later = [number for number in storage.list_links() if number > checkpoint_id]
+    if later:
+        _check_followed(storage, link, location, later)
+    state = plan.restored_state(link.operators, storage.read_state)
+    held = [_held(storage, number, state) for number in later]
+    return RestorePoint(
+        token=link.nonce,
+        location=location,
+        state=state,
+        is_newest=all(one is not None and adds_nothing(one, state) for one in held),
+        was_restored=any(one is not None and one.position.restored_from == link.nonce for one in held),
+    )
+
+
+def _check_followed(storage: CheckpointStorage, link: CheckpointMetadata, location: str, later: list[int]) -> None:
+    """Refuse a link from which the chain has not gone on."""
+    try:
+        successor = storage.read_link(link.checkpoint_id + 1)
+    except SnapshotError:
+        return  # It cannot be asked; under the name after a stray link there is seldom one at all.
+    before = successor.predecessor if successor is not None else None
+    if before == link.ref:
+        return
+    why = "it never counted: the coordinator that made it had been fenced"
+    if before is not None and is_of_damage(before):
+        why = "its file could not be read when the chain went on after it, from an older checkpoint"
+    raise RecoveryRefused(
+        f"restore_from={location!r} cannot be gone back to: {why}",
+        hint=f"Choose another one of {later}.",
+        checkpoint_id=link.checkpoint_id,
+    )
+
+
+def _held(storage: CheckpointStorage, checkpoint_id: int, before: SinkSnapshot) -> SinkSnapshot | None:
+    """What a link holds, a tombstone what the point before it does; None if nobody can tell."""
+    try:
+        link = storage.read_link(checkpoint_id)
+        if link is None:
+            return None
+        return plan.restored_state(link.operators, storage.read_state) if link.holds_state else before
+    except SnapshotError:
+        return None
+
+
+logger = logging.getLogger("partfile")
+
+
+class RestoreOnDemand:
+    """Carries out ``restore_from`` and ``accept_newer`` at a start. Changes nothing.
+
+    Args:
+        settings: The sink's options.
+        store: Where the parts are.
+        storage: The sink's own checkpoints.
+    """
+
+    def __init__(self, settings: RestoreSettings, store: Store, storage: CheckpointStorage) -> None:
+        self._settings = settings
+        self._store = store
+        self._storage = storage
+        self.tie = BaseTie.of(settings)
+        """Which base the chain has to be of."""
+
+    def begin(self, current: SinkSnapshot | None) -> SinkSnapshot | None:
+        """The state to begin with; None if nothing is to be restored on demand.
+
+        Args:
+            current: What the newest link holds; None in an empty chain.
+
+        Raises:
+            NotFound: What is to be restored is not there.
+            RecoveryRefused: The sink has gone on since, or what is to be restored does not fit it.
+            SnapshotCorrupt: It cannot be read.
+        """
+        location = self._settings.restore_from
+        if location is None:
+            return None
+        try:
+            point = read_restore_point(self._settings, location, self._storage)
+        except NotFound:
+            if current is not None and _is_same(self._settings, current.position.restored_location, location):
+                # It was restored long ago, and its user has deleted it or retention has.
+                self._tell_applied(location)
+                return None
+            raise
+        choice = choose(current, point)
+        if current is not None and choice is Choice.GO_ON:
+            if current.position.restored_from == point.token:
+                self._tell_applied(location)
+            return noted(current, point)
+        later = self._later(current, point, choice)
+        if not self._settings.accept_newer and (choice is Choice.REFUSE or later):
+            raise refusal(self._settings.uid, point, later)
+        if current is None:
+            return onto_an_empty_chain(point, new_chain_id())
+        stuck = self._stuck(current, point)
+        if stuck:
+            logger.warning(
+                "sink %r: the store cannot take back what was added since %r to open parts, or has lost it; so they "
+                "stay, and their later rows come twice: %s",
+                self._settings.uid,
+                point.location,
+                shown(sorted(stuck)),
+            )
+        return over_later_parts(current, point, stuck)
+
+    def doubled(self, current: SinkSnapshot | None) -> list[str]:
+        """The files that hold rows which come twice if what is chosen on demand is restored, by their final paths.
+
+        Args:
+            current: What the newest link holds; None where it cannot be read.
+
+        Raises:
+            NotFound: What is to be restored is not there.
+            SnapshotCorrupt: It cannot be read.
+        """
+        if self._settings.restore_from is None:
+            return []
+        point = read_restore_point(self._settings, self._settings.restore_from, self._storage)
+        choice = Choice.REFUSE if current is None else choose(current, point)
+        if choice is Choice.GO_ON:
+            return []
+        stuck = set() if current is None else self._stuck(current, point)
+        return doubled_parts(self._finished(current, point, choice), current, point.state, stuck)
+
+    def _stuck(self, current: SinkSnapshot, point: RestorePoint) -> set[str]:
+        """The names of the parts open at the point and still, that the store cannot cut back to what it holds."""
+        return {part.name for part in open_since(current, point.state) if not self._store.goes_back(part)}
+
+    def _later(self, current: SinkSnapshot | None, point: RestorePoint, choice: Choice) -> list[str]:
+        return later_parts(self._finished(current, point, choice), current, point.state)
+
+    def _finished(self, current: SinkSnapshot | None, point: RestorePoint, choice: Choice) -> Iterable[FinishedPart]:
+        chains = {one.position.chain for one in (current, point.state) if one is not None}
+        is_listed = choice is Choice.REFUSE or point.state.max_count >= 0
+        return finished_parts(self._store, chains) if is_listed else ()
+
+    def begin_over(self, damage: SnapshotCorrupt) -> SinkSnapshot:
+        """The state of an older checkpoint of the own chain to begin with, although the newest state cannot be read.
+
+        Args:
+            damage: Why it cannot be read.
+
+        Raises:
+            SnapshotCorrupt: The same, since no checkpoint of the own chain is named; or that one cannot be read either.
+            RecoveryRefused: One is named, but long ago; or later parts are not accepted, or missing ones.
+        """
+        location = self._settings.restore_from
+        chosen = None if location is None else own_checkpoint_id(self._settings, location, self._storage)
+        if location is None or chosen is None:
+            raise with_the_way_back(damage)
+        try:
+            point = read_restore_point(self._settings, location, self._storage)
+        except NotFound:
+            raise damage from None
+        if point.was_restored:
+            raise applied_before(self._settings.uid, point, damage)
+        later = later_parts(finished_parts(self._store, {point.state.position.chain}), None, point.state)
+        if not self._settings.accept_newer:
+            raise refusal_over_damage(self._settings.uid, point, damage, later)
+        wanted, shared = paths_of(point.state), names_of_shared(point.state)
+        listed = (file.path for file in self._store.list())
+        there = {path for path in listed if path in wanted or unmarked(path.rpartition("/")[2]) in shared}
+        if not self._store.capabilities.staged_files:
+            there |= {
+                part.path_of(part.in_progress) for part in unfinished(point.state, there) if self._store.goes_back(part)
+            }
+        begun = over_unreadable(point, there, new_chain_id(), published=self._storage.is_published(chosen))
+        if begun.gone and not self._settings.accept_missing:
+            raise refusal_of_missing(self._settings.uid, point, begun.gone)
+        logger.warning(
+            "%s. Going back to it, because accept_newer is set: later rows of finished parts come twice, parts staged "
+            "since are left behind. Moved away or lost of what it vouches for: %s",
+            unknown_since(self._settings.uid, point, damage, later),
+            shown(begun.gone) or "nothing",
+        )
+        return begun.state
+
+    def _tell_applied(self, location: str) -> None:
+        """Say that the option does nothing any more: a warning if its user seems to expect that it does."""
+        level = logging.WARNING if self._settings.accept_newer else logging.INFO
+        logger.log(
+            level,
+            "sink %r: restore_from=%r has been applied already, so this start goes on from the newest checkpoint; "
+            "leave it and accept_newer out",
+            self._settings.uid,
+            location,
+        )
+
+
+def finished_parts(store: Store, chains: Collection[str]) -> Iterator[FinishedPart]:
+    """Every finished file below the base that is a part of one of the chains, by its name. Lists the whole base."""
+    for file in store.list():
+        number = number_in(file.path.rpartition("/")[2], chains)
+        if number is not None:
+            yield FinishedPart(file.path, number)
+
+
+def _is_same(settings: RestoreSettings, one: str | None, other: str) -> bool:
+    """Whether two locations mean the same snapshot, however they are written."""
+    if one is None:
+        return False
+    first, second = pointer_to(one), pointer_to(other)
+    options = options_for(second.parent, settings.base, settings.storage_options)
+    return first.directory == second.directory and is_same_place(first.parent, second.parent, options)

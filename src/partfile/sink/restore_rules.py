@@ -1,0 +1,568 @@
+"""What a start begins with when it is told to restore a savepoint or an older checkpoint. Pure (S12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt
+from partfile.sink.multi_bucket import unmarked
+from partfile.sink.policies import ADOPT, AdmissionRules
+from partfile.sink.states import OpenPart, RolledStage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.sink.policies import PartNumber
+    from partfile.sink.states import QueryPosition, Stage, StreamPosition
+    from partfile.stores.base import PartHandle
+
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """A snapshot that a user asked for, read and checked."""
+
+    token: str
+    """What tells it from any other: the savepoint's id, or the nonce of the checkpoint's link."""
+    location: str
+    """Where it was found, for messages."""
+    state: SinkSnapshot
+    is_newest: bool = False
+    """Whether all that came after it in the sink's own chain holds what it holds, perhaps published since."""
+    was_restored: bool = False
+    """Whether the sink's own chain has gone back to it before."""
+
+
+class Choice(Enum):
+    """What a start does about a restore point."""
+
+    RESTORE = "restore"
+    """Begin with its state."""
+    GO_ON = "go on"
+    """Begin with the newest link: it holds what the point holds, or what has come of it since."""
+    REFUSE = "refuse"
+    """The sink has gone on from it, or never came from it."""
+
+
+class FinishedPart(NamedTuple):
+    """A finished file of the sink."""
+
+    path: str
+    number: PartNumber
+
+
+def choose(current: SinkSnapshot | None, point: RestorePoint) -> Choice:
+    """Decide which state a start begins with.
+
+    The option stays set over restarts, so a sink that was restored from this point already goes on.
+
+    Args:
+        current: What the newest link holds; None in an empty chain.
+        point: What the user asked for.
+    """
+    if current is None:
+        return Choice.RESTORE
+    if current.position.restored_from == point.token:
+        return Choice.GO_ON
+    return Choice.GO_ON if point.is_newest or _nothing_came_after(current, point.state) else Choice.REFUSE
+
+
+def _nothing_came_after(current: SinkSnapshot, point: SinkSnapshot) -> bool:
+    """Whether a sink stands where a savepoint left it: every row since then would have made a new part."""
+    is_closed = not current.open and not current.rolled and not point.open
+    return is_closed and current.max_count == point.max_count and _stand_alike(current, point)
+
+
+def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
+    """Whether a later link of the chain holds no row that an older one does not: a fence, or a clean end without rows.
+
+    Each of its parts is one of the older link's, at the same valid length. Parts that are missing in it have been
+    published; had rows been added to one of them before, a link between the two would show it.
+
+    Args:
+        later: What the later link holds.
+        point: What the older one holds.
+    """
+    known = _lengths(point)
+    return (
+        all(known.get(name, set()) & lengths for name, lengths in _lengths(later).items())
+        and later.max_count == point.max_count
+        and _stand_alike(later, point)
+    )
+
+
+def _stand_alike(one: SinkSnapshot, other: SinkSnapshot) -> bool:
+    first, second = one.position, other.position
+    return (first.chain, first.query, first.user_position) == (second.chain, second.query, second.user_position)
+
+
+def _parts(state: SinkSnapshot) -> list[PartHandle]:
+    """Every part of a state that is not known to be finished."""
+    opened = [part.part for parts in state.open.values() for part in parts]
+    return [*opened, *(pending.part for pending in state.pending), *(stage.part for stage in state.rolled)]
+
+
+def _lengths(state: SinkSnapshot) -> dict[str, set[int]]:
+    """How long each part of a state is, by its unmarked final name; for an encoded one also how long its stage was.
+
+    That is one part's alone, whichever directory it is in, or that of the files that one shared stage became.
+    """
+    lengths: dict[str, set[int]] = {}
+    for part in _parts(state):
+        lengths.setdefault(unmarked(part.name), set()).add(part.valid_length)
+    for stage in state.spent:
+        name = unmarked(stage.part.name)
+        if name in lengths:
+            lengths[name].add(stage.part.valid_length)
+    return lengths
+
+
+def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
+    """The state that a savepoint gives to a sink without any checkpoint.
+
+    Args:
+        point: The savepoint.
+        chain: The new chain's id, so that part names never meet those of the sink it was taken of.
+    """
+    position = point.state.position.model_copy(
+        update={"chain": chain, "kept": False, "shared_from": None, **origin(point)}
+    )
+    return replace(point.state, position=position, open={}, pending=(), max_count=-1, rolled=(), spent=())
+
+
+def noted(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
+    """The state of a sink that stands at the point or came from there, and will know so at its next start."""
+    return replace(current, position=current.position.model_copy(update=origin(point)))
+
+
+def is_as_noted(current: SinkSnapshot, restored: SinkSnapshot) -> bool:
+    """Whether what is restored is the state that is in force already, but for where it says that it came from."""
+    where = {field: getattr(current.position, field) for field in ("restored_from", "restored_location")}
+    return replace(restored, position=restored.position.model_copy(update=where)) == current
+
+
+def origin(point: RestorePoint) -> dict[str, str]:
+    """The fields of a position that say where it came from."""
+    return {"restored_from": point.token, "restored_location": point.location}
+
+
+def open_since(current: SinkSnapshot, point: SinkSnapshot) -> list[PartHandle]:
+    """What the point holds of the parts that were open at it and still are, or are stages that wait to be encoded."""
+    names = {part.part.name for parts in current.open.values() for part in parts}
+    names |= {stage.part.name for stage in current.rolled}
+    return [part.part for parts in point.open.values() for part in parts if part.part.name in names]
+
+
+def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collection[str] = ()) -> SinkSnapshot:
+    """The state of a rollback whose user accepts that later parts stay.
+
+    No finished file is touched. Parts that were open at the point and still are go back to what they held then, and so
+    do stages that no file has been promised for; what has been promised or published since is left as it is, with the
+    rows of before and after, and so is what cannot go back. What was opened since then is left behind.
+
+    Args:
+        current: What the newest link holds.
+        point: What to go back to.
+        stuck: Names of open parts that the store cannot publish at the length that they had at the point.
+    """
+    still_open = {handle.name for handle in open_since(current, point.state)} - set(stuck)
+    left_as_is = {part.part.name: part for parts in current.open.values() for part in parts if part.part.name in stuck}
+    promised = {stage.part.name: stage.stage.finished_buckets for stage in current.rolled}
+    opened = {
+        subtask: tuple(
+            left_as_is.get(part.part.name, _less(part, promised.get(part.part.name, ())))
+            for part in parts
+            if part.part.name in still_open or part.part.name in left_as_is
+        )
+        for subtask, parts in point.state.open.items()
+    }
+    waiting = {stage.part.name for stage in point.state.rolled} | set(stuck)
+    position = point.state.position.model_copy(
+        update={
+            "chain": current.position.chain,
+            "kept": False,
+            "retired_queries": current.position.retired_queries,
+            "shared_from": current.position.shared_from,
+            **origin(point),
+        }
+    )
+    return replace(
+        point.state,
+        position=position,
+        open={subtask: parts for subtask, parts in opened.items() if parts},
+        pending=current.pending,
+        max_count=max(current.max_count, point.state.max_count),
+        rolled=tuple(stage for stage in current.rolled if stage.part.name in waiting),
+        spent=current.spent,
+    )
+
+
+def _less(part: OpenPart, buckets: tuple[str, ...]) -> OpenPart:
+    """An open shared stage less the rows of buckets whose files have been promised since."""
+    if part.stage is None or not buckets:
+        return part
+    return part.model_copy(update={"stage": part.stage.model_copy(update={"finished_buckets": buckets})})
+
+
+def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, point: SinkSnapshot) -> list[str]:
+    """The files that hold, or will hold, rows that restoring the point would write again, by their final paths.
+
+    Args:
+        finished: The finished files below the base that are parts of the point's chain or of the sink's own.
+        current: What the newest link holds; None in an empty chain.
+        point: What was to be restored.
+    """
+    # By name, for the files of a stage that was shared then are elsewhere.
+    opened = {unmarked(part.part.name) for parts in point.open.values() for part in parts}
+    paths = {
+        part.path
+        for part in finished
+        if part.number.chain != point.position.chain
+        or part.number.count > point.max_count
+        or unmarked(part.path.rpartition("/")[2]) in opened
+    }
+    if current is not None:
+        known = {unmarked(part.name) for part in _parts(replace(point, open={}))}
+        paths |= {part.path_of(part.name) for part in _parts(current) if unmarked(part.name) not in known}
+    return sorted(paths)
+
+
+def doubled_parts(
+    finished: Iterable[FinishedPart], current: SinkSnapshot | None, point: SinkSnapshot, stuck: Collection[str]
+) -> list[str]:
+    """The files whose rows come twice once the point is restored over later parts, by their final paths.
+
+    What is finished or promised since then stays. Open parts are cut to what the point holds of them, and those that
+    were opened since are left behind, so none of their later rows is in a finished file.
+
+    Args:
+        finished: As ``later_parts``.
+        current: What the newest link holds; None where there is none, or it cannot be read.
+        point: What is restored.
+        stuck: Names of open parts that cannot go back.
+    """
+    paths = set(later_parts(finished, None, point))
+    if current is not None:
+        known, stays = _lengths(point), staying(current, stuck)
+        later = {name for name, lengths in _lengths(stays).items() if not known.get(name, set()) & lengths}
+        paths |= {part.path_of(part.name) for part in _parts(stays) if unmarked(part.name) in later}
+    return sorted(paths)
+
+
+def staying(current: SinkSnapshot, stuck: Collection[str]) -> SinkSnapshot:
+    """What of a state a rollback leaves as it is: what has been promised, and what cannot go back."""
+    return replace(
+        current,
+        open={
+            subtask: tuple(part for part in parts if part.part.name in stuck) for subtask, parts in current.open.items()
+        },
+        rolled=tuple(stage for stage in current.rolled if stage.part.name in stuck),
+    )
+
+
+def refusal(uid: str, point: RestorePoint, later: Sequence[str]) -> RecoveryRefused:
+    """The error that says which parts would be doubled."""
+    return RecoveryRefused(
+        f"sink {uid!r} has gone on since {point.location!r}, or never came from it: {len(later)} later parts hold rows "
+        f"that restoring it may write again: {shown(later) or 'none, but its position has moved'}",
+        hint="Restore onto another base path; or leave restore_from out to go on. With accept_newer=True for one run "
+        "these parts stay and their rows come twice. Do not delete them: they may hold rows of before as well.",
+    )
+
+
+def shown(paths: Sequence[str]) -> str:
+    """The first of some paths and the number of the others, for a message."""
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(map(repr, paths[:_SHOWN])) + more
+
+
+Staged = TypeVar("Staged", OpenPart, RolledStage)
+
+
+class WentBack(NamedTuple):
+    """A state to begin with, and what is not in it although the checkpoint vouches for it."""
+
+    state: SinkSnapshot
+    gone: tuple[str, ...]
+    """The final paths of parts that are under none of their names: published later and moved, or lost."""
+
+
+def paths_of(point: SinkSnapshot) -> set[str]:
+    """Every path that a part of the checkpoint may have by now."""
+    return {path for part in _vouched(point) for path in (_final(part), *_staged(part))}
+
+
+def unfinished(point: SinkSnapshot, there: Collection[str]) -> list[PartHandle]:
+    """The parts of the checkpoint that are not under their final name, by the paths that are there."""
+    shared = names_of_shared(point)
+    return [part for part in _vouched(point) if not _is_finished(part, shared, there)]
+
+
+def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, published: bool) -> WentBack:
+    """The state of a rollback that does not know what came later.
+
+    A part that was open at the point goes back to what it held then if it is still staged; a finished one is left as it
+    is, with the rows of before and after. What was opened since is named by nobody and left behind.
+
+    Args:
+        point: What to go back to.
+        there: Those of its parts' paths that are there now.
+        chain: A new chain id for part names: the counter that the unreadable link holds is not known, and a finished
+            part of a name that is used again would be taken for the new one.
+        published: Whether the pending parts of the point have their final names already.
+    """
+    finished = _finished_buckets(point.state, there)
+    shared = set(finished)
+    kept = {
+        subtask: tuple(
+            _without(part, finished)
+            for part in parts
+            if not _is_finished(part.part, shared, there) and any(path in there for path in _staged(part.part))
+        )
+        for subtask, parts in point.state.open.items()
+    }
+    owed = () if published else point.state.pending
+    pending = tuple(part for part in owed if {_final(part.part), *_staged(part.part)} & set(there))
+    vouched = [part.part for parts in point.state.open.values() for part in parts] + [part.part for part in owed]
+    waiting = tuple(
+        _without(stage, finished)
+        for stage in point.state.rolled
+        if not _is_finished(stage.part, shared, there) and any(path in there for path in _staged(stage.part))
+    )
+    vouched += [stage.part for stage in point.state.rolled]
+    gone = sorted(
+        _final(part)
+        for part in vouched
+        if not _is_finished(part, shared, there) and not any(path in there for path in _staged(part))
+    )
+    position = point.state.position.model_copy(
+        update={"chain": chain, "kept": False, "shared_from": None, **origin(point)}
+    )
+    opened = {subtask: parts for subtask, parts in kept.items() if parts}
+    return WentBack(
+        replace(point.state, position=position, open=opened, pending=pending, rolled=waiting, max_count=-1),
+        tuple(gone),
+    )
+
+
+def unknown_since(uid: str, point: RestorePoint, damage: SnapshotCorrupt, later: Sequence[str]) -> str:
+    """What a message says of the parts that came later."""
+    return (
+        f"the newest checkpoint of sink {uid!r} cannot be read, so what came after {point.location!r} cannot be known: "
+        f"{damage.message}. Finished parts that hold later rows: {shown(later) or 'none is there'}; others may have "
+        "been moved away"
+    )
+
+
+def refusal_over_damage(
+    uid: str, point: RestorePoint, damage: SnapshotCorrupt, later: Sequence[str]
+) -> RecoveryRefused:
+    """The error that says that nobody knows which parts would be doubled."""
+    return RecoveryRefused(
+        unknown_since(uid, point, damage, later),
+        hint="Put the file back from a backup or a copy. Or stop every run of the sink and set accept_newer=True for "
+        "one run: finished parts stay, and their later rows come twice.",
+        path=damage.path,
+    )
+
+
+def refusal_of_missing(uid: str, point: RestorePoint, gone: Sequence[str]) -> RecoveryRefused:
+    """The error that says which parts the checkpoint vouches for and nobody can find."""
+    return RecoveryRefused(
+        f"{len(gone)} parts that {point.location!r} of sink {uid!r} vouches for are under none of their names, or "
+        f"cannot be published any more at the length that they had then: {shown(gone)}",
+        hint="If a consumer moved them after they were published, set accept_missing=True; else their rows are lost. "
+        "Or choose a later checkpoint that can be read.",
+    )
+
+
+def with_the_way_back(damage: SnapshotCorrupt) -> SnapshotCorrupt:
+    """The same error with what a user of a sink can do besides."""
+    return SnapshotCorrupt(
+        damage.message,
+        hint=f"{damage.hint or 'Put the file back from a backup or a copy.'} Without one, go back to an older "
+        "checkpoint by restore_from and accept_newer=True: see docs/SNAPSHOTS.md.",
+        path=damage.path,
+        checkpoint_id=damage.checkpoint_id,
+    )
+
+
+def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> RecoveryRefused:
+    """The error that says that the options are left over from a rollback before the damage."""
+    return RecoveryRefused(
+        f"the newest checkpoint of sink {uid!r} cannot be read: {damage.message}. restore_from={point.location!r} was "
+        "applied before that, and says nothing of what came since",
+        hint="Put the file back from a backup or a copy; or choose a later checkpoint that can be read.",
+        path=damage.path,
+    )
+
+
+def names_of_shared(point: SinkSnapshot) -> set[str]:
+    """The unmarked final names of the files that shared stages of the checkpoint become, in whichever buckets."""
+    stages = [(part.part, part.stage) for parts in point.open.values() for part in parts]
+    stages += [(stage.part, stage.stage) for stage in point.rolled]
+    return {unmarked(part.name) for part, stage in stages if stage is not None and stage.shared}
+
+
+def _finished_buckets(point: SinkSnapshot, there: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The buckets of each shared stage whose file is there, by its name."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(names_of_shared(point), ())
+    for path in sorted(there):
+        name = unmarked(path.rpartition("/")[2])
+        if name in found:
+            found[name] = (*found[name], path.rpartition("/")[0])
+    return found
+
+
+def _without(part: Staged, finished: Mapping[str, tuple[str, ...]]) -> Staged:
+    """A shared stage less the rows of buckets whose file is there, which stays as it is."""
+    return part.model_copy(update={"stage": _less_damaged(part.stage, finished.get(unmarked(part.part.name), ()))})
+
+
+def _less_damaged(stage: Stage | None, buckets: tuple[str, ...]) -> Stage | None:
+    if stage is None or not stage.shared:
+        return stage
+    return stage.model_copy(update={"finished_buckets": tuple(dict.fromkeys((*stage.finished_buckets, *buckets)))})
+
+
+def _is_finished(part: PartHandle, shared: Collection[str], there: Collection[str]) -> bool:
+    """Whether a part has its final name. Never so for a shared stage, whose path there is that of one of its files."""
+    return _final(part) in there and not (part.is_stage and unmarked(part.name) in shared)
+
+
+def _vouched(point: SinkSnapshot) -> list[PartHandle]:
+    opened = [part.part for parts in point.open.values() for part in parts]
+    return [*opened, *(part.part for part in point.pending), *(stage.part for stage in point.rolled)]
+
+
+def _final(part: PartHandle) -> str:
+    return part.path_of(part.name)
+
+
+def _staged(part: PartHandle) -> tuple[str, str]:
+    return part.path_of(part.in_progress), part.path_of(part.pending)
+
+
+class Admission(Enum):
+    """What to do with a batch."""
+
+    WRITE = "write"
+    REPLAY = "replay"
+
+
+def admit(uid: str, stands: StreamPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+    """Decide about a batch.
+
+    Args:
+        uid: The sink's uid, for messages.
+        stands: Where the stream stands by the newest checkpoint.
+        batch: The query, batch id and digest that came.
+        rules: What the user allows.
+
+    Returns:
+        WRITE for the next batch, REPLAY for the last one come again.
+
+    Raises:
+        CheckpointMismatch: It does not continue; the message names both sides and the choices.
+    """
+    if batch.query_id in stands.retired_queries:
+        raise CheckpointMismatch(
+            f"query {batch.query_id} has been replaced on uid {uid!r}: another query adopted its place",
+            hint="Stop this query, or give it a uid of its own.",
+        )
+    last = stands.query
+    if last is None and stands.user_position is not None:
+        raise CheckpointMismatch(
+            f"uid {uid!r} has been written by plain Python up to the position {stands.user_position!r}, which Spark's "
+            f"query {batch.query_id} knows nothing of",
+            hint="Use another uid.",
+        )
+    if last is None:
+        return _first(uid, batch, rules)
+    if batch.query_id != last.query_id:
+        return _unknown_query(uid, last, batch, rules)
+    return _next(uid, last, batch, rules)
+
+
+def position_after(stands: StreamPosition, batch: QueryPosition) -> StreamPosition:
+    """Where the stream stands once ``batch`` is complete: adopting a place retires the query that had it."""
+    retired = stands.retired_queries
+    if stands.query is not None and stands.query.query_id != batch.query_id:
+        retired = (*retired, stands.query.query_id)
+    return stands.model_copy(update={"query": batch, "retired_queries": retired})
+
+
+def is_no_others(left: SinkSnapshot | None, query_id: str) -> bool:
+    """Whether a query that ends may end the sink too: nothing was written yet, or nobody but this query has.
+
+    Args:
+        left: What the newest checkpoint holds; None if there is none.
+        query_id: The query.
+    """
+    last = left.position.query if left is not None else None
+    return last is None or last.query_id == query_id
+
+
+def has_left_parts(left: SinkSnapshot | None, query_id: str) -> bool:
+    """Whether a query was the last that wrote, and has left parts that are not finished.
+
+    Args:
+        left: What the newest checkpoint holds; None if there is none.
+        query_id: The query.
+    """
+    query = left.position.query if left is not None else None
+    if left is None or query is None or query.query_id != query_id:
+        return False
+    return bool(left.open or left.pending or left.rolled)
+
+
+def _first(uid: str, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+    if batch.batch_id > 0 and rules.on_gap == "fail":
+        raise CheckpointMismatch(
+            f"uid {uid!r} has no checkpoint yet, but query {batch.query_id} comes with batch {batch.batch_id}: "
+            "its earlier batches went elsewhere",
+            hint="Check the base path, uid and checkpoint_dir; if the earlier batches are meant to be elsewhere, "
+            "set on_gap='accept'.",
+        )
+    return Admission.WRITE
+
+
+def _unknown_query(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+    if rules.on_new_query == f"{ADOPT}{last.query_id}":
+        return Admission.WRITE
+    raise CheckpointMismatch(
+        f"uid {uid!r} has been written by query {last.query_id} up to batch {last.batch_id}; "
+        f"query {batch.query_id} (batch {batch.batch_id}) is another one",
+        hint="If Spark's checkpoint was lost or replaced, and the new query begins where the old one ended, set "
+        f"on_new_query='adopt:{last.query_id}'. Else use another uid or base path.",
+    )
+
+
+def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+    if batch.batch_id == last.batch_id:
+        if None not in {batch.offsets_digest, last.offsets_digest} and batch.offsets_digest != last.offsets_digest:
+            raise CheckpointMismatch(
+                f"batch {batch.batch_id} of query {batch.query_id} is complete on uid {uid!r}, but comes again with "
+                "other offsets: Spark's checkpoint was changed",
+                hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
+            )
+        return Admission.REPLAY
+    if batch.batch_id < last.batch_id:
+        raise CheckpointMismatch(
+            f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete up to batch "
+            f"{last.batch_id}: Spark's checkpoint went back in time",
+            hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
+        )
+    if batch.batch_id > last.batch_id + 1 and rules.on_gap == "fail":
+        raise CheckpointMismatch(
+            f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete only up to batch "
+            f"{last.batch_id}: the batches between would be missing",
+            hint="Check the base path, uid and checkpoint_dir. If the sink went back to an earlier state, "
+            "take Spark's checkpoint back as well: see docs/SNAPSHOTS.md. on_gap='accept' leaves these batches out.",
+        )
+    return Admission.WRITE

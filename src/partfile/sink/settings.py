@@ -1,0 +1,313 @@
+"""Options by which a sink is found, restored, settled and published, whoever writes its rows."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from partfile.bucketers.base import Bucketer, is_safe_path
+from partfile.bucketers.builtin import BasePathBucketer, resolve_bucketer
+from partfile.errors import ConfigError
+from partfile.sink.clock import Clock, system_clock_ms
+from partfile.sink.layout import SinkDescription
+from partfile.sink.policies import AdmissionRules, Options, PartNaming, RollingPolicy
+from partfile.sink.progress import BatchProgress
+from partfile.snapshot.storage import DriverMemoryStorageSettings, StorageOptions, StorageSettings, select_storage
+from partfile.snapshot.streams import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
+from partfile.stores.base import STATE_DIRECTORY, Cut, Store
+from partfile.stores.registry import check_options, is_adrift, open_store, options_for, path_inside
+from partfile.writers.base import BulkFormat, Format
+from partfile.writers.registry import check_recipe, format_option_names, recipe_of, resolve_format
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+StoreOpener = Callable[[str, Mapping[str, object]], Store]
+
+
+class RestoreSettings(Options):
+    """Options of whoever takes a sink over: of the sink itself, and of a tool that only restores it."""
+
+    base: str
+    """Where finished files go: a local path, ``file://``, ``hdfs://`` or ``s3://``."""
+    uid: str
+    """Stable name of the sink; its checkpoints are found by it. Changing it starts from nothing."""
+    rolling: RollingPolicy = Field(default_factory=RollingPolicy)
+    """When a part is closed."""
+    cut: Cut = "auto"
+    """How a part that a crash left too long is cut; ``valid-length`` needs readers that honour sidecars."""
+    checkpoint_dir: str | None = None
+    """Where checkpoints go; None is ``_partfile`` below the base. The uid is a directory in it."""
+    inline_threshold_bytes: int = Field(default=DEFAULT_INLINE_THRESHOLD_BYTES, ge=0, le=MAX_INLINE_THRESHOLD_BYTES)
+    """State of at most this size lies in the checkpoint's metadata, and a task's travels in its acknowledgement; more
+    goes to a file of its own."""
+    moved_from: str | None = None
+    """The base that checkpoints in a ``checkpoint_dir`` were written for, if it has been moved to ``base`` since: the
+    chain is refused otherwise. May stay set."""
+    savepoint_dir: str | None = None
+    """Where savepoints are made unless a call names another directory."""
+    restore_from: str | None = None
+    """A savepoint, or a retained checkpoint of this sink, to begin with: its directory or the ``_metadata`` in it. It
+    may stay set: a sink that was restored from it goes on from its own checkpoints."""
+    accept_newer: bool = False
+    """Restore although the sink has gone on since: what later parts hold is then written a second time."""
+    allow_non_restored: bool = False
+    """Restore a savepoint although it holds state of operators that this job does not have; it is left behind."""
+    storage_options: Mapping[str, object] = Field(default_factory=dict, repr=False)
+    """Passed to the store; may hold secrets, so it is never shown."""
+    retained_checkpoints: int = Field(default=2, ge=1)
+    """Completed checkpoints that are kept."""
+    publish_threads: int | None = Field(default=None, ge=1)
+    """Parts published at the same time; None takes what suits the store: 8, and 64 on HDFS, where that is waiting."""
+    accept_missing: bool = False
+    """Give parts up that a checkpoint vouches for and that are gone: their rows are lost to this base path. For one
+    run, once it is known why; for instance because a consumer moved finished files before all were published."""
+    clock: Clock = system_clock_ms
+    """The coordinator's clock: milliseconds since the epoch."""
+    open_store: StoreOpener = open_store
+    """Opens the coordinator's stores; replaced in tests that inject faults."""
+
+    @field_validator("base", "checkpoint_dir", "moved_from", "savepoint_dir", "restore_from", mode="before")
+    @classmethod
+    def _path_is_text(cls, value: object) -> object:
+        path = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if isinstance(path, str) and not path.strip():
+            raise ValueError("an empty path names no directory")
+        return path
+
+    @field_validator("checkpoint_dir", mode="before")
+    @classmethod
+    def _checkpoints_outlive_the_driver(cls, value: object) -> object:
+        if isinstance(value, DriverMemoryStorageSettings):
+            raise ValueError("checkpoints in memory are lost with the driver, and with them which rows count")  # noqa: TRY004 - becomes a ConfigError
+        return value
+
+    @field_validator("uid")
+    @classmethod
+    def _uid_is_a_name(cls, value: str) -> str:
+        if not _UID.fullmatch(value):
+            raise ValueError("use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.open_store is open_store:
+            check_options(self.base, self.storage_options, self.cut)
+        for name in ("checkpoint_dir", "savepoint_dir"):
+            if getattr(self, name) is not None:
+                check_directory(getattr(self, name), self.base, name, self.storage_options)
+        for name in ("accept_newer", "allow_non_restored"):
+            if getattr(self, name) and self.restore_from is None:
+                raise ValueError(f"{name} has no effect without restore_from")
+        return self
+
+    @property
+    def checkpoint_url(self) -> str:
+        """The directory that holds the directories of the uids."""
+        return checkpoint_url_of(self.base, self.checkpoint_dir)
+
+    @property
+    def checkpoint_options(self) -> Mapping[str, object]:
+        """What the store of the checkpoints is opened with."""
+        return options_for(self.checkpoint_url, self.base, self.storage_options)
+
+    @property
+    def sink_format(self) -> Format | None:
+        """What lends its encryption to whoever encodes a stage; None where nobody writes rows."""
+        return None
+
+    @property
+    def stage_recipe(self) -> Mapping[str, JsonValue] | None:
+        """How stages that this run begins are encoded; None where it begins none."""
+        return None
+
+    @property
+    def checkpoints(self) -> StorageSettings:
+        """How checkpoints are stored: always on a file system, in a directory for each writer."""
+        return select_storage(
+            None,
+            StorageOptions(
+                checkpoint_directory=self.checkpoint_url, inline_threshold_bytes=self.inline_threshold_bytes
+            ),
+        )
+
+
+def checkpoint_url_of(base: str, checkpoint_dir: str | None) -> str:
+    """The directory that holds the directories of the uids."""
+    return checkpoint_dir or f"{base.rstrip('/')}/{STATE_DIRECTORY}"
+
+
+def check_directory(path: str, base: str, name: str, storage_options: Mapping[str, object]) -> None:
+    """Refuse a directory for partfile's own files that the next run may not find, or that readers of the base would.
+
+    Args:
+        path: The directory.
+        base: The base path.
+        name: What it was given as, for the message.
+        storage_options: Of the sink.
+
+    Raises:
+        ConfigError: It is relative although the base is remote, or lies visibly below the base.
+    """
+    if is_adrift(path, base):
+        raise ConfigError(
+            f"{name}={path!r} is relative to the working directory, but the base is not on this host",
+            hint="Write a URL beside the base, or an absolute path that every start of this sink finds.",
+        )
+    inside = path_inside(path, base, storage_options)
+    if inside is not None and not any(step.startswith(("_", ".")) for step in inside):
+        raise ConfigError(
+            f"{name}={path!r} lies visibly below the base, where readers would take its files for data",
+            hint=f"Choose a directory elsewhere, or one that begins with '_', for instance {STATE_DIRECTORY!r}.",
+        )
+
+
+class SinkSettings(RestoreSettings):
+    """Options of a sink."""
+
+    format: Format
+    """How rows become bytes."""
+    bucketer: Bucketer = Field(default_factory=BasePathBucketer)
+    """Which directory a row goes to."""
+    naming: PartNaming = Field(default_factory=PartNaming)
+    """Affixes of part files."""
+    distribution: Literal["none", "hash"] = "none"
+    """``none`` keeps the batch's partitions; ``hash`` sends each bucket to one subtask: a shuffle, but fewer files."""
+    hash_partitions: int | None = Field(default=None, ge=1)
+    """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
+    max_open_parts: int = Field(default=1000, ge=1)
+    """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or set aside if it is a
+    stage."""
+    columnar: Literal["staged", "per_checkpoint"] = "staged"
+    """``staged`` keeps parts of a columnar format open over checkpoints and encodes each once, when it is rolled;
+    ``per_checkpoint`` writes a file a checkpoint. Stores that cannot append to a part and read it back do the latter.
+    """
+    stage_compression: Literal["auto", "lz4", "zstd", "none"] = "auto"
+    """What the bytes of stages are compressed with; ``auto`` is lz4 where they go over a network, and none on a local
+    disk, which takes them faster than they are compressed."""
+    shared_stage_buckets: int | None = Field(default=64, ge=1)
+    """Up to so many buckets in one record batch of a subtask each gets a part of its own; of more, those with small
+    slices and no open part share one stage a subtask, which becomes a file a bucket when it is rolled. None never
+    shares."""
+    on_stop: Literal["publish", "keep"] = "publish"
+    """What a clean end does with open parts: publish them, or keep them for the next run to go on with."""
+    on_bad_bucket: str = "fail"
+    """``fail``, or the bucket for rows whose own bucket cannot be named."""
+    rules: AdmissionRules = Field(default_factory=AdmissionRules)
+    """What is allowed when a query does not simply continue."""
+    on_progress: Callable[[BatchProgress], None] | None = None
+    """Called with the progress of each batch, on the driver."""
+    open_store_in_tasks: StoreOpener = open_store
+    """Opens the stores of Spark's tasks; must be picklable."""
+
+    @field_validator("bucketer", mode="before")
+    @classmethod
+    def _bucketer_may_be_a_callable(cls, value: Any) -> Bucketer:
+        return resolve_bucketer(value)
+
+    @field_validator("on_bad_bucket")
+    @classmethod
+    def _fallback_is_a_bucket(cls, value: str) -> str:
+        if value != "fail" and not is_safe_path(value):
+            raise ValueError("it cannot stand as a path below the base; use for instance 'bad' or 'country=bad'")
+        return value
+
+    @model_validator(mode="after")
+    def _hashes_only_by_hash(self) -> Self:
+        if self.hash_partitions is not None and self.distribution != "hash":
+            raise ValueError("hash_partitions has no effect without distribution='hash'")
+        return self
+
+    @field_validator("format")
+    @classmethod
+    def _stages_can_be_encoded(cls, value: Format) -> Format:
+        check_recipe(value)
+        return value
+
+    @property
+    def sink_format(self) -> Format:
+        """What lends its encryption to whoever encodes a stage."""
+        return self.format
+
+    @property
+    def stage_recipe(self) -> Mapping[str, JsonValue] | None:
+        """How staged parts are encoded; None where parts are not staged: a row format, or one of the user's own."""
+        if self.columnar != "staged" or not isinstance(self.format, BulkFormat):
+            return None
+        if getattr(self.format, "encryption", None) is not None and "columnar" not in self.model_fields_set:
+            # A stage is not encrypted: who encrypts files has to say that it may be.
+            return None
+        return _recipe_of(self.format)
+
+    @property
+    def shared_recipe(self) -> Mapping[str, JsonValue] | None:
+        """How stages are encoded that buckets share; None where none do, as with a format of the user's own."""
+        # A part that is closed at each checkpoint would be written twice for nothing.
+        if self.shared_stage_buckets is None or self.rolling.on_checkpoint:
+            return None
+        return self.stage_recipe if isinstance(self.format, BulkFormat) else _recipe_of(self.format)
+
+    @property
+    def description(self) -> SinkDescription:
+        """What every operator of the sink does with rows."""
+        return SinkDescription(
+            format=self.format,
+            bucketer=self.bucketer,
+            rolling=self.rolling,
+            naming=self.naming,
+            max_open_parts=self.max_open_parts,
+            on_bad_bucket=self.on_bad_bucket,
+            recipe=self.stage_recipe,
+            shared_recipe=self.shared_recipe,
+            stage_compression=self.stage_compression,
+            shared_stage_buckets=self.shared_stage_buckets or 0,
+        )
+
+
+def make_settings(
+    base: Any,
+    *,
+    format: str | Format,
+    compression: str | None,
+    bucketer: Any,
+    **options: Any,
+) -> SinkSettings:
+    """Check a sink's options.
+
+    Raises:
+        ConfigError: An option cannot be used; the message names it.
+    """
+    _check_names(options)
+    rules = AdmissionRules(
+        **{name: options.pop(name) for name in ("on_new_query", "on_gap") if name in options},
+    )
+    return SinkSettings(
+        base=base,
+        format=resolve_format(format, compression, **options.pop("format_options", {})),
+        bucketer=BasePathBucketer() if bucketer is None else bucketer,
+        rules=rules,
+        **options,
+    )
+
+
+def _recipe_of(format: Format) -> Mapping[str, JsonValue] | None:
+    try:
+        return recipe_of(format)
+    except ConfigError:
+        return None
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Refuse an option that a user cannot pass, and show the one that was probably meant."""
+    known = {*SinkSettings.model_fields, *AdmissionRules.model_fields, "compression", "format_options"} - {"rules"}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            if name in format_option_names():
+                meant = "It is an option of a format: pass it in format_options. "
+            raise ConfigError(f"FileSink has no option {name!r}.", hint=f"{meant}There are {', '.join(sorted(known))}.")

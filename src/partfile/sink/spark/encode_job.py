@@ -1,0 +1,355 @@
+"""The Spark job that encodes stages which no task is writing: the driver hands them out and reads the answers."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from partfile import errors
+from partfile.errors import NotReady, PartfileError, StoreError
+from partfile.sink.coordinator import marker_path_of
+from partfile.sink.encode import EncodedStage, StagesInProcess
+from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, SharedJobFailed
+from partfile.sink.spark.write_job import begin_task, check_version
+from partfile.snapshot.storage import open_storage
+from partfile.stores.paths import new_token
+from partfile.stores.registry import options_of_tasks
+from partfile.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from partfile.sink.settings import SinkSettings, StoreOpener
+    from partfile.sink.states import RolledStage
+    from partfile.snapshot.storage import CheckpointStorage, StorageSettings
+    from partfile.writers.base import Format
+
+
+MOST_FAILED_JOBS = 4
+"""Of one call; each costs some tries of its tasks, while a batch waits."""
+_TASK_BYTES = 128 << 20
+"""Of stages for one task: enough to be worth it, and little enough to be done again when its worker dies."""
+_STAGE_BYTES = 1 << 20
+"""What opening a stage and creating a file cost, as bytes that could have been encoded meanwhile."""
+
+
+class EncodeGroups:
+    """Remembers the stages of jobs that failed, by the in-progress names that no other stage has."""
+
+    def __init__(self) -> None:
+        self._suspects: list[frozenset[str]] = []
+        """Each is to be one job."""
+
+    def of(self, stages: Sequence[RolledStage]) -> list[list[RolledStage]]:
+        """The stages of each job, in the order of the jobs: all those that nothing is known of by the first.
+
+        Args:
+            stages: What is to be encoded now. Suspects that are not among them wait, and stay suspects.
+        """
+        suspected, asked = frozenset[str]().union(*self._suspects), frozenset(map(_name, stages))
+        groups = [[stage for stage in stages if _name(stage) not in suspected]]
+        groups += [[stage for stage in stages if _name(stage) in names] for names in self._suspects]
+        self._suspects = [names - asked for names in self._suspects if names - asked]
+        return [group for group in groups if group]
+
+    def failed(self, group: Sequence[RolledStage]) -> None:
+        """Note that the job of these has failed: next time its halves are jobs of their own."""
+        names, half = [_name(stage) for stage in group], len(group) // 2
+        self._suspects += [frozenset(part) for part in (names[:half], names[half:]) if part]
+
+    def not_tried(self, group: Sequence[RolledStage]) -> None:
+        """Note that these have had no job, since too many failed: next time they come before those."""
+        self._suspects.insert(0, frozenset(map(_name, group)))
+
+
+def shared_out(stages: Sequence[RolledStage], slots: int) -> list[list[int]]:
+    """Places of stages, by the task that is to encode them: all slots busy for about as long, the longest tasks first.
+
+    Args:
+        stages: What is to be encoded.
+        slots: How many tasks run at the same time, at least 1.
+    """
+    weights = [stage.part.valid_length + _STAGE_BYTES for stage in stages]
+    tasks = min(len(stages), max(slots, -(-sum(weights) // _TASK_BYTES)))
+    loads = [(0, task) for task in range(tasks)]
+    shares: list[list[int]] = [[] for _ in range(tasks)]
+    for place in sorted(range(len(stages)), key=lambda place: -weights[place]):
+        load, task = heapq.heappop(loads)
+        shares[task].append(place)
+        heapq.heappush(loads, (load + weights[place], task))
+    return [shares[task] for _, task in sorted(loads, key=lambda load: (-load[0], load[1]))]
+
+
+def _name(stage: RolledStage) -> str:
+    return stage.part.in_progress
+
+
+ANSWER = StructType(
+    [
+        StructField("submission", StringType()),
+        StructField("version", StringType()),
+        StructField("answer", BinaryType()),
+    ]
+)
+logger = logging.getLogger("partfile")
+_POOL = "spark.scheduler.pool"
+_DESCRIPTION = "spark.job.description"
+_BLAMELESS = {kind.__name__: kind for kind in (NotItsOwn, SharedJobFailed)}
+"""What a task may say of a stage that is no failure of it: by this it does not wait for another's."""
+
+
+class Problem(BaseModel):
+    """An error on its way from a task to the driver."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    """Name of a class in ``filesystems/errors.py``, or of one for a stage that was not to blame."""
+    message: str
+    hint: str = ""
+    path: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """Describe an error; one from outside the tree becomes a plain PartfileError that names its class."""
+        if not isinstance(error, PartfileError):
+            return cls(kind=PartfileError.__name__, message=f"{type(error).__name__}: {error}")
+        bases, blameless = type(error).__mro__, _BLAMELESS.values()
+        kind = next(base.__name__ for base in bases if base.__module__ == errors.__name__ or base in blameless)
+        return cls(kind=kind, message=error.message, hint=error.hint, path=error.path)
+
+    def to_error(self) -> PartfileError:
+        """The error, of the class that it had or of the nearest above it."""
+        kind: type[PartfileError] = _BLAMELESS.get(self.kind, getattr(errors, self.kind, PartfileError))
+        return kind(self.message, hint=self.hint, path=self.path)
+
+
+class EncodeAnswer(BaseModel):
+    """What a task says of one stage."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: str
+    """Its in-progress name, which no other stage has."""
+    files: tuple[EncodedFile, ...] | None = None
+    problem: Problem | None = None
+
+    @classmethod
+    def of(cls, encoded: EncodedStage) -> Self:
+        """Describe what became of a stage."""
+        problem = None if encoded.problem is None else Problem.of(encoded.problem)
+        return cls(stage=encoded.stage.part.in_progress, files=encoded.files, problem=problem)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTask:
+    """Everything a task needs; travels in the closure. Holds no open resource."""
+
+    base: str
+    checkpoints: StorageSettings
+    job: str
+    """The name of the chain of checkpoints, where the driver's marker is."""
+    open_store: StoreOpener
+    submission: str
+    """Of this job alone: an answer to another one counts for nothing."""
+    shares: tuple[tuple[RolledStage, ...], ...]
+    """The stages of each task."""
+    sink_format: Format
+    """Lends its encryption to the files."""
+    base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the parts is opened with."""
+    checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the checkpoints is opened with."""
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Encode the shares whose numbers come in, one stage after the other, and answer with a row for each stage.
+
+        Idempotence: each attempt writes files of its own names; those of an attempt whose answer does not come are
+        orphans.
+        """
+        begin_task()
+        with self.open_store(self.base, self.base_options) as store:
+            encoder = StagesInProcess(store, threads=1, sink_format=self.sink_format)
+            elsewhere = self._why_elsewhere()
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    share = self.shares[number]
+                    if elsewhere is None:
+                        yield self._rows(encoder.encode(share))
+                    else:
+                        yield self._rows([EncodedStage(stage, problem=elsewhere) for stage in share])
+
+    def _why_elsewhere(self) -> SharedJobFailed | None:
+        """Why this worker is not where the driver is, if it is not: then nothing that it misses is gone (S13).
+
+        That is the worker's trouble, whatever its stages are.
+        """
+        storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
+        with closing(storage.store):
+            try:
+                # Whether it is a lock does not matter here: nothing is left open.
+                storage.store.marker_is_held(marker_path_of(self.job))
+            except StoreError as error:
+                return SharedJobFailed(error.message, hint=error.hint, path=error.path)
+        return None
+
+    def _rows(self, encoded: Sequence[EncodedStage]) -> pa.RecordBatch:
+        answers = [EncodeAnswer.of(one).model_dump_json().encode() for one in encoded]
+        row: dict[str, Any] = {
+            "submission": [self.submission] * len(answers),
+            "version": [__version__] * len(answers),
+            "answer": pa.array(answers, pa.binary()),
+        }
+        return pa.RecordBatch.from_pydict(row)
+
+
+class StagesBySpark:
+    """Encodes stages by Spark jobs of their own.
+
+    Args:
+        settings: The sink's options.
+        storage: Of the sink's checkpoints; its store holds the marker that tasks look for.
+        session: Runs the jobs.
+        pool: The scheduler pool that they run in.
+        groups: Knows which stages have been in jobs that failed.
+    """
+
+    def __init__(
+        self,
+        settings: SinkSettings,
+        storage: CheckpointStorage,
+        session: SparkSession,
+        pool: str | None,
+        groups: EncodeGroups,
+    ) -> None:
+        self._settings = settings
+        self._storage = storage
+        self._session = session
+        self._pool = pool
+        self._groups = groups
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Yes, in workers of any host."""
+        return True
+
+    def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
+        """See ``StageEncoder.encode``. Spark tries a task again whose worker died.
+
+        What ends a job is a problem of its stages that another try may mend: their rows are safe where they are, so it
+        is no reason to end a query. The next try parts them, lest one that kills its worker keeps the others back.
+        """
+        encoded: dict[str, EncodedStage] = {}
+        failure: Exception | None = None
+        failures = 0
+        for group in self._groups.of(stages):
+            if failures == MOST_FAILED_JOBS:
+                self._groups.not_tried(group)
+                continue
+            try:
+                rows, submission = self._run(group)
+            except Exception as error:
+                logger.warning("%s: a job that was to encode stages has failed", self._settings.uid, exc_info=True)
+                failure, failures = error, failures + 1
+                self._groups.failed(group)
+                if len(group) == 1:
+                    encoded[group[0].part.in_progress] = _not_encoded(group[0], error, JobFailed)
+            else:
+                encoded |= {one.stage.part.in_progress: one for one in read_answers(group, submission, rows)}
+        shared = SharedJobFailed
+        return [encoded.get(stage.part.in_progress) or _not_encoded(stage, failure, shared) for stage in stages]
+
+    def _run(self, stages: Sequence[RolledStage]) -> tuple[Sequence[Any], str]:
+        """What the tasks of one job answer, and to which submission; raises what ends the job."""
+        shares = shared_out(stages, self._session.sparkContext.defaultParallelism)
+        self._storage.store.hold_marker(marker_path_of(self._storage.job))
+        task = EncodeTask(
+            base=self._settings.base,
+            checkpoints=self._settings.checkpoints,
+            job=self._storage.job,
+            open_store=self._settings.open_store_in_tasks,
+            submission=new_token(),
+            shares=tuple(tuple(stages[place] for place in share) for share in shares),
+            sink_format=self._settings.format,
+            base_options=options_of_tasks(self._settings.base, self._settings.storage_options),
+            checkpoint_options=options_of_tasks(self._settings.checkpoint_url, self._settings.checkpoint_options),
+        )
+        numbers = self._session.range(0, len(shares), 1, len(shares))
+        with self._properties(f"partfile {self._settings.uid}: encode {len(stages)} parts"):
+            return numbers.mapInArrow(task.run, ANSWER).collect(), task.submission
+
+    @contextmanager
+    def _properties(self, description: str) -> Iterator[None]:
+        """The timer and the clean end have threads of their own, without what Spark has set for the query's."""
+        context: Any = self._session.sparkContext
+        wanted = {_POOL: self._pool, _DESCRIPTION: description}
+        before = {name: context.getLocalProperty(name) for name in wanted}
+        for name, value in wanted.items():
+            context.setLocalProperty(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                context.setLocalProperty(name, value)
+
+
+def stage_encoder(
+    settings: SinkSettings, session: SparkSession | None
+) -> Callable[[CheckpointStorage], StagesBySpark] | None:
+    """What makes the encoders of a driver, in the pool of this thread; None where there is no Spark to do it.
+
+    Each knows of the jobs that failed for those before it.
+
+    Args:
+        settings: The sink's options.
+        session: Of the query; None takes the one that is active.
+    """
+    session = session or SparkSession.getActiveSession()
+    if session is None:
+        return None
+    pool: str | None = session.sparkContext.getLocalProperty(_POOL)
+    groups = EncodeGroups()
+    return lambda storage: StagesBySpark(settings, storage, session, pool, groups)
+
+
+def read_answers(stages: Sequence[RolledStage], submission: str, rows: Iterable[Any]) -> list[EncodedStage]:
+    """What became of each stage, by the first answer to it; a stage without one is not encoded yet.
+
+    Args:
+        stages: What was to be encoded.
+        submission: Of the job.
+        rows: What it collected.
+
+    Raises:
+        PartfileError: A worker runs another version of partfile than the driver.
+    """
+    answers: dict[str, EncodeAnswer] = {}
+    for row in rows:
+        if row.submission == submission:
+            check_version(row.version)
+            answer = EncodeAnswer.model_validate_json(bytes(row.answer))
+            answers.setdefault(answer.stage, answer)
+    return [_encoded(stage, answers.get(stage.part.in_progress)) for stage in stages]
+
+
+def _encoded(stage: RolledStage, answer: EncodeAnswer | None) -> EncodedStage:
+    if answer is None or (answer.files is None and answer.problem is None):
+        return _not_encoded(stage, None)
+    return EncodedStage(stage, answer.files, None if answer.problem is None else answer.problem.to_error())
+
+
+def _not_encoded(stage: RolledStage, failure: Exception | None, kind: type[NotReady] = NotReady) -> EncodedStage:
+    what = "no task has answered for it"
+    if failure is not None:
+        first_line = (str(failure).splitlines() or [""])[0]
+        what = f"the Spark job that was to encode it has failed: {type(failure).__name__}: {first_line}"
+    hint = "It is tried again later. What ended the job is in the logs of driver and executors."
+    return EncodedStage(stage, problem=kind(what, hint=hint, path=stage.part.path_of(stage.part.name)))

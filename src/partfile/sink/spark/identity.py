@@ -1,0 +1,133 @@
+"""Who calls: the query, its run, and Spark's own record of a batch's offsets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partfile.errors import PartfileError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+logger = logging.getLogger("partfile")
+
+_QUERY_ID = "sql.streaming.queryId"
+_RUN_ID = "spark.jobGroup.id"
+_OFFSETS_PREAMBLE_LINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRun:
+    """One run of one query in one process: what restores once and then owns the sink."""
+
+    process_id: int
+    query_id: str
+    run_id: str
+
+
+def current_run(session: SparkSession) -> QueryRun:
+    """The query that calls foreachBatch on this thread.
+
+    Spark keeps both ids in properties of the calling thread: the query id survives restarts, the run id does not.
+
+    Raises:
+        PartfileError: There is no query id: not called by foreachBatch, or under Spark Connect, which hides it.
+    """
+    context: Any = getattr(session, "_sc", None)
+    query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
+    if query_id is None:
+        raise PartfileError(
+            "foreach_batch found no streaming query id on this thread",
+            hint="Pass it to writeStream.foreachBatch of a classic Spark session; Spark Connect does not tell the id.",
+        )
+    return QueryRun(os.getpid(), query_id, context.getLocalProperty(_RUN_ID) or "")
+
+
+def is_active(session: SparkSession | None, run: QueryRun) -> bool:
+    """Whether a run of a query has not ended yet.
+
+    Args:
+        session: Of the query, or any other of its application; None is of none.
+        run: The run.
+    """
+    if session is None:
+        return False
+    java: Any = session._sc._jvm  # noqa: SLF001 - a session's own manager does not know the queries of another
+    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+    query = queries.get(java.java.util.UUID.fromString(run.query_id))
+    return query is not None and str(query.runId()) == run.run_id
+
+
+class OffsetsLog:
+    """Spark's own record of the offsets of each batch, as far as it can be read. Remembers where a run keeps it."""
+
+    def __init__(self) -> None:
+        self._run: QueryRun | None = None
+        self._root = ""
+
+    def digest(self, session: SparkSession, run: QueryRun, batch_id: int) -> str | None:
+        """Digest of ``offsets/N`` without its time stamp and settings; None where it cannot be read.
+
+        Two batches with one id but other offsets hold other rows: that is how a changed Spark checkpoint is noticed.
+        The offset of a file source is but a number, so the names of the files behind it count, too.
+        """
+        try:
+            self._find_root(session, run)
+            offsets = self._read(session, f"offsets/{batch_id}").splitlines()[_OFFSETS_PREAMBLE_LINES:]
+            files = [name for index, offset in enumerate(offsets) for name in self._files(session, index, offset)]
+        except Exception as error:  # noqa: BLE001 - a hint only: whatever Py4J raises, the batch goes on without it
+            logger.debug("offsets of batch %d cannot be read: %s", batch_id, error)
+            return None
+        return hashlib.sha256("\n".join([*offsets, *files]).encode()).hexdigest()[:32] if offsets else None
+
+    def _files(self, session: SparkSession, index: int, offset: str) -> list[str]:
+        """The entries of a file source's log behind one offset; none for other sources.
+
+        Every tenth log holds the entries of all before it and may be large: there the number has to do.
+        """
+        parsed = json.loads(offset) if offset.startswith("{") else {}
+        if set(parsed) != {"logOffset"} or parsed["logOffset"] < 0:
+            return []
+        name = f"sources/{index}/{parsed['logOffset']}"
+        if self._exists(session, f"{name}.compact"):
+            return []
+        return sorted(self._read(session, name).splitlines()[1:])
+
+    def _find_root(self, session: SparkSession, run: QueryRun) -> None:
+        if run != self._run:
+            java: Any = session._sc._jvm  # noqa: SLF001 - PySpark has no public way to a query's checkpoint location
+            queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+            query = queries.get(java.java.util.UUID.fromString(run.query_id))
+            self._root, self._run = str(query.resolvedCheckpointRoot()), run
+
+    def _exists(self, session: SparkSession, name: str) -> bool:
+        path = self._path(session, name)
+        return path.exists() if isinstance(path, Path) else bool(self._file_system(session, path).exists(path))
+
+    def _read(self, session: SparkSession, name: str) -> str:
+        path = self._path(session, name)
+        if isinstance(path, Path):
+            return path.read_text()
+        stream = self._file_system(session, path).open(path)
+        try:
+            java: Any = session._sc._jvm  # noqa: SLF001
+            return str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _path(self, session: SparkSession, name: str) -> Any:
+        """A file below the checkpoint location: local files are read without a detour through Java."""
+        java: Any = session._sc._jvm  # noqa: SLF001
+        path = java.org.apache.hadoop.fs.Path(f"{self._root}/{name}")
+        return Path(path.toUri().getPath()) if self._root.startswith("file:") else path
+
+    @staticmethod
+    def _file_system(session: SparkSession, path: Any) -> Any:
+        return path.getFileSystem(session._sc._jsc.hadoopConfiguration())  # noqa: SLF001

@@ -1,0 +1,624 @@
+"""A micro-batch is a checkpoint: restore once a run, recognise replays, write, complete, publish (DESIGN section 5)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from partfile.errors import ConfigError, Fenced, NotReady, PartfileError, StoreError
+from partfile.sink.clock import stopwatch_ms
+from partfile.sink.concurrency import wait_ms
+from partfile.sink.coordinator import Runtime
+from partfile.sink.progress import BatchProgress, report
+from partfile.sink.restore import StartTerms
+from partfile.sink.restore_rules import Admission, admit, has_left_parts, is_no_others, position_after
+from partfile.sink.savepoints import reserved_savepoint
+from partfile.sink.spark.encode_job import stage_encoder
+from partfile.sink.spark.identity import OffsetsLog, current_run, is_active
+from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
+from partfile.sink.states import QueryPosition
+from partfile.snapshot.timer import Timer
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from partfile.sink.coordinator import CommitReport, SinkCoordinator
+    from partfile.sink.encode import StageEncoder
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.sink.savepoints import ReservedSavepoint
+    from partfile.sink.settings import SinkSettings
+    from partfile.sink.spark.identity import QueryRun
+    from partfile.sink.spark.write_job import Acknowledgement
+    from partfile.sink.states import StreamPosition, SubtaskSnapshot
+    from partfile.snapshot.storage import CheckpointStorage
+
+
+logger = logging.getLogger("partfile")
+
+
+class Between(Protocol):
+    """What a turn asks for; it holds the mutex then."""
+
+    def close_due(self, run: QueryRun) -> bool:
+        """Close what is due, in a new generation if a failure has ended the last one.
+
+        Returns:
+            False if there is nothing to come again for before the next batch.
+
+        Raises:
+            Fenced: Another driver has taken the sink over.
+            StoreError: Storage failed; what was decided may or may not have happened.
+        """
+
+    def lose_generation(self) -> None:
+        """Let go of the generation, and leave the timer alone."""
+
+    def stop_for_good(self, run: QueryRun, error: Fenced) -> None:
+        """Let go of everything, and begin nothing new in this run."""
+
+    def release(self) -> None:
+        """Let go of everything; the next batch restores."""
+
+
+class IdleTimer:
+    """Comes again and again from a batch on, until a turn or the sink ends it.
+
+    Args:
+        sink: Whose parts are closed.
+        run: The run of the query that the parts are of.
+        mutex: Of batches and the clean end. A turn that cannot have it at once is skipped.
+        settings: The sink's options.
+    """
+
+    def __init__(self, sink: Between, run: QueryRun, mutex: threading.RLock, settings: SinkSettings) -> None:
+        self._sink = sink
+        self.run = run
+        self._mutex = mutex
+        self._settings = settings
+        self._failures = 0
+        """Turns in a row in which storage failed."""
+        self._timer = Timer(self.turn, settings.clock, name="partfile-idle-timer")
+        self.begin()
+
+    def begin(self) -> None:
+        """Have the next turn after one interval, also where the last turn has asked for none."""
+        self._timer.set(self._after(self._interval_ms))
+
+    def stop(self) -> None:
+        """Begin no more turns. Waits for one that is under way, unless this is called by it."""
+        self._timer.stop()
+
+    def turn(self) -> int | None:
+        """One turn.
+
+        Returns:
+            When the next is due, in milliseconds since the epoch; None if there is none before the next batch.
+        """
+        if not self._mutex.acquire(blocking=False):
+            return self._after(self._interval_ms)
+        try:
+            return self._next()
+        finally:
+            self._mutex.release()
+
+    def _next(self) -> int | None:
+        uid = self._settings.uid
+        try:
+            goes_on = self._sink.close_due(self.run)
+        except Fenced as error:
+            logger.error("%s: fenced, the idle timer ends, and this query with its next batch: %s", uid, error)  # noqa: TRY400 - no trace needed
+            self._sink.stop_for_good(self.run, error)
+        except StoreError as error:
+            # An idle stream has no next batch that would restore.
+            self._sink.lose_generation()
+            self._failures += 1
+            left_ms = wait_ms(self._failures, self._interval_ms)
+            logger.warning("%s: the idle timer failed, and tries again in %.1f s: %s", uid, left_ms / 1000, error)
+            return self._after(left_ms)
+        except Exception:
+            logger.exception("%s: the idle timer failed; the next batch restores", uid)
+            self._sink.release()
+        else:
+            self._failures = 0
+            if goes_on:
+                return self._after(self._interval_ms)
+            logger.info("%s: the idle timer ends: nothing is left, or the query has ended", uid)
+        return None
+
+    @property
+    def _interval_ms(self) -> int:
+        return round(self._settings.rolling.check_interval_s * 1000)
+
+    def _after(self, wait_ms: int) -> int:
+        return self._settings.clock() + wait_ms
+
+
+class StartedQuery:
+    """A streaming query into a sink. Everything of Spark's ``StreamingQuery`` is available on it.
+
+    In a ``with`` block the end is clean: a query that ends by itself (``availableNow``) is waited for, any other is
+    stopped between two batches, then the sink publishes its open parts. If the block or the query fails, nothing more
+    is published now; the next run settles what completed checkpoints vouch for.
+
+    Args:
+        query: Spark's query.
+        stream: The sink's side of it.
+        ends_itself: Whether the trigger lets the query end by itself.
+    """
+
+    def __init__(self, query: StreamingQuery, stream: SparkStream, *, ends_itself: bool) -> None:
+        self._query = query
+        self._stream = stream
+        self._ends_itself = ends_itself
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    @property
+    def query(self) -> StreamingQuery:
+        """Spark's own object."""
+        return self._query
+
+    def stop(self) -> None:
+        """Stop the query, if possible between two batches, and end the sink cleanly."""
+        self._stream.wait_for_batch()
+        self._query.stop()
+        self.finish()
+
+    def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Take a savepoint between two batches and go on; see ``FileSink.savepoint``."""
+        location: str = self._stream.savepoint(directory)
+        return location
+
+    def stop_with_savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Stop the query between two batches, publish everything, and take a savepoint: nothing is written after it.
+
+        Go on with ``restore_from`` and the same Spark checkpoint.
+
+        Args:
+            directory: Where to make it; None takes the sink's ``savepoint_dir``.
+
+        Returns:
+            Its location.
+
+        Raises:
+            ConfigError: There is no directory for it; the query goes on.
+            StoreError: The directory cannot be written. If that shows before the stop, the query goes on.
+        """
+        return self._stream.stop_with_savepoint(self._query, directory)
+
+    def finish(self) -> None:
+        """End the sink cleanly once the query has ended: publish every open part, or keep them (``on_stop``).
+
+        Does nothing while the query is active. After it failed, publishes nothing and lets go of the sink.
+
+        Raises:
+            NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
+        """
+        if self._query.isActive:
+            return
+        if self._query.exception() is None:
+            self._stream.finish(str(self._query.id))
+        else:
+            self._stream.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._ends_itself:
+            try:
+                self._query.awaitTermination()
+            finally:
+                self.finish()
+        elif kind is None:
+            self.stop()
+        elif issubclass(kind, KeyboardInterrupt):
+            try:
+                self.stop()
+            except NotReady as error:
+                # The interrupt is what its user waits for.
+                logger.warning("%s", error)
+        else:
+            self._query.stop()
+            self._stream.release()
+
+
+def start_query(
+    writer: DataStreamWriter,
+    stream: SparkStream,
+    *,
+    trigger: Mapping[str, Any] | None,
+    query_name: str | None,
+    options: Mapping[str, str] | None,
+) -> StartedQuery:
+    """Start a query into a sink; the arguments are those of ``FileSink.start``.
+
+    Raises:
+        ConfigError: ``options`` name the checkpoint location a second time.
+    """
+    if "checkpointlocation" in {name.lower() for name in options or {}}:
+        raise ConfigError(
+            "options name a checkpointLocation besides checkpoint_location",
+            hint="Pass the directory as checkpoint_location alone.",
+        )
+    for name, value in (options or {}).items():
+        writer = writer.option(name, value)
+    if query_name is not None:
+        writer = writer.queryName(query_name)
+    if trigger:
+        writer = writer.trigger(**trigger)
+    ends_itself = any(name in (trigger or {}) for name in ("availableNow", "once"))
+    return StartedQuery(writer.start(), stream, ends_itself=ends_itself)
+
+
+def of_commit(uid: str, coordinator: SinkCoordinator, done: CommitReport) -> BatchProgress:
+    """A checkpoint that has just completed, by whatever made it."""
+    query = coordinator.state.position.query
+    return BatchProgress(
+        uid=uid,
+        query_id=query.query_id if query else None,
+        batch_id=None,
+        checkpoint_id=done.checkpoint_id,
+        parts_in_progress=sum(len(parts) for parts in coordinator.state.open.values()),
+        parts_pending=done.owed,
+        parts_finished=done.published,
+        commit_ms=done.commit_ms,
+        publish_ms=done.publish_ms,
+        parts_encoded=done.encoded,
+        stages_waiting=len(coordinator.state.rolled),
+        encode_ms=done.encode_ms,
+    )
+
+
+def of_batch(
+    told: BatchProgress,
+    batch: QueryPosition,
+    acknowledged: Sequence[Acknowledgement],
+    snapshots: Sequence[SubtaskSnapshot],
+) -> BatchProgress:
+    """The same checkpoint as one of a batch, with what its tasks did."""
+    counts = {
+        "query_id": batch.query_id,
+        "batch_id": batch.batch_id,
+        "rows": sum(one.rows for one in acknowledged),
+        "bytes": sum(one.bytes for one in acknowledged),
+        "parts_abandoned": sum(map(_abandoned, snapshots)),
+        "parts_encoded": told.parts_encoded + sum(len(one.spent) for one in snapshots),
+    }
+    return told.model_copy(update=counts)
+
+
+def _abandoned(snapshot: SubtaskSnapshot) -> int:
+    return sum(part.abandoned for part in snapshot.pending) + sum(stage.abandoned for stage in snapshot.rolled)
+
+
+def of_replay(uid: str, batch: QueryPosition, coordinator: SinkCoordinator, done: CommitReport | None) -> BatchProgress:
+    """A batch that had been completed before: nothing was written, perhaps something owed was published."""
+    return BatchProgress(
+        uid=uid,
+        query_id=batch.query_id,
+        batch_id=batch.batch_id,
+        checkpoint_id=coordinator.newest_checkpoint_id,
+        replayed=True,
+        parts_finished=done.published if done else 0,
+    )
+
+
+class Succession:
+    """Knows the newest generation of one driver, none at first."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+        """Held, now or before."""
+        self._fences: frozenset[str] = frozenset()
+        """Nonces of fences tried after that one was held: the store may have made one and not said so."""
+
+    def note(self, coordinator: SinkCoordinator) -> None:
+        """Take in which generation was begun, or the fences by which one may have been.
+
+        Args:
+            coordinator: Was to hold it.
+        """
+        held = coordinator.held_generation
+        if held is None:
+            self._fences |= coordinator.attempted_fences
+        else:
+            self._last, self._fences = held, frozenset()
+
+    def begin(
+        self, coordinator: SinkCoordinator, now_ms: int, is_wanted: Callable[[SinkSnapshot | None], bool]
+    ) -> bool:
+        """Begin a generation after the last one of this driver, if the newest checkpoint is as wanted.
+
+        Args:
+            coordinator: Is to hold it.
+            now_ms: The time, in milliseconds since the epoch.
+            is_wanted: Judges what the newest checkpoint holds; None if there is none.
+
+        Returns:
+            Whether it was begun.
+
+        Raises:
+            Fenced: Somebody else has begun a generation since then; only what this driver left is ended here.
+        """
+        if not is_wanted(coordinator.look()):
+            return False
+        # No older checkpoint is gone back to: only a batch shows whether Spark has gone back as well.
+        terms = StartTerms(succeeding=self._last, own_fences=self._fences, goes_back=False)
+        try:
+            coordinator.start(lambda _stands: None, now_ms, terms)
+        finally:
+            self.note(coordinator)
+        return True
+
+
+class SparkStream:
+    """One sink on a Spark driver. Batches, the idle timer and the clean end take one mutex.
+
+    Args:
+        settings: The sink's options.
+    """
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+        self._mutex = threading.RLock()
+        self._session: SparkSession | None = None
+        """Of the query: its jobs encode what no task of a batch has."""
+        self._run: QueryRun | None = None
+        self._runtime: Runtime | None = None
+        self._timer: IdleTimer | None = None
+        self._encoder: Callable[[CheckpointStorage], StageEncoder] | None = None
+        """Made in the thread of the query's batches, for all generations of its run: it knows which jobs failed."""
+        self._encoder_run: QueryRun | None = None
+        self._succession = Succession()
+        self._fenced: tuple[QueryRun, Fenced] | None = None
+        """The run that was fenced between two batches: it must stop, and not begin a new generation."""
+        self._offsets = OffsetsLog()
+
+    def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch; see FileSink.foreach_batch."""
+        if not df.columns:
+            raise ConfigError(
+                f"{self._settings.uid}: the stream has no columns, and Spark hands no rows of it over",
+                hint="Select at least one column.",
+            )
+        run = current_run(df.sparkSession)
+        self._session = df.sparkSession
+        batch = QueryPosition(
+            query_id=run.query_id,
+            batch_id=batch_id,
+            offsets_digest=self._offsets.digest(df.sparkSession, run, batch_id),
+        )
+        with self._mutex:
+            self._check_fence(run)
+            try:
+                self._batch(df, run, batch)
+            except BaseException:
+                # Whatever was decided may or may not have happened; only a restore can tell.
+                self._end_generation()
+                raise
+
+    def start(
+        self,
+        df: DataFrame,
+        *,
+        checkpoint_location: str,
+        trigger: Mapping[str, Any] | None,
+        query_name: str | None,
+        options: Mapping[str, str] | None,
+    ) -> StartedQuery:
+        """Start a query with a clean end bound to it; see FileSink.start."""
+        self._session, self._encoder = df.sparkSession, None
+        writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
+        return start_query(writer, self, trigger=trigger, query_name=query_name, options=options)
+
+    def wait_for_batch(self) -> None:
+        """Wait until no batch is being written."""
+        with self._mutex:
+            return
+
+    def finish(self, query_id: str) -> None:
+        """End cleanly: publish every open part, or keep them all (``on_stop``), and release the sink.
+
+        If no batch came, or the stop interrupted one, a restore first settles what the last completed checkpoint holds.
+
+        Args:
+            query_id: The query that has ended.
+
+        Raises:
+            Fenced: Another driver has taken the sink over; it publishes what is left.
+            NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
+        """
+        with self._mutex:
+            try:
+                self._check_fence()
+                runtime = self._runtime or self._begun(lambda left: has_left_parts(left, query_id))
+                if runtime is not None:
+                    self._runtime = runtime
+                    keep = self._settings.on_stop == "keep"
+                    done = runtime.coordinator.close_all(self._settings.clock(), keep=keep)
+                    if done is not None:
+                        self._tell(of_commit(self._settings.uid, runtime.coordinator, done))
+                    if not keep:
+                        runtime.coordinator.check_all_is_visible()
+            finally:
+                self.release()
+
+    def savepoint(self, directory: str | os.PathLike[str] | None) -> str:
+        """Take a savepoint between two batches; see FileSink.savepoint."""
+        with self._mutex:
+            self._check_fence()
+            if self._runtime is None and self._timer is not None:
+                # Storage failed in a turn of the timer, and the next one may be minutes away or never come.
+                self._begin_again(self._timer.run, lambda _left: True)
+                self._timer.begin()
+            if self._runtime is None:
+                raise PartfileError(
+                    f"sink {self._settings.uid!r} has no query that runs and has written a batch: nothing to save",
+                    hint="Ask after the query's first batch and before its end, or use stop_with_savepoint; in plain "
+                    "Python ask the LocalSink.",
+                )
+            with reserved_savepoint(self._settings, self._settings.uid, directory) as reserved:
+                return self._savepoint(self._runtime, reserved, ends_the_job=False)
+
+    def stop_with_savepoint(self, query: StreamingQuery, directory: str | os.PathLike[str] | None) -> str:
+        """Stop a query and end with a savepoint; see StartedQuery.stop_with_savepoint."""
+        with reserved_savepoint(self._settings, self._settings.uid, directory) as reserved:
+            self.wait_for_batch()
+            query.stop()
+            with self._mutex:
+                try:
+                    self._check_fence()
+                    self._runtime = self._runtime or self._begun_for(query)
+                    return self._savepoint(self._runtime, reserved, ends_the_job=True)
+                finally:
+                    self.release()
+
+    def _begun_for(self, query: StreamingQuery) -> Runtime:
+        """A new generation for the end of a query that no batch came to in this run, or whose last batch was lost."""
+        has_failed = query.exception() is not None
+        runtime = None if has_failed else self._begun(lambda left: is_no_others(left, str(query.id)))
+        if runtime is None:
+            raise PartfileError(
+                f"query {query.id} has failed, or sink {self._settings.uid!r} holds the rows of another query",
+                hint="Start the query again and let it write a batch; then ask for the savepoint.",
+            )
+        return runtime
+
+    def _savepoint(self, runtime: Runtime, reserved: ReservedSavepoint, *, ends_the_job: bool) -> str:
+        try:
+            runtime.coordinator.close_all(self._settings.clock())
+        except BaseException:
+            # The timer stays: an idle stream has no next batch that would restore.
+            self.lose_generation()
+            raise
+        return reserved.complete(runtime.coordinator, self._settings.clock(), ends_the_job=ends_the_job)
+
+    def release(self) -> None:
+        """Let go of everything without a clean end; the next run restores, maybe in another session."""
+        with self._mutex:
+            self._end_generation()
+            self._encoder = None
+
+    def _begun(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
+        """A new generation after the last one of this driver, if the newest checkpoint is as wanted."""
+        runtime = self._new_runtime()
+        try:
+            if self._succession.begin(runtime.coordinator, self._settings.clock(), is_wanted):
+                return runtime
+        except BaseException:
+            runtime.close()
+            raise
+        runtime.close()
+        return None
+
+    def _check_fence(self, run: QueryRun | None = None) -> None:
+        """Refuse to go on in a run that was fenced; a query that was started again is another run."""
+        if self._fenced is not None and run in {None, self._fenced[0]}:
+            raise self._fenced[1]
+
+    def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition) -> None:
+        restore_ms = self._restore(run, batch) if run != self._run else 0.0
+        runtime = self._live()
+        stands = runtime.coordinator.state.position
+        if admit(self._settings.uid, stands, batch, self._settings.rules) is Admission.REPLAY:
+            done = runtime.coordinator.publish_owed()
+            told = of_replay(self._settings.uid, batch, runtime.coordinator, done)
+            self._tell(told.model_copy(update={"restore_ms": restore_ms}))
+            return
+        now_ms = self._settings.clock()
+        began = stopwatch_ms()
+        pending = runtime.coordinator.trigger(now_ms)
+        hashed = hash_partitions(df, self._settings, stands)
+        acknowledged = run_write_job(df, self._settings, runtime, pending, hashed)
+        write_ms = stopwatch_ms() - began
+        for one in acknowledged:
+            runtime.coordinator.acknowledge(one.state, one.submission)
+        snapshots = acknowledged_snapshots(runtime, len(acknowledged))
+        position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
+        done = runtime.coordinator.complete(pending, snapshots, position)
+        told = of_commit(self._settings.uid, runtime.coordinator, done)
+        told = of_batch(told, batch, acknowledged, snapshots)
+        self._tell(told.model_copy(update={"restore_ms": restore_ms, "write_ms": write_ms}))
+
+    def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
+        """Begin a generation for this run; raises before anything is changed if the run may not go on."""
+
+        def check(stands: StreamPosition) -> None:
+            admit(self._settings.uid, stands, batch, self._settings.rules)
+
+        began = stopwatch_ms()
+        self._end_generation()
+        if self._encoder is None or run != self._encoder_run:
+            self._encoder, self._encoder_run = stage_encoder(self._settings, self._session), run
+        runtime = self._new_runtime()
+        try:
+            runtime.coordinator.start(check, self._settings.clock())
+        except BaseException:
+            runtime.close()
+            raise
+        finally:
+            self._succession.note(runtime.coordinator)
+        self._runtime, self._run, self._fenced = runtime, run, None
+        self._timer = IdleTimer(self, run, self._mutex, self._settings)
+        return stopwatch_ms() - began
+
+    def _new_runtime(self) -> Runtime:
+        encoder = self._encoder or stage_encoder(self._settings, self._session)
+        return Runtime(self._settings, self._settings.uid, encoder=encoder)
+
+    def close_due(self, run: QueryRun) -> bool:
+        """Close idle and aged parts, because an idle stream calls nobody; see ``idle_timer.Between``."""
+        if self._runtime is None and not self._begin_again(run, lambda left: has_left_parts(left, run.query_id)):
+            return False
+        runtime = self._live()
+        done = runtime.coordinator.close_due(self._settings.clock())
+        if done is not None:
+            self._tell(of_commit(self._settings.uid, runtime.coordinator, done))
+        return True
+
+    def _begin_again(self, run: QueryRun, is_wanted: Callable[[SinkSnapshot | None], bool]) -> bool:
+        """Begin a generation for a run that lost its last one between two batches; not if the query has ended."""
+        runtime = self._begun(is_wanted) if is_active(self._session, run) else None
+        if runtime is None:
+            return False
+        self._runtime, self._run = runtime, run
+        # As a write job does: who sees it held knows that the sink runs.
+        runtime.storage.store.hold_marker(runtime.marker_path)
+        return True
+
+    def stop_for_good(self, run: QueryRun, error: Fenced) -> None:
+        """Let go of everything; the run may begin no other generation."""
+        self._fenced = (run, error)
+        self._end_generation()
+
+    def lose_generation(self) -> None:
+        """Let go of the generation: nobody knows what was applied. The timer comes again."""
+        runtime, self._runtime, self._run = self._runtime, None, None
+        if runtime is not None:
+            self._succession.note(runtime.coordinator)
+            runtime.close()
+
+    def _end_generation(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.stop()
+        self.lose_generation()
+
+    def _tell(self, progress: BatchProgress) -> None:
+        report(progress, self._settings.on_progress)
+
+    def _live(self) -> Runtime:
+        if self._runtime is None:
+            raise PartfileError("the sink has no generation; it restores with the next batch")
+        return self._runtime

@@ -1,0 +1,360 @@
+"""What runs in a Spark task: one subtask of one micro-batch, from record batches to one row of acknowledgement."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import logging
+import socket
+import sys
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it.
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from partfile.bucketers.base import BucketContext
+from partfile.errors import ConfigError, PartfileError
+from partfile.sink.batches import larger_batches, write_ahead
+from partfile.sink.layout import SinkDescription, SubtaskContext
+from partfile.sink.operator import SinkOperator
+from partfile.sink.states import SubtaskSnapshot, assigned_to
+from partfile.snapshot.documents import SubtaskState
+from partfile.snapshot.storage import open_storage
+from partfile.snapshot.strategy import write_operator_state
+from partfile.stores.checksums import crc32_of
+from partfile.stores.registry import options_of_tasks
+from partfile.version import __version__
+from partfile.writers.base import RowFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+    from partfile.bucketers.base import Bucketer, HashKey
+    from partfile.sink.coordinator import Runtime
+    from partfile.sink.settings import SinkSettings, StoreOpener
+    from partfile.sink.states import StreamPosition
+    from partfile.snapshot.events import PendingCheckpoint
+    from partfile.snapshot.storage import CheckpointStorage, StorageSettings
+    from partfile.stores.base import Store
+
+
+def begin_task() -> None:
+    """Make the transfer of a task's rows as quick as a worker can, before it reads them."""
+    spare_modules_from_collection()
+    acknowledge_at_once()
+
+
+def spare_modules_from_collection() -> None:
+    """Take what imports have made since the last task out of the garbage collector's sight.
+
+    Spark's worker runs a full collection after every task. Modules are never garbage, yet each collection walks their
+    objects: ninety thousand before the first task, 57 ms of CPU, and thirty thousand more that the first task imports,
+    15 ms. What else is alive is spared with them, so it is done once for each number of modules. See ``gc.freeze``.
+    """
+    _spare(len(sys.modules))
+
+
+@functools.cache
+def _spare(_modules: int) -> None:
+    gc.collect()
+    gc.freeze()
+
+
+def acknowledge_at_once() -> None:
+    """Have Linux acknowledge at once what the JVM sends this worker next over the loopback interface.
+
+    Spark's JVM sends a batch in small packets and, by Nagle's algorithm, each only when the one before is acknowledged,
+    which the worker's side puts off for 40 ms: a fifth of a micro-batch of few rows. It lasts for a while only (see
+    ``TCP_QUICKACK`` in tcp(7)), so it is asked for before a task reads. Elsewhere than on Linux, and on the Unix domain
+    sockets of ``spark.python.unix.domain.socket.enabled``, there is nothing to do.
+    """
+    option: int | None = getattr(socket, "TCP_QUICKACK", None)
+    if option is None:
+        return
+    # Not by a socket of Python's: made of a descriptor, it may leave the connection without blocking, also for Spark.
+    system, on = ctypes.CDLL(None), ctypes.c_int(1)
+    for descriptor in _sockets():
+        # What is no connection by TCP refuses, and stays as it is.
+        system.setsockopt(descriptor, socket.IPPROTO_TCP, option, ctypes.byref(on), ctypes.sizeof(on))
+
+
+def _sockets() -> list[int]:
+    """Descriptors of sockets of this process, some perhaps closed since; none where there is no /proc."""
+    found = []
+    with suppress(OSError):
+        for path in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # The listing's own descriptor, or another thread's.
+                # Not by looking at the file, which may be on a mount that does not answer.
+                if str(path.readlink()).startswith("socket:"):
+                    found.append(int(path.name))
+    return found
+
+
+def check_version(version: str) -> None:
+    """Refuse an answer of a worker that runs another version of partfile than the driver.
+
+    Args:
+        version: The worker's, by its answer.
+
+    Raises:
+        PartfileError: It is another one.
+    """
+    if version != __version__:
+        raise PartfileError(
+            f"an executor has partfile {version}, the driver {__version__}",
+            hint="Install the same version on every node.",
+        )
+
+
+ACKNOWLEDGEMENT = StructType(
+    [
+        StructField("submission", StringType()),
+        StructField("version", StringType()),
+        StructField("rows", LongType()),
+        StructField("bytes", LongType()),
+        StructField("state", BinaryType()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """One row of the write job, as the driver reads it."""
+
+    submission: str
+    version: str
+    rows: int
+    bytes: int
+    state: SubtaskState
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Everything a task needs; travels in the closure. Holds no open resource."""
+
+    base: str
+    checkpoints: StorageSettings
+    job: str
+    marker_path: str
+    open_store: StoreOpener
+    description: SinkDescription
+    shares: tuple[SubtaskSnapshot, ...]
+    max_count: int
+    checkpoint_id: int
+    submission: str
+    generation: int
+    chain: str
+    batch_time_ms: int
+    may_keep: bool
+    """Whether parts may stay open as far as the driver knows, which has asked the stores what they can do."""
+    may_stage: bool
+    """Whether columnar parts may be staged, as far as the driver knows."""
+    encoded_ratio: float | None
+    """Bytes of encoded files for each byte of their stages; None as long as nobody knows."""
+    base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the parts is opened with."""
+    checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """What the store of the checkpoints is opened with."""
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write every row, make it durable, release everything, then acknowledge with one row."""
+        task = TaskContext.get()
+        if task is None:
+            raise PartfileError("a write task runs inside a Spark task only")
+        begin_task()
+        with self.open_store(self.base, self.base_options) as store:
+            storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
+            with closing(storage.store):
+                yield self._acknowledge(self._write(store, storage, task, batches))
+
+    def _write(
+        self, store: Store, storage: CheckpointStorage, task: TaskContext, batches: Iterator[pa.RecordBatch]
+    ) -> Acknowledgement:
+        # Where this host does not see the driver's lock, nothing would fence a zombie: keep nothing open (S13).
+        may_keep = storage.store.marker_is_held(self.marker_path) and self.may_keep
+        context = SubtaskContext(
+            subtask=task.partitionId(),
+            attempt=task.attemptNumber(),
+            generation=self.generation,
+            chain=self.chain,
+            batch_time_ms=self.batch_time_ms,
+            may_keep=may_keep,
+            may_stage=may_keep and self.may_stage,
+            encoded_ratio=self.encoded_ratio,
+        )
+        share = assigned_to(self.shares, context.subtask).model_copy(update={"max_count": self.max_count})
+        operator = SinkOperator(store, self.description)
+        try:
+            operator.open(context, share)
+            write_ahead(self._worth_splitting(batches), operator.write)
+            snapshot = operator.snapshot(self.checkpoint_id)
+            rows, size = operator.rows_written, operator.bytes_written
+        finally:
+            operator.close()
+        streams = storage.stream_factory(self.checkpoint_id)
+        handle = write_operator_state(snapshot.to_states(), streams, self.checkpoint_id, self.batch_time_ms)
+        return Acknowledgement(
+            self.submission,
+            __version__,
+            rows,
+            size,
+            SubtaskState(subtask=context.subtask, handle=handle),
+        )
+
+    def _worth_splitting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Lines are made in one pass and cut by offsets, best as long as a batch stays in the processor's cache.
+        return batches if isinstance(self.description.format, RowFormat) else larger_batches(batches)
+
+    @staticmethod
+    def _acknowledge(done: Acknowledgement) -> pa.RecordBatch:
+        row: dict[str, Any] = {
+            "submission": [done.submission],
+            "version": [done.version],
+            "rows": pa.array([done.rows], pa.int64()),
+            "bytes": pa.array([done.bytes], pa.int64()),
+            "state": pa.array([done.state.model_dump_json().encode()], pa.binary()),
+        }
+        return pa.RecordBatch.from_pydict(row)
+
+
+def read_acknowledgement(row: Any) -> Acknowledgement:
+    """A collected row as an acknowledgement.
+
+    Raises:
+        PartfileError: The worker runs another version of partfile than the driver.
+    """
+    check_version(row.version)
+    state = SubtaskState.model_validate_json(bytes(row.state))
+    return Acknowledgement(row.submission, row.version, row.rows, row.bytes, state)
+
+
+_SUBTASK_COLUMN = "__partfile_subtask"
+
+
+def by_bucket(df: DataFrame, bucketer: Bucketer, context: BucketContext, partitions: int) -> DataFrame:
+    """Shuffle rows so that those of one bucket come to one of ``partitions`` subtasks.
+
+    Where the bucketer knows a key that Spark can compute, Spark does; else the bucketer runs once more before the
+    shuffle. Correctness never depends on it: a bucket may be open in several subtasks, it only makes more files.
+    """
+    key = bucketer.hash_key
+    if key is not None:
+        missing = [name for name in key.columns if name not in df.columns]
+        if missing:
+            raise ConfigError(f"{bucketer!r} needs column {missing[0]!r}; the columns are {', '.join(df.columns)}")
+        hashed = F.xxhash64(*_key_columns(key))
+        return _repartition(df, partitions, F.pmod(hashed, F.lit(partitions)).cast("int"))
+    marked = df.mapInArrow(_marker(bucketer, context, partitions), _with_subtask(df))
+    return _repartition(marked, partitions, F.col(_SUBTASK_COLUMN)).drop(_SUBTASK_COLUMN)
+
+
+def _repartition(df: DataFrame, partitions: int, target: Column) -> DataFrame:
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(partitions, target)
+    return df.repartition(partitions, target)
+
+
+def _key_columns(key: HashKey) -> list[Column]:
+    columns = [F.col(f"`{name.replace('`', '``')}`") for name in key.columns]
+    if key.truncate_to is None:
+        return columns
+    local = F.convert_timezone(F.current_timezone(), F.lit(key.time_zone), columns[0].cast("timestamp_ntz"))
+    return [F.date_trunc(key.truncate_to, local)]
+
+
+def _with_subtask(df: DataFrame) -> StructType:
+    return StructType(list(df.schema.fields)).add(_SUBTASK_COLUMN, IntegerType())
+
+
+def _marker(
+    bucketer: Bucketer, context: BucketContext, partitions: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            buckets = bucketer.bucket_of(batch, context)
+            ids = [crc32_of(str(path).encode()) % partitions for path in buckets.dictionary.to_pylist()]
+            subtasks = pc.take(pa.array(ids, pa.int32()), buckets.indices)
+            yield batch.append_column(_SUBTASK_COLUMN, subtasks)
+
+    return mark
+
+
+logger = logging.getLogger("partfile")
+
+
+def run_write_job(
+    df: DataFrame, settings: SinkSettings, runtime: Runtime, pending: PendingCheckpoint, hashed: int | None
+) -> list[Acknowledgement]:
+    """Write the rows of a batch as one task a partition, and collect what the tasks answer.
+
+    Args:
+        df: The batch.
+        settings: The sink's options.
+        runtime: The driver's side of this generation.
+        pending: The checkpoint that the batch is.
+        hashed: Number of partitions that buckets are hashed over; None keeps the batch's own.
+    """
+    if not runtime.storage.store.hold_marker(runtime.marker_path):
+        logger.warning("%s: another process holds the marker, perhaps an older driver", settings.uid)
+    coordinator = runtime.coordinator
+    task = WriteTask(
+        base=settings.base,
+        checkpoints=settings.checkpoints,
+        job=runtime.job,
+        marker_path=runtime.marker_path,
+        open_store=settings.open_store_in_tasks,
+        description=settings.description,
+        shares=coordinator.assignment(),
+        max_count=coordinator.state.max_count,
+        checkpoint_id=pending.checkpoint_id,
+        submission=pending.submission,
+        generation=coordinator.generation,
+        chain=coordinator.state.position.chain,
+        batch_time_ms=pending.time_ms,
+        may_keep=runtime.tasks_may_keep,
+        may_stage=runtime.may_stage,
+        encoded_ratio=coordinator.state.position.encoded_ratio,
+        base_options=options_of_tasks(settings.base, settings.storage_options),
+        checkpoint_options=options_of_tasks(settings.checkpoint_url, settings.checkpoint_options),
+    )
+    if hashed is not None:
+        context = BucketContext(batch_time_ms=pending.time_ms, on_bad_bucket=settings.on_bad_bucket)
+        df = by_bucket(df, settings.bucketer, context, hashed)
+    return [read_acknowledgement(row) for row in df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()]
+
+
+def acknowledged_snapshots(runtime: Runtime, rows: int) -> list[SubtaskSnapshot]:
+    """The snapshots of the pending checkpoint's subtasks, exactly one for each of the partitions 0 to n-1.
+
+    Args:
+        runtime: The driver's side of this generation.
+        rows: How many acknowledgements came.
+
+    Raises:
+        PartfileError: Some subtask answered twice or not at all: rows would be missing.
+    """
+    pending = runtime.coordinator.pending
+    subtasks = pending.subtasks()
+    if len(subtasks) != rows:
+        raise PartfileError(
+            f"{rows} acknowledgements for {len(subtasks)} partitions: one was counted twice or belongs elsewhere",
+            checkpoint_id=pending.checkpoint_id,
+        )
+    read = runtime.storage.read_state
+    return [SubtaskSnapshot.from_states(state.subtask, read(state.handle)) for state in subtasks]
+
+
+def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:
+    """Number of partitions that buckets are hashed over: as set, as it was, else the engine's; None for no shuffle."""
+    if settings.distribution == "none":
+        return None
+    return settings.hash_partitions or stands.hash_partitions or int(df.sparkSession.sparkContext.defaultParallelism)

@@ -1,0 +1,304 @@
+"""What the sink keeps in a checkpoint: its parts and stages, the part counter, where the stream stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from partfile.errors import SnapshotCorrupt
+from partfile.sink.multi_bucket import SHARED_PARTS
+from partfile.sink.policies import PartProgress
+from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
+from partfile.snapshot.state_file import JsonCodec, ModelCodec
+from partfile.stores.base import PartHandle, Persisted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from partfile.snapshot.state_file import States
+
+
+OPERATOR = "file-sink"
+Crc32 = Annotated[int, Field(ge=0, lt=1 << 32)]
+
+
+class Stage(Persisted):
+    """What becomes of an open part that is a stage."""
+
+    recipe: dict[str, JsonValue]
+    """The format it is encoded in, as plain data: that of the sink that began it, whatever later runs are set to."""
+    encoded_ratio: Annotated[float, Field(gt=0)] = 1.0
+    """Estimated bytes of the encoded file for each byte of the stage."""
+    shared: bool = False
+    """Whether many buckets share it: then its rows say where they belong, and it becomes a file a bucket."""
+    finished_buckets: tuple[str, ...] = ()
+    """Buckets of a shared stage whose rows are left out: their file has been promised already, or was found by a start
+    that goes back over damage."""
+    least_buckets: Annotated[int, Field(ge=0)] = 0
+    """So many buckets at least share it: the most that one record batch has brought."""
+    crc32: Crc32 | None = None
+    """Of the valid bytes; None of a stage that an older version began."""
+
+
+class OpenPart(Persisted):
+    """One open part: one element of the split list state, so that rescaling really rebalances."""
+
+    part: PartHandle
+    count: Annotated[int, Field(ge=0)]
+    """The part counter in its name."""
+    schema_fingerprint: str
+    """Which rows and format it takes: a bucket has one open part a fingerprint."""
+    generation: int
+    """The generation that created it or was handed it by a clean stop; only that one appends to it (S2)."""
+    created_at_ms: int
+    last_write_ms: int
+    rows: Annotated[int, Field(ge=0)]
+    stage: Stage | None = None
+    """Set for a stage; None where the part itself is published."""
+
+    @model_validator(mode="after")
+    def _a_stage_says_what_it_becomes(self) -> Self:
+        if self.part.is_stage is not (self.stage is not None):
+            raise ValueError("a stage, and nothing else, says what it becomes")
+        if self.stage is not None and self.stage.shared and self.part.bucket:
+            raise ValueError("a stage that buckets share is in none of them")
+        return self
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the open part inside a subtask: its bucket and the fingerprint of its rows."""
+        return self.part.bucket, self.schema_fingerprint
+
+    @property
+    def progress(self) -> PartProgress:
+        """What the rolling policy may know of it."""
+        size_bytes = published_size_bytes(self.part.valid_length, self.stage)
+        return PartProgress(size_bytes, self.rows, self.created_at_ms, self.last_write_ms)
+
+
+def published_size_bytes(length_bytes: int, stage: Stage | None) -> int:
+    """How large the finished file of a part of this length will be; a guess for a stage.
+
+    A shared stage counts as several parts at least, so that it may outgrow a part of one bucket.
+    """
+    if stage is None:
+        return length_bytes
+    return length_bytes // SHARED_PARTS if stage.shared else int(length_bytes * stage.encoded_ratio)
+
+
+def _no_stage(part: PartHandle) -> PartHandle:
+    if part.is_stage:
+        raise ValueError("a stage is never published (S5)")
+    return part
+
+
+def _a_stage(part: PartHandle) -> PartHandle:
+    if not part.is_stage:
+        raise ValueError("it is no stage, and is published as it is")
+    return part
+
+
+class PendingPart(Persisted):
+    """A part to be settled and published once the checkpoint that holds it is complete."""
+
+    part: PartHandle
+    rows: Annotated[int, Field(ge=0)]
+    since: Annotated[int, Field(ge=1)]
+    """The first checkpoint that holds it; an operator repeats it until it has heard of that one's completion."""
+    abandoned: bool = False
+    """No attempt vouches for bytes beyond the valid length: somebody may still be writing it."""
+    crc32: Crc32 | None = None
+    """Of all bytes of a file that a stage was encoded into; None of any other part, and of those of older versions."""
+
+    _is_published_as_it_is = field_validator("part")(_no_stage)
+
+
+class RolledStage(Persisted):
+    """A stage that takes no more rows and has not been encoded yet."""
+
+    part: PartHandle
+    """Its valid length is what is encoded; bytes after it never count."""
+    stage: Stage
+    rows: Annotated[int, Field(ge=0)]
+    """What the encoded file must hold."""
+    since: Annotated[int, Field(ge=1)]
+    """The first checkpoint that holds it as rolled."""
+    abandoned: bool = False
+    """A task had to leave it alone, or a start found it open: somebody may still be writing it."""
+
+    _is_encoded_first = field_validator("part")(_a_stage)
+
+
+class SpentStage(Persisted):
+    """A stage whose encoded file a checkpoint has promised; deleted once no retained checkpoint names it as data."""
+
+    part: PartHandle
+    since: Annotated[int, Field(ge=1)]
+    """The first checkpoint that holds the encoded files; those before it need the stage."""
+    shared: bool = False
+    """Whether it was encoded into a file a bucket."""
+
+    _was_encoded = field_validator("part")(_a_stage)
+
+
+class QueryPosition(Persisted):
+    """Where a query stands: its last completed batch, and what that batch was made of."""
+
+    query_id: str
+    batch_id: int
+    offsets_digest: str | None = None
+    """Digest of the engine's own record of the batch's offsets, where it can be read."""
+
+
+class StreamPosition(Persisted):
+    """The coordinator's own state."""
+
+    chain: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
+    """8 hexadecimal digits in every part name of this chain."""
+    query: QueryPosition | None = None
+    retired_queries: tuple[str, ...] = ()
+    """Query ids that another one has been adopted for; refused for good."""
+    kept: bool = False
+    """The last run ended cleanly and kept its open parts for the next one (``on_stop="keep"``)."""
+    parallelism: Annotated[int, Field(ge=0)] = 0
+    """Subtasks of the last batch; the open parts are dealt out over as many."""
+    hash_partitions: int | None = None
+    """Number of partitions that buckets are hashed over, where they are."""
+    restored_from: str | None = None
+    """Token of the savepoint or older checkpoint that this chain was last restored from on demand."""
+    restored_location: str | None = None
+    """Where that was, so that it need not be there any more."""
+    base: str | None = None
+    """The base that the checkpoints are of, if they lie outside it."""
+    shared_from: int | None = None
+    """The lowest part counter of a stage that buckets shared, whose files have one name; None while none was shared."""
+    encoded_ratio: float | None = Field(default=None, gt=0)
+    """Bytes of encoded files for each byte of their stages, as the last of them came out; None before the first."""
+    user_position: JsonValue = None
+    """What the caller of the plain operator wants back after a restore."""
+
+
+class AssignedPart(Persisted):
+    """An open part and the subtask that has it in the next batch."""
+
+    subtask: Annotated[int, Field(ge=0)]
+    open: OpenPart
+
+
+_OPEN = ListStateDescriptor("open-parts", ModelCodec(OpenPart))
+_ASSIGNED = ListStateDescriptor("assigned-parts", ModelCodec(AssignedPart))
+_PENDING = ListStateDescriptor("pending-parts", ModelCodec(PendingPart))
+_ROLLED = ListStateDescriptor("rolled-stages", ModelCodec(RolledStage))
+_SPENT = ListStateDescriptor("spent-stages", ModelCodec(SpentStage))
+_COUNTER = ListStateDescriptor("max-part-counter", JsonCodec())
+_POSITION = ListStateDescriptor("stream-position", ModelCodec(StreamPosition))
+
+
+def _add_stages(states: OperatorStateStore, rolled: tuple[RolledStage, ...], spent: tuple[SpentStage, ...]) -> None:
+    """Add the states of stages; a sink without any pays nothing for them."""
+    if rolled:
+        states.list_state(_ROLLED).update(rolled)
+    if spent:
+        states.list_state(_SPENT).update(spent)
+
+
+class SubtaskSnapshot(Persisted):
+    """What one subtask hands to the coordinator at a checkpoint."""
+
+    subtask: Annotated[int, Field(ge=0)]
+    open: tuple[OpenPart, ...] = ()
+    pending: tuple[PendingPart, ...] = ()
+    rolled: tuple[RolledStage, ...] = ()
+    """Stages that somebody else is to encode; repeated like pending parts."""
+    spent: tuple[SpentStage, ...] = ()
+    """Stages that it has encoded itself; the files are among the pending parts."""
+    max_count: Annotated[int, Field(ge=-1)] = -1
+    """Highest part counter this subtask knows; -1 before the first part."""
+
+    def to_states(self) -> OperatorStateStore:
+        """This snapshot as list states: parts are split, the counter is a union state."""
+        states = OperatorStateStore()
+        states.list_state(_OPEN).update(self.open)
+        states.list_state(_PENDING).update(self.pending)
+        _add_stages(states, self.rolled, self.spent)
+        states.union_list_state(_COUNTER).update((self.max_count,))
+        return states
+
+    @classmethod
+    def from_states(cls, subtask: int, restored: States) -> Self:
+        """The snapshot a subtask begins with, from its share of the list states.
+
+        Raises:
+            SnapshotCorrupt: The elements are not what this version writes.
+            SnapshotVersionError: Another version wrote them.
+        """
+        states = OperatorStateStore(restored)
+        try:
+            counters = [int(str(counter)) for counter in states.union_list_state(_COUNTER).get()]
+            return cls(
+                subtask=subtask,
+                open=states.list_state(_OPEN).get(),
+                pending=states.list_state(_PENDING).get(),
+                rolled=states.list_state(_ROLLED).get(),
+                spent=states.list_state(_SPENT).get(),
+                max_count=max(counters, default=-1),
+            )
+        except ValueError as error:
+            raise SnapshotCorrupt(f"the state of subtask {subtask} is not a file sink's: {error}") from error
+
+
+class CoordinatorSnapshot(Persisted):
+    """What a link holds: everything, in the coordinator's hands, so that it is one piece of state however many ran."""
+
+    position: StreamPosition
+    open: tuple[AssignedPart, ...] = ()
+    pending: tuple[PendingPart, ...] = ()
+    """Parts to be published by this checkpoint, or still owed from earlier ones."""
+    rolled: tuple[RolledStage, ...] = ()
+    """Stages to be encoded now that this checkpoint is complete, or still to be from earlier ones."""
+    spent: tuple[SpentStage, ...] = ()
+    """Encoded stages that older retained checkpoints may still name as data."""
+    max_count: Annotated[int, Field(ge=-1)] = -1
+    """Union maximum of the part counters; -1 before the first part."""
+
+    def to_states(self) -> OperatorStateStore:
+        """This snapshot as list states."""
+        states = OperatorStateStore()
+        states.list_state(_POSITION).update((self.position,))
+        states.list_state(_ASSIGNED).update(self.open)
+        states.list_state(_PENDING).update(self.pending)
+        _add_stages(states, self.rolled, self.spent)
+        states.union_list_state(_COUNTER).update((self.max_count,))
+        return states
+
+    @classmethod
+    def from_states(cls, restored: States) -> Self:
+        """The coordinator's state of a checkpoint.
+
+        Raises:
+            SnapshotCorrupt: The elements are not what this version writes.
+            SnapshotVersionError: Another version wrote them.
+        """
+        states = OperatorStateStore(restored)
+        try:
+            (position,) = states.list_state(_POSITION).get()
+            (counter,) = states.union_list_state(_COUNTER).get()
+            return cls(
+                position=position,
+                open=states.list_state(_ASSIGNED).get(),
+                pending=states.list_state(_PENDING).get(),
+                rolled=states.list_state(_ROLLED).get(),
+                spent=states.list_state(_SPENT).get(),
+                max_count=int(str(counter)),
+            )
+        except ValueError as error:
+            raise SnapshotCorrupt(f"the coordinator's state is not a file sink's: {error}") from error
+
+
+def assigned_to(state: Iterable[SubtaskSnapshot], subtask: int) -> SubtaskSnapshot:
+    """The share of one subtask, or an empty one."""
+    for snapshot in state:
+        if snapshot.subtask == subtask:
+            return snapshot
+    return SubtaskSnapshot(subtask=subtask)

@@ -1,0 +1,470 @@
+"""The coordinator of one job's checkpoints: does what its state machine decides, in one place."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from partfile.errors import Fenced, NotApplied, PartfileError
+from partfile.snapshot import events as does
+from partfile.snapshot import events as tells
+from partfile.snapshot.checkpoint_log import Chain, DamagedEnd
+from partfile.snapshot.documents import CheckpointMetadata, FileHandle, checkpoint_directory
+from partfile.snapshot.events import CoordinatorRules, FailureReason
+from partfile.snapshot.machine import begin, step
+from partfile.stores.paths import new_token, number_between
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from partfile.snapshot.documents import LinkKind, OperatorState, StateHandle
+    from partfile.snapshot.events import (
+        Action,
+        CheckpointRequest,
+        CoordinatorState,
+        PendingCheckpoint,
+        Refusal,
+        RequestKind,
+    )
+    from partfile.snapshot.storage import CheckpointStorage
+
+
+logger = logging.getLogger("partfile")
+
+
+def discard(storage: CheckpointStorage, checkpoint_id: int, handle: StateHandle | None) -> bool:
+    """Delete a state file, unless it is shared or the link of its checkpoint names it.
+
+    Only that link can name it (S11), and links never change. A failure is logged: what stays goes with its directory.
+
+    Returns:
+        Whether it was deleted.
+    """
+    if not isinstance(handle, FileHandle) or not handle.path.startswith(f"{checkpoint_directory(checkpoint_id)}/"):
+        return False
+    try:
+        link = storage.read_link(checkpoint_id)
+        if link is not None and handle in link.handles():
+            return False
+        storage.store.delete_file(storage.path(handle.path))
+    except PartfileError as error:
+        logger.warning("state file %s of checkpoint %d stays for now: %s", handle.path, checkpoint_id, error)
+        return False
+    return True
+
+
+class Execution:
+    """Does one action after the other, and tells what came of it.
+
+    Args:
+        storage: The job's checkpoints.
+        chain: The coordinator's view of their links.
+        hooks: What the owner does.
+        settings: How the coordinator is set up.
+        tell: Takes the events that answer an action; they are looked at after the actions that are left.
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        chain: Chain,
+        hooks: CheckpointHooks,
+        settings: CoordinatorSettings,
+        tell: Callable[[tells.Event], None],
+    ) -> None:
+        self._storage = storage
+        self._chain = chain
+        self._hooks = hooks
+        self._settings = settings
+        self._tell = tell
+        self._deleting = threading.Lock()
+        self._causes: dict[int, Exception] = {}
+        """The errors behind failures that the state machine has still to look at, by checkpoint."""
+        self.lost: Exception | None = None
+        """The error by which the chain was lost."""
+
+    def link(
+        self,
+        kind: LinkKind,
+        checkpoint_id: int,
+        generation: int,
+        time_ms: int,
+        operators: Mapping[str, OperatorState],
+    ) -> CheckpointMetadata:
+        """A link that is not part of the chain yet."""
+        return CheckpointMetadata(
+            checkpoint_id=checkpoint_id,
+            kind=kind,
+            job=self._storage.job,
+            generation=generation,
+            nonce=new_token(),
+            chain_id=new_token(),
+            predecessor=None,
+            ids_ahead=self._settings.rules.ids_ahead,
+            time_ms=time_ms,
+            writer=self._settings.writer,
+            operators=dict(operators),
+        )
+
+    def do(self, action: does.Action, now_ms: int) -> None:
+        """Do one action."""
+        match action:
+            case does.TriggerTasks(pending):
+                self._trigger(pending)
+            case does.CreateLink(pending):
+                self._create_link(pending)
+            case does.CloseId(checkpoint_id):
+                self._close(checkpoint_id, now_ms)
+            case does.DiscardState(checkpoint_id, handle, stray):
+                if discard(self._storage, checkpoint_id, handle):
+                    logger.info("checkpoint %d: deleted a state, since %s", checkpoint_id, stray.value)
+            case does.Subsume():
+                self._settings.submit_deletion(self._subsume)
+            case does.SetTimer(at_ms):
+                self._settings.set_timer(at_ms)
+            case does.Stop(reason):
+                logger.error("job %s: the coordinator stops, since %s", self._storage.job, reason.value)
+            case _:
+                self._tell_owner(action)
+
+    def _trigger(self, pending: PendingCheckpoint) -> None:
+        try:
+            self._hooks.trigger_tasks(pending)
+        except Exception as error:  # noqa: BLE001 - whatever the owner's reason is
+            self._causes[pending.checkpoint_id] = error
+            self._tell(tells.TriggerFailed(pending.checkpoint_id))
+        else:
+            self._tell(tells.Triggered(pending.checkpoint_id))
+
+    def _create_link(self, pending: PendingCheckpoint) -> None:
+        checkpoint_id, generation = pending.checkpoint_id, self._chain.newest.generation
+        try:
+            operators = self._hooks.finalise(pending)
+            link = self.link("checkpoint", checkpoint_id, generation, pending.time_ms, operators)
+        except Exception as error:  # noqa: BLE001 - whatever the owner's reason is
+            self._failed(checkpoint_id, error)
+            return
+        try:
+            self._chain.extend(link)
+        except NotApplied as error:
+            self._failed(checkpoint_id, error)
+        except Exception as error:  # noqa: BLE001 - what nobody has classified may have happened
+            self._lose(checkpoint_id, error)
+        else:
+            self._tell(tells.LinkCreated(checkpoint_id))
+
+    def _failed(self, checkpoint_id: int, error: Exception) -> None:
+        self._causes[checkpoint_id] = error
+        is_closed = self._chain.newest.checkpoint_id == checkpoint_id
+        self._tell(tells.LinkFailed(checkpoint_id, is_closed=is_closed))
+
+    def _close(self, checkpoint_id: int, now_ms: int) -> None:
+        try:
+            self._chain.extend(self.link("tombstone", checkpoint_id, self._chain.newest.generation, now_ms, {}))
+        except NotApplied as error:
+            logger.warning("the aborted checkpoint %d could not be closed, trying again: %s", checkpoint_id, error)
+            self._tell(tells.CloseFailed(checkpoint_id))
+        except Exception as error:  # noqa: BLE001 - what nobody has classified may have happened
+            self._lose(checkpoint_id, error)
+        else:
+            self._tell(tells.IdClosed(checkpoint_id))
+
+    def _lose(self, checkpoint_id: int, error: Exception) -> None:
+        self._causes[checkpoint_id] = error
+        self.lost = error
+        is_fenced = isinstance(error, Fenced)
+        self._tell(tells.LinkFenced(checkpoint_id) if is_fenced else tells.LinkUnknown(checkpoint_id))
+
+    def _subsume(self) -> None:
+        """Delete what retention does not keep; a failure is logged, and the next round tries again."""
+        try:
+            with self._deleting:
+                self._chain.subsume()
+        except PartfileError as error:
+            logger.warning("job %s: older checkpoints could not be deleted: %s", self._storage.job, error)
+        finally:
+            self._tell(tells.DeletionFinished())
+
+    def _tell_owner(self, action: does.Action) -> None:
+        """Call the owner. Its error changes nothing: what is complete stays complete (CC-14)."""
+        try:
+            match action:
+                case does.NotifyComplete(checkpoint_id):
+                    self._hooks.notify_complete(checkpoint_id)
+                case does.NotifyAborted(checkpoint_id, reason, completed_id):
+                    self._hooks.notify_aborted(checkpoint_id, reason, completed_id)
+                case does.FulfilRequest(pending):
+                    self._hooks.fulfilled(pending)
+                case does.RefuseRequest(request, refusal, aborted_id):
+                    cause = self.lost if aborted_id is None else self._causes.pop(aborted_id, self.lost)
+                    self._hooks.refused(request, refusal, aborted_id, cause)
+                case does.FailJob(checkpoint_id, reason):
+                    self._hooks.fail_job(checkpoint_id, reason)
+        except Exception:
+            logger.exception("job %s: the owner did not take %s", self._storage.job, type(action).__name__)
+
+
+class CheckpointCoordinator:
+    """Completes the checkpoints of one job.
+
+    Knows which state a link holds, never what it means: its owner does, by the hooks. An owner may drive it step by
+    step in its own thread, or from several threads and by a timer that calls ``tick``; one event is taken at a time.
+    Once the chain is lost, every call raises the error by which it was lost.
+
+    Args:
+        storage: The job's checkpoints.
+        hooks: What the owner does.
+        clock: The coordinator's time, in milliseconds since the epoch.
+        settings: How it is set up.
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        hooks: CheckpointHooks,
+        clock: Callable[[], int],
+        settings: CoordinatorSettings,
+    ) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._chain = Chain(storage, retained=settings.retained)
+        self._execution = Execution(storage, self._chain, hooks, settings, self._report)
+        self._state: CoordinatorState | None = None
+        self._attempted: set[str] = set()
+        self._events: deque[tells.Event] = deque()
+        self._is_working = False
+        self._lock = threading.RLock()
+
+    @property
+    def newest(self) -> CheckpointMetadata:
+        """The newest link, created by this coordinator."""
+        return self._chain.newest
+
+    @property
+    def attempted_fences(self) -> frozenset[str]:
+        """Nonces of the fences that ``start`` has tried to create, whether one was made or not."""
+        return frozenset(self._attempted)
+
+    @property
+    def completed_id(self) -> int:
+        """Id of the newest completed checkpoint; an aborted id's tombstone is none."""
+        return self._begun().completed_id
+
+    @property
+    def oldest_id(self) -> int:
+        """Id of the oldest link that is still there, retained or about to be deleted."""
+        return self._chain.oldest_id
+
+    @property
+    def state(self) -> CoordinatorState:
+        """What it knows, as of the last event."""
+        return self._begun()
+
+    def look(self) -> CheckpointMetadata | None:
+        """The newest link that holds state, without changing anything."""
+        return self._chain.look()[1]
+
+    def start(
+        self,
+        restore: Callable[[CheckpointMetadata | None, int], Mapping[str, OperatorState]],
+        go_back: Callable[[DamagedEnd, int], Mapping[str, OperatorState]] | None = None,
+    ) -> CheckpointMetadata:
+        """Begin a generation: create the fence link, and only then own the job (S7).
+
+        Then the tasks are told once more that the restored state is complete, and older checkpoints are deleted.
+
+        Args:
+            restore: From the newest link that holds state (None for a fresh job) and the id of the link to come,
+                makes the operator states to begin with. It is called again if another coordinator was faster, and
+                may raise to refuse; then nothing has been created.
+            go_back: Makes them from an older checkpoint that a user chose, where the newest state cannot be read, or
+                raises; None refuses (S12).
+
+        Raises:
+            SnapshotCorrupt: The newest state cannot be read; nothing has been created.
+        """
+
+        def successor(restored: CheckpointMetadata | DamagedEnd | None, checkpoint_id: int) -> CheckpointMetadata:
+            generation = restored.generation + 1 if restored else 1
+            if not isinstance(restored, DamagedEnd):
+                operators = restore(restored, checkpoint_id)
+            elif go_back is not None:
+                operators = go_back(restored, checkpoint_id)
+            else:
+                raise restored.error
+            fence = self._execution.link("fence", checkpoint_id, generation, self._clock(), operators)
+            self._attempted.add(fence.nonce)
+            return fence
+
+        with self._lock:
+            fence = self._chain.start(successor)
+            self._execution.lost = None
+            self._state, actions = begin(fence.checkpoint_id, self._settings.rules)
+            self._work(actions)
+            return fence
+
+    def request(self, kind: RequestKind, *, is_forced: bool = False, stops_job: bool = False) -> int:
+        """Ask for a checkpoint; return the number by which the hooks tell what becomes of it.
+
+        Args:
+            kind: Who asks.
+            is_forced: Whether it may exceed the number of concurrent checkpoints and the pause between them.
+            stops_job: Whether nothing more is written after it.
+        """
+        with self._lock:
+            number = self._begun().next_request
+            self._tell(tells.Requested(kind, new_token(), is_forced=is_forced, stops_job=stops_job))
+            return number
+
+    def start_periodic(self) -> None:
+        """Take checkpoints at intervals; the first comes at random between the minimum pause and the interval."""
+        rules = self._settings.rules
+        self._tell(tells.PeriodicStarted(self._settings.draw(rules.min_pause_ms, rules.period_ms)))
+
+    def stop_periodic(self) -> None:
+        """Stop that, and give up what is under way or waits."""
+        self._tell(tells.PeriodicStopped())
+
+    def tick(self) -> int | None:
+        """Do what time asks for; return when it asks next, in milliseconds since the epoch, or None."""
+        self._tell(tells.Tick(new_token()))
+        return self._begun().due_ms()
+
+    def know_subtasks(self, checkpoint_id: int, subtasks: int) -> None:
+        """Tell how many subtasks a checkpoint has, 0 to n-1; it cannot be complete before."""
+        self._tell(tells.SubtasksKnown(checkpoint_id, subtasks))
+
+    def acknowledge(self, checkpoint_id: int, subtask: int, submission: str, handle: StateHandle | None) -> None:
+        """Take one subtask's state. Late, unknown and duplicate ones do no harm."""
+        self._tell(tells.Acknowledged(checkpoint_id, subtask, submission, handle))
+
+    def decline(
+        self, checkpoint_id: int, subtask: int, submission: str, reason: FailureReason = FailureReason.DECLINED
+    ) -> None:
+        """A subtask could not take its part."""
+        self._tell(tells.Declined(checkpoint_id, subtask, submission, reason))
+
+    def task_failed(self, subtask: int) -> None:
+        """A subtask died: what it has not acknowledged is aborted."""
+        self._tell(tells.TaskFailed(subtask))
+
+    def abort(self, checkpoint_id: int, reason: FailureReason = FailureReason.TASK_FAILED) -> None:
+        """Give a checkpoint up and close its id with a tombstone, so that it is never used again."""
+        self._tell(tells.GivenUp(checkpoint_id, reason))
+
+    def shut_down(self) -> None:
+        """End: everything queued or pending fails, and nothing more is begun."""
+        with self._lock:
+            if self._state is not None and self._state.stopped is None:
+                self._tell(tells.Shutdown())
+
+    def _begun(self) -> CoordinatorState:
+        if self._state is None:
+            raise PartfileError("this coordinator holds no link; start it first")
+        return self._state
+
+    def _tell(self, event: tells.Event) -> None:
+        """Take an event, and all that follow from it.
+
+        Raises:
+            Fenced: Another coordinator has taken over.
+            OutcomeUnknown: A checkpoint may be complete; begin a new generation to find out.
+        """
+        with self._lock:
+            self._begun()
+            self._report(event)
+            if self._execution.lost is not None:
+                raise self._execution.lost
+
+    def _report(self, event: tells.Event) -> None:
+        """Take an event; one that comes of an action or a hook waits for those before it."""
+        with self._lock:
+            self._events.append(event)
+            if not self._is_working:
+                self._work(())
+
+    def _work(self, actions: tuple[Action, ...]) -> None:
+        self._is_working = True
+        try:
+            self._do_all(actions)
+            while self._events:
+                self._state, actions = step(self._begun(), self._events.popleft(), self._clock())
+                self._do_all(actions)
+        finally:
+            self._is_working = False
+            self._events.clear()
+
+    def _do_all(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            self._execution.do(action, self._clock())
+
+
+class CheckpointHooks(Protocol):
+    """Called in order, one at a time, with the coordinator's lock held. They may report events; these wait their turn.
+
+    What the notifications raise is logged, and changes nothing about the checkpoint. They are best effort: after a
+    crash or an error the next one, or the next start, tells the same again.
+    """
+
+    def trigger_tasks(self, pending: PendingCheckpoint) -> None:
+        """Tell the tasks to take a checkpoint. Raises if that is impossible; then the checkpoint is aborted."""
+
+    def finalise(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
+        """Make the state of each operator of what was acknowledged. Raises to abort the checkpoint."""
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint and all before it are complete and durable."""
+
+    def notify_aborted(self, checkpoint_id: int, reason: FailureReason, completed_id: int) -> None:
+        """The checkpoint will never be complete; ``completed_id`` is the newest that is."""
+
+    def fulfilled(self, pending: PendingCheckpoint) -> None:
+        """A request has become a completed checkpoint."""
+
+    def refused(
+        self,
+        request: CheckpointRequest,
+        reason: Refusal | FailureReason,
+        checkpoint_id: int | None,
+        cause: Exception | None,
+    ) -> None:
+        """There will be no checkpoint for a request.
+
+        Args:
+            request: What was asked for.
+            reason: Why there is none.
+            checkpoint_id: The aborted checkpoint, if it had been triggered.
+            cause: The error behind the reason, if there was one.
+        """
+
+    def fail_job(self, checkpoint_id: int, reason: FailureReason) -> None:
+        """Too many checkpoints have failed, or one that had to succeed."""
+
+
+def at_once(work: Callable[[], None]) -> None:
+    """Do the work here and now."""
+    work()
+
+
+def no_timer(at_ms: int) -> None:
+    """Whoever calls ``tick`` learns the time from what it returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """What the owner of a coordinator chooses."""
+
+    writer: str
+    """Version of the program, written into every link."""
+    retained: int = 2
+    """Links holding state that are kept, at least 1."""
+    rules: CoordinatorRules = field(default_factory=CoordinatorRules)
+    draw: Callable[[int, int], int] = number_between
+    """Draws the delay of the first periodic checkpoint, in milliseconds, both ends included."""
+    submit_deletion: Callable[[Callable[[], None]], object] = at_once
+    """Runs the deletion of subsumed checkpoints, for instance the ``submit`` of an executor."""
+    set_timer: Callable[[int], object] = no_timer
+    """Told when to call ``tick`` next, in milliseconds since the epoch; it replaces the time told before."""

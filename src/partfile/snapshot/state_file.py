@@ -1,0 +1,368 @@
+"""The one encoding of operator state, inline and in files: an index of offsets, then the elements, each on a line.
+
+After the document's header comes one line of JSON that names each state and the byte offset of each of its elements,
+counted from the end of that line. So one element is read without decoding another, and a restore deals out bytes.
+Source: Flink's operator state file (metas, elements, offsets in the handle), as of 1.20.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, Protocol, Self, TypeVar
+
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError, model_validator
+
+from partfile.errors import SnapshotCorrupt, StateTooLarge, UnencodableState
+from partfile.snapshot.documents import CORRUPT_HINT, check_strict, decode_body, decode_model, encode_body
+from partfile.stores.base import Persisted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+Mode = Literal["split", "union", "broadcast", "key-groups"]
+"""How a state is dealt out at a restore.
+
+split: each element to one subtask, when the parallelism changes. union: all elements to all. broadcast: all subtasks
+hold one map, and each gets one copy of it. key-groups: by ranges of key groups.
+"""
+
+StateType = Literal["OPERATOR", "BROADCAST", "KEY_VALUE", "PRIORITY_QUEUE"]
+
+MODES_OF_TYPE: dict[StateType, frozenset[Mode]] = {
+    "OPERATOR": frozenset({"split", "union"}),
+    "BROADCAST": frozenset({"broadcast"}),
+    "KEY_VALUE": frozenset({"key-groups"}),
+    "PRIORITY_QUEUE": frozenset({"key-groups"}),
+}
+
+
+class CodecInfo(Persisted):
+    """Which codec wrote a value."""
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    version: Annotated[int, Field(ge=1)]
+
+
+class StateMetaInfo(Persisted):
+    """One state of a snapshot, without its elements. Source: Flink's ``StateMetaInfoSnapshot``, as of 1.20."""
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    type: StateType
+    mode: Mode
+    codecs: dict[str, CodecInfo]
+    """By what is encoded: ``element``, or ``key`` and ``value``."""
+    options: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _mode_belongs_to_the_type(self) -> Self:
+        if self.mode not in MODES_OF_TYPE[self.type]:
+            raise ValueError(f"state {self.name!r} of type {self.type} cannot have the mode {self.mode!r}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class NamedState:
+    """One operator state of one subtask: its elements in order, each as its codec wrote it.
+
+    A broadcast map is a single element, a JSON list of ``[key, value]`` pairs.
+    """
+
+    info: StateMetaInfo
+    elements: tuple[bytes, ...]
+
+    @property
+    def mode(self) -> Mode:
+        """How it is dealt out."""
+        return self.info.mode
+
+
+States = dict[str, NamedState]
+
+
+SCHEMA = "state"
+MAX_STATES = 10_000
+MAX_ELEMENTS = 1 << 22
+_LINE_FEED = 10
+
+
+class _StateIndex(Persisted):
+    info: StateMetaInfo
+    offsets: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=MAX_ELEMENTS)]
+
+
+class _FileIndex(Persisted):
+    states: Annotated[tuple[_StateIndex, ...], Field(max_length=MAX_STATES)]
+
+
+class StateFile:
+    """Operator state as bytes, checked when it is made: header, checksum, index and the bounds of every element.
+
+    Args:
+        data: All of it.
+        path: Where it came from, for messages.
+
+    Raises:
+        SnapshotCorrupt: It is damaged, or its offsets are not those of lines.
+        SnapshotVersionError: It was written in a newer format.
+    """
+
+    def __init__(self, data: bytes, path: str) -> None:
+        begin = len(data) - len(decode_body(SCHEMA, data, path)) - 1
+        end_of_index = data.index(b"\n", begin)
+        index = decode_model(SCHEMA, _FileIndex, data[begin:end_of_index], path)
+        self._lines = memoryview(data)[end_of_index + 1 :]
+        self._states = {state.info.name: state for state in index.states}
+        problem = _problem(index, self._lines)
+        if problem:
+            raise SnapshotCorrupt(f"{path} is not a valid {SCHEMA}: {problem}", hint=CORRUPT_HINT, path=path)
+        starts = [offset for state in index.states for offset in state.offsets]
+        self._end_of = dict(pairwise([*starts, len(self._lines)]))
+
+    @property
+    def infos(self) -> tuple[StateMetaInfo, ...]:
+        """What is said of each state, in the order of the file."""
+        return tuple(state.info for state in self._states.values())
+
+    def count(self, name: str) -> int:
+        """The number of elements of a state."""
+        return len(self._states[name].offsets)
+
+    def element(self, name: str, index: int) -> bytes:
+        """One element as its codec wrote it; no other one is looked at."""
+        start = self._states[name].offsets[index]
+        return bytes(self._lines[start : self._end_of[start] - 1])
+
+    def states(self) -> States:
+        """All states with their elements as their codecs wrote them."""
+        return {
+            name: NamedState(state.info, tuple(self.element(name, index) for index in range(len(state.offsets))))
+            for name, state in self._states.items()
+        }
+
+
+def encode_states(states: Iterable[tuple[StateMetaInfo, Sequence[bytes]]]) -> bytes:
+    """Return states and their encoded elements as bytes.
+
+    Raises:
+        StateTooLarge: There are more states or elements than a reader would take.
+    """
+    entries: list[_StateIndex] = []
+    lines: list[bytes] = []
+    position = 0
+    for info, elements in states:
+        offsets = []
+        for element in elements:
+            offsets.append(position)
+            lines.append(element)
+            position += len(element) + 1
+        if len(offsets) > MAX_ELEMENTS:
+            raise StateTooLarge(f"state {info.name!r} has {len(offsets)} elements; allowed are {MAX_ELEMENTS}")
+        entries.append(_StateIndex(info=info, offsets=tuple(offsets)))
+    if len(entries) > MAX_STATES:
+        raise StateTooLarge(f"an operator has {len(entries)} states; allowed are {MAX_STATES}")
+    index = _FileIndex(states=tuple(entries)).model_dump_json().encode()
+    # The document's own line feed ends the last line.
+    return encode_body(SCHEMA, b"\n".join((index, *lines)))
+
+
+def decode_states(data: bytes, path: str) -> States:
+    """Return the states in ``data``; their elements stay encoded.
+
+    Args:
+        data: All of it.
+        path: Where it came from, for messages.
+
+    Raises:
+        SnapshotCorrupt: It is damaged.
+        SnapshotVersionError: It was written in a newer format.
+    """
+    return StateFile(data, path).states()
+
+
+def _problem(index: _FileIndex, lines: memoryview) -> str:
+    """What is wrong with the index, or an empty text."""
+    names = Counter(state.info.name for state in index.states)
+    if len(names) < len(index.states):
+        return f"the state {names.most_common(1)[0][0]!r} is in it twice"
+    for state in index.states:
+        if state.info.mode == "key-groups":
+            return f"{state.info.name!r} is keyed state"
+        if state.info.mode == "broadcast" and len(state.offsets) != 1:
+            return f"the broadcast state {state.info.name!r} has {len(state.offsets)} maps"
+    starts = [offset for state in index.states for offset in state.offsets]
+    if (starts or [len(lines)])[0] != 0:
+        return "its first element is not at its beginning"
+    for start, end in pairwise([*starts, len(lines)]):
+        if not start < end <= len(lines) or lines[end - 1] != _LINE_FEED:
+            return f"no element begins at offset {start} and ends at {end}"
+    return ""
+
+
+Value = TypeVar("Value")
+Model = TypeVar("Model", bound=BaseModel)
+
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+_IMMUTABLE = (str, int, float, bool, bytes, type(None))
+
+
+class Codec(Protocol[Value]):
+    """Turns values of one state into bytes and back, and copies them. Source: Flink's ``TypeSerializer``."""
+
+    @property
+    def info(self) -> CodecInfo:
+        """Name and version, which a snapshot records; another one of either is refused at a restore."""
+
+    def copy(self, value: Value) -> Value:
+        """A value that later changes of ``value`` do not reach; ``value`` itself if it cannot change."""
+
+    def encode(self, value: Value) -> bytes:
+        """The value as JSON in UTF-8.
+
+        Raises:
+            UnencodableState: JSON has no form for it.
+        """
+
+    def decode(self, data: bytes) -> Value:
+        """The value again.
+
+        Raises:
+            SnapshotCorrupt: The bytes are not what this codec writes.
+        """
+
+
+class JsonCodec:
+    """JSON values: None, bool, int, float, str, and lists and dictionaries of these. A tuple comes back as a list."""
+
+    info = CodecInfo(name="json", version=1)
+
+    def copy(self, value: JsonValue) -> JsonValue:
+        """The value itself if it cannot change, else a deep copy."""
+        return value if is_immutable(value) else copy.deepcopy(value)
+
+    def encode(self, value: JsonValue) -> bytes:
+        """The value as JSON.
+
+        Raises:
+            UnencodableState: It is no JSON value: a number that is not finite, a key that is not text, another type.
+        """
+        return encode_json(value)
+
+    def decode(self, data: bytes) -> JsonValue:
+        """The value again.
+
+        Raises:
+            SnapshotCorrupt: The bytes are no JSON, or hold a number that is not finite.
+        """
+        return decode_json(data)
+
+
+_NOT_FINITE = (b"NaN", b"Infinity")
+
+
+class ModelCodec(Generic[Model]):
+    """Values of one pydantic model. Those of a frozen model count as immutable: never change what one holds.
+
+    Args:
+        model: The class; its name is recorded in the snapshot.
+        version: Raised when values written by an earlier version cannot be read any more.
+    """
+
+    def __init__(self, model: type[Model], *, version: int = 1) -> None:
+        self._model = model
+        self._is_frozen = bool(model.model_config.get("frozen"))
+        # Other models write null for such a number, which then has to be looked for in their values: 10 times slower.
+        self._shows_not_finite = model.model_config.get("ser_json_inf_nan") == "constants"
+        self.info = CodecInfo(name=f"model/{model.__name__}", version=version)
+
+    def copy(self, value: Model) -> Model:
+        """The value itself if its model is frozen, else a deep copy."""
+        return value if self._is_frozen else value.model_copy(deep=True)
+
+    def encode(self, value: Model) -> bytes:
+        """The model as JSON.
+
+        Raises:
+            UnencodableState: It is of another model, or holds a number that is not finite.
+        """
+        if not isinstance(value, self._model):
+            raise UnencodableState(f"{type(value).__name__} is not the model {self._model.__name__} of this state")
+        if self._shows_not_finite:
+            data = value.model_dump_json().encode()
+            if not any(word in data for word in _NOT_FINITE):
+                return data
+        return encode_json(value.model_dump(mode="json"))
+
+    def decode(self, data: bytes) -> Model:
+        """The model again, validated.
+
+        Raises:
+            SnapshotCorrupt: The bytes are not this model, or hold a name twice or a number that is not finite.
+        """
+        try:
+            value = self._model.model_validate_json(data)
+            # What is exactly as it was written needs no second parsing, which would cost more than the first.
+            if value.model_dump_json().encode() != data or any(word in data for word in _NOT_FINITE):
+                check_strict(data)
+        except (ValidationError, ValueError, RecursionError) as error:
+            raise SnapshotCorrupt(f"an element of state is not a {self._model.__name__}: {error}") from error
+        return value
+
+
+def is_immutable(value: object) -> bool:
+    """Whether a value counts as one that cannot change: scalars, frozen models, and tuples of these."""
+    if isinstance(value, tuple):
+        return all(is_immutable(element) for element in value)
+    if isinstance(value, BaseModel):
+        return bool(value.model_config.get("frozen"))
+    return isinstance(value, _IMMUTABLE)
+
+
+def encode_json(value: object) -> bytes:
+    """A JSON value as compact UTF-8.
+
+    Raises:
+        UnencodableState: JSON has no form for it, or it would not come back as it is.
+    """
+    try:
+        check_json(value)
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnencodableState(f"an element of state has no JSON form: {error}") from error
+
+
+def decode_json(data: bytes) -> JsonValue:
+    """The JSON value in ``data``.
+
+    Raises:
+        SnapshotCorrupt: It is no JSON, or holds a name twice or a number that is not finite.
+    """
+    try:
+        value = _JSON.validate_json(data)
+        check_strict(data)
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise SnapshotCorrupt(f"an element of state is no JSON value: {error}") from error
+    return value
+
+
+def check_json(value: object) -> None:
+    """Refuse what ``json.dumps`` would write but not give back: numbers that are not finite, keys that are not text.
+
+    Raises:
+        ValueError: Names what is wrong.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a finite number")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r} is not text")  # noqa: TRY004 - its callers catch one kind.
+            check_json(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            check_json(inner)

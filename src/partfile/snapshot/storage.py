@@ -1,0 +1,439 @@
+"""Checkpoints of one job in a MetadataStore: links, state files, publication marks. Each verb is one file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from partfile.errors import (
+    AlreadyExists,
+    ConfigError,
+    FileTooLarge,
+    NotApplied,
+    NotFound,
+    SnapshotCorrupt,
+    StateTooLarge,
+)
+from partfile.snapshot import documents
+from partfile.snapshot.documents import (
+    CheckpointMetadata,
+    FileHandle,
+    InlineHandle,
+    decode_document,
+    encode_document,
+    read_document,
+)
+from partfile.snapshot.state_file import decode_states
+from partfile.snapshot.streams import (
+    DEFAULT_INLINE_THRESHOLD_BYTES,
+    DEFAULT_MAX_ACKNOWLEDGEMENT_BYTES,
+    DEFAULT_MAX_STATE_BYTES,
+    DEFAULT_WRITE_BUFFER_BYTES,
+    FileStreamFactory,
+    MemoryStreamFactory,
+    check_file_streams,
+)
+from partfile.stores.checksums import crc32_of
+from partfile.stores.memory import MemoryMetadataStore
+from partfile.stores.registry import check_url, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.state_file import States
+    from partfile.snapshot.streams import CheckpointStreamFactory
+    from partfile.stores.base import MetadataStore
+
+
+DEFAULT_MAX_TOTAL_BYTES = 100 << 20
+
+
+class StreamSettings(Protocol):
+    """What a checkpoint storage does with state."""
+
+    def factory(self, store: MetadataStore, directory: str, checkpoint_id: int) -> CheckpointStreamFactory:
+        """The streams of one subtask for one checkpoint."""
+
+    def check_total(self, metadata: CheckpointMetadata) -> None:
+        """Refuse a checkpoint that is more than the coordinator may hold.
+
+        Raises:
+            StateTooLarge: Names the size and the limit.
+        """
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(f"{type(self).__name__}: {_problems(error)}") from error
+
+
+def _problems(error: ValidationError) -> str:
+    found = error.errors(include_url=False)
+    return "; ".join(": ".join([*map(str, one["loc"]), one["msg"].removeprefix("Value error, ")]) for one in found)
+
+
+class FileStreamSettings(_Settings):
+    """State in files, small state inline."""
+
+    inline_threshold_bytes: int = DEFAULT_INLINE_THRESHOLD_BYTES
+    """State of at most this size travels inline and lies in the metadata; at most 1 MiB."""
+    write_buffer_bytes: int = DEFAULT_WRITE_BUFFER_BYTES
+    """Size of a stream's buffer; at least the threshold is used."""
+
+    def model_post_init(self, _context: object, /) -> None:
+        """Refuse sizes that cannot be used."""
+        check_file_streams(self.inline_threshold_bytes, self.write_buffer_bytes)
+
+    def factory(self, store: MetadataStore, directory: str, checkpoint_id: int) -> CheckpointStreamFactory:
+        """Streams to files below the job's directory."""
+        return FileStreamFactory(
+            store,
+            directory,
+            checkpoint_id,
+            inline_threshold_bytes=self.inline_threshold_bytes,
+            write_buffer_bytes=self.write_buffer_bytes,
+        )
+
+    def check_total(self, metadata: CheckpointMetadata) -> None:
+        """Nothing to refuse: large state is in files."""
+
+
+class FileSystemStorageSettings(FileStreamSettings):
+    """Checkpoints on a file system, where another coordinator finds them after this one is lost."""
+
+    url: str
+    """Base of the checkpoints: a path or a URL that some store serves."""
+    create_subdirectory: bool = True
+    """False puts ``chk-N``, ``shared`` and ``taskowned`` directly under the URL, which then serves one job."""
+
+    def model_post_init(self, context: object, /) -> None:
+        """Refuse sizes and URLs that cannot be used."""
+        super().model_post_init(context)
+        check_url(self.url)
+
+
+class DriverMemoryStorageSettings(_Settings):
+    """Checkpoints in the coordinator's memory, lost with its process: for development and very small state."""
+
+    max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
+    """A larger piece of state fails its checkpoint."""
+    max_acknowledgement_bytes: int = DEFAULT_MAX_ACKNOWLEDGEMENT_BYTES
+    """More state in one acknowledgement fails its checkpoint, whatever ``max_state_bytes`` is."""
+    max_total_bytes: int = DEFAULT_MAX_TOTAL_BYTES
+    """More state in all acknowledgements together fails the checkpoint, before its link is created."""
+
+    def model_post_init(self, _context: object, /) -> None:
+        """Refuse limits that would fail every checkpoint."""
+        for name in type(self).model_fields:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    def factory(
+        self,
+        store: MetadataStore,  # noqa: ARG002 - of the protocol, as the other two.
+        directory: str,  # noqa: ARG002
+        checkpoint_id: int,  # noqa: ARG002
+    ) -> CheckpointStreamFactory:
+        """Streams into acknowledgements."""
+        return MemoryStreamFactory(
+            max_state_bytes=self.max_state_bytes, max_acknowledgement_bytes=self.max_acknowledgement_bytes
+        )
+
+    def check_total(self, metadata: CheckpointMetadata) -> None:
+        """Refuse a checkpoint whose state together is more than ``max_total_bytes``.
+
+        Raises:
+            StateTooLarge: Names the size and the limit.
+        """
+        total = sum(handle.size_bytes for handle in metadata.handles())
+        if total > self.max_total_bytes:
+            raise StateTooLarge(
+                f"the checkpoint has {total} bytes of state, more than max_total_bytes={self.max_total_bytes}",
+                hint="Configure a checkpoint directory, or raise the limit.",
+                checkpoint_id=metadata.checkpoint_id,
+            )
+
+
+StorageSettings = FileSystemStorageSettings | DriverMemoryStorageSettings
+
+
+class StorageOptions(_Settings):
+    """What a job, or the configuration for all jobs, says of checkpoint storage; None says nothing."""
+
+    checkpoint_directory: str | None = None
+    inline_threshold_bytes: int | None = None
+    write_buffer_bytes: int | None = None
+    create_subdirectory: bool | None = None
+
+
+def select_storage(
+    instance: StorageSettings | None, job: StorageOptions | None = None, defaults: StorageOptions | None = None
+) -> StorageSettings:
+    """Decide where checkpoints go: a file system if a checkpoint directory is configured, else the driver's memory.
+
+    Args:
+        instance: Settings passed in code, which win as a whole.
+        job: The job's options; each that says something wins over the same of ``defaults``.
+        defaults: Options of all jobs.
+
+    Raises:
+        ConfigError: A URL or a size cannot be used.
+    """
+    if instance is not None:
+        return instance
+    options = {
+        name: value
+        for level in (defaults, job)
+        if level is not None
+        for name, value in level.model_dump(exclude_none=True).items()
+    }
+    url = options.pop("checkpoint_directory", None)
+    return DriverMemoryStorageSettings() if url is None else FileSystemStorageSettings(url=url, **options)
+
+
+_LINK_SCHEMA = "checkpoint"
+
+
+class ListedIds(NamedTuple):
+    """The ids of a job, each list ascending."""
+
+    linked: list[int]
+    """Those with a link."""
+    published_without_link: list[int]
+    """Those whose parts have been published and whose link is gone."""
+
+
+class CheckpointStorage:
+    """The directory of one job: ``chk-N/_metadata``, state files, ``shared/`` and ``taskowned/``.
+
+    Args:
+        store: Where the files are.
+        job: The job's uid; also the directory below the base of ``store``.
+        streams: Where the state of its checkpoints goes.
+        create_subdirectory: False puts everything directly under the base of ``store``, which then serves one job.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        job: str,
+        streams: StreamSettings | None = None,
+        *,
+        create_subdirectory: bool = True,
+    ) -> None:
+        self.store = store
+        self.job = job
+        self.directory = job if create_subdirectory else ""
+        """Of the job, below the base of the store."""
+        self._streams = streams or FileStreamSettings()
+
+    def path(self, name: str) -> str:
+        """A path of this job, relative to the base of the store."""
+        return documents.below(self.directory, name)
+
+    def stream_factory(self, checkpoint_id: int) -> CheckpointStreamFactory:
+        """Opens the streams of one subtask for a checkpoint."""
+        return self._streams.factory(self.store, self.directory, checkpoint_id)
+
+    def read_state(self, handle: StateHandle | None) -> States:
+        """Return the operator state behind a handle, its elements still encoded; none for None.
+
+        Raises:
+            SnapshotCorrupt: The file is missing, damaged or not the one that was written.
+            SnapshotVersionError: A newer partfile wrote it.
+        """
+        if handle is None:
+            return {}
+        path = "inline state" if isinstance(handle, InlineHandle) else self._shown(handle)
+        return decode_states(self.read_bytes(handle), path)
+
+    def read_bytes(self, handle: StateHandle) -> bytes:
+        """Return what was written to the stream that a handle came from.
+
+        Raises:
+            SnapshotCorrupt: The file is missing, damaged or not the one that was written, or something else is there.
+        """
+        if isinstance(handle, InlineHandle):
+            return handle.data
+        shown = self._shown(handle)
+        try:
+            data = self.store.read_file(self.path(handle.path), handle.size_bytes)
+        except NotFound as error:
+            raise SnapshotCorrupt(f"state file {shown} is missing", path=shown) from error
+        except FileTooLarge as error:
+            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown) from error
+        except NotApplied as error:
+            # A store that cannot be read proves nothing of the checkpoint.
+            if self.store.file_exists(self.path(handle.path)):
+                raise
+            raise SnapshotCorrupt(
+                f"in the place of state file {shown} is something else than a file",
+                hint="Find out what it is and who put it there, move it away, and put the file back from a copy.",
+                path=shown,
+            ) from error
+        if len(data) != handle.size_bytes or crc32_of(data) != handle.crc32:
+            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
+        return data
+
+    def _shown(self, handle: FileHandle) -> str:
+        return f"{self.store.base}/{self.path(handle.path)}"
+
+    def create_link(self, metadata: CheckpointMetadata) -> None:
+        """Create ``chk-N/_metadata``: the commit point (S1).
+
+        Raises:
+            AlreadyExists: Some link is there; it may be this very one, read it back.
+            StateTooLarge: Its state together is more than the coordinator may hold; nothing was created.
+            OutcomeUnknown: It may be there now.
+        """
+        self._streams.check_total(metadata)
+        path = self.path(documents.metadata_path(metadata.checkpoint_id))
+        self.store.create_file(path, encode_document(_LINK_SCHEMA, metadata))
+
+    def read_link(self, checkpoint_id: int) -> CheckpointMetadata | None:
+        """Return the link with this id, or None if there is none.
+
+        Raises:
+            SnapshotCorrupt: It cannot be read, or belongs to another job or id.
+            SnapshotVersionError: A newer partfile wrote it.
+        """
+        path = self.path(documents.metadata_path(checkpoint_id))
+        try:
+            data = read_document(self.store, path)
+        except NotFound:
+            return None
+        path = f"{self.store.base}/{path}"
+        link = decode_document(_LINK_SCHEMA, CheckpointMetadata, data, path)
+        if link.checkpoint_id != checkpoint_id or link.job != self.job:
+            raise SnapshotCorrupt(
+                f"{path} is checkpoint {link.checkpoint_id} of job {link.job!r}", path=path, checkpoint_id=checkpoint_id
+            )
+        return link
+
+    def list_links(self) -> list[int]:
+        """The ids that have a link, ascending. Lists the job's directory, which retention bounds."""
+        return self.list_ids().linked
+
+    def list_ids(self) -> ListedIds:
+        """The ids that have a link, and those that lost it. Lists the job's directory and those of its checkpoints."""
+        found = ListedIds([], [])
+        for number in self._ids():
+            names = self._names_of(number)
+            if documents.METADATA in names:
+                found.linked.append(number)
+            elif documents.PUBLISHED in names:
+                found.published_without_link.append(number)
+        return found
+
+    def newest_linked_id(self) -> int:
+        """The highest id that has a link, 0 if none has. Lists the job's directory and, as a rule, one in it."""
+        ids = reversed(self._ids())
+        return next((number for number in ids if documents.METADATA in self._names_of(number)), 0)
+
+    def _ids(self) -> list[int]:
+        ids = [documents.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]
+        return sorted(number for number in ids if number is not None)
+
+    def _names_of(self, checkpoint_id: int) -> list[str]:
+        # Not whether a file is there: a directory in its place takes the name as well, and must be told.
+        return self.store.list_names(self.path(documents.checkpoint_directory(checkpoint_id)))
+
+    def mark_published(self, checkpoint_id: int) -> None:
+        """Record that every part of the checkpoint has its final name. Idempotent and durable."""
+        try:
+            self.store.create_file(self.path(documents.published_path(checkpoint_id)), b"")
+        except AlreadyExists:
+            return
+
+    def is_published(self, checkpoint_id: int) -> bool:
+        """Whether the checkpoint has been marked as published."""
+        return self.store.file_exists(self.path(documents.published_path(checkpoint_id)))
+
+    def mark_released(self, checkpoint_id: int) -> None:
+        """Record that whoever created the link does no more with the chain. Idempotent and durable."""
+        try:
+            self.store.create_file(self.path(documents.released_path(checkpoint_id)), b"")
+        except AlreadyExists:
+            return
+
+    def is_released(self, checkpoint_id: int) -> bool:
+        """Whether somebody has recorded that."""
+        return self.store.file_exists(self.path(documents.released_path(checkpoint_id)))
+
+    def delete_checkpoint(self, checkpoint_id: int) -> None:
+        """Delete a checkpoint: its link first, so that it cannot be restored from once anything of it is gone.
+
+        Idempotent. What rivals left in the same directory goes too: only this link could have named it (S11).
+        """
+        self.store.delete_file(self.path(documents.metadata_path(checkpoint_id)))
+        self.store.delete_directory(self.path(documents.checkpoint_directory(checkpoint_id)))
+
+
+def open_storage(
+    settings: StorageSettings,
+    job: str,
+    storage_options: Mapping[str, object] | None = None,
+    *,
+    opener: Callable[[str, Mapping[str, object]], MetadataStore] = open_store,
+) -> CheckpointStorage:
+    """Open the checkpoints of a job as ``select_storage`` decided.
+
+    Args:
+        settings: Where they go.
+        job: The job's uid.
+        storage_options: What the client of the store needs; none for memory.
+        opener: Opens the store of a URL.
+
+    Returns:
+        The storage; the caller closes its ``store``.
+
+    Raises:
+        NotApplied: The base cannot be written to.
+    """
+    if isinstance(settings, DriverMemoryStorageSettings):
+        return CheckpointStorage(MemoryMetadataStore(), job, settings)
+    store = opener(settings.url, storage_options or {})
+    return CheckpointStorage(store, job, settings, create_subdirectory=settings.create_subdirectory)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Where a snapshot lies."""
+
+    parent: str
+    """URL or path of the directory that its directory is in."""
+    directory: str
+    """The name of its directory."""
+
+    @property
+    def checkpoint_id(self) -> int | None:
+        """The id, if it is the directory of a checkpoint."""
+        return documents.checkpoint_id_of(self.directory)
+
+
+def pointer_to(location: str) -> Pointer:
+    """Split the location of a snapshot; both ``DIR`` and ``DIR/_metadata`` mean the snapshot in DIR.
+
+    Raises:
+        ConfigError: It names no directory.
+    """
+    path = location.rstrip("/")
+    parent, slash, name = path.rpartition("/")
+    if name == documents.METADATA:
+        parent, slash, name = parent.rstrip("/").rpartition("/")
+    if not slash:
+        parent = "."
+    if not name or name in {".", ".."} or parent.endswith(":/"):
+        raise ConfigError(
+            f"{location!r} does not name the directory of a savepoint or a checkpoint",
+            hint="Give its path or URL, with or without /_metadata at the end.",
+        )
+    return Pointer(parent or "/", name)

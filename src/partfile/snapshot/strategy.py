@@ -1,0 +1,552 @@
+"""The snapshot of an operator's state: copied while the operator waits, written while it goes on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from partfile.errors import PartfileError, SnapshotCancelled
+from partfile.snapshot.operator_state import ListState, encode_map
+from partfile.snapshot.state_file import encode_states
+from partfile.snapshot.streams import FileStreamFactory, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Executor
+
+    from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.operator_state import BroadcastState, OperatorStateStore
+    from partfile.snapshot.state_file import NamedState, StateMetaInfo
+    from partfile.snapshot.streams import CheckpointOutputStream, CheckpointStreamFactory
+    from partfile.stores.base import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotResult:
+    """Handles of one piece of state. Source: Flink's ``SnapshotResult``, as of 1.20.
+
+    Raises:
+        ValueError: There is a local copy of nothing.
+    """
+
+    primary: StateHandle | None = None
+    """What the coordinator gets; None if there is no state."""
+    local: StateHandle | None = None
+    """A copy on this machine, for a faster restore; the coordinator never sees it."""
+
+    def __post_init__(self) -> None:
+        if self.local is not None and self.primary is None:
+            raise ValueError("a snapshot result has a local handle without a primary one")
+
+
+EMPTY = SnapshotResult()
+"""The result of a snapshot without state."""
+
+
+class Closeable(Protocol):
+    """Anything that is released by ``close``, which may be called twice and from another thread."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class CloseableRegistry:
+    """Closes what is registered, once, when it is closed itself; thread safe.
+
+    The asynchronous part of a snapshot registers its streams here, so that a cancellation reaches them.
+    Source: Flink's ``CloseableRegistry``, as of 1.20.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._registered: dict[int, Closeable] = {}
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has been called."""
+        with self._lock:
+            return self._closed
+
+    def register(self, closeable: Closeable) -> None:
+        """Close ``closeable`` when the registry is closed.
+
+        Raises:
+            SnapshotCancelled: The registry is closed already; ``closeable`` has been closed.
+        """
+        with self._lock:
+            if not self._closed:
+                self._registered[id(closeable)] = closeable
+                return
+        closeable.close()
+        raise SnapshotCancelled("the snapshot was cancelled before its stream was registered")
+
+    def unregister(self, closeable: Closeable) -> None:
+        """Hand ``closeable`` back to its owner, who closes it from here on.
+
+        Raises:
+            SnapshotCancelled: It is not registered any more: a cancellation has closed it.
+        """
+        with self._lock:
+            if self._registered.pop(id(closeable), None) is None:
+                raise SnapshotCancelled("the stream is not registered any more: the snapshot was cancelled")
+
+    def close(self) -> None:
+        """Close everything that is registered, the newest first; a second call does nothing.
+
+        Every one is closed, whatever the others raise; the first error is raised at the end.
+        """
+        with self._lock:
+            self._closed = True
+            registered, self._registered = list(self._registered.values()), {}
+        errors: list[Exception] = []
+        for closeable in reversed(registered):
+            try:
+                closeable.close()
+            except Exception as error:  # noqa: BLE001 - the others must be closed all the same.
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+if TYPE_CHECKING:
+    Supplier = Callable[[CloseableRegistry], SnapshotResult]
+
+
+class SnapshotResources(Protocol):
+    """What the synchronous part has taken: a view of the state that no later change reaches."""
+
+    def release(self) -> None:
+        """Give it up. Called exactly once, when the asynchronous part has ended, failed or been cancelled."""
+
+
+class FullSnapshotResources(SnapshotResources, Protocol):
+    """A full view that one writer can write, whichever backend it is of.
+
+    Source: Flink's ``FullSnapshotResources``, as of 1.20.
+    """
+
+    @property
+    def infos(self) -> Sequence[StateMetaInfo]:
+        """What is said of each state; a state's place here is its id."""
+
+    def entries(self) -> Iterator[tuple[int, bytes]]:
+        """State id and encoded element, in the order of the ids."""
+
+
+Resources = TypeVar("Resources", bound=SnapshotResources)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """What a snapshot is for."""
+
+    kind: Literal["checkpoint", "savepoint"] = "checkpoint"
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether a user asked for it, to keep and to move."""
+        return self.kind == "savepoint"
+
+
+class SnapshotStrategy(Protocol[Resources]):
+    """The two parts of a snapshot of one backend. Source: Flink's ``SnapshotStrategy``, as of 1.20."""
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> Resources:
+        """Take a view of the state, in the thread that changes it and in bounded time."""
+
+    def async_snapshot(
+        self,
+        resources: Resources,
+        checkpoint_id: int,
+        timestamp_ms: int,
+        streams: CheckpointStreamFactory,
+        options: SnapshotOptions,
+    ) -> Supplier:
+        """Return at once what will write the view; nothing is created before it is called.
+
+        Args:
+            resources: What the synchronous part has taken.
+            checkpoint_id: The checkpoint.
+            timestamp_ms: The coordinator's time at its trigger, in milliseconds since the epoch.
+            streams: Opens streams for the result.
+            options: What the snapshot is for.
+        """
+
+
+class RunningSnapshot:
+    """A snapshot whose synchronous part is done: a result to wait for, or to give up."""
+
+    def __init__(self, supplier: Supplier, resources: SnapshotResources, streams: CheckpointStreamFactory) -> None:
+        self._supplier = supplier
+        self._resources = resources
+        self._streams = streams
+        self._registry = CloseableRegistry()
+        self._lock = threading.Lock()
+        self._is_released = False
+        self._is_settled = False
+        self._future: Future[SnapshotResult] | None = None
+
+    def run(self) -> SnapshotResult:
+        """Write, then release the resources. Raises what the writing raises, or SnapshotCancelled."""
+        try:
+            if self._registry.closed:
+                raise SnapshotCancelled("the snapshot was cancelled before it was written")
+            result = self._supplier(self._registry)
+        finally:
+            self.release()
+        with self._lock:
+            self._is_settled = not self._registry.closed
+        if not self._is_settled:
+            if result.primary is not None:
+                self._streams.discard(result.primary)
+            raise SnapshotCancelled("the snapshot was cancelled while it was written")
+        return result
+
+    def start(self, executor: Executor | None) -> None:
+        """Begin to write: in the caller's thread, or on ``executor``."""
+        if executor is not None:
+            self._future = executor.submit(self.run)
+            return
+        self._future = Future()
+        try:
+            self._future.set_result(self.run())
+        except Exception as error:  # noqa: BLE001 - result() raises it, as it does for an executor's.
+            self._future.set_exception(error)
+
+    def result(self, timeout_s: float | None = None) -> SnapshotResult:
+        """Wait for the handles.
+
+        Raises:
+            SnapshotCancelled: The snapshot was cancelled.
+            TimeoutError: It takes longer.
+        """
+        if self._future is None:
+            raise PartfileError("the snapshot has not been started")
+        try:
+            return self._future.result(timeout_s)
+        except CancelledError as error:
+            raise SnapshotCancelled("the snapshot was cancelled before it was written") from error
+
+    def cancel(self) -> bool:
+        """Give the snapshot up: close its streams, leave no file, release the resources.
+
+        Returns:
+            Whether that was in time; if not, the result stands and is the caller's.
+        """
+        with self._lock:
+            if self._is_settled:
+                return False
+            self._registry.close()
+        if self._future is not None and self._future.cancel():
+            self.release()
+        return True
+
+    def release(self) -> None:
+        """Release the resources, once."""
+        with self._lock:
+            is_released, self._is_released = self._is_released, True
+        if not is_released:
+            self._resources.release()
+
+
+class StrategyRunner(Generic[Resources]):
+    """Runs both parts of a strategy. Source: Flink's ``SnapshotStrategyRunner``, as of 1.20.
+
+    Args:
+        strategy: What to run.
+        executor: Runs the asynchronous part; None runs it in the caller's thread.
+    """
+
+    def __init__(self, strategy: SnapshotStrategy[Resources], executor: Executor | None = None) -> None:
+        self._strategy = strategy
+        self._executor = executor
+
+    def snapshot(
+        self, checkpoint_id: int, timestamp_ms: int, streams: CheckpointStreamFactory, options: SnapshotOptions
+    ) -> RunningSnapshot:
+        """Run the synchronous part, and start the asynchronous one.
+
+        An error of the asynchronous part is raised by the result; one of the synchronous part is raised here.
+        """
+        resources = self._strategy.sync_prepare_resources(checkpoint_id)
+        try:
+            supplier = self._strategy.async_snapshot(resources, checkpoint_id, timestamp_ms, streams, options)
+        except BaseException:
+            resources.release()
+            raise
+        running = RunningSnapshot(supplier, resources, streams)
+        try:
+            running.start(self._executor)
+        except BaseException:
+            running.release()
+            raise
+        return running
+
+
+logger = logging.getLogger("partfile")
+
+
+class ResultStreamProvider(Protocol):
+    """One stream and its result. Source: Flink's ``CheckpointStreamWithResultProvider``, as of 1.20."""
+
+    @property
+    def stream(self) -> CheckpointOutputStream:
+        """Takes the bytes, and is what a cancellation closes."""
+
+    def close_and_finalize(self) -> SnapshotResult:
+        """End the stream and return its handles; the empty result if nothing was written."""
+
+    def close(self) -> None:
+        """Discard everything. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCopies:
+    """Where a subtask keeps copies of its state on this machine, as ``chk-N/<token>``.
+
+    They are read back by ``FileHandle`` paths relative to ``directory``.
+    """
+
+    store: MetadataStore
+    directory: str
+    """The subtask's directory below the base of ``store``."""
+
+
+class PrimaryStreamProvider:
+    """One stream to the primary storage."""
+
+    def __init__(self, stream: CheckpointOutputStream) -> None:
+        self.stream = stream
+
+    def close_and_finalize(self) -> SnapshotResult:
+        """End the stream and return its handle."""
+        handle = self.stream.close_and_get_handle()
+        return EMPTY if handle is None else SnapshotResult(handle)
+
+    def close(self) -> None:
+        """Discard everything."""
+        self.stream.close()
+
+
+class PrimaryAndSecondaryStreamProvider:
+    """One stream that is doubled to a secondary one, whose failure never fails the snapshot."""
+
+    def __init__(self, primary: CheckpointOutputStream, secondary: CheckpointOutputStream) -> None:
+        self.stream = DuplicatingStream(primary, secondary)
+
+    def close_and_finalize(self) -> SnapshotResult:
+        """End both streams and return their handles, without a local one if the secondary has failed."""
+        try:
+            handle = self.stream.close_and_get_handle()
+        except BaseException:
+            self.stream.close()
+            raise
+        return EMPTY if handle is None else SnapshotResult(handle, self.stream.end_secondary())
+
+    def close(self) -> None:
+        """Discard everything."""
+        self.stream.close()
+
+
+class DuplicatingStream:
+    """Writes everything to two streams. An error of the second is remembered, and reported when the snapshot ends.
+
+    Source: Flink's ``DuplicatingCheckpointOutputStream``, as of 1.20.
+    """
+
+    def __init__(self, primary: CheckpointOutputStream, secondary: CheckpointOutputStream) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._secondary_error: Exception | None = None
+
+    @property
+    def position(self) -> int:
+        """Bytes written to the primary stream."""
+        return self._primary.position
+
+    def write(self, data: bytes) -> None:
+        """Append ``data`` to both; only an error of the primary is raised."""
+        self._primary.write(data)
+        if self._secondary_error is not None:
+            return
+        try:
+            self._secondary.write(data)
+        except Exception as error:  # noqa: BLE001 - a copy is never worth a failed checkpoint.
+            self._give_up(error)
+            return
+        if self._secondary.position != self._primary.position:
+            places = f"the local copy is at byte {self._secondary.position}, the state at {self._primary.position}"
+            self._give_up(SnapshotCancelled(places))
+
+    def close_and_get_handle(self) -> StateHandle | None:
+        """End the primary stream and return its handle."""
+        return self._primary.close_and_get_handle()
+
+    def end_secondary(self) -> StateHandle | None:
+        """End the secondary stream and return its handle; None, with a warning, if anything about it has failed."""
+        if self._secondary_error is None:
+            try:
+                return self._secondary.close_and_get_handle()
+            except Exception as error:  # noqa: BLE001 - likewise.
+                self._give_up(error)
+        logger.warning("the snapshot has no local copy: %s", self._secondary_error)
+        return None
+
+    def close(self) -> None:
+        """Discard both."""
+        try:
+            self._primary.close()
+        finally:
+            self._secondary.close()
+
+    def _give_up(self, error: Exception) -> None:
+        self._secondary_error = error
+        self._secondary.close()
+
+
+def open_result_stream(
+    streams: CheckpointStreamFactory,
+    scope: Scope,
+    checkpoint_id: int,
+    options: SnapshotOptions,
+    local: LocalCopies | None = None,
+) -> ResultStreamProvider:
+    """Open the stream of a snapshot: doubled where local copies are wanted, unless it is a savepoint.
+
+    Args:
+        streams: Opens the primary stream.
+        scope: Whose the primary file is.
+        checkpoint_id: The checkpoint.
+        options: What the snapshot is for.
+        local: Where local copies go; None keeps none.
+    """
+    primary = streams.create(scope)
+    if local is None or options.is_savepoint:
+        return PrimaryStreamProvider(primary)
+    copies = FileStreamFactory(local.store, local.directory, checkpoint_id, inline_threshold_bytes=0)
+    return PrimaryAndSecondaryStreamProvider(primary, copies.create(Scope.EXCLUSIVE))
+
+
+if TYPE_CHECKING:
+    Encoder = Callable[[], Iterator[bytes]]
+
+
+class CopiedStates:
+    """The states of an operator as they were at the synchronous part: copies, which nobody else changes."""
+
+    def __init__(self, states: OperatorStateStore) -> None:
+        self._copies = [
+            *(_list_copy(state) if isinstance(state, ListState) else _map_copy(state) for state in states.registered),
+            *(_carried(state) for state in states.carried),
+        ]
+
+    @property
+    def infos(self) -> tuple[StateMetaInfo, ...]:
+        """What is said of each state."""
+        return tuple(info for info, _ in self._copies)
+
+    def entries(self) -> Iterator[tuple[int, bytes]]:
+        """State id and encoded element, in the order of the ids."""
+        for state_id, (_, encoded) in enumerate(self._copies):
+            for element in encoded():
+                yield state_id, element
+
+    def release(self) -> None:
+        """Forget the copies."""
+        self._copies = []
+
+
+class OperatorStateStrategy:
+    """Full snapshots of an operator's state. Source: Flink's ``DefaultOperatorStateBackendSnapshotStrategy``, 1.20.
+
+    Args:
+        states: The live states.
+    """
+
+    def __init__(self, states: OperatorStateStore) -> None:
+        self._states = states
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> CopiedStates:  # noqa: ARG002 - of the protocol.
+        """Copy every state with its own codec; elements that cannot change are not copied but shared."""
+        return CopiedStates(self._states)
+
+    def async_snapshot(
+        self,
+        resources: FullSnapshotResources,
+        checkpoint_id: int,
+        timestamp_ms: int,  # noqa: ARG002 - of the protocol.
+        streams: CheckpointStreamFactory,
+        options: SnapshotOptions,
+    ) -> Supplier:
+        """Return what writes the copies to one stream of exclusive scope."""
+
+        def write(registry: CloseableRegistry) -> SnapshotResult:
+            if not resources.infos:
+                return EMPTY
+            provider = open_result_stream(streams, Scope.EXCLUSIVE, checkpoint_id, options)
+            registry.register(provider)
+            try:
+                provider.stream.write(encode_resources(resources))
+                registry.unregister(provider)
+                return provider.close_and_finalize()
+            except BaseException:
+                provider.close()
+                raise
+
+        return write
+
+
+def encode_resources(resources: FullSnapshotResources) -> bytes:
+    """The whole view as a state file, whichever backend it is of.
+
+    Raises:
+        UnencodableState: A codec has no form for a value.
+    """
+    elements: list[list[bytes]] = [[] for _ in resources.infos]
+    for state_id, element in resources.entries():
+        elements[state_id].append(element)
+    return encode_states(zip(resources.infos, elements, strict=True))
+
+
+def write_operator_state(
+    states: OperatorStateStore,
+    streams: CheckpointStreamFactory,
+    checkpoint_id: int,
+    timestamp_ms: int,
+) -> StateHandle | None:
+    """Snapshot the states in the caller's thread and return what the checkpoint names; None if there is no state.
+
+    Durability: a file is durable before its handle exists. Idempotence: none; each call writes a new file, and one that
+    no link comes to name is deleted together with the directory.
+
+    Args:
+        states: The live states.
+        streams: Where it goes.
+        checkpoint_id: The checkpoint.
+        timestamp_ms: The coordinator's time, in milliseconds since the epoch.
+
+    Raises:
+        StateTooLarge: The storage does not take that much; nothing was written.
+    """
+    runner = StrategyRunner(OperatorStateStrategy(states))
+    return runner.snapshot(checkpoint_id, timestamp_ms, streams, SnapshotOptions()).result().primary
+
+
+def _list_copy(state: ListState[Any]) -> tuple[StateMetaInfo, Encoder]:
+    codec = state.codec
+    copies = [codec.copy(element) for element in state.get()]
+    return state.info, lambda: (codec.encode(element) for element in copies)
+
+
+def _map_copy(state: BroadcastState[Any, Any]) -> tuple[StateMetaInfo, Encoder]:
+    keys, values = state.descriptor.key_codec, state.descriptor.value_codec
+    copies = [(keys.copy(key), values.copy(value)) for key, value in state.entries()]
+    return state.info, lambda: iter((encode_map(state.descriptor, copies),))
+
+
+def _carried(state: NamedState) -> tuple[StateMetaInfo, Encoder]:
+    return state.info, lambda: iter(state.elements)

@@ -1,0 +1,1 @@
+"""Part files on any other fsspec file system."""

@@ -1,0 +1,1 @@
+"""Part files on HDFS, through hdfs-native."""

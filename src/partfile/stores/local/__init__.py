@@ -1,0 +1,1 @@
+"""Part files on a local or shared POSIX file system."""

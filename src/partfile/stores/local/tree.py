@@ -1,0 +1,601 @@
+"""The directories of a local store: reached from the base by descriptors, made durable up to the base."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import itertools
+import os
+import stat
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from partfile.errors import AlreadyExists, ConfigError, FileTooLarge, NotApplied, NotFound, OutcomeUnknown
+from partfile.stores.base import StoredFile
+from partfile.stores.local.posix import store_error, translated, translated_as_unknown
+from partfile.stores.parts import split_path
+from partfile.stores.paths import check_relative_path, new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from partfile.stores.local.posix import Access, PosixCalls
+
+
+class LocalBase:
+    """Holds the base open. Whoever only looks makes nothing, so that a start that is refused leaves nothing behind.
+
+    Args:
+        path: Its resolved absolute path.
+        calls: The system calls.
+        creates: Whether the first file makes it and what is missing above it, and whether to insist at once that it
+            can be written to; without, it must be there.
+
+    Raises:
+        ConfigError: It, or something above it, is a file.
+        NotApplied: It is missing, or cannot be made or written to.
+    """
+
+    def __init__(self, path: str, calls: PosixCalls, *, creates: bool) -> None:
+        self._path = path
+        self._calls = calls
+        self._opening = threading.Lock()
+        self._is_closed = False
+        self._descriptor: int | None = None
+        existing, missing = self._nearest()
+        if not missing or not creates:
+            self._descriptor = self._open()
+        elif not os.path.isdir(existing):  # noqa: PTH112 - a Path would be made of it for this alone
+            raise self._not_below(existing)
+        if creates and not os.access(existing, os.W_OK | os.X_OK):
+            self.close()
+            raise NotApplied(
+                f"the base {path!r} cannot be {'made' if missing else 'written to'}",
+                hint="Give this user write permission, or mount the file system for writing.",
+                path=path,
+            )
+
+    def descriptor(self, *, create: bool) -> int:
+        """The open base, which the caller must not close.
+
+        Args:
+            create: Whether to make it if it is missing, durable in the directory above.
+
+        Raises:
+            NotFound: It is missing, and nobody has made it yet.
+            NotApplied: It cannot be made, or has been closed.
+        """
+        with self._opening:
+            if self._is_closed:
+                raise NotApplied(f"the store of {self._path!r} is closed", path=self._path)
+            if self._descriptor is None:
+                if create:
+                    self._make()
+                self._descriptor = self._open()
+            return self._descriptor
+
+    def close(self) -> None:
+        """Release it; may be called twice."""
+        with self._opening:
+            self._is_closed = True
+            descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with translated_as_unknown("close", self._path):
+                self._calls.close(descriptor)
+
+    def _nearest(self) -> tuple[str, list[str]]:
+        """What is there of the path, and the names that are missing from there down to the base."""
+        existing, missing = self._path, list[str]()
+        while not os.path.lexists(existing):
+            existing, name = os.path.split(existing)
+            missing.insert(0, name)
+        return existing, missing
+
+    def _make(self) -> None:
+        """Make the base and what is missing above it, each directory durable in its parent."""
+        existing, missing = self._nearest()
+        if not missing:
+            return
+        try:
+            directory = self._calls.open_base(existing)
+        except NotADirectoryError as error:
+            raise self._not_below(existing) from error
+        except OSError as error:
+            raise store_error(error, "make the base", self._path) from error
+        for name in missing:
+            try:
+                with translated("make the base", self._path), suppress(FileExistsError):
+                    self._calls.make_directory(directory, name)
+                with translated_as_unknown("sync the directory of", self._path):
+                    self._calls.sync_directory(directory)
+                with translated("make the base", self._path):
+                    child = self._calls.open_directory(directory, name)
+            finally:
+                self._calls.close(directory)
+            directory = child
+        self._calls.close(directory)
+
+    def _open(self) -> int:
+        try:
+            return self._calls.open_base(self._path)
+        except NotADirectoryError as error:
+            raise ConfigError(f"{self._path!r} is a file, not a directory", path=self._path) from error
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"the base {self._path!r} is not there",
+                hint="Check the path, and that its file system is mounted on this host.",
+                path=self._path,
+            ) from error
+        except OSError as error:
+            raise store_error(error, "open the base", self._path) from error
+
+    def _not_below(self, existing: str) -> ConfigError:
+        return ConfigError(f"the base {self._path!r} cannot be made: {existing!r} is not a directory", path=self._path)
+
+
+def check_encoding_of_names(path: str) -> None:
+    """Refuse to look at local files where their names would be read or written in another encoding than UTF-8.
+
+    Under another one a bucket has another name than a checkpoint says: its parts would be missed, and taken for
+    orphans.
+
+    Args:
+        path: What was to be opened.
+
+    Raises:
+        ConfigError: Python uses another encoding for the names of files.
+    """
+    encoding = sys.getfilesystemencoding()
+    if codecs.lookup(encoding).name != "utf-8":
+        raise ConfigError(
+            f"{path!r} cannot be opened: Python reads the names of files as {encoding} here, and partfile writes them "
+            "in UTF-8",
+            hint="Set PYTHONUTF8=1 in the environment of this process, or a locale of UTF-8 (LC_ALL=C.UTF-8); for "
+            "Spark also on the executors (spark.executorEnv.PYTHONUTF8=1).",
+            path=path,
+        )
+
+
+Identity = tuple[int, int]
+
+
+class _Synced(NamedTuple):
+    """A directory as it was just before its names were made durable."""
+
+    directory: Identity
+    changed_at_ns: int
+    """The inode of a directory that was deleted may be that of the next one; but both change the one above."""
+
+
+def identity(status: os.stat_result) -> Identity:
+    """What tells one file from every other: device and inode."""
+    return status.st_dev, status.st_ino
+
+
+class LocalTree:
+    """The base directory and what is below it.
+
+    Args:
+        base: Path of the base; symbolic links in it are resolved now, once.
+        calls: The system calls.
+        create_base: Whether to make the base with the first file, and to insist at once that it can be written to.
+    """
+
+    def __init__(self, base: str, calls: PosixCalls, *, create_base: bool) -> None:
+        if not base or "\x00" in base:
+            raise ConfigError(f"{base!r} is not a path", path=base)
+        check_encoding_of_names(base)
+        self.calls = calls
+        self.base = os.path.realpath(base)
+        self._base = LocalBase(self.base, calls, creates=create_base)
+        # So that a part does not fsync all its ancestors again: directories whose names were made durable, and which
+        # directory was under a name then.
+        self._synced: dict[str, _Synced] = {}
+        self._named: dict[str, Identity] = {}
+
+    def close(self) -> None:
+        """Release the base; may be called twice."""
+        self._base.close()
+
+    def shown(self, path: str) -> str:
+        """A relative path as messages show it."""
+        return f"{self.base}/{path}" if path else self.base
+
+    @contextmanager
+    def directory(self, path: str, *, create: bool = False) -> Iterator[int]:
+        """Hold a directory open, by its path relative to the base.
+
+        Args:
+            path: Relative to the base; empty for the base itself.
+            create: Whether to make directories that are missing. They are durable only after ``sync_names``.
+
+        Raises:
+            NotFound: It is not there and ``create`` is false.
+            NotApplied: Something else, such as a symbolic link, is in its place.
+        """
+        chain = self._open_chain(path, create=create)
+        try:
+            yield chain[-1]
+        finally:
+            self._close_chain(chain)
+
+    def sync_names(self, path: str) -> None:
+        """Make the names in a directory durable, and those of the directory and its ancestors up to the base.
+
+        Ancestors count even if somebody else made them: he may not have got round to it.
+
+        Raises:
+            OutcomeUnknown: An fsync failed.
+        """
+        try:
+            self._sync_names(path)
+        except NotApplied as error:
+            # What the caller did before may be there, durable or not.
+            raise OutcomeUnknown(f"cannot sync {self.shown(path)!r}: {error}", path=path) from error
+
+    def _sync_names(self, path: str) -> None:
+        chain = self._open_chain(path, create=False)
+        try:
+            steps = path.split("/")
+            for depth, (parent, child) in enumerate(itertools.pairwise(chain)):
+                above, below = "/".join(steps[:depth]), "/".join(steps[: depth + 1])
+                named = identity(self.status_open(child, below))
+                if self._named.get(below) != named or self._synced.get(above) != self._now(parent, above):
+                    self._sync_noted(parent, above)
+                    self._named[below] = named
+            self._sync_noted(chain[-1], path)
+        finally:
+            self._close_chain(chain)
+
+    def _sync_noted(self, directory: int, path: str) -> None:
+        # What changes while it is synced is synced again.
+        seen = self._now(directory, path)
+        self.sync_directory(directory, path)
+        self._synced[path] = seen
+
+    def _now(self, directory: int, path: str) -> _Synced:
+        status = self.status_open(directory, path)
+        return _Synced(identity(status), status.st_mtime_ns)
+
+    def sync_directory(self, directory: int, path: str) -> None:
+        """Make the names in one open directory durable."""
+        with translated_as_unknown("sync the directory of", self.shown(path)):
+            self.calls.sync_directory(directory)
+
+    def sync_file(self, descriptor: int, path: str) -> None:
+        """Make an open file durable."""
+        with translated_as_unknown("sync", self.shown(path)):
+            self.calls.sync(descriptor)
+
+    def open_regular(self, directory: int, name: str, path: str, access: Access) -> int:
+        """Open an existing regular file.
+
+        Raises:
+            NotFound: Nothing is there.
+            NotApplied: It is not a regular file, or cannot be opened.
+        """
+        with translated("open", self.shown(path)):
+            status = self.calls.stat_name(directory, name)
+            if status is None:
+                raise NotFound(f"{self.shown(path)!r} is not there", path=path)
+            # Looked at before it is opened too: opening a device can have effects of its own.
+            self._check_regular(status, path)
+            descriptor = self.calls.open_existing(directory, name, access)
+        try:
+            self._check_regular(self.calls.stat_open(descriptor), path)
+        except BaseException:
+            self.calls.close(descriptor)
+            raise
+        return descriptor
+
+    def status(self, directory: int, name: str, path: str) -> os.stat_result | None:
+        """What is under a name, a symbolic link itself; None if nothing is."""
+        with translated("look at", self.shown(path)):
+            return self.calls.stat_name(directory, name)
+
+    def status_open(self, descriptor: int, path: str) -> os.stat_result:
+        """What an open descriptor stands for."""
+        with translated("look at", self.shown(path)):
+            return self.calls.stat_open(descriptor)
+
+    def names(self, directory: int, name: str, path: str, descriptor: int) -> bool:
+        """Whether ``name`` still stands for the open file."""
+        status = self.status(directory, name, path)
+        return status is not None and identity(status) == identity(self.status_open(descriptor, path))
+
+    def write_all(self, descriptor: int, data: bytes | memoryview, path: str) -> None:
+        """Write every byte, however few the system takes at once."""
+        rest = memoryview(data).cast("B")
+        with translated("write", self.shown(path)):
+            while rest:
+                rest = rest[self.calls.write(descriptor, rest) :]
+
+    def drop_name(self, directory: int, name: str, path: str) -> bool:
+        """Unlink a name; returns whether it was there."""
+        with translated("unlink", self.shown(path)):
+            try:
+                self.calls.unlink(directory, name)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def release(self, descriptor: int, path: str, *, locked: bool = True) -> None:
+        """Unlock explicitly, so that a forked child cannot keep the lock alive, and close."""
+        try:
+            if locked:
+                with translated("unlock", self.shown(path)):
+                    self.calls.unlock(descriptor)
+        finally:
+            self.close_descriptor(descriptor, path)
+
+    def close_descriptor(self, descriptor: int, path: str) -> None:
+        """Close; a failure leaves open which bytes were written."""
+        with translated_as_unknown("close", self.shown(path)):
+            self.calls.close(descriptor)
+
+    def _check_regular(self, status: os.stat_result, path: str) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise NotApplied(
+                f"{self.shown(path)!r} is not a regular file",
+                hint="Somebody replaced it; partfile follows no link and opens no pipe or device.",
+                path=path,
+            )
+
+    def _open_chain(self, path: str, *, create: bool) -> list[int]:
+        """Open the base and each directory down to ``path``; the last one is ``path`` itself."""
+        check_relative_path(path)
+        chain = [self._base.descriptor(create=create)]
+        walked: list[str] = []
+        try:
+            for segment in path.split("/") if path else []:
+                walked.append(segment)
+                chain.append(self._open_segment(chain[-1], segment, "/".join(walked), create=create))
+        except BaseException:
+            self._close_chain(chain)
+            raise
+        return chain
+
+    def _open_segment(self, parent: int, segment: str, path: str, *, create: bool) -> int:
+        with translated("open directory", self.shown(path)):
+            try:
+                return self.calls.open_directory(parent, segment)
+            except FileNotFoundError:
+                if not create:
+                    raise
+            self._named.pop(path, None)
+            with suppress(FileExistsError):
+                self.calls.make_directory(parent, segment)
+            return self.calls.open_directory(parent, segment)
+
+    def _close_chain(self, chain: list[int]) -> None:
+        for directory in chain[:0:-1]:
+            self.calls.close(directory)
+
+
+READ_BYTES = 1 << 20
+MAX_ATTEMPTS = 100
+
+
+def create_whole(tree: LocalTree, path: str, data: bytes) -> None:
+    """Create a file exclusively and whole or not at all; see ``MetadataStore.create_file``."""
+    parent, name = split_path(path)
+    with tree.directory(parent, create=True) as directory:
+        if tree.status(directory, name, path) is None and _create_by_link(tree, directory, path, data):
+            return
+        # Whoever made it may have crashed before its name was durable, and the caller will act on what he reads.
+        tree.sync_names(parent)
+    raise AlreadyExists(f"{path!r} is there already", path=path)
+
+
+def _create_by_link(tree: LocalTree, directory: int, path: str, data: bytes) -> bool:
+    """Create a whole file; False if the name is taken."""
+    parent, name = split_path(path)
+    temporary = f"_tmp.{new_token()}"
+    with translated("create", tree.shown(path)):
+        descriptor = tree.calls.create(directory, temporary)
+    try:
+        try:
+            tree.write_all(descriptor, data, path)
+            tree.sync_file(descriptor, path)
+            try:
+                with translated("link", tree.shown(path)):
+                    tree.calls.link(directory, temporary, name)
+            except AlreadyExists:
+                return False
+            tree.sync_names(parent)
+            return True
+        finally:
+            # The name is known to nobody else, and the file itself stays where it has been linked.
+            with suppress(OSError):
+                tree.calls.unlink(directory, temporary)
+    finally:
+        # All that counts has been synced, or has failed already.
+        with suppress(OSError):
+            tree.calls.close(descriptor)
+
+
+def read_whole(tree: LocalTree, path: str, max_bytes: int) -> bytes:
+    """Read a whole file; see ``MetadataStore.read_file``."""
+    parent, name = split_path(path)
+    with tree.directory(parent) as directory:
+        descriptor = tree.open_regular(directory, name, path, "read")
+    try:
+        with translated("read", tree.shown(path)):
+            chunks, size = [], 0
+            while chunk := tree.calls.read(descriptor, min(READ_BYTES, max_bytes + 1 - size), size):
+                chunks.append(chunk)
+                size += len(chunk)
+    finally:
+        tree.close_descriptor(descriptor, path)
+    if size > max_bytes:
+        raise FileTooLarge(f"{tree.shown(path)!r} is longer than {max_bytes} bytes", path=path)
+    return b"".join(chunks)
+
+
+def is_file(tree: LocalTree, path: str) -> bool:
+    """Whether a regular file is there now."""
+    parent, name = split_path(path)
+    try:
+        with tree.directory(parent) as directory:
+            status = tree.status(directory, name, path)
+    except NotFound:
+        return False
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def look_at(tree: LocalTree, path: str) -> StoredFile | None:
+    """One regular file as a listing shows it; see ``PartStore.look_at``."""
+    parent, name = split_path(path)
+    try:
+        with tree.directory(parent) as directory:
+            status = tree.status(directory, name, path)
+    except NotFound:
+        return None
+    return stored(path, status) if status is not None and stat.S_ISREG(status.st_mode) else None
+
+
+def stored(path: str, status: os.stat_result) -> StoredFile:
+    """A file as a listing shows it."""
+    return StoredFile(
+        path=path,
+        size=status.st_size,
+        modified_at_ms=status.st_mtime_ns // 1_000_000,
+        identity=f"{status.st_dev}:{status.st_ino}" if status.st_nlink > 1 else None,
+    )
+
+
+def names_in(tree: LocalTree, path: str) -> list[str]:
+    """The names directly in a directory, durable by then; empty if it is not there."""
+    try:
+        with tree.directory(path) as directory, translated("list", tree.shown(path)):
+            names = tree.calls.list_names(directory)
+        # Whoever made them may have crashed before they were durable, and the caller will build on what is there.
+        tree.sync_names(path)
+    except NotFound:
+        return []
+    except OutcomeUnknown as error:
+        if isinstance(error.__cause__, NotFound):
+            return []  # Deleted meanwhile, with all that was in it.
+        raise NotApplied(error.message, hint=error.hint, path=error.path) from error
+    return names
+
+
+def delete_one(tree: LocalTree, path: str) -> None:
+    """Delete one file by its literal name; absent counts as done."""
+    parent, name = split_path(path)
+    with suppress(NotFound), tree.directory(parent) as directory:
+        tree.drop_name(directory, name, path)
+
+
+def delete_flat(tree: LocalTree, path: str) -> None:
+    """Delete a directory and the files directly in it; absent counts as done."""
+    parent, name = split_path(path)
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            with tree.directory(path) as directory, translated("list", tree.shown(path)):
+                for entry in tree.calls.list_names(directory):
+                    tree.drop_name(directory, entry, f"{path}/{entry}")
+            with tree.directory(parent) as above:
+                if _remove_empty(tree, above, name, path):
+                    return
+        except NotFound:
+            return
+    raise NotApplied(f"{tree.shown(path)!r} is being filled while it is deleted", path=path)
+
+
+def _remove_empty(tree: LocalTree, directory: int, name: str, path: str) -> bool:
+    try:
+        tree.calls.remove_directory(directory, name)
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            return False
+        raise store_error(error, "remove", tree.shown(path)) from error
+    return True
+
+
+class Markers:
+    """The marker files whose locks this process holds (S13).
+
+    Args:
+        tree: The store's directories.
+    """
+
+    def __init__(self, tree: LocalTree) -> None:
+        self._tree = tree
+        self._process = os.getpid()
+        self._held: dict[str, int] = {}
+
+    def hold(self, path: str) -> bool:
+        """Lock the marker, making it if need be; see ``MetadataStore.hold_marker``."""
+        if path in self._held and os.getpid() != self._process:
+            return False
+        parent, name = split_path(path)
+        with self._tree.directory(parent, create=True) as directory:
+            if path in self._held:
+                if self._tree.names(directory, name, path, self._held[path]):
+                    return True
+                # Somebody deleted the file: nobody can see this lock any more.
+                self._tree.release(self._held.pop(path), path, locked=True)
+            for _ in range(MAX_ATTEMPTS):
+                descriptor = self._open(directory, name, path)
+                locked = False
+                try:
+                    with translated("lock", self._tree.shown(path)):
+                        locked = self._lock(descriptor, path)
+                    if locked and self._tree.names(directory, name, path, descriptor):
+                        self._held[path] = descriptor
+                        return True
+                finally:
+                    if path not in self._held:
+                        self._tree.release(descriptor, path, locked=locked)
+                if not locked:
+                    return False
+        raise NotApplied(f"marker {self._tree.shown(path)!r} keeps being replaced", path=path)
+
+    def is_held(self, path: str) -> bool:
+        """Whether somebody holds the marker; see ``MetadataStore.marker_is_held``."""
+        parent, name = split_path(path)
+        try:
+            with self._tree.directory(parent) as directory:
+                descriptor = self._tree.open_regular(directory, name, path, "read")
+        except NotFound as error:
+            raise NotFound(
+                f"marker {self._tree.shown(path)!r} is not visible from this host",
+                hint="The base path must be on a file system that all executors share.",
+                path=path,
+            ) from error
+        free = False
+        try:
+            with translated("lock", self._tree.shown(path)):
+                free = self._tree.calls.lock_shared(descriptor)
+        finally:
+            self._tree.release(descriptor, path, locked=free)
+        return not free
+
+    def close(self) -> None:
+        """Release every marker; in a forked child only its copies, for the locks are its parent's."""
+        while self._held:
+            path, descriptor = self._held.popitem()
+            self._tree.release(descriptor, path, locked=os.getpid() == self._process)
+
+    def _open(self, directory: int, name: str, path: str) -> int:
+        try:
+            return self._tree.open_regular(directory, name, path, "modify")
+        except NotFound:
+            try:
+                return self._tree.calls.create(directory, name)
+            except FileExistsError:
+                return self._tree.open_regular(directory, name, path, "modify")
+            except OSError as error:
+                raise store_error(error, "create", self._tree.shown(path)) from error
+
+    def _lock(self, descriptor: int, path: str) -> bool:
+        """Lock, unless somebody holds the marker; one who only looks whether it is held is waited out."""
+        for _ in range(MAX_ATTEMPTS):
+            if self._tree.calls.lock(descriptor):
+                return True
+            if not self._tree.calls.lock_shared(descriptor):
+                return False
+        raise NotApplied(f"marker {self._tree.shown(path)!r} is being looked at all the time; try again", path=path)

@@ -1,0 +1,33 @@
+"""How a store says which of its storage options cannot be used, and why; values are not shown, they may be secret."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partfile.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+
+def refused(service: str, model: type[BaseModel], error: ValidationError, hint: str) -> ConfigError:
+    """The error that names the options at fault.
+
+    Args:
+        service: Whose options they are, for the message.
+        model: What was validated; the names of all its options are told where one is unknown.
+        error: What pydantic found.
+        hint: Where all options are known: where to read about them.
+    """
+    problems: list[str] = []
+    is_unknown = False
+    for problem in error.errors(include_url=False, include_input=False):
+        name = ".".join(map(str, problem["loc"]))
+        text = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            is_unknown, text = True, "no such option"
+        problems.append(f"{name}: {text}" if name else text)
+    return ConfigError(
+        f"storage_options for {service} cannot be used: {'; '.join(problems)}",
+        hint=f"There are {', '.join(model.model_fields)}." if is_unknown else hint,
+    )

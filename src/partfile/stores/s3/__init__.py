@@ -1,0 +1,1 @@
+"""Part files on S3, as multipart uploads."""

@@ -1,0 +1,252 @@
+"""What a server really does with conditional requests, and what about an S3 bucket can hurt a sink."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from partfile.errors import ConfigError, NotFound, PartfileError
+from partfile.stores.base import STATE_DIRECTORY
+from partfile.stores.hadoop import read_configuration
+from partfile.stores.paths import new_token
+from partfile.stores.retry import Backoff
+from partfile.stores.s3.errors import RETRIED, S3Failure, Verdict
+from partfile.stores.s3.handle import Piece, S3Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from partfile.stores.hadoop import HadoopConfiguration
+    from partfile.stores.s3.client import Traits
+    from partfile.stores.s3.requests import S3Access
+
+
+_DAY_S = 86_400
+_ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
+"""Storage classes whose objects have to be restored before they can be read."""
+_COMMITTERS = {"directory", "partitioned", "magic", "staging"}
+"""S3A's committers that keep uploads open."""
+
+
+def rule_hazards(rules: Sequence[dict[str, Any]], prefix: str, longest_open_s: float) -> Iterator[str]:
+    """Which rules hurt a sink, in sentences.
+
+    Args:
+        rules: As S3 gives them.
+        prefix: Of the base, without slashes at its ends.
+        longest_open_s: How long a part can stay open, in seconds.
+    """
+    enabled = [rule for rule in rules if rule.get("Status") == "Enabled" and not _has_tags(rule)]
+    days = [rule["AbortIncompleteMultipartUpload"]["DaysAfterInitiation"] for rule in enabled if _aborts(rule, prefix)]
+    if not days:
+        yield "no lifecycle rule aborts incomplete uploads: what crashed tasks leave costs until it is cleaned"
+    elif min(days) * _DAY_S <= longest_open_s:
+        yield (
+            f"a lifecycle rule aborts uploads after {min(days)} days, and parts stay open for up to "
+            f"{longest_open_s:.0f} s: rows will be lost; allow for the longest outage as well"
+        )
+    state = f"{prefix}/{STATE_DIRECTORY}/".lstrip("/")
+    for rule in enabled:
+        if _meets(rule, state):
+            yield from _state_hazards(rule)
+
+
+def hadoop_hazards(configuration: HadoopConfiguration, bucket: str) -> Iterator[str]:
+    """What S3A, Hadoop's client, may do to uploads of others, as far as Hadoop's files say it.
+
+    Args:
+        configuration: Hadoop's.
+        bucket: Name of the S3 bucket, for which properties may be set apart.
+
+    Source: Hadoop's ``S3AFileSystem.initializeMultipartUploads`` and its committers, as of 3.4.
+    """
+
+    def told(name: str) -> str:
+        own = configuration.value(f"fs.s3a.bucket.{bucket}.{name}")
+        return (own or configuration.value(f"fs.s3a.{name}")).lower()
+
+    if told("multipart.purge") == "true":
+        yield (
+            "fs.s3a.multipart.purge is set: every S3A client that opens the S3 bucket aborts uploads older than "
+            f"{told('multipart.purge.age') or _DAY_S} s, those of open parts as well: unset it"
+        )
+    if told("committer.name") in _COMMITTERS and told("committer.abort.pending.uploads") != "false":
+        yield (
+            "S3A's committers abort every upload below the directory of their job: let no such job write below this "
+            "base, or set fs.s3a.committer.abort.pending.uploads to false"
+        )
+
+
+def _state_hazards(rule: dict[str, Any]) -> Iterator[str]:
+    expiration = rule.get("Expiration", {})
+    if "Days" in expiration or "Date" in expiration:
+        when = f"after {expiration['Days']} days" if "Days" in expiration else f"on {expiration['Date']:%Y-%m-%d}"
+        yield (
+            f"a lifecycle rule deletes what is below {STATE_DIRECTORY} {when}: a sink that has stood still for so long "
+            "finds checkpoints and open parts gone; let the rule name the directories of finished files alone"
+        )
+    if any(each.get("StorageClass") in _ARCHIVES for each in rule.get("Transitions", [])):
+        yield (
+            f"a lifecycle rule archives what is below {STATE_DIRECTORY}, where it cannot be read any more: let the "
+            "rule name the directories of finished files alone"
+        )
+
+
+def _aborts(rule: dict[str, Any], prefix: str) -> bool:
+    # Uploads stand under the keys of finished files, which begin with the base and a slash.
+    keys = f"{prefix}/".lstrip("/")
+    return "DaysAfterInitiation" in rule.get("AbortIncompleteMultipartUpload", {}) and _meets(rule, keys)
+
+
+def _meets(rule: dict[str, Any], place: str) -> bool:
+    """Whether a rule is for keys that begin with ``place``, or for some of them."""
+    narrowed = rule.get("Filter", {})
+    start = str(narrowed.get("And", narrowed).get("Prefix", rule.get("Prefix", "")))
+    return place.startswith(start) or start.startswith(place)
+
+
+def _has_tags(rule: dict[str, Any]) -> bool:
+    """Whether a rule is for objects with tags alone, which partfile's have not."""
+    narrowed = rule.get("Filter", {})
+    return "Tag" in narrowed or bool(narrowed.get("And", {}).get("Tags"))
+
+
+_SKEW_MS = 60_000
+
+
+def learn_puts(access: S3Access) -> bool:
+    """Whether the server honours If-None-Match on PUT; found out once a process.
+
+    Raises:
+        StoreError: The server cannot be reached, or refuses these credentials.
+    """
+    if access.traits.puts is None:
+        with _probe_object(access) as path:
+            access.learn(access.traits._replace(puts=not access.try_put(path)))
+    return bool(access.traits.puts)
+
+
+def learn_traits(access: S3Access) -> Traits:
+    """What the server does with If-None-Match; found out once a process.
+
+    Raises:
+        StoreError: The server cannot be reached, or refuses these credentials.
+    """
+    puts = learn_puts(access)
+    if access.traits.completes is None:
+        with _probe_object(access) as path:
+            access.learn(access.traits._replace(puts=puts, completes=_refuses_completion(access, path)))
+    return access.traits
+
+
+def learn_leaving_out(access: S3Access) -> bool:
+    """Whether a completion may leave out upload parts that were sent; found out once a process.
+
+    Raises:
+        StoreError: The server cannot be reached, or refuses these credentials.
+    """
+    if access.traits.leaves_out is None:
+        access.learn(access.traits._replace(leaves_out=_leaves_out(access)))
+    return bool(access.traits.leaves_out)
+
+
+@contextmanager
+def _probe_object(access: S3Access) -> Iterator[str]:
+    """An object that nobody else knows; one that cannot be deleted stays."""
+    with _probe_path(access) as path:
+        access.put(path, b"")
+        yield path
+
+
+@contextmanager
+def _probe_path(access: S3Access) -> Iterator[str]:
+    path = f"{STATE_DIRECTORY}/_probe.{new_token()}"
+    try:
+        yield path
+    finally:
+        with suppress(PartfileError):
+            access.delete(path)
+
+
+def _refuses_completion(access: S3Access, path: str) -> bool:
+    upload = access.create_upload(path, {})
+    is_refused = not access.try_complete(path, upload, [_piece(access, path, upload, 1)])
+    if is_refused:
+        access.abort_upload(path, upload)
+    return is_refused
+
+
+def _leaves_out(access: S3Access) -> bool:
+    backoff = Backoff(access.options.call_timeout_s)
+    while True:
+        try:
+            return _left_out(access)
+        except S3Failure as failure:
+            # What became of this upload nobody can tell; the next one is another.
+            if failure.verdict not in RETRIED or not backoff.pause():
+                raise failure.as_error("probe", access.base, reads=True) from failure
+
+
+def _left_out(access: S3Access) -> bool:
+    with _probe_path(access) as path:
+        upload = access.create_upload(path, {})
+        first, _second = (_piece(access, path, upload, number) for number in (1, 2))
+        try:
+            access.complete_upload_once(path, upload, [first])
+        except S3Failure as failure:
+            with suppress(PartfileError):
+                access.abort_upload(path, upload)
+            if failure.verdict is not Verdict.INVALID_PARTS:
+                raise
+            return False
+    return True
+
+
+def _piece(access: S3Access, path: str, upload: str, number: int) -> Piece:
+    data = b"probe"
+    crc32 = S3Staging().checksum_of(data, sends_checksums=access.options.sends_checksums)
+    etag = access.upload_part(path, upload, number, data, crc32)
+    return Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
+
+
+def hazards(access: S3Access, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
+    """What about the S3 bucket can hurt a sink, in sentences; what may not be asked is passed over.
+
+    Args:
+        access: The store's objects.
+        now_ms: This host's time, in milliseconds since the epoch.
+        longest_open_s: How long a part can stay open, in seconds.
+    """
+    traits = learn_traits(access)
+    if not traits.puts:
+        yield (
+            "the server ignores If-None-Match: two drivers that write with one uid are only detected, not prevented, "
+            "and parts roll at every checkpoint"
+        )
+    elif not traits.completes:
+        yield "the server ignores If-None-Match when an upload completes: a look goes before instead"
+    server_date = access.ask(access.calls.server_date)
+    if server_date:
+        skew_ms = int(parsedate_to_datetime(server_date).timestamp() * 1000) - now_ms
+        if abs(skew_ms) > _SKEW_MS:
+            yield f"the clocks of the server and of this host are {abs(skew_ms) // 1000} s apart: set them right"
+    try:
+        if access.ask(access.calls.versioning) == "Enabled":
+            yield "the S3 bucket keeps old versions: staged objects stay, and cost, until a lifecycle rule expires them"
+    except PartfileError:
+        pass
+    yield from _lifecycle(access, longest_open_s)
+    with suppress(ConfigError):
+        yield from hadoop_hazards(read_configuration(os.environ), access.url.bucket)
+
+
+def _lifecycle(access: S3Access, longest_open_s: float) -> Iterator[str]:
+    try:
+        rules = access.ask(access.calls.lifecycle_rules)
+    except NotFound:
+        rules = []
+    except PartfileError:
+        return
+    yield from rule_hazards(rules, access.url.prefix, longest_open_s)

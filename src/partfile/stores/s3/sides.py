@@ -1,0 +1,211 @@
+"""Stages on S3, read from their side objects and discarded with all that ever belonged to them."""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from partfile.errors import FileTooLarge, NotFound, SnapshotCorrupt
+from partfile.stores.checksums import crc32_of
+from partfile.stores.parts import SeekableFile, part_damaged, part_missing, stage_gone, stage_too_short
+from partfile.stores.paths import new_token
+from partfile.stores.s3.client import this_process
+from partfile.stores.s3.errors import Verdict, failure_of
+from partfile.stores.s3.handle import (
+    SIDE_DIRECTORY,
+    S3Staging,
+    SideObject,
+    claim_path,
+    owner_metadata,
+    part_id,
+    side_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partfile.errors import PartDamaged
+    from partfile.stores.base import PartHandle
+    from partfile.stores.s3.options import S3Options
+    from partfile.stores.s3.requests import S3Access
+
+
+def write_side(access: S3Access, handle: PartHandle, data: bytes) -> SideObject:
+    """Write bytes under a name that carries this writer's own token, so that no other attempt meets it (S4)."""
+    name = f"{part_id(handle)}.{new_token()}"
+    access.put(side_path(name), data, owner_metadata(handle))
+    return SideObject(name=name, size_bytes=len(data), crc32=crc32_of(data))
+
+
+def read_sides(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
+    """Read side objects and join them.
+
+    Raises:
+        NotFound: One is not there.
+        PartDamaged: One is not what was written.
+    """
+    if len(sides) == 1:
+        return _read(access, handle, sides[0])
+    return b"".join(this_process().pool.map(lambda side: _read(access, handle, side), sides))
+
+
+def committed_bytes(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
+    """The same for who reads what a checkpoint vouches for: to him a side object that is not there is lost.
+
+    Raises:
+        PartMissing: One is not there.
+        PartDamaged: One is not what was written.
+    """
+    try:
+        return read_sides(access, handle, sides)
+    except NotFound as error:
+        raise part_missing(handle, error.message) from error
+
+
+def _read(access: S3Access, handle: PartHandle, side: SideObject) -> bytes:
+    path = side_path(side.name)
+    try:
+        data = access.get(path, side.size_bytes)
+    except FileTooLarge as error:
+        raise _damaged(access, handle, side) from error
+    except NotFound as error:
+        raise NotFound(f"side object {access.shown(path)!r} is not there", path=path) from error
+    if len(data) != side.size_bytes or crc32_of(data) != side.crc32:
+        raise _damaged(access, handle, side)
+    return data
+
+
+def _damaged(access: S3Access, handle: PartHandle, side: SideObject) -> PartDamaged:
+    return part_damaged(handle, f"side object {access.shown(side_path(side.name))!r} is not what was written")
+
+
+_AT_ONCE_BYTES = 8 << 20
+"""Small side objects are read several at a time, up to so many bytes."""
+_BUFFER_BYTES = 1 << 16
+
+
+def staging_of_stage(handle: PartHandle) -> S3Staging | None:
+    """What a handle says of a stage; None if it was never created on S3.
+
+    Raises:
+        SnapshotCorrupt: It is not what this store writes of a stage.
+    """
+    staging = S3Staging.of(handle)
+    if staging is None:
+        return None
+    own = f"{part_id(handle)}."
+    if staging.upload is not None or staging.spent or not all(side.name.startswith(own) for side in staging.sides):
+        raise SnapshotCorrupt(f"stage {handle.in_progress!r} has an upload, or side objects that are not its own")
+    return staging
+
+
+def open_stage(access: S3Access, handle: PartHandle) -> io.BufferedReader:
+    """Open a stage to read its valid bytes; see ``PartStore.open_stage``. Asks nothing of S3 before it is read."""
+    staging = staging_of_stage(handle)
+    if staging is None:
+        raise stage_gone(handle)
+    if staging.size_bytes < handle.valid_length:
+        raise stage_too_short(handle, staging.size_bytes)
+    return io.BufferedReader(_StageFile(access, handle, staging), _BUFFER_BYTES)
+
+
+def discard_stage(access: S3Access, handle: PartHandle) -> bool:
+    """Delete every side object of a stage, those of older versions and of others included, and its claims."""
+    staging = staging_of_stage(handle) or S3Staging()
+    # What was merged is in no handle, so that handles stay small; but its name says whose it is.
+    pages = access.pages_beginning(f"{SIDE_DIRECTORY}/{part_id(handle)}.")
+    found = {access.relative(one.key) for page in pages for one in page.objects}
+    named = {side_path(side.name) for side in staging.sides}
+    claims = [claim_path(handle, number) for number in range(staging.claims + 1)]
+    access.delete_many([*sorted(found | named), *claims])
+    return bool(found)
+
+
+class _StageFile(SeekableFile):
+    """The valid bytes of a stage: of its side objects a few are held at a time.
+
+    Args:
+        access: The store's objects.
+        handle: The stage.
+        staging: What it is made of.
+
+    Raises:
+        PartMissing: On reading a side object that is gone.
+        PartDamaged: On reading one that is not what was written.
+    """
+
+    def __init__(self, access: S3Access, handle: PartHandle, staging: S3Staging) -> None:
+        super().__init__(handle.path_of(handle.in_progress))
+        self._access = access
+        self._handle = handle
+        self._sides = staging.sides
+        self._starts = list(accumulate((side.size_bytes for side in self._sides), initial=0))
+        self._held = b""
+        self._held_from = 0
+
+    @property
+    def _end(self) -> int:
+        return self._handle.valid_length
+
+    def readinto(self, buffer: Any) -> int:
+        """Read on, at most to the valid length."""
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), self._end - self._position)
+        if count <= 0:
+            return 0
+        if not 0 <= self._position - self._held_from < len(self._held):
+            self._load()
+        start = self._position - self._held_from
+        data = self._held[start : start + count]
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Let go of what is held; may be called twice."""
+        self._held = b""
+        super().close()
+
+    def _load(self) -> None:
+        """Hold the side object of the position, and those after it that are small."""
+        first = bisect_right(self._starts, self._position) - 1
+        # Not twice as many for a moment.
+        self._held = b""
+        self._held_from = self._starts[first]
+        self._held = committed_bytes(self._access, self._handle, self._together(first))
+
+    def _together(self, first: int) -> tuple[SideObject, ...]:
+        last = first + 1
+        while last < len(self._sides) and self._starts[last + 1] - self._starts[first] <= _AT_ONCE_BYTES:
+            last += 1
+        return self._sides[first:last]
+
+
+try:
+    from s3fs import S3FileSystem
+except ImportError:
+    # Who opens an s3:// URL is told what to install before this is used.
+    S3FileSystem = object
+
+
+class ReadingS3FileSystem(S3FileSystem):  # type: ignore[misc]  # s3fs has no types.
+    """Says of a failure what a sink would say; that something is not there stays what s3fs makes of it."""
+
+    async def _call_s3(self, method: str, *arguments: Any, **parameters: Any) -> Any:
+        try:
+            return await super()._call_s3(method, *arguments, **parameters)
+        except Exception as error:
+            failure = failure_of(error)
+            if failure.verdict in {Verdict.MISSING, Verdict.UNKNOWN}:
+                raise
+            # s3fs hands the key over by one of two dictionaries.
+            asked = {**(arguments[0] if arguments and isinstance(arguments[0], dict) else {}), **parameters}
+            place = "/".join(str(asked[name]) for name in ("Bucket", "Key", "Prefix") if asked.get(name))
+            raise failure.as_error("read", f"s3://{place}", reads=True) from error
+
+
+def reading_client(options: S3Options) -> ReadingS3FileSystem:
+    """A client for readers, of their own: it remembers no listing and asks again what is not answered."""
+    return ReadingS3FileSystem(**options.client, skip_instance_cache=True, use_listings_cache=False)

@@ -1,0 +1,289 @@
+"""ORC: one part is one file with its footer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+from partfile.errors import ConfigError, UnsupportedTypeError
+from partfile.writers.arrow_stage import HeldRows, StreamFile
+from partfile.writers.base import BulkFormat, Writer, settle_options
+from partfile.writers.columns import as_plain, map_entries, plain_schema, sample_row
+from partfile.writers.scalars import is_any, kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType
+
+    from partfile.writers.base import ByteStream
+
+
+def settled(table: pa.Table) -> pa.Table:
+    """The same rows, copied where a column is nested."""
+    columns = [_settled(column) if types.is_nested(column.type) else column for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _settled(column: Any) -> Any:
+    chunks = [_with_nulls_below(chunk.take(pa.array(np.arange(len(chunk))))) for chunk in column.chunks]
+    return pa.chunked_array(chunks, column.type)
+
+
+def _with_nulls_below(column: Any) -> Any:
+    kind = column.type
+    if types.is_struct(kind):
+        children = [_with_nulls_below(child) for child in column.flatten()]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=column.is_null())
+    if types.is_map(kind):
+        pairs = map_entries(column)
+        keys, items = pairs.flatten().flatten()
+        return pa.MapArray.from_arrays(_offsets(pairs, pa.int32()), keys, _with_nulls_below(items), type=kind)
+    if types.is_list(kind):
+        values = _with_nulls_below(column.flatten())
+        return pa.ListArray.from_arrays(_offsets(column, pa.int32()), values, type=kind)
+    if types.is_large_list(kind):
+        values = _with_nulls_below(column.flatten())
+        return pa.LargeListArray.from_arrays(_offsets(column, pa.int64()), values, type=kind)
+    if types.is_fixed_size_list(kind):
+        return _with_nulls_below(column.cast(pa.list_(kind.value_field))).cast(kind)
+    return column
+
+
+def _offsets(column: Any, kind: pa.DataType) -> Any:
+    """Where the values of each row end once those of null rows are gone; null for a null row."""
+    lengths = kernels.fill_null(kernels.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    is_null = np.append(column.is_null().to_numpy(zero_copy_only=False), [False])
+    return pa.array(ends, kind, mask=is_null)
+
+
+def column_ids(schema: pa.Schema, paths: Sequence[str], option: str) -> list[int]:
+    """The numbers of some columns of single values.
+
+    Args:
+        schema: The columns of a file, plain.
+        paths: Names; a field of a struct is named with its path, as ``"a.b"``.
+        option: Where these names come from, for messages.
+
+    Raises:
+        ConfigError: A path names no column, or one that holds no single values.
+    """
+    known: dict[str, int | None] = {}
+    # The root is 0.
+    following = 1
+    for field in schema:
+        following = _number(field.name, field.type, following, known)
+    ids = []
+    for path in paths:
+        number = known.get(path)
+        if number is None:
+            what = "holds no single values" if path in known else "is no column"
+            single = ", ".join(sorted(name for name, number in known.items() if number is not None))
+            raise ConfigError(f"{option} names {path!r}, which {what}.", hint=f"There are {single or 'none'}.")
+        ids.append(number)
+    return ids
+
+
+def _number(path: str, kind: Any, own: int, known: dict[str, int | None]) -> int:
+    """Note the number of a column and of the fields of a struct, and return the number after all that is in it."""
+    known.setdefault(path, None if types.is_nested(kind) else own)
+    following = own + 1
+    if types.is_struct(kind):
+        for index in range(kind.num_fields):
+            field = kind.field(index)
+            following = _number(f"{path}.{field.name}", field.type, following, known)
+        return following
+    for inner in _inner_types(kind):
+        # What is in lists and maps has numbers, and no name here.
+        following = _number("", inner, following, {})
+    return following
+
+
+def _inner_types(kind: Any) -> list[Any]:
+    if types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.value_type] if types.is_nested(kind) else []
+
+
+_CODECS = ("zstd", "snappy", "zlib", "lz4", "none")
+_HELD_ROWS = 1 << 16
+_HELD_BYTES = 8 << 20
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY_SECONDS = 86_400
+_FIRST_GREGORIAN_DAY = -141_427
+"""Arrow does not say which calendar earlier days are of, so Spark takes the Julian."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrcFormat(BulkFormat):
+    """Rows as ORC.
+
+    Args:
+        compression: Codec of the streams: zstd, snappy, zlib, lz4 or none.
+        compression_level: ORC chooses levels itself: only None.
+        stripe_bytes: Encoded bytes that end a stripe; what bounds the memory of an open part.
+        dictionary_threshold: From 0 (never) to 1 (always): a column of text has a dictionary as long as the distinct
+            values are at most this share of all.
+        bloom_filter_columns: Columns that get a bloom filter. A field of a struct is named with its path, as ``"a.b"``.
+
+    Raises:
+        ConfigError: An unknown codec, a level, a stripe of nothing, or a threshold beyond 0 to 1.
+    """
+
+    compression: str = "zstd"
+    compression_level: int | None = None
+    stripe_bytes: int = 64 << 20
+    dictionary_threshold: float = 0.8
+    bloom_filter_columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        settle_options(self, OrcFormat)
+        if self.compression not in _CODECS:
+            raise ConfigError(
+                f"ORC compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
+            )
+        if self.compression_level is not None:
+            raise ConfigError(f"ORC takes no compression_level, as {self.compression_level!r}.")
+        if self.stripe_bytes < 1:
+            raise ConfigError("stripe_bytes must be at least 1.")
+        if not 0 <= self.dictionary_threshold <= 1:
+            raise ConfigError(f"dictionary_threshold={self.dictionary_threshold!r} is not from 0 to 1.")
+
+    @property
+    def suffix(self) -> str:
+        """``.orc``; the codec is told inside the file."""
+        return ".orc"
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse what Arrow cannot write as ORC, found out by writing a row.
+
+        Raises:
+            UnsupportedTypeError: Names the column and its type.
+        """
+        if len(schema) == 0:
+            raise UnsupportedTypeError("ORC needs at least one column, and there is none.")
+        column_ids(_orc_schema(schema), self.bloom_filter_columns, "bloom_filter_columns")
+        for column in _orc_schema(schema):
+            try:
+                _orc().write_table(sample_row(pa.schema([column])), pa.BufferOutputStream())
+            except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                raise UnsupportedTypeError(
+                    f"Column {column.name!r} of type {column.type} cannot be written as ORC: {error}",
+                    hint="Cast the column to a type that docs/FORMATS.md lists, or drop it.",
+                ) from error
+
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """Refuse dates and instants that Spark would fail on, or take for others, as Arrow writes them.
+
+        Raises:
+            ConfigError: Names the column.
+        """
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            for values in _moments(column):
+                if (what := _unreadable(values)) is not None:
+                    raise ConfigError(
+                        f"Column {name!r} cannot be written as ORC: Spark does not read {what} as they are.",
+                        hint="Use parquet, or change these values before the sink.",
+                    )
+
+    def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
+        """Make the writer of one part."""
+        return OrcPartWriter(self, stream, schema)
+
+
+class OrcPartWriter(Writer):
+    """Joins slices, and leaves it to ORC to hold one stripe at a time."""
+
+    def __init__(self, form: OrcFormat, stream: ByteStream, schema: pa.Schema) -> None:
+        self._form = form
+        self._schema = _orc_schema(schema)
+        self._held = HeldRows(self._schema, _HELD_ROWS, _HELD_BYTES)
+        self._target = StreamFile(stream)
+        with self._target.passing():
+            self._file: Any = _orc().ORCWriter(
+                pa.PythonFile(cast("Any", self._target), mode="w"),
+                compression="uncompressed" if form.compression == "none" else form.compression,
+                stripe_size=form.stripe_bytes,
+                dictionary_key_size_threshold=form.dictionary_threshold,
+                bloom_filter_columns=column_ids(self._schema, form.bloom_filter_columns, "bloom_filter_columns"),
+            )
+            # ORC learns its columns from the first rows, and without any the file would be none.
+            self._file.write(self._schema.empty_table())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Hold the rows of a batch until there are enough for ORC to encode.
+
+        Raises:
+            ConfigError: A value that ORC cannot hold.
+        """
+        plain = as_plain(batch, self._schema)
+        self._form.check_rows(plain)
+        if self._held.add(plain):
+            self._write_held()
+
+    def persist(self) -> int:
+        """Refuse: without its footer an ORC file does not decode, so this part rolls instead.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError("An ORC part cannot be persisted before it is closed.", hint="Roll it at each checkpoint.")
+
+    def close(self) -> None:
+        """Write what is held, and the footer."""
+        if self._held.rows:
+            self._write_held()
+        with self._target.passing():
+            self._file.close()
+
+    def _write_held(self) -> None:
+        table = settled(self._held.take().combine_chunks())
+        with self._target.passing():
+            self._file.write(table)
+
+
+def _orc_schema(schema: pa.Schema) -> pa.Schema:
+    """Plain columns; a date in milliseconds would become a timestamp."""
+    plain = plain_schema(schema)
+    return pa.schema([field.with_type(pa.date32()) if types.is_date64(field.type) else field for field in plain])
+
+
+def _moments(column: Any) -> Iterator[Any]:
+    """The dates and timestamps in a column, also those in nested values."""
+    if types.is_timestamp(column.type) or types.is_date32(column.type):
+        yield column
+    elif types.is_struct(column.type):
+        for child in column.flatten():
+            yield from _moments(child)
+    elif types.is_map(column.type):
+        yield from _moments(map_entries(column))
+    elif types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
+        yield from _moments(column.flatten())
+
+
+def _unreadable(column: Any) -> str | None:
+    """What of dates or timestamps Spark does not read; nearly free where all are after 1970."""
+    is_date = types.is_date32(column.type)
+    ticks = column.view(pa.int32()).cast(pa.int64()) if is_date else column.view(pa.int64())
+    first = kernels.min(ticks).as_py()
+    if first is None or first >= 0:
+        return None
+    second = 1 if is_date else _TICKS[column.type.unit]
+    if first < _FIRST_GREGORIAN_DAY * (1 if is_date else _DAY_SECONDS * second):
+        return "dates before 15 October 1582"
+    fraction = kernels.subtract(ticks, kernels.multiply(kernels.divide(ticks, second), second))
+    return "instants before 1970 with a fraction of a second" if is_any(kernels.less(fraction, 0)) else None
+
+
+def _orc() -> ModuleType:
+    """Loaded when it is needed: not every build of pyarrow has it."""
+    try:
+        from pyarrow import orc  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError("This build of pyarrow has no ORC.", hint="Take pyarrow from PyPI.") from error
+    module: ModuleType = orc
+    return module

@@ -1,0 +1,207 @@
+"""Formats by name: what ``FileSink(format=..., compression=...)`` means."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import pydantic
+
+from partfile.errors import ConfigError
+from partfile.writers.avro import AvroFormat
+from partfile.writers.base import BulkFormat, Format
+from partfile.writers.compression import Compression
+from partfile.writers.csv import CsvFormat
+from partfile.writers.json import JsonLinesFormat
+from partfile.writers.orc import OrcFormat
+from partfile.writers.parquet import ParquetFormat
+from partfile.writers.text import LineFormat, TextFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic import JsonValue
+
+
+_LINE_FORMATS: dict[str, type[LineFormat]] = {"text": TextFormat, "json": JsonLinesFormat, "csv": CsvFormat}
+BULK_FORMATS: dict[str, type[BulkFormat]] = {"parquet": ParquetFormat, "orc": OrcFormat}
+"""Formats whose parts are written as a whole."""
+FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, "avro": AvroFormat, **BULK_FORMATS}
+"""Every format, by the names that users and recipes know them by."""
+
+
+def resolve_format(format: str | Format, compression: str | None = None, **options: Any) -> Format:
+    """Make the format that a name, a compression and options describe.
+
+    Args:
+        format: ``"text"``, ``"json"``, ``"csv"``, ``"avro"``, ``"parquet"`` or ``"orc"``, or a format of the user's
+            own, which is returned as it is.
+        compression: For lines None or a codec of `Compression`, one member or frame from persist to persist; for the
+            others the codec within the file, where None is the format's own default.
+        options: The format's other fields, as ``header`` for CSV, and ``compression_level``.
+
+    Raises:
+        ConfigError: A name, compression or option that is not known, listing those that are.
+    """
+    if isinstance(format, Format):
+        if compression is not None or options:
+            names = ["compression"] * (compression is not None) + sorted(options)
+            raise ConfigError(
+                f"{', '.join(names)} cannot be given beside {type(format).__name__}.", hint="Set it on the format."
+            )
+        return format
+    kind: Any = _kind(format)
+    level = options.pop("compression_level", None)
+    known = [each.name for each in dataclasses.fields(kind) if not each.name.startswith("compression")]
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"Did you mean {close[0]}? " if close else ""
+            raise ConfigError(
+                f"The {format} format has no option {name!r}.", hint=meant + _list([*known, "compression_level"])
+            )
+    if issubclass(kind, LineFormat):
+        options["compression"] = Compression(codec=compression, level=level)
+    else:
+        # What is not given has the format's own default.
+        given = {"compression": compression, "compression_level": level}
+        options |= {name: value for name, value in given.items() if value is not None}
+    made: Format = kind(**options)
+    return made
+
+
+def format_option_names() -> set[str]:
+    """The names of all options that some format has."""
+    kinds: list[Any] = list(FORMATS.values())
+    return {"compression_level"}.union(*({each.name for each in dataclasses.fields(kind)} for kind in kinds))
+
+
+def _kind(name: object) -> type[Format]:
+    if not isinstance(name, str) or name not in FORMATS:
+        raise ConfigError(f"The format {name!r} is not known.", hint=_list(FORMATS) + " A Format object works too.")
+    return FORMATS[name]
+
+
+def _list(names: Iterable[str]) -> str:
+    return f"There are {', '.join(sorted(names))}."
+
+
+_NAME = "format"
+_ENCRYPTION = "encryption"
+
+
+def recipe_of(format: Format) -> dict[str, JsonValue]:
+    """The format's name, under ``"format"``, and each of its options, as JSON takes them.
+
+    Of encryption it only says that there is one: what encrypts is code, and keys have no place in a snapshot.
+
+    Raises:
+        ConfigError: A format of the user's own has no recipe.
+    """
+    for name, kind in FORMATS.items():
+        if type(format) is kind:
+            options = {option: _plain(getattr(format, option)) for option in _options(kind)}
+            if _ENCRYPTION in options:
+                options[_ENCRYPTION] = options[_ENCRYPTION] is not None
+            return {_NAME: name, **json.loads(json.dumps(options))}
+    raise ConfigError(
+        f"{type(format).__name__} has no recipe: only {', '.join(sorted(FORMATS))} can be staged.",
+        hint='Use one of them, or columnar="per_checkpoint".',
+    )
+
+
+def check_recipe(format: Format) -> None:
+    """Refuse a format whose recipe would not make the same format again: its stages could never be encoded.
+
+    Raises:
+        ConfigError: Names the option.
+    """
+    if type(format) not in FORMATS.values():
+        return
+    try:
+        made = format_of(json.loads(json.dumps(recipe_of(format))), format)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{type(format).__name__} has an option that cannot be kept with staged rows: {error}",
+            hint="Use plain numbers, texts and tuples of them.",
+        ) from error
+    for option in _options(type(format)):
+        if getattr(made, option) != getattr(format, option):
+            raise ConfigError(
+                f"{type(format).__name__} option {option} cannot be kept with staged rows: it comes back as "
+                f"{getattr(made, option)!r}.",
+                hint="Use plain numbers, texts and tuples of them.",
+            )
+
+
+def lent_for(recipe: Mapping[str, JsonValue], sink_format: Format | None) -> BulkFormat | None:
+    """The sink's own format, where it may stand in for a recipe by which a stage cannot be encoded.
+
+    It is of the same columnar kind, is not what the recipe says itself, and encrypts if the recipe does. Never of a row
+    format: the lines of a stage have been made with the recipe's options.
+
+    Args:
+        recipe: Of the stage.
+        sink_format: The format of the sink that encodes.
+    """
+    if not isinstance(sink_format, BulkFormat) or FORMATS.get(str(recipe.get(_NAME))) is not type(sink_format):
+        return None
+    encrypts = getattr(sink_format, _ENCRYPTION, None) is not None
+    if (recipe.get(_ENCRYPTION) and not encrypts) or recipe_of(sink_format) == dict(recipe):
+        return None
+    return sink_format
+
+
+def format_of(recipe: Mapping[str, JsonValue], sink_format: Format | None = None) -> Format:
+    """The format that a recipe describes; options that it lacks have their defaults.
+
+    Args:
+        recipe: As ``recipe_of`` made it, maybe in an older version.
+        sink_format: The format of the sink that encodes, which lends its encryption where the recipe asks for one.
+
+    Raises:
+        ConfigError: The recipe is not one, or asks for encryption and nobody lends it; the message names the field.
+    """
+    options = dict(recipe)
+    name = options.pop(_NAME, None)
+    kind: Any = FORMATS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise _refused(_NAME, f"{name!r} is none of {', '.join(sorted(FORMATS))}")
+    for option in options.keys() - set(_options(kind)):
+        raise _refused(option, f"the {name} format has no such option")
+    is_encrypted = options.pop(_ENCRYPTION, False)
+    try:
+        # As JSON, which is what a recipe is: strict, and yet a list may stand for a tuple.
+        made: Format = pydantic.TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _refused(".".join(str(place) for place in first["loc"]), first["msg"]) from error
+    return _encrypted(made, sink_format) if is_encrypted else made
+
+
+def _encrypted(format: Format, sink_format: Format | None) -> Format:
+    encryption = getattr(sink_format, _ENCRYPTION, None)
+    if encryption is None:
+        raise ConfigError(
+            "A staged part was to be encrypted, and this format has no encryption.",
+            hint="Encode it by a sink whose format has encryption=; the command line has no keys.",
+        )
+    changed: Format = dataclasses.replace(cast("Any", format), encryption=encryption)
+    return changed
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _options(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def _refused(field: str, what: str) -> ConfigError:
+    at = f" field {field!r}" if field else ""
+    return ConfigError(
+        f"A recipe of a staged part cannot be used:{at} {what}.", hint="It may come from a newer version of partfile."
+    )
