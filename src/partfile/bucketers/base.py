@@ -1,4 +1,7 @@
-"""What a bucketer is: a pure, vectorised function from a record batch to one bucket path a row."""
+"""The interface of a bucketer: a pure, vectorised function from a record batch to one bucket path a row.
+
+Also the rules for a path that comes from data: how a segment is escaped, and which path is safe as it stands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From what a user passes to a bucketer."""
+"""The bucketers without columns of their own: the base path itself, a function of the user's, several in a row.
+
+``resolve_bucketer`` makes a bucketer of whatever a user passes as ``bucketer=``.
+"""
 
 from __future__ import annotations
 

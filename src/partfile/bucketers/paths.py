@@ -1,4 +1,7 @@
-"""From distinct values to distinct buckets: each value is formatted once, bad ones go where the user says."""
+"""Bucket paths from column values: each distinct value is formatted and escaped once.
+
+``split`` turns what a bucketer returned into the rows of each bucket, and refuses a path that is not safe.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +165,7 @@ def split(rows: int, buckets: pa.DictionaryArray[Any, Any], *, most_runs: int = 
         rows: How many rows there are.
         buckets: One bucket a row, as ``Bucketer.bucket_of`` returns them.
         most_runs: Up to so many runs the rows are left where they are, and a bucket may come in several slices, in
-            order: cheaper for who can gather them otherwise.
+            order. That is cheaper where the caller gathers them itself.
 
     Raises:
         ConfigError: The buckets are not what a bucketer must return; rows would be lost or land outside the base.

@@ -1,4 +1,4 @@
-"""An Avro container file as Arrow: its columns from its head, and its rows, a few blocks at a time."""
+"""An Avro container file as Arrow: the schema from its header, then record batches of a few blocks each."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ class _Joined:
 
 
 def _rows_of(block: Any) -> list[dict[str, Any]]:
-    """All rows of a block; raises ValueError where its count is not that of its bytes, of which nobody else tells."""
+    """All rows of a block; raises ValueError where its row count and its bytes disagree."""
     rows = list(block)
     if len(rows) != block.num_records or block.bytes_.read(1):
         raise ValueError(f"a block says that it has {block.num_records} rows, but its bytes are not those of so many")

@@ -1,4 +1,7 @@
-"""Files that have a sidecar: cut on the executors, parsed by Spark, and left out of what Spark reads by itself."""
+"""Files with a sidecar in Spark: executors cut them at their valid length, and Spark parses the rows.
+
+The same files are left out of what Spark reads by itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reading what a sink has written: ``partfile.read``."""
+"""``partfile.read``: finished files, and pending ones on request, as a lazy pyarrow dataset.
+
+``FilewiseDataset`` scans one file at a time where pyarrow would hang. ``ArrowFiles`` shows Avro and text to pyarrow as
+formats that it knows. ``arrow_format`` has the options with which pyarrow reads each format of a sink.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +176,7 @@ class FilewiseDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow.da
 
     pyarrow's own scan hangs where Python opens the files: ``Scanner.to_reader``, by which DuckDB reads, and the end of
     an unfinished scan wait for threads that open files while they hold the interpreter's lock. ``to_table``, ``head``
-    and ``count_rows`` release it. Over several files of JSON they hang all the same, whoever opens them, where
+    and ``count_rows`` release it. Over several files of JSON they hang all the same, however they are opened, where
     there are few threads: seen with pyarrow 26 on three processors.
     """
 
@@ -285,7 +289,7 @@ def dataset_of(
     partitioning: Partitioning | None,
     schema: pa.Schema | None,
 ) -> ds.Dataset:
-    """Make the dataset of some files; their content is read when it is scanned, or to find columns that nobody named.
+    """Make the dataset of some files. Their content is read in a scan, or now where columns must be found.
 
     Args:
         file_system: Where they are.
@@ -434,7 +438,7 @@ def read(
         PartMissing: A file is shorter than it was when it was committed.
         PartDamaged: Also in a scan: a file does not hold whole blocks of Avro or snappy.
         UnsupportedTypeError: A column of Avro is of a type that no sink writes, such as a union.
-        NotReady: On HDFS, also in a scan: somebody holds a pending part open, so that its bytes cannot be read yet.
+        NotReady: On HDFS, also in a scan: a writer holds a pending part open, so its bytes cannot be read yet.
         NotApplied: The store refused a call or did not answer in time; also in a scan.
     """
     if include not in {"finished", "pending"}:

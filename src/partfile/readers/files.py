@@ -1,4 +1,7 @@
-"""What a reader sees in a listing: finished files, each as long as its sidecar says. Pure."""
+"""Finished files in a listing: visible names, valid lengths in sidecars, partition columns, format and codec.
+
+Pure: decides from names, sizes and the bytes of sidecars.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class SidecarNaming:
         if not _LENGTH.fullmatch(content):
             raise SnapshotCorrupt(
                 f"sidecar {sidecar!r} says {content[:MAX_SIDECAR_BYTES]!r}, which is no length in bytes",
-                hint="It must hold a decimal number alone. Without it nobody knows where its file ends; put it back "
+                hint="It must hold a decimal number alone. Without it no reader knows where its file ends; put it back "
                 "from a copy.",
                 path=sidecar,
             )
@@ -130,7 +133,7 @@ def part_too_short(path: str, size: int, valid_length: int) -> PartMissing:
     """The error for a part that ends before its valid length."""
     return PartMissing(
         f"{path!r} has {size} bytes, and {valid_length} were committed: data is missing",
-        hint="Somebody cut or replaced the file; put it back from a copy.",
+        hint="Another program cut or replaced the file; put it back from a copy.",
         path=path,
     )
 
@@ -204,8 +207,8 @@ class FlinkSidecars(SidecarNaming):
         if content[:LENGTH_BYTES] != len(digits).to_bytes(LENGTH_BYTES, "big") or not _DIGITS.fullmatch(digits):
             raise SnapshotCorrupt(
                 f"sidecar {sidecar!r} says {content[:MAX_FLINK_SIDECAR_BYTES]!r}, no length as Flink writes one",
-                hint="It must hold two bytes with a number, and as many decimal digits. Without it nobody knows where "
-                "its file ends; put it back from a copy.",
+                hint="It must hold two bytes with a number, and as many decimal digits. Without it no reader knows "
+                "where its file ends; put it back from a copy.",
                 path=sidecar,
             )
         return int(digits)

@@ -1,4 +1,4 @@
-"""An fsspec file system that shows what a sink has finished, each file as long as it is valid, and nothing else."""
+"""``partfile.valid_length_filesystem``: finished files as a read-only fsspec file system, cut at valid lengths."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def open_for_reading(
 
 
 def _open_hdfs(url: str, storage_options: Mapping[str, object] | None) -> tuple[AbstractFileSystem, str]:
-    # Only who opens such a URL needs the package.
+    # Imported here: only such a URL needs the package.
     if find_spec("hdfs_native") is None:
         raise ConfigError(f"{shown_url(url)} needs the package hdfs-native", hint="pip install 'partfile[hdfs]'")
     from partfile.stores.hdfs.reader import HdfsReading  # noqa: PLC0415
@@ -209,7 +209,7 @@ def _open_s3(url: str, storage_options: Mapping[str, object] | None) -> tuple[Ab
     place = S3Url.of(url)
     if find_spec("s3fs") is None:
         raise ConfigError(f"{shown_url(url)} needs the package s3fs", hint="pip install 'partfile[s3]'")
-    from partfile.stores.s3.sides import reading_client  # noqa: PLC0415 - only who reads from S3 needs it.
+    from partfile.stores.s3.sides import reading_client  # noqa: PLC0415 - only S3 needs it.
 
     return reading_client(S3Options.of(storage_options)), f"{place.bucket}/{place.prefix}".rstrip("/")
 

@@ -1,4 +1,8 @@
-"""Lines of JSON that are longer than the blocks in which pyarrow reads: told, not read as other rows."""
+"""Lines of text and JSON files: records for Spark's tasks, and a check for lines longer than pyarrow's blocks.
+
+pyarrow reads a file whose first line is longer than one block as nulls, without an error. Such a file is refused by
+name.
+"""
 
 from __future__ import annotations
 

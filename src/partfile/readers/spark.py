@@ -1,4 +1,4 @@
-"""Reading what a sink has written, in Spark: ``partfile.read_spark``."""
+"""``partfile.read_spark``: what a sink has written as a Spark DataFrame."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def with_pending(files: Sequence[ReadableFile], pending: Iterable[PartHandle]) -
         pending: The parts that it is to publish.
 
     Raises:
-        ConfigError: One of them is no file yet, as on S3, so that nobody can read it.
+        ConfigError: One of them is no file yet, as on S3.
     """
     known = {file.path for file in files}
     parts = {part.path_of(part.name): part for part in pending}
@@ -205,7 +205,7 @@ def open_readable(file_system: AbstractFileSystem, base: str, file: ReadableFile
             continue
     raise PartMissing(
         f"{file.path!r} is under none of its names",
-        hint="Finished files never vanish by themselves: somebody moved or deleted it.",
+        hint="Finished files never vanish by themselves: another program moved or deleted it.",
         path=file.path,
     )
 

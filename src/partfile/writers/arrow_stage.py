@@ -455,7 +455,7 @@ class _Prefix:
             self._crc32 = crc32_of(data, self._crc32)
 
     def close(self) -> None:
-        """The file belongs to whoever opened it."""
+        """Do nothing: the caller that opened the file closes it."""
 
     def checked(self, read_message: Any) -> Any:
         """What reading one message gives, with Arrow's complaints, but not those of storage, as damage."""
@@ -531,7 +531,7 @@ _GATHERED_BYTES = 256 << 10
 class StreamFile:
     """Passes bytes on to a stream, but only when asked to; closing it leaves the stream open.
 
-    pyarrow ends a file that nobody closed when it is collected as garbage, and that end must not reach a part that was
+    pyarrow ends an unclosed file when it is collected as garbage, and that end must not reach a part that was
     given up, or that another process has taken over.
 
     Args:
@@ -577,7 +577,7 @@ class StreamFile:
         """Persisting is the stream's own verb."""
 
     def close(self) -> None:
-        """The stream belongs to whoever opened it."""
+        """Do nothing: the caller that opened the stream closes it."""
 
     def _hand_on(self) -> None:
         if self._gathered:

@@ -423,7 +423,7 @@ class AvroFormat(RowFormat):
         return self.open_part(stream, schema, "")
 
     def open_part(self, stream: ByteStream, schema: pa.Schema, part_id: str) -> RowWriter:
-        """Make the writer of one part, whose sync marker follows from its id, so that nobody has to read it back."""
+        """Make the writer of one part, whose sync marker follows from its id and need not be read back."""
         return AvroWriter(self, stream, schema, part_id)
 
     def compressed(self, data: bytes | bytearray) -> bytes:

@@ -1,4 +1,7 @@
-"""What a format is: it checks a schema, encodes rows and makes one writer a part."""
+"""The interface of a format: it checks a schema, and makes the writer of one part or the encoder of one file.
+
+``RowFormat`` appends rows to a part over many checkpoints; ``BulkFormat`` encodes a whole file once.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Columns in their plain form: a dictionary's, a run's or a view's values themselves, which every reader knows.
+"""Columns in their plain form: the values of dictionaries, runs and views, which every reader knows.
 
-A stream of dictionaries would repeat them with each batch, and a slice of views keeps all of its text.
+A stream of dictionaries repeats them with each batch, and a slice of views keeps all of its text.
 """
 
 from __future__ import annotations

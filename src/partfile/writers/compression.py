@@ -81,7 +81,7 @@ class _Plain:
 class _Chunks:
     """Collects the small pieces that codecs emit, since each write to a stream may be a system call or more.
 
-    Only a frame hands bytes on. pyarrow ends a frame that nobody finished when it is collected as garbage, and what it
+    Only a frame hands bytes on. pyarrow ends an unfinished frame when it is collected as garbage, and what it
     emits then must not reach a part that was given up, or that another process has taken over.
     """
 

@@ -1,4 +1,4 @@
-"""CSV after RFC 4180: quotes where they are needed, doubled quotes within, and null apart from the empty string."""
+"""CSV as in RFC 4180: quotes where they are needed, doubled inside, and null distinct from the empty string."""
 
 from __future__ import annotations
 

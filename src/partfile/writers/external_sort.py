@@ -50,10 +50,10 @@ class PlainRunFiles:
 
 
 class EncryptedRunFiles:
-    """Runs as encrypted Parquet. The keys of their keys are in memory alone, so nobody reads them once this is gone."""
+    """Runs as encrypted Parquet. The master keys are in memory alone, so the runs are unreadable afterwards."""
 
     def __init__(self) -> None:
-        # Only whoever encrypts needs it, and not every build of pyarrow has it.
+        # Imported here: only encryption needs it, and not every build of pyarrow has it.
         from pyarrow.parquet import encryption  # noqa: PLC0415
 
         keys: dict[str, bytes] = {}
@@ -162,7 +162,7 @@ class SortedRuns:
     def close(self) -> None:
         """Drop the temporary files, whose rows are gone then; may be called twice."""
         for file in self._files:
-            # It tries again to write what a full disk has not taken, and nobody needs that any more.
+            # Closing tries again to write what a full disk refused; these bytes are not needed any more.
             with suppress(OSError):
                 file.close()
 
@@ -174,7 +174,7 @@ class SortedRuns:
         try:
             self._write_run(self._sorted().combine_chunks())
         except BaseException:
-            # Others need the room that these rows have taken, and who has got the error may keep it for long.
+            # Free the memory of these rows now: the caller may keep the error, and with it this frame, for long.
             self.close()
             raise
 

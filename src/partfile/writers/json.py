@@ -1,4 +1,4 @@
-"""JSON lines: one object a row, every key in every row, a line feed after each."""
+"""JSON lines: one object a row, with every key in every row, and a line feed after each."""
 
 from __future__ import annotations
 

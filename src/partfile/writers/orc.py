@@ -1,4 +1,7 @@
-"""ORC: one part is one file with its footer."""
+"""ORC: one part is one file with its footer, encoded once.
+
+Columns that pyarrow's ORC writer gets wrong are cast before, or refused by name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parquet: one part is one file with its footer."""
+"""Parquet: one part is one file with its footer, encoded once.
+
+Row groups are bounded in bytes, dictionaries are used where values repeat, and rows can be sorted on the way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Formats by name: what ``FileSink(format=..., compression=...)`` means."""
+"""Formats by name: ``FileSink(format=..., compression=...)``, and the description of a format in a checkpoint.
+
+A checkpoint stores a format as its name and options, as data, so that a later process can encode what this one staged.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +165,7 @@ def format_of(recipe: Mapping[str, JsonValue], sink_format: Format | None = None
         sink_format: The format of the sink that encodes, which lends its encryption where the recipe asks for one.
 
     Raises:
-        ConfigError: The recipe is not one, or asks for encryption and nobody lends it; the message names the field.
+        ConfigError: The recipe is not one, or it asks for encryption and no format lends its own; names the field.
     """
     options = dict(recipe)
     name = options.pop(_NAME, None)

@@ -1,6 +1,6 @@
-"""One text form for each scalar Arrow type, shared by JSON lines and CSV. docs/FORMATS.md is the table of them.
+"""The text form of each scalar Arrow type, shared by JSON lines and CSV; docs/FORMATS.md has the table.
 
-Nulls stay null here; quoting and escaping are the format's business. None of these texts needs any escaping.
+Nulls stay null here. Quoting and escaping belong to the format.
 """
 
 from __future__ import annotations

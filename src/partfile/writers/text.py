@@ -1,4 +1,4 @@
-"""Text: the values of one string column, a separator after each."""
+"""Text: the values of one string column, a line each. ``LineFormat`` is the base of every format of lines."""
 
 from __future__ import annotations
 
