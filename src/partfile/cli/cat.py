@@ -38,7 +38,7 @@ def cat(
 
     Compressed text is decompressed; Parquet, ORC, Avro (where fastavro is installed) and stages are printed as JSON
     lines, each row of a stage that buckets share with its bucket. Of an unfinished part or a stage nothing is printed
-    that no checkpoint vouches for; a finished file is printed as readers see it, whoever made it.
+    that no checkpoint vouches for; a finished file is printed as readers see it, whichever program made it.
     """
     # What reads formats loads half of pyarrow, and pandas with it: no other verb waits for that.
     from partfile.readers.streams import decompressed  # noqa: PLC0415

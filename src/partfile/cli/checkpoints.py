@@ -1,4 +1,4 @@
-"""The verb ``checkpoints``: the links of each chain, and what is damaged."""
+"""The verb ``checkpoints``: the checkpoints of each sink, and which are damaged."""
 
 from __future__ import annotations
 

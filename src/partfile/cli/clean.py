@@ -1,4 +1,4 @@
-"""The verb ``clean``: take away what no retained checkpoint names."""
+"""The verb ``clean``: remove what no retained checkpoint names."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _show(planned: CleaningPlan, now_ms: int, out: Output) -> None:
     tell_unread(planned.unreadable, out)
     for one in planned.doubtful:
         out.line(
-            f"left: checkpoint {one.checkpoint_id} of sink {one.job}. One after it is missing, so nobody can tell "
+            f"left: checkpoint {one.checkpoint_id} of sink {one.job}. One after it is missing, so it is unknown "
             "whether it counted; partfile verify says more, and the sink deletes it with retention",
             "yellow",
         )
@@ -170,9 +170,9 @@ def _show_item(item: CleaningItem, now_ms: int, out: Output) -> None:
 def _show_done(done: CleanedReport, out: Output) -> None:
     out.line(f"{done.done} taken away, {done.gone} were gone already", "green")
     for place in done.quarantines:
-        out.line(f"they are in {place}; delete that when nobody misses them")
+        out.line(f"they are in {place}; delete that directory when they are not missed")
     for path in done.busy:
-        out.line(f"left, somebody is writing it: {path}", "yellow")
+        out.line(f"left, a task is writing it: {path}", "yellow")
     for one in done.failed:
         out.line(f"failed: {one.path}: {one.problem}{f'. {one.hint}' if one.hint else ''}", "red")
     if done.failed:

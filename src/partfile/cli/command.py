@@ -1,4 +1,4 @@
-"""What all verbs have in common: the path, the options that find the store, and how an end becomes an exit code."""
+"""The frame of every verb: PATH, the options that find the store, and the exit code of each end."""
 
 from __future__ import annotations
 

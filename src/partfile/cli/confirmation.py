@@ -1,4 +1,4 @@
-"""What every verb that changes something asks for: ``--apply``, the plan that is meant, leave to fence a live sink."""
+"""What a verb asks for before it changes anything: ``--apply``, the digest of the plan, leave to fence a live sink."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Consent:
 
 
 def silence_s(given: str | None, option: str, store: Store | None) -> float:
-    """After how long without a checkpoint a sink counts as stopped where nobody can see whether it runs, in seconds.
+    """After how long without a checkpoint a sink counts as stopped where no lock tells whether it runs, in seconds.
 
     Args:
         given: What the user wrote; None is what suits the store.
@@ -125,7 +125,7 @@ def check_plan(given: Consent, plan: Plan) -> None:
 
 
 def show_end_of_plan(given: Consent, plan: Plan, checkpoints: Store, jobs: Sequence[Job], call: Call) -> None:
-    """Say how the plan is called, who would be fenced, and how it is done."""
+    """Say how the plan is called, which sink would be fenced, and how it is done."""
     out, now_ms = call.out, call.now_ms
     out.line(f"plan {plan.digest}", "bold")
     if given.is_applied:

@@ -1,4 +1,4 @@
-"""Where a verb writes: lines and colours for people, or JSON for programs; progress beside it."""
+"""How a verb prints: lines and colours for a person, JSON for a program; progress and errors beside it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Output:
         sys.stdout.buffer.write(data)
 
     def flush(self) -> None:
-        """Hand everything over, so that a reader who has gone is noticed while it can be dealt with."""
+        """Flush everything, so that a reader that has gone is noticed while it can be dealt with."""
         sys.stdout.flush()
 
     @contextmanager
@@ -233,7 +233,7 @@ class _Notes(logging.Handler):
         if text in self._told:
             return
         self._told.add(text)
-        # A reader of standard error who has gone is no reason to leave work half done.
+        # A reader of standard error that has gone is no reason to leave work half done.
         with suppress(OSError):
             if self._out.as_json:
                 self._out.note(json_text(WarningReport(message=text)))

@@ -1,4 +1,4 @@
-"""The verb ``recover``: settle and publish what a completed checkpoint vouches for."""
+"""The verb ``recover``: finish and publish what a completed checkpoint holds; with ``--adopt-layout`` foreign trees."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def adopt_tree(call: Call, given: Consent, options: AdoptionOptions) -> int:
         done = None
         if given.is_applied and planned.to_do:
             confirmation.check_plan(given, planned)
-            # In the base, so that a refusal leaves no directory in a tree of somebody else's.
+            # In the base, so that a refusal leaves no directory in a foreign tree.
             now_ms = store_now_ms(store, "")
             if not given.may_fence:
                 check_idle(planned, now_ms, given.idle_for_s(store))
@@ -177,7 +177,7 @@ def _report(call: Call, given: Consent, planned: AdoptionPlan, done: AdoptedRepo
 def _show_done(done: AdoptedReport, out: Output) -> None:
     out.line(f"{done.published} published, {done.cut} cut, {done.quarantined} moved to the quarantine", "green")
     if done.quarantine is not None:
-        out.line(f"they are in _partfile/{done.quarantine}; delete that when nobody misses them")
+        out.line(f"they are in _partfile/{done.quarantine}; delete that directory when they are not missed")
     for one in done.failed:
         out.line(f"not done: {one.error}", "red")
 
@@ -245,7 +245,7 @@ def show_recovered(planned: RecoveryPlan, done: RecoveredJob, out: Output) -> No
 
 
 def show_sidecars(jobs: Iterable[PlannedJob], options: RecoveryOptions, out: Output) -> None:
-    """Say of parts that were published with their tails who does not read those."""
+    """Say which readers leave out the tails of parts that were published with them."""
     cut = [part for job in jobs for part in job.parts if part.was_open and not part.is_staged]
     noted = sum(part.found != "finished" for part in cut)
     if options.cut == "valid-length" and noted:
@@ -260,7 +260,7 @@ def report_recovery(
     outcomes: Sequence[RecoveredJob | FailedJob] = (),
     unfinished: tuple[str, ...] = (),
 ) -> int:
-    """Print the document, or who is left, and return the exit code."""
+    """Print the document, or the sinks that are left, and return the exit code."""
     done = tuple(one for one in outcomes if isinstance(one, RecoveredJob))
     failed = tuple(one for one in outcomes if isinstance(one, FailedJob))
     if call.out.as_json:

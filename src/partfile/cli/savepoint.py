@@ -1,4 +1,4 @@
-"""The verb ``savepoint``: what savepoints there are, and what one holds."""
+"""The verbs ``savepoint list``, ``show``, ``create`` and ``dispose``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb ``status``: what is stuck and why, then how each sink stands."""
+"""The verb ``status``: what is stuck and why, then each sink."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def status(
         typer.Option(
             "--quiet-after",
             metavar="T",
-            help="Where nobody can tell whether a sink runs, it counts as stopped after so long without a checkpoint; "
+            help="Where no lock tells whether a sink runs, it counts as stopped after so long without a checkpoint; "
             "as recover's --idle-for has it, but from reading alone. 10m if left out; 1h where the store has no "
             "locks, as S3.",
         ),
@@ -157,7 +157,7 @@ def _show_sink(sink: SinkStatus, out: Output) -> None:
 def _show_doubt(sink: SinkStatus, quiet_after_s: float, place: Place, out: Output) -> None:
     """Say why nothing is called stuck although the sink may be dead, and what to type if it is."""
     out.line(
-        "  Nothing of it is called stuck yet: nobody can see whether it runs, and it counts as stopped only "
+        "  Nothing of it is called stuck yet: no lock tells whether it runs, and it counts as stopped only "
         f"{shown_seconds(quiet_after_s)} after its newest checkpoint.",
         "yellow",
     )

@@ -1,4 +1,7 @@
-"""Cleaning a base: look, plan, own the sinks without publishing, plan again, and take away exactly that."""
+"""``clean``: look, plan, own the sinks without publishing, plan again, and remove exactly that.
+
+Files are moved into ``_quarantine`` unless they are to be deleted.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ class CleanedReport(Json):
     gone: int
     """Those that were not there any more."""
     busy: tuple[str, ...]
-    """Paths of those that somebody is writing; they are left."""
+    """Paths of those that a task is writing; they are left."""
     failed: tuple[FailedItem, ...] = ()
     """Those that are left, or may be, because a call failed."""
     taken_over: tuple[str, ...] = ()
@@ -166,7 +169,7 @@ class _Run:
 
 
 def take_away(items: Sequence[CleaningItem], stores: Stores, now_ms: int, record: CleaningRecord) -> None:
-    """Move or delete each item; whoever calls owns the jobs.
+    """Move or delete each item. The caller owns the jobs.
 
     Args:
         items: In the order of the plan.
@@ -267,7 +270,7 @@ def plan_now(cleaning: Cleaning, stores: Stores, owned: Mapping[str, LinkRef] | 
             alone.
 
     Raises:
-        RecoveryRefused: A retained checkpoint of the only sink cannot be read, so nobody knows what it names; or its
+        RecoveryRefused: A retained checkpoint of the only sink cannot be read, so what it names is unknown; or its
             checkpoints are of another base.
         Fenced: A link of the only sink, or of ``owned``, is gone.
     """
@@ -310,11 +313,11 @@ def clean(
         plan: What was printed.
         cleaning: What was asked for.
         opener: Opens the stores.
-        record: Notes what is done, for whoever tells it when this raises; None is a record of this call.
+        record: Notes what is done, so that the caller can report it if this raises; None is a record of this call.
 
     Raises:
         RecoveryRefused: The plan is another one by now; nothing was taken away.
-        Fenced: Somebody took a sink over meanwhile; nothing was taken away.
+        Fenced: Another process took a sink over meanwhile; nothing was taken away.
     """
     place = cleaning.place
     record = CleaningRecord(place) if record is None else record
@@ -372,7 +375,7 @@ def _check_whole(chain: SeenChain, states: Mapping[int, SinkSnapshot]) -> None:
     unread -= {before.checkpoint_id for before in befores if before is not None and is_of_damage(before)}
     if unread or chain.problem is not None:
         raise RecoveryRefused(
-            f"checkpoints {sorted(unread)} of sink {chain.job.name!r} cannot be read, so nobody knows what they name",
+            f"checkpoints {sorted(unread)} of sink {chain.job.name!r} cannot be read, so what they name is unknown",
             hint="Nothing was changed. Put them back from a copy. The newest one can be passed by: recover the sink "
             "with --restore-from and an older one. Others go when the sink has completed as many as it retains.",
         )

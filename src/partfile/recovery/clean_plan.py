@@ -1,4 +1,4 @@
-"""Which files nobody needs any more: decided from the checkpoints, names and ages alone (S6). Pure."""
+"""The plan of ``clean``: files that no checkpoint needs, decided from checkpoints, names and ages alone (S6). Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Action = Literal["quarantine", "delete", "leave"]
 
 MEANING: dict[ItemKind, str] = {
     "orphan": "a staged file that no retained checkpoint names",
-    "temporary": "a file that somebody was about to give its name",
+    "temporary": "a file that a process was about to rename into place",
     "upload": "an upload of a part that no retained checkpoint names",
     "side object": "bytes of a part that no retained checkpoint names",
     "claim": "left by a part that no retained checkpoint names",
@@ -50,7 +50,7 @@ class CleaningOptions(Json):
 
 
 class CleaningItem(Json):
-    """One thing that nobody needs."""
+    """One thing that no checkpoint needs."""
 
     kind: ItemKind
     """What it is."""
@@ -82,7 +82,7 @@ class CleanedChain(Json):
 
 
 class DoubtfulCheckpoint(Json):
-    """A checkpoint that is left: one between it and the newest is missing, so nobody can tell whether it counted."""
+    """A checkpoint that is left: one between it and the newest is missing, so it is unknown whether it counted."""
 
     job: str
     """The uid, or ``uid~n`` for writer n."""
@@ -100,15 +100,15 @@ class CleaningPlan(Plan):
     chains: tuple[CleanedChain, ...]
     """The sinks that are taken over, which are those that have something to be taken away; no other is touched."""
     items: tuple[CleaningItem, ...]
-    """What nobody needs, by kind."""
+    """What no checkpoint needs, by kind."""
     doubtful: tuple[DoubtfulCheckpoint, ...] = ()
-    """Checkpoints that are left, and that somebody has to look at."""
+    """Checkpoints that are left for the operator to look at."""
     young: int = 0
     """Orphans that are left because they are younger than was told."""
     unreadable: tuple[str, ...] = ()
     """Directories that this user may not read: nothing in them was looked at."""
     failed: tuple[FailedJob, ...] = ()
-    """Sinks of which nobody knows what their checkpoints name; nothing of theirs is touched."""
+    """Sinks whose checkpoints cannot be read; none of their files is touched."""
 
     @property
     def to_do(self) -> tuple[CleaningItem, ...]:
@@ -259,7 +259,7 @@ def _leftovers(facts: CleaningFacts, leftovers: Iterable[Leftover]) -> Iterator[
 
 
 def _state(facts: CleaningFacts, job: JobFacts) -> Iterator[CleaningItem]:
-    """What of a job's checkpoints nobody needs; of each the link before its files, the oldest first."""
+    """The checkpoints of a job that are not needed: of each the link before its files, oldest first."""
     before_ms = _cutoff_of_state_ms(job, facts)
     gone = _doomed(facts, job)
     for file in job.loose:
@@ -323,7 +323,7 @@ def _holds_state(name: str) -> bool:
 
 
 def _is_ours(file: StoredFile) -> bool:
-    """Whether a file of a checkpoint's directory has a name that partfile gives there; others are somebody else's."""
+    """Whether a file of a checkpoint's directory has a name that partfile gives there; other files are foreign."""
     name = _name(file)
     return name == documents.METADATA or name in _MARKS or _holds_state(name)
 
@@ -332,7 +332,7 @@ def _is_unnamed(one: CheckpointFacts, file: StoredFile) -> bool:
     """Whether a file of a directory of ours is named by no link, and by its own name is nothing but that."""
     name = _name(file)
     if one.link is None and one.has_link:
-        # What a damaged one names, nobody knows; it goes with it.
+        # What a damaged checkpoint names is unknown; its files go with it.
         return False
     if one.link is None:
         # Its link went first, when it was deleted, or was never created.

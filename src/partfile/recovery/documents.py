@@ -1,4 +1,4 @@
-"""What ``--json`` prints: frozen models, and their text in ASCII alone."""
+"""What ``--json`` prints: frozen models, their text in ASCII, exit codes, and the plan of a verb."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNREACHABLE = 3
 INTERRUPTED = 130
 """As shells have it: 128 and the number of SIGINT."""
 PIPE_CLOSED = 141
-"""Likewise for SIGPIPE: whoever read the output has gone, as ``head`` does."""
+"""Likewise for SIGPIPE: the reader of the output has gone, as ``head`` does."""
 
 MEANINGS = {
     DONE: "nothing to do, or done",

@@ -1,4 +1,7 @@
-"""Taking a sink over as its own start does, for as long as a verb needs it."""
+"""Take a sink over for as long as a verb needs it, and tell before whether it still runs.
+
+Liveness comes from the marker's lock, the age of the newest checkpoint and the leases of open parts, in this order.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def taken_over(
         now_ms: This host's time, in milliseconds since the epoch.
 
     Raises:
-        Fenced: Somebody else was faster.
+        Fenced: Another process took the sink over first.
         PartMissing, PartDamaged, CommitConflict: It is taken over, and a part cannot be encoded or published; the
             others have been.
     """
@@ -100,22 +103,22 @@ def taken_over(
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """What is known of who owns a chain."""
+    """What is known of the owner of a chain."""
 
     job: Job
     is_marker_held: bool | None
-    """Whether a driver holds the marker; None where nobody can tell, as of a sink in plain Python."""
+    """Whether a driver holds the marker; None where that is unknown, as for a sink in plain Python."""
     moved_at_ms: int | None
     """When its newest link was created, by the store's clock; None if there is none."""
     is_released: bool
     """Whether the creator of that link has said that it has let go of the chain, as this command does at its end."""
 
     def why_live(self, now_ms: int, idle_for_s: float) -> str:
-        """Why somebody is probably at work; empty if nobody is.
+        """Why the sink probably runs; empty if it does not.
 
         Args:
             now_ms: Now, by the store's clock, in milliseconds since the epoch.
-            idle_for_s: After so long without a new link nobody is, in seconds.
+            idle_for_s: A sink without a new link for this long counts as stopped, in seconds.
         """
         if self.is_marker_held:
             return "a driver holds its marker, so it is running"
@@ -141,23 +144,23 @@ def liveness_of(checkpoints: Store, job: Job) -> Liveness:
 
 
 def check_idle(stores: Stores, job: Job, now_ms: int, idle_for_s: float) -> None:
-    """Refuse to fence somebody who is at work.
+    """Refuse to fence a sink that runs.
 
     Args:
         stores: The sink's.
         job: Whose chain.
         now_ms: Now, by the store's clock, in milliseconds since the epoch.
-        idle_for_s: After so long without a new link nobody is, in seconds, unless he is seen to be.
+        idle_for_s: A sink without a new link for this long counts as stopped, in seconds, unless it is seen to run.
 
     Raises:
-        Fenced: Somebody probably is.
+        Fenced: It probably runs.
     """
     life = liveness_of(stores.checkpoints, job)
     why = life.why_live(now_ms, idle_for_s)
     if not why and not life.is_released and life.is_marker_held is None:
-        # Asked last, of who seems to be gone: it disturbs who is about to open that part again.
+        # Asked last, of a sink that seems to be gone: trying the lease disturbs a task that is to reopen its part.
         path = _part_being_written(stores, job)
-        why = f"somebody is writing its part {path!r}, so it is running" if path else ""
+        why = f"a task is writing its part {path!r}, so it is running" if path else ""
     if why:
         raise Fenced(
             f"sink {job.name!r} is not taken over: {why}",
@@ -167,14 +170,14 @@ def check_idle(stores: Stores, job: Job, now_ms: int, idle_for_s: float) -> None
 
 
 def _part_being_written(stores: Stores, job: Job) -> str:
-    """The path of an open part of the newest checkpoint that somebody has open now; empty if none is seen to be."""
+    """The path of an open part of the newest checkpoint that a task has open now; empty if none is seen."""
     try:
         newest = newest_state(CheckpointStorage(stores.checkpoints, job.name))
         opened = chain.from_iterable(newest.state.open.values()) if newest is not None else ()
         paths = (part.part.path_of(part.part.in_progress) for part in opened if is_staged_file(part.part))
         return next((path for path in paths if stores.base.is_being_written(path)), "")
     except PartfileError:
-        return ""  # Nobody can know; what is wrong there is told by who takes the sink over.
+        return ""  # Unknown here; the takeover reports what is wrong there.
 
 
 def store_now_ms(store: Store, directory: str) -> int:
@@ -195,7 +198,7 @@ def store_now_ms(store: Store, directory: str) -> int:
         store.delete_file(path)
     if seen is None:
         raise Fenced(
-            f"{path!r} was deleted by somebody else at the same time",
+            f"{path!r} was deleted by another process at the same time",
             hint="Nothing was changed. Run the command again when no other one cleans this base.",
             path=path,
         )

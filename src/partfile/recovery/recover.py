@@ -1,4 +1,7 @@
-"""Recovering a sink: what its next start would settle and publish is settled and published now."""
+"""``recover``: take a sink over as its next start would, and finish and publish its parts now.
+
+First the plan, pure, as it is printed; then its execution, which refuses where the sink has moved on since.
+"""
 
 from __future__ import annotations
 

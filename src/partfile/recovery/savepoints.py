@@ -1,4 +1,4 @@
-"""Taking a savepoint of a sink that does not run, and disposing of one."""
+"""Take a savepoint of a sink that does not run, and dispose of one."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def plan_disposal(
 
     Raises:
         ConfigError: It is neither a savepoint nor called like one.
-        RecoveryRefused: Somebody may be writing it, or may mend it.
+        RecoveryRefused: Another process may be writing it, or the savepoint can still be mended.
         SnapshotVersionError: A newer partfile wrote it, so it may be whole.
         StoreError: The store cannot be read.
     """

@@ -143,7 +143,7 @@ def test_what_is_being_written_is_left(tmp_path: Path) -> None:
     with (base / held).open("rb") as writer:
         fcntl.flock(writer, fcntl.LOCK_EX)
         output = told("clean", base, "--apply", "--fence", code=1)
-    assert f"somebody is writing it: {held}" in output
+    assert f"a task is writing it: {held}" in output
     assert (base / held).exists()
     assert quarantined(base) == [free]
 

@@ -27,7 +27,7 @@ def test_a_part_that_is_held_proves_a_job(tmp_path: Path, verb: tuple[str, ...])
     age(base)
     refused = run(*words)
     assert refused.exit_code == 1
-    assert "somebody is writing its part 'bucket=b" in refused.stderr
+    assert "a task is writing its part 'bucket=b" in refused.stderr
     assert "--fence" in refused.stderr
     out.checkpoint()
     out.close()

@@ -1,4 +1,4 @@
-"""Doing a plan for a tree that another sink has written: one command at a time, the plan as it was printed."""
+"""Adopt a tree that another sink has written: look at it, plan, and do the plan as it was printed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plan_adoption(store: Store, url: str, options: AdoptionOptions, step: Callab
         step: Told how many files more have been looked at.
 
     Raises:
-        SnapshotCorrupt: Spark's log is damaged, so nobody knows what is committed.
+        SnapshotCorrupt: Spark's log is damaged, so what is committed is unknown.
         RecoveryRefused: Spark's log is about another directory.
         NotFound: There is no log of Spark's.
         StoreError: The store cannot be read.
@@ -240,7 +240,7 @@ def _name_to_move(item: AdoptedItem, store: Store) -> str:
 def _hidden(item: AdoptedItem, hidden_name: str, store: Store) -> str:
     """Rename a file whose name readers look for to one that they pass over, whole, and return its path.
 
-    It is settled as a part that was in progress under the visible name, so whoever has it open is fenced.
+    It is settled as a part that was in progress under the visible name, so a process that has it open is fenced.
     """
     bucket, name = split_path(item.path)
     part = PartHandle(

@@ -1,6 +1,6 @@
 """What becomes of each file that Flink's BucketingSink has left: decided from names, sizes and sidecars alone. Pure.
 
-Which checkpoints Flink has completed is in Flink's own state, so nobody can tell here whether the rows of a pending
+Which checkpoints Flink has completed is in Flink's own state, so it is unknown here whether the rows of a pending
 part, or the beginning of one in progress, come again. What can be known: a finished part with a valid length counts up
 to there, since Flink writes that when it restores a checkpoint. Flink gives the part its final name first, so the
 sidecar is the younger of the two; where it is not, the name was used again, since Flink looks for a free name among the
@@ -208,7 +208,7 @@ def _without_length(part: FlinkPart, options: AdoptionOptions) -> Iterator[Adopt
 
 
 def _in_progress(part: FlinkPart, why: str, options: AdoptionOptions) -> AdoptedItem:
-    """A file that was being written: it stays unless somebody knows that Flink does not come back to it."""
+    """A file that was being written: it stays unless the operator says that Flink does not come back to it."""
     if options.quarantine_in_progress:
         return _item(part, "in-progress", "quarantine", f"{why}, and --quarantine-in-progress was given")
     return _item(part, "in-progress", "leave", f"{why}; {_OPEN}")

@@ -1,4 +1,4 @@
-"""How Flink's BucketingSink calls its files. Pure."""
+"""File names of Flink's BucketingSink: which part, which state, which sidecar. Pure."""
 
 from __future__ import annotations
 

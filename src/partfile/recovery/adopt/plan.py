@@ -1,4 +1,4 @@
-"""What becomes of a tree that another sink has written: the plan, as it is printed and as JSON. Pure."""
+"""The plan for adopting a tree that another sink has written, as it is printed and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AdoptedItem(Json):
     kind: ForeignKind
     """What it is."""
     action: ForeignAction
-    """leave: nothing is done, and somebody has to look."""
+    """leave: nothing is done, and the operator has to look."""
     why: str
     """Why it is there, and why this becomes of it."""
     size: int

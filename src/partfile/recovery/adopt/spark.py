@@ -1,4 +1,4 @@
-"""The log of files that Spark's own file sink has committed: ``_spark_metadata``, format v1. Pure.
+"""Trees of Spark's own file sink: its log ``_spark_metadata`` (format v1), and what becomes of each file. Pure.
 
 Batch N is the file ``N``, or ``N.compact``, which holds every batch up to N as well. A line is a file with its absolute
 URL. Follows ``FileStreamSinkLog`` of Spark 4.3.
@@ -74,7 +74,7 @@ def log_files(names: Iterable[str]) -> list[str]:
         missing = sorted(set(range(compact + 1, max(later, default=0) + 1)) - set(later))
         raise SnapshotCorrupt(
             f"the log {LOG_DIRECTORY} is not whole: batches {missing[:10]} are missing",
-            hint="Without them nobody knows which files are committed. Put them back from a copy.",
+            hint="Without them it is unknown which files are committed. Put them back from a copy.",
             path=LOG_DIRECTORY,
         )
     first = [f"{compact}.compact"] if compact >= 0 else []
@@ -207,7 +207,7 @@ def _missing(path: str, entry: SparkFile) -> AdoptedItem:
         path=path,
         kind="missing",
         action="leave",
-        why="the log says that it is committed, and it is not there: somebody moved or deleted it",
+        why="the log says that it is committed, and it is not there: another program moved or deleted it",
         size=entry.size,
         modified_at_ms=entry.modification_time,
     )
@@ -218,7 +218,7 @@ def _damaged(file: StoredFile, entry: SparkFile) -> AdoptedItem:
         path=file.path,
         kind="finished",
         action="leave",
-        why=f"the log says that it has {entry.size} bytes: somebody changed it",
+        why=f"the log says that it has {entry.size} bytes: another program changed it",
         size=file.size,
         modified_at_ms=file.modified_at_ms,
     )

@@ -1,4 +1,4 @@
-"""One chain of checkpoints as it stands: its links and what is wrong with them. The job may be running."""
+"""The checkpoints of each sink as they stand: links, holes, damage, strays. The sink may be running."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def states_of(chain: SeenChain) -> dict[int, SinkSnapshot]:
         try:
             state = state_of(chain.storage, seen.link)
         except SnapshotError:
-            continue  # Told by whoever looks for damage.
+            continue  # The scan for damage reports it.
         if state is not None:
             states[seen.checkpoint_id] = state
     return states
@@ -111,7 +111,7 @@ def is_marker_held(storage: CheckpointStorage) -> bool | None:
     """Whether a driver holds the job's marker; None where that cannot be known.
 
     A sink in plain Python holds none, and some stores have no locks. On HDFS the marker of a driver that died counts
-    as held for a minute, and whoever may not write there cannot know.
+    as held for a minute, and a user without write permission cannot know.
     """
     store = storage.store
     if not store.markers_are_locks:
@@ -148,7 +148,7 @@ def as_damage(storage: CheckpointStorage, error: NotApplied) -> SnapshotCorrupt:
         if not storage.store.file_exists(path):
             return SnapshotCorrupt(
                 f"checkpoint {number} of job {storage.job!r} has something else than a file in the place of its link",
-                hint="Find out what it is and who put it there, and move it away. Nothing was changed.",
+                hint="Find out what it is and which program put it there, and move it away. Nothing was changed.",
                 path=path,
                 checkpoint_id=number,
             )
@@ -200,7 +200,7 @@ def holes(chain: SeenChain) -> list[tuple[SeenLink, SeenLink]]:
 
 
 def is_deletion(before: SeenLink, after: SeenLink) -> bool:
-    """Whether somebody must have deleted what was in a hole.
+    """Whether another program must have deleted what was in a hole.
 
     A checkpoint that has a later one of its own generation did count. A fence tells nothing: of two starts that race
     both make one of the same generation.

@@ -1,4 +1,4 @@
-"""The bytes of one part that count, wherever it is in its life."""
+"""The valid bytes and the rows of one part, in any state of its life."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
             be read there too.
         PartMissing: It is under none of its names, or shorter than its valid length.
         SnapshotCorrupt: Its sidecar is damaged.
-        StoreError: It cannot be read, for instance because somebody holds it open on HDFS.
+        StoreError: It cannot be read, for instance because a writer holds it open on HDFS.
     """
     known = seen.known.named(path)
     if known is not None and not (known.is_current or path != known.path):
@@ -125,7 +125,7 @@ def open_known(behind: AbstractFileSystem, base: str, part: KnownPart) -> Any:
     if not part.is_file and not behind.exists(f"{base}/{part.path}"):
         raise RecoveryRefused(
             f"the bytes of {part.path!r} are in no file before it is published",
-            hint="On S3 they are in an upload, which nobody can read. The next start of the sink publishes it.",
+            hint="On S3 they are in an upload, which cannot be read. The next start of the sink publishes it.",
             path=part.path,
         )
     return open_readable(behind, base, ReadableFile(part.path, part.handle.valid_length, names))
@@ -151,7 +151,7 @@ def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
 
 
 def _of_stage(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]:
-    from partfile.sink.multi_bucket import schema_of_lines  # noqa: PLC0415 - only who prints a stage waits for it.
+    from partfile.sink.multi_bucket import schema_of_lines  # noqa: PLC0415 - only a stage needs it.
     from partfile.writers.arrow_stage import read_stage  # noqa: PLC0415 - likewise.
 
     path = valid.path
@@ -184,7 +184,7 @@ def _avro_decoder(described: Any) -> Callable[[bytes], Any]:
 
 
 def _of_parquet(file: Any) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet as pq  # noqa: PLC0415 - only who prints Parquet waits for it.
+    import pyarrow.parquet as pq  # noqa: PLC0415 - only Parquet needs it.
 
     for batch in pq.ParquetFile(file).iter_batches():
         yield from batch.to_pylist()

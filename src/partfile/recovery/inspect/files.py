@@ -1,6 +1,6 @@
-"""What each file below a base is: finished, staged, orphan, sidecar, foreign. Pure; decides, and never looks.
+"""What each file below a base is: finished, staged, orphan, sidecar, temporary, foreign. Pure.
 
-Whoever deletes or repairs goes by this too, so a file that is not surely ours is foreign.
+Deleting and repairing go by this too, so a file that is not surely ours is foreign.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ MEANING: dict[FileKind, str] = {
     "orphan": "a staged file of a sink here that no retained checkpoint names",
     "sidecar": "holds the valid length of a part that is there",
     "lone-sidecar": "holds the valid length of a part that is not there",
-    "temporary": "a file that somebody was about to give its name",
+    "temporary": "a file that a process was about to rename into place",
     "checkpoint": "a checkpoint of a sink that keeps them below its base",
     "unknown-chain": "called like a part, but of a chain that no retained checkpoint here knows",
     "foreign": "nothing of a sink here",
@@ -213,7 +213,7 @@ def _sidecar(path: str, directory: str, name: str, known: Knowledge) -> Classifi
 def _hidden(path: str, name: str, known: Knowledge) -> Classified:
     """Only the whole grammar makes a name ours: a copy, a note or a checksum of others may hold a token too.
 
-    And only one path: who has copied a part that a checkpoint names wants to keep that.
+    And only one path: a copy of a part that a checkpoint names is kept.
     """
     if not known.tokens.isdisjoint(tokens_in(name)):
         return Classified(path, "foreign")
@@ -248,7 +248,7 @@ class KnownPart:
     is_current: bool
     """Whether the state in force names it and its publication is not known to be done: it has to be there."""
     subtask: int | None
-    """Who has it in the next batch; None of a part that is not open."""
+    """The subtask that has it in the next batch; None for a part that is not open."""
     rows: int
     """Rows that count in its valid bytes; 0 of a spent stage, whose rows are in the encoded file."""
     created_at_ms: int | None
@@ -362,7 +362,7 @@ class Knowledge:
         return sorted((part for part in self.parts.values() if part.is_current), key=lambda part: (part.path, part.key))
 
     def named(self, path: str) -> KnownPart | None:
-        """The part that somebody means by a path: any name of it.
+        """The part that a path means: any of its names.
 
         The final path in the base stands for a shared stage, too, where the base is none of the buckets that have their
         file already.
@@ -527,7 +527,7 @@ def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -
 
 
 def is_of(job: Job | None, uid: str | None) -> bool:
-    """Whether a file belongs to the sink that was asked for; one that nobody owns belongs to none but all."""
+    """Whether a file belongs to the sink that was asked for; without one asked for, every file does."""
     return uid is None or (job is not None and uid in {job.uid, job.name})
 
 

@@ -1,4 +1,4 @@
-"""Where a sink lies: its base path and its checkpoints, opened for looking alone."""
+"""Where a sink lies: its base path and its checkpoint directory, opened read-only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_for_looking(url: str, storage_options: Mapping[str, object]) -> Store:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a command is about. Opens stores for looking; whoever wants to change something opens his own."""
+    """What a command is about. Opens stores for looking only; a verb that changes something opens its own."""
 
     base: str
     """A path or URL."""

@@ -1,4 +1,7 @@
-"""What the checkpoints of a base say of its sinks, stuck parts first. No bucket is listed, no part is looked at."""
+"""``status``: what the checkpoints of a base say of its sinks, stuck parts first.
+
+Reads checkpoints alone: it lists no bucket and looks at no part, so its cost does not depend on finished files.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ class SinkFacts:
     """What a verdict needs to know of the sink."""
 
     is_running: bool | None
-    """Whether its driver is alive; None if nobody can tell."""
+    """Whether its driver is alive; None if that is unknown."""
     quiet_s: float
     """Since its newest checkpoint, in seconds."""
     quiet_after_s: float
-    """Beyond this silence a sink counts as stopped where nobody can tell."""
+    """Beyond this silence a sink counts as stopped where no lock can tell."""
     is_kept: bool
     """A clean stop kept the open parts for the next run."""
 
@@ -131,7 +134,7 @@ class PartStatus(Json):
     finished_buckets: int | None
     """So many of them have their file already; null of anything else."""
     subtask: int | None
-    """Who has it in the next batch; null of a part that is not open."""
+    """The subtask that has it in the next batch; null for a part that is not open."""
     checkpoint_id: int
     """The newest checkpoint that names it."""
     age_s: float | None
@@ -162,7 +165,7 @@ class PartsTotal(Json):
 
 
 class Problem(Json):
-    """Why nobody can go on from the newest checkpoint."""
+    """Why no start can go on from the newest checkpoint."""
 
     error: str
     """Name of the error's class."""
@@ -191,7 +194,7 @@ class SinkStatus(Json):
     job: str
     """The directory of its checkpoints: ``uid``, or ``uid~writer``."""
     is_running: bool | None
-    """Whether a driver holds its marker; null where nobody can tell: plain Python, and stores without locks."""
+    """Whether a driver holds its marker; null where no lock can tell: plain Python, and stores without locks."""
     counts_as_stopped: bool
     """Whether its parts are judged as those of a sink that has stopped. If it is not known whether it runs, that is so
     after ``quiet_after_s`` without a checkpoint."""
@@ -217,7 +220,7 @@ class SinkStatus(Json):
     is_kept: bool
     """A clean stop kept the open parts for the next run."""
     parts: dict[KnownState, PartsTotal]
-    """What is not finished, by state; and spent-stage: stages that have been encoded, which nobody waits for."""
+    """What is not finished, by state; and spent-stage: stages that have been encoded, which hold nothing up."""
     stuck: tuple[PartStatus, ...]
     """The oldest first."""
     problem: Problem | None
@@ -230,7 +233,7 @@ class SinkStatus(Json):
 
     @property
     def may_be_stuck(self) -> bool:
-        """Whether it has parts that are stuck if it has stopped, which nobody can tell yet."""
+        """Whether it has parts that are stuck if it has stopped, which is not known yet."""
         return self.is_unfinished and self.is_running is None and not self.counts_as_stopped and not self.is_kept
 
 

@@ -1,4 +1,4 @@
-"""Every part and every file below a base, one after the other, filtered and in pages."""
+"""``list``: every part and every file below a base, one after the other, filtered and in pages."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class ListedPart(Json):
     open. rolled-stage: such rows, to be encoded into the part. spent-stage: they have been, and only older checkpoints
     need it. missing: it has to be there, and is under none of its names."""
     job: str | None
-    """The sink, or the writer ``uid~n``, that it belongs to; null if nobody's."""
+    """The sink, or the writer ``uid~n``, that it belongs to; null if it belongs to none."""
     bucket: str
     """Its directory, relative to the base; empty for the base."""
     size_bytes: int | None
@@ -379,7 +379,7 @@ def _of_part(part: KnownPart, now_ms: int, state: ListedState) -> ListedPart:
 
 
 LITTER: frozenset[FileKind] = frozenset({"orphan", "temporary", "lone-sidecar", "unknown-chain", "foreign"})
-"""What nobody needs, or knows."""
+"""Kinds of files that are not needed, or unknown."""
 
 
 @dataclass(slots=True)
@@ -401,7 +401,7 @@ class Tree:
     identities: dict[str, list[Classified]] = field(default_factory=dict)
     """Files with several names."""
     litter: dict[FileKind, list[Classified]] = field(default_factory=dict)
-    """The first files of each kind that nobody needs."""
+    """The first files of each kind that is not needed."""
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Where files lie that are called as a part that has to be there, by the key of that part."""
 
@@ -477,7 +477,7 @@ class _Numbers:
         name, own = unmarked(what.path.rpartition("/")[2]), unmarked(known.rpartition("/")[2])
         if name == own:
             return []
-        # Whoever copies a file beside itself adds to its name; files are listed in any order.
+        # A copy beside its original has a longer name; files are listed in any order.
         if (len(name), name) > (len(own), own):
             return [what]
         self._named[packed] = what.path
@@ -487,7 +487,7 @@ class _Numbers:
 def _note_moved(tree: Tree, path: str, wanted: Sequence[KnownPart]) -> bool:
     """Whether a file has the name of a part that has to be in another directory.
 
-    No two parts share a name but the files of one shared stage, of which nobody knows where one that has moved belongs.
+    No two parts share a name but the files of one shared stage: where a moved one belongs is unknown.
     """
     if len(wanted) != 1 or path in wanted[0].all_paths:
         return False

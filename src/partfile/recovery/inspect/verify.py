@@ -1,4 +1,4 @@
-"""Check every invariant of a base, also while its sinks run; and say which files belong to which checkpoint."""
+"""``verify``: every invariant of a base, checked against checkpoints and files, also while its sinks run."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def _stray_findings(chain: SeenChain) -> Iterator[Finding]:
         older, missing = before.checkpoint_id, after.checkpoint_id - before.checkpoint_id - 1
         text = f"{missing} checkpoints are missing between {older} and {after.checkpoint_id}"
         if is_deletion(before, after):
-            hint = "Somebody deleted them. A start goes on from the newest, and needs none of them."
+            hint = "Another program deleted them. A start goes on from the newest, and needs none of them."
             yield error("chain-hole", text, hint, job=job, checkpoint_id=older)
         else:
             hint = "The older one is of a coordinator that was fenced: it does no harm, and the next start deletes it."
@@ -316,7 +316,7 @@ def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
         yield error(
             "name-twice",
             "another finished file has the same chain, subtask and number",
-            "Somebody copied or moved one of them: their rows may come twice.",
+            "Another program copied or moved one of them: their rows may come twice.",
             path=what.path,
             job=_job(what),
         )
@@ -348,7 +348,7 @@ def _length_findings(tree: Tree, lengths: dict[str, int], after: Knowledge) -> I
             yield error(
                 "finished-length",
                 f"it has {size} bytes, and checkpoint {part.checkpoint_id} vouches for {valid}",
-                "Somebody changed it: put it back from a copy.",
+                "Another program changed it: put it back from a copy.",
                 path=path,
                 job=_job(what),
                 checkpoint_id=part.checkpoint_id,
@@ -370,7 +370,7 @@ def _sidecar_findings(tree: Tree, lengths: dict[str, int], after: Knowledge, bas
             yield error(
                 "sidecar-disagrees",
                 f"it says {length} bytes{holds}, and {promised} were promised",
-                "Somebody changed one of them: put it back from a copy.",
+                "Another program changed one of them: put it back from a copy.",
                 path=what.path,
                 job=_job(what),
             )
@@ -396,7 +396,7 @@ def _short_findings(tree: Tree, before: Knowledge, after: Knowledge) -> Iterator
             yield error(
                 "part-short",
                 f"it has {size} bytes, and checkpoint {part.checkpoint_id} vouches for {valid}",
-                "Data is missing: somebody cut it, or the disk lost it. Put it back from a copy.",
+                "Data is missing: another program cut it, or the disk lost it. Put it back from a copy.",
                 path=part.lookup_path,
                 job=part.job.name,
                 checkpoint_id=part.checkpoint_id,
@@ -409,13 +409,13 @@ def _identity_findings(tree: Tree) -> Iterator[Finding]:
         staged = [what for what in names if what.kind in {"staged", "orphan"}]
         for what in finished:
             if not staged:
-                text = "the file has a further name, made by somebody else; whoever writes there changes it"
+                text = "the file has a further name, made by another program; a write under that name changes it"
                 yield note("further-name", text, path=what.path, job=_job(what))
         for what in staged if finished else ():
             is_owed = what.part is not None and what.part.is_current and what.part.state != "in-progress"
             text = f"it is the same file as the finished {finished[0].path!r}"
             if what.part is not None and what.part.is_stage:
-                hint = "Somebody linked it: no reader can read a stage. Delete the other name."
+                hint = "Another program linked it: no reader can read a stage. Delete the other name."
                 yield error("stage-published", text, hint, path=what.path, job=_job(what))
                 continue
             make, hint = (note, "The next start drops it.") if is_owed else (error, "Delete this name, not the other.")
@@ -494,7 +494,7 @@ def _look(
     place: Place, base: Store, checkpoints: Store | None, uid: str | None, step: Callable[[int], None]
 ) -> tuple[SeenBase, Tree, list[Finding]]:
     before = read_base(place, checkpoints, uid)
-    # Without filtering: what belongs to no sink is told only where nobody asked for one.
+    # Without filtering: what belongs to no sink is reported only where no sink was asked for.
     unread: list[str] = []
     files = (one for one in all_files(before, base, step, unread) if is_of(one.what.job, uid))
     tree = read_tree(files, before.known)
@@ -513,7 +513,7 @@ def _look(
 
 
 def _compared(place: Place, base: Store, parts: list[KnownPart], step: Callable[[int], None]) -> Compared:
-    # What opens files for reading loads half of pyarrow: nobody else waits for that.
+    # Imported here: opening files for reading loads half of pyarrow.
     from partfile.recovery.inspect.verify import compare  # noqa: PLC0415
 
     return compare(place, base, parts, step)
@@ -552,7 +552,7 @@ def _unreadable(directory: str) -> Finding:
 
 def _in_the_way(name: str) -> Finding:
     text = f"{name!r} lies among the checkpoints and is no directory: no sink's, so it was passed over"
-    return note("in-the-way", text, "Move it elsewhere if nobody needs it there.")
+    return note("in-the-way", text, "Move it elsewhere unless another program needs it there.")
 
 
 def _files_of_checkpoints(seen: SeenBase, tree: Tree, uid: str | None) -> Iterator[CheckpointFiles]:
@@ -579,7 +579,7 @@ def compare(place: Place, base: Store, parts: Iterable[KnownPart], step: Callabl
     """Read every stage and file whose checksum is known, and compare it.
 
     What is missing or too short is told elsewhere, and on S3 a file that waits for its publication is in an upload that
-    nobody can read. One that cannot be read is told, and the others are compared.
+    no reader can read. One that cannot be read is reported, and the others are compared.
 
     Args:
         place: Where the base is.
@@ -637,7 +637,7 @@ def _crc32_of(opened: Any) -> int:
 
 
 def _differs(part: KnownPart, what: str) -> Finding:
-    hint = "A disk, a copy or somebody changed it: put it back from a copy."
+    hint = "A disk, a copy or another program changed it: put it back from a copy."
     if part.is_stage:
         hint += " No start encodes it as it is; without a copy see docs/RUNBOOK.md."
     return error(
@@ -655,7 +655,7 @@ def _unread(part: KnownPart, problem: StoreError | OSError) -> Finding:
     text = f"its checksum was not compared: {said}"
     if isinstance(problem, NotReady):
         return note("unreadable", text, hint, path=part.lookup_path, job=part.job.name)
-    # Nobody misses a stage that only older checkpoints name.
+    # A stage that only older checkpoints name is not missed.
     make = error if part.is_current or not part.is_stage else note
     hint = hint or "Run it again, as the user of the sink; if that says the same, look after the disk or the store."
     where: dict[str, str | int] = {"path": part.lookup_path, "job": part.job.name, "checkpoint_id": part.checkpoint_id}
