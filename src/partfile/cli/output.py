@@ -258,7 +258,7 @@ class ErrorReport(Json):
     schema_name: Literal["partfile.error"] = Field("partfile.error", alias="schema")
     schema_version: Literal[1] = 1
     error: str
-    """Name of the error's class, one of those in ``filesystems/errors.py`` as a rule."""
+    """Name of the error's class, one of those in ``partfile.errors`` as a rule."""
     message: str
     """What went wrong, with the name of what is at fault."""
     hint: str

@@ -169,5 +169,5 @@ def test_names_that_are_no_utf8_are_told(tmp_path: Path) -> None:
     (base / os.fsdecode(b"caf\xe9.txt")).write_text("x")
     result = run("list", base)
     assert result.exit_code == 0
-    assert ".txt" not in result.stdout
+    assert [line for line in result.stdout.splitlines() if "caf" in line and ".txt" in line] == []
     assert "1 names in '.' are not UTF-8" in result.stderr

@@ -112,7 +112,7 @@ class Problem(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kind: str
-    """Name of a class in ``filesystems/errors.py``, or of one for a stage that was not to blame."""
+    """Name of a class in ``partfile.errors``, or of one for a stage that was not to blame."""
     message: str
     hint: str = ""
     path: str | None = None
