@@ -1,4 +1,7 @@
-"""The rows of one batch, put together by bucket: one sort of integers, and one move of what is moved most cheaply."""
+"""The rows of a batch on their way to parts: grouped by bucket, joined into larger batches, written by a thread of their own.
+
+``BucketRuns`` groups more rows than memory holds: it spills sorted runs into a temporary file and merges them.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ class BucketRuns:
     def close(self) -> None:
         """Drop the temporary file, which has no name; may be called twice."""
         if self._file is not None:
-            # It tries again to write what a full disk has not taken, and nobody needs that any more.
+            # Closing tries again to write what a full disk refused; these bytes are not needed any more.
             with suppress(OSError):
                 self._file.close()
         self._held, self._runs = [], []

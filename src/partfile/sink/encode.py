@@ -1,4 +1,7 @@
-"""Encoding stages: each is read up to its valid length and written once as the file that readers will see."""
+"""Encode staging files: read each up to its valid length, once, and write the files that readers will see.
+
+One staging file becomes one file, or one file a bucket where many buckets share it. A failed one is tried again later.
+"""
 
 from __future__ import annotations
 
@@ -304,7 +307,7 @@ def encode_shared(
     """Encode a shared stage into one file a bucket, each durable under its pending name.
 
     A bucket in which no file can be made keeps no other from having its own. Atomicity: of any other failure nothing is
-    left but what cannot be deleted, for nobody else knows the names.
+    left but what cannot be deleted: no other process knows the names.
 
     Args:
         store: Where the files go.
@@ -359,7 +362,7 @@ class EncodedStage:
     problem: Exception | None = None
     """Why it is not encoded, or not wholly. A StoreError is worth another try later."""
     is_given_up: bool = False
-    """Nobody looks for the stage again: it is gone, and its user accepts that."""
+    """Whether the stage is given up: it is gone, and the user accepts that."""
 
     @property
     def is_done(self) -> bool:
@@ -448,14 +451,14 @@ def encode_stage(
     """Encode one stage into files with tokens of their own: one, or one a bucket of a shared stage.
 
     Reads exactly the valid length, whatever was appended since. Of a failure nothing is left but what cannot be
-    deleted, for nobody else knows the names.
+    deleted: no other process knows the names.
 
     Args:
         store: Where the stage is, and the files go.
         part: The stage.
         stage: What it becomes.
         rows: How many the checkpoint vouches for.
-        fences: Nobody who counts appends to it any more, as to what a checkpoint holds as rolled; so a lease that is in
+        fences: No current owner appends to it any more, as to what a checkpoint holds as rolled; so a lease that is in
             the way may be taken.
         sink_format: What the sink writes, where it is known: it lends its encryption, and stands in for a recipe by
             which nothing can be encoded, if it is of the same columnar kind.

@@ -1,4 +1,4 @@
-"""Files that stages are encoded into: each whole, durable under a name of its own, or not there at all."""
+"""One encoded file: whole and durable under a pending name of its own, or not there at all."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ class WrittenFile:
 
 
 def written_file(store: PartStore, target: PartHandle, write: Callable[[ByteStream], int]) -> WrittenFile:
-    """Write all bytes of one file, to be committed by whoever gets it.
+    """Write all bytes of one file, to be committed by the caller.
 
-    Of a failure nothing is left but what cannot be deleted, for nobody else knows the name.
+    A failure leaves nothing but what cannot be deleted: no other process knows the name.
 
     Args:
         store: Where it goes.
@@ -131,7 +131,7 @@ def _whole_or_gone(store: PartStore, stream: PartStream) -> Iterator[None]:
 
 
 def target_of(part: PartHandle, bucket: str | None = None, name: str | None = None) -> PartHandle:
-    """The file that a stage is encoded into, under staged names that nobody else knows.
+    """The file that a stage is encoded into, under staged names with a token of its own.
 
     Args:
         part: The stage.

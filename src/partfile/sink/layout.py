@@ -1,4 +1,4 @@
-"""How the rows of one schema are laid out in a file: which columns, under which fingerprint."""
+"""Which columns of a row go into a file, under which fingerprint; and what every subtask is told about its sink."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class SinkDescription:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskContext:
-    """Who the operator is in this batch, as the coordinator says."""
+    """The subtask and attempt of an operator in this batch, as the coordinator says."""
 
     subtask: int
     attempt: int

@@ -1,4 +1,8 @@
-"""Final names of the files of a shared stage: one name in many buckets, but where two buckets may be one directory."""
+"""Staging files that many buckets share: which rows go there, their schema, and the names of the files that come of them.
+
+All files of one have the same name, each in its bucket. A name gets a mark where two buckets may be one directory, as on
+a file system that ignores case.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The sink's operator: one subtask's parts between two checkpoints. Runs without Spark; Spark's tasks run it too."""
+"""The operator of a sink: one subtask that turns record batches into parts between two checkpoints.
+
+``open``, ``write``, ``snapshot``, ``notify_checkpoint_complete``, ``close``, without Spark; Spark's tasks run the same one.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +142,7 @@ class ActivePart:
 
 
 def held_part(stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> ActivePart:
-    """The open part of a stream that nobody else holds. On failure the stream is released, and its file stays (S13).
+    """The open part of a stream that this task alone holds. On failure the stream is released, and its file stays (S13).
 
     Arguments as of ``ActivePart``.
     """
@@ -172,7 +175,7 @@ def fresh_part(
 
     Args:
         description: The sink's.
-        context: Who creates it, and when.
+        context: The subtask that creates it, and when.
         layout: Of its rows.
         bucket: Where it goes; empty for a shared stage, which lies in the base.
         count: The part counter, new.
@@ -236,7 +239,7 @@ class LeftParts:
 
         Args:
             part: The part at the length that is vouched for.
-            abandoned: Somebody may still be writing it.
+            abandoned: Another attempt may still be writing it.
         """
         self._left.append((part, abandoned))
 
@@ -252,7 +255,7 @@ class LeftParts:
             patience: Once it is over nothing more is tried here.
 
         Raises:
-            LeaseUnavailable: The stage was taken away a moment after it was released: somebody has fenced this task.
+            LeaseUnavailable: The stage was taken a moment after it was released: a coordinator has fenced this task.
             PartDamaged: It is not what was written.
         """
         if part.stage is None or patience.is_over:
@@ -261,7 +264,7 @@ class LeftParts:
         try:
             files = encode_stage(store, part.part, part.stage, part.rows, sink_format=sink_format)
         except PartMissing as error:
-            # Not a loss: nothing of it counts before this task's checkpoint, and who counts now has what counted.
+            # Not a loss: nothing of it counts before this task's checkpoint, and the new owner has all that counted.
             raise part_refused(part.part, f"its stage is gone; {error.message}") from error
         except StoreError as error:
             patience.note(error)
@@ -323,7 +326,7 @@ class SinkOperator:
 
     @property
     def context(self) -> SubtaskContext:
-        """Who this operator is."""
+        """The subtask that this operator is."""
         if self._context is None:
             raise PartfileError("the operator is not open")
         return self._context
@@ -468,7 +471,7 @@ class SinkOperator:
         return plan.at_checkpoint(part.progress, policy, now_ms=self._now_ms, may_keep=may_keep)
 
     def _leave_due(self) -> None:
-        """Let go of the parts nobody is writing whose time has come."""
+        """Let go of the parts that are not being written and whose time has come."""
         stay, over = plan.due_at_checkpoint(
             self._assigned.values(),
             self._suspended,

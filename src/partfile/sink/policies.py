@@ -1,4 +1,4 @@
-"""Base of user-facing options: frozen, keyword-only, checked when made."""
+"""Rolling and naming of parts, and the base of every option model: frozen, keyword-only, checked when made."""
 
 from __future__ import annotations
 

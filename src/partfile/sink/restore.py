@@ -1,4 +1,7 @@
-"""Which base a chain of checkpoints is of, so that nobody takes it over for another one and gives its parts up."""
+"""What a start begins with: the newest checkpoint, a savepoint or an older checkpoint; and whose checkpoints they are.
+
+Reads only. The takeover checkpoint that follows from it is created by the coordinator (R7).
+"""
 
 from __future__ import annotations
 
@@ -57,12 +60,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BaseTie:
-    """The base of whoever takes a chain over, beside what the chain says of its own."""
+    """The base path that a start names, beside the one that the checkpoint log records as its own."""
 
     base: str
     storage_options: Mapping[str, object]
     moved_from: str | None
-    """Where the base was before its owner moved it, by his own word."""
+    """Where the base was before it was moved, as the user says."""
     note: str | None
     """What a link says of its base, links resolved; None where the checkpoints lie below it and move with it."""
 
@@ -139,7 +142,7 @@ class StartTerms:
     succeeding: int | None = None
     """Begin only right after this generation, if given."""
     own_fences: Collection[str] = ()
-    """Nonces of later fences that are as good as that generation: whoever begins this one has tried to create them, and
+    """Nonces of later fences that are as good as that generation: this process tried to create them, and
     was not told whether they were made."""
     goes_back: bool = True
     """Whether what is chosen on demand is restored where there is a checkpoint already."""
@@ -306,7 +309,7 @@ def _named(location: str) -> Iterator[None]:
     except NotFound as error:
         raise NotFound(
             f"restore_from={location!r} is not there: {error.message}",
-            # What it may be besides a savepoint, whoever looks for savepoints alone does not say.
+            # read_savepoint's error does not mention that a checkpoint would be accepted too; say so here.
             hint=_MUST_BE if error.checkpoint_id is None else error.hint,
             path=error.path,
         ) from error
@@ -405,7 +408,7 @@ def _check_followed(storage: CheckpointStorage, link: CheckpointMetadata, locati
 
 
 def _held(storage: CheckpointStorage, checkpoint_id: int, before: SinkSnapshot) -> SinkSnapshot | None:
-    """What a link holds, a tombstone what the point before it does; None if nobody can tell."""
+    """What a link holds, a tombstone what the point before it does; None if that is unknown."""
     try:
         link = storage.read_link(checkpoint_id)
         if link is None:

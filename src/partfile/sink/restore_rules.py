@@ -1,4 +1,4 @@
-"""What a start begins with when it is told to restore a savepoint or an older checkpoint. Pure (S12)."""
+"""The rules of a start, pure: what is restored, what is refused and with which words, and which batches are replays (S12)."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
     """The state of a rollback that does not know what came later.
 
     A part that was open at the point goes back to what it held then if it is still staged; a finished one is left as it
-    is, with the rows of before and after. What was opened since is named by nobody and left behind.
+    is, with the rows of before and after. No checkpoint names what was opened since; it is left behind.
 
     Args:
         point: What to go back to.
@@ -362,7 +362,7 @@ def unknown_since(uid: str, point: RestorePoint, damage: SnapshotCorrupt, later:
 def refusal_over_damage(
     uid: str, point: RestorePoint, damage: SnapshotCorrupt, later: Sequence[str]
 ) -> RecoveryRefused:
-    """The error that says that nobody knows which parts would be doubled."""
+    """The error for a start that might double parts which are unknown."""
     return RecoveryRefused(
         unknown_since(uid, point, damage, later),
         hint="Put the file back from a backup or a copy. Or stop every run of the sink and set accept_newer=True for "
@@ -372,7 +372,7 @@ def refusal_over_damage(
 
 
 def refusal_of_missing(uid: str, point: RestorePoint, gone: Sequence[str]) -> RecoveryRefused:
-    """The error that says which parts the checkpoint vouches for and nobody can find."""
+    """The error that names parts which the checkpoint holds and storage does not have."""
     return RecoveryRefused(
         f"{len(gone)} parts that {point.location!r} of sink {uid!r} vouches for are under none of their names, or "
         f"cannot be published any more at the length that they had then: {shown(gone)}",
@@ -498,7 +498,7 @@ def position_after(stands: StreamPosition, batch: QueryPosition) -> StreamPositi
 
 
 def is_no_others(left: SinkSnapshot | None, query_id: str) -> bool:
-    """Whether a query that ends may end the sink too: nothing was written yet, or nobody but this query has.
+    """Whether a query that ends may end the sink too: nothing was written yet, or by this query alone.
 
     Args:
         left: What the newest checkpoint holds; None if there is none.

@@ -1,4 +1,4 @@
-"""Who calls: the query, its run, and Spark's own record of a batch's offsets."""
+"""Which query, run and batch calls ``foreach_batch``, and the digest of Spark's own record of the batch's offsets."""
 
 from __future__ import annotations
 

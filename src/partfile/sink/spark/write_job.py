@@ -159,7 +159,7 @@ class WriteTask:
     may_stage: bool
     """Whether columnar parts may be staged, as far as the driver knows."""
     encoded_ratio: float | None
-    """Bytes of encoded files for each byte of their stages; None as long as nobody knows."""
+    """Bytes of encoded files for each byte of their stages; None until a first one was encoded."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """What the store of the parts is opened with."""
     checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
