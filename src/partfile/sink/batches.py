@@ -1,4 +1,4 @@
-"""The rows of a batch on their way to parts: grouped by bucket, joined into larger batches, written by a thread of their own.
+"""The rows of a batch on their way to parts: grouped by bucket, joined into larger batches, written by a thread.
 
 ``BucketRuns`` groups more rows than memory holds: it spills sorted runs into a temporary file and merges them.
 """

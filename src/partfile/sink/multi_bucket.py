@@ -1,7 +1,7 @@
-"""Staging files that many buckets share: which rows go there, their schema, and the names of the files that come of them.
+"""Staging files that many buckets share: which rows go there, their schema, and the names of their files.
 
-All files of one have the same name, each in its bucket. A name gets a mark where two buckets may be one directory, as on
-a file system that ignores case.
+All files of one have the same name, each in its bucket. A name gets a mark where two buckets may be one directory,
+as on a file system that ignores case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The operator of a sink: one subtask that turns record batches into parts between two checkpoints.
 
-``open``, ``write``, ``snapshot``, ``notify_checkpoint_complete``, ``close``, without Spark; Spark's tasks run the same one.
+``open``, ``write``, ``snapshot``, ``notify_checkpoint_complete``, ``close``. Needs no Spark; Spark's tasks run it too.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ActivePart:
 
 
 def held_part(stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> ActivePart:
-    """The open part of a stream that this task alone holds. On failure the stream is released, and its file stays (S13).
+    """An open part that this task alone holds. On failure its stream is released, and its file stays (S13).
 
     Arguments as of ``ActivePart``.
     """

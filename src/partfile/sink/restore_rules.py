@@ -1,4 +1,4 @@
-"""The rules of a start, pure: what is restored, what is refused and with which words, and which batches are replays (S12)."""
+"""The rules of a start: what is restored, what is refused in which words, which batches are replays (S12). Pure."""
 
 from __future__ import annotations
 
