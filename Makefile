@@ -39,11 +39,11 @@ demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three S
 
 .PHONY: demo-hdfs
 demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (under five minutes)
-	@PYTHONPATH=tests/support $(BIN)/python examples/flights_hdfs.py --format=$(FORMAT) $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python examples/flights_hdfs.py --format=$(FORMAT) $(ARGS)
 
 .PHONY: demo-s3
 demo-s3: java setup ## The same on a real S3 server that is restarted too (under five minutes)
-	@PYTHONPATH=tests/support $(BIN)/python examples/flights_s3.py --format=$(FORMAT) $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python examples/flights_s3.py --format=$(FORMAT) $(ARGS)
 
 .PHONY: demo-stuck
 demo-stuck: java setup ## Make a mess with real kills, and mend it with the command line (about a minute)
@@ -71,12 +71,12 @@ docs: setup ## Make docs/CLI.md from the code
 
 .PHONY: runbook
 runbook: java setup ## Make the outputs in docs/RUNBOOK.md by causing each failure (about two minutes)
-	@PYTHONPATH=tests/support $(BIN)/python examples/runbook.py $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python examples/runbook.py $(ARGS)
 
 .PHONY: crash
 crash: setup ## Kill everything everywhere, twice, on every store (over an hour; seeds are printed)
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --long \
-	  tests/crash tests/stateful tests/model tests/s3/test_s3_kills.py tests/hdfs/test_kills_truncate.py \
+	  tests/faults tests/s3/test_kills.py tests/hdfs/test_kills_truncate.py \
 	  tests/hdfs/test_kills_rewrite.py tests/hdfs/test_kills_valid_length.py $(ARGS)
 
 .PHONY: mutants
@@ -93,11 +93,11 @@ check: setup ## Lint (bandit's rules too), format check, strict types, known vul
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p partfile
 	$(BIN)/mypy tests examples benchmarks
-	@$(BIN)/python tests/support/dependency_audit.py
+	@$(BIN)/python tests/support/repo/dependency_audit.py
 
 .PHONY: audit
 audit: setup ## Look for known vulnerabilities of dependencies, and fail where nobody can be asked
-	@PARTFILE_AUDIT=strict $(BIN)/python tests/support/dependency_audit.py
+	@PARTFILE_AUDIT=strict $(BIN)/python tests/support/repo/dependency_audit.py
 
 .PHONY: format
 format: setup ## Let ruff format the code and mend what it can

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from s3_store_support import store_options
+from support.s3.life import store_options
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import s3fs
-    from hdfs_cluster import HdfsCluster
     from hdfs_native import Client
-    from s3_server import S3Server
+
+    from support.servers.hdfs import HdfsCluster
+    from support.servers.s3 import S3Server
 
 _OF_DATANODES = frozenset(
     {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "commitBlockSynchronization", "registerDatanode"}

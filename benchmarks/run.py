@@ -22,7 +22,7 @@ from document import write_document
 from machine import describe
 from records import merged, read_record, table_rows
 from scale import FULL_ROUNDS, QUICK_ROUNDS, QUICK_SHARE, Scale
-from suites import SUITES, TESTS_SUPPORT, chosen, listing
+from suites import SUITES, TESTS, chosen, listing
 from tables import aligned, noise_lines
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def run_suite(suite: Suite, work: Path, scale: Scale) -> None:
     own = work.absolute() / suite.name
     shutil.rmtree(own, ignore_errors=True)
     own.mkdir(parents=True)
-    sys.path.append(str(TESTS_SUPPORT))
+    sys.path.append(str(TESTS))
     module = importlib.import_module(f"suite_{suite.name}")
     report = module.run(work.absolute() / "data", own, scale)
     (work / f"{suite.name}.json").write_text(json.dumps(report.as_json()))

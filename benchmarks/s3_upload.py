@@ -11,10 +11,10 @@ import boto3
 import numpy as np
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
-from s3_server import REGION
 
 from partfile.stores.registry import open_store
 from partfile.testing.store import new_part
+from support.servers.s3 import REGION
 
 if TYPE_CHECKING:
     from typing import Any

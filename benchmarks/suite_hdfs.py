@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from hdfs_cluster import HdfsCluster
 from hdfs_native import Client
 
 from figures import Figure, Report, figure_of_rounds
@@ -13,6 +12,7 @@ from generator import ROWS_PER_FILE, dataset
 from hdfs_restore import RestoreCost, measure_restore
 from places import HdfsPlace
 from streams import read_files, run_native, run_partfile, spark_session
+from support.servers.hdfs import HdfsCluster
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rados_gateway import RadosGateway
-from s3_proxy import S3Proxy
-
 from figures import Figure, Report, figure_of_rounds
 from generator import ROWS_PER_FILE, dataset
 from places import S3Place
@@ -15,6 +12,8 @@ from renaming_stream import run_renaming
 from runs import Run
 from s3_upload import LEAST_PART_BYTES, PART_BYTES, Uploads
 from streams import read_files, run_partfile, spark_session
+from support.servers.ceph import RadosGateway
+from support.servers.proxy import S3Proxy
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -13,8 +13,8 @@ from goals import GOALS, suite_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-TESTS_SUPPORT = Path(__file__).parents[1] / "tests" / "support"
-"""Holds the servers that benchmarks share with tests."""
+TESTS = Path(__file__).parents[1] / "tests"
+"""Its package ``support`` holds the servers that benchmarks share with tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Suite:
         """Why the machine cannot run it; None if it can."""
         if self.ensure is None:
             return None
-        sys.path.append(str(TESTS_SUPPORT))
+        sys.path.append(str(TESTS))
         # From a directory that was added just now.
-        from server_process import MissingProgram  # noqa: PLC0415
+        from support.servers.process import MissingProgram  # noqa: PLC0415
 
         try:
             self.ensure(print)
@@ -54,13 +54,13 @@ class Suite:
 
 
 def _ensure_hdfs(_say: Callable[[str], None]) -> None:
-    from hdfs_jars import hadoop_jars  # noqa: PLC0415 - from a directory that was added just now
+    from support.servers.jars import hadoop_jars  # noqa: PLC0415 - from a directory that was added just now
 
     hadoop_jars()
 
 
 def _ensure_s3(say: Callable[[str], None]) -> None:
-    from ceph_packages import ensure_ceph  # noqa: PLC0415 - likewise
+    from support.servers.ceph import ensure_ceph  # noqa: PLC0415 - likewise
 
     ensure_ceph(say)
 

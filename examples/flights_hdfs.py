@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hdfs_cluster import HdfsCluster
-from server_process import MissingProgram
-
 from flights import KILLS, begin, print_table
 from flights_reader import compare, files_below
 from flights_supervisor import Job, Supervisor, TheDriver
 from partfile.stores.registry import open_store
+from support.servers.hdfs import HdfsCluster
+from support.servers.process import MissingProgram
 
 if TYPE_CHECKING:
     import subprocess

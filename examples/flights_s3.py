@@ -15,23 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rados_gateway import RadosGateway
-from s3_proxy import S3Proxy
-from s3_server import REGION
-from s3_servers import MotoServer
-from server_process import MissingProgram
-
 from flights import KILLS, begin, print_table
 from flights_reader import compare, files_below
 from flights_supervisor import Job, Supervisor, TheDriver
+from support.servers.ceph import RadosGateway
+from support.servers.process import MissingProgram
+from support.servers.proxy import S3Proxy
+from support.servers.s3 import REGION, MotoServer
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-    from s3_server import S3Server
-
     from flights_supervisor import Victim
+    from support.servers.s3 import S3Server
 
 AWAY_S = 5.0
 

@@ -14,11 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_support import build_session
-
 from runbook_failures import LOCAL
 from runbook_remote import ON_S3, WITH_SPARK, moto
 from runbook_terminal import Terminal, structure
+from support.spark.streams import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from life_cycle import in_child
 
 import partfile as pf
 from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, intercept
+from support.life_cycle import in_child
 
 if TYPE_CHECKING:
     from pathlib import Path

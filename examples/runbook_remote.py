@@ -7,12 +7,10 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import spark_support
-from command_line import told_json
-from s3_server import REGION
-from s3_servers import MotoServer
-
 from runbook_failures import AT_ONCE, die, run_batches
+from support.command_line import told_json
+from support.servers.s3 import REGION, MotoServer
+from support.spark import streams as spark_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

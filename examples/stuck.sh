@@ -5,7 +5,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}
-export PYTHONPATH="$here/../tests/support${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$here/../tests${PYTHONPATH:+:$PYTHONPATH}"
 export PYSPARK_PYTHON=$python SPARK_LOCAL_IP=127.0.0.1
 # Drivers live for some seconds here: what compiles thoroughly compiles in vain.
 export JDK_JAVA_OPTIONS=${JDK_JAVA_OPTIONS:--XX:TieredStopAtLevel=1 -XX:+UseSerialGC}

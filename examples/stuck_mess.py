@@ -17,10 +17,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from driver_process import Driver
-from spark_support import ids_by_duckdb, write_source
-
 from stuck_uploads import Uploads
+from support.spark.drivers import Driver
+from support.spark.streams import ids_by_duckdb, write_source
 
 FILES = 8
 ROWS_A_FILE = 30

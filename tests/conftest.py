@@ -9,16 +9,17 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import drawn_tests
-import fault_rows
 import hypothesis
 import pytest
-from skipped_servers import report, skip_tests_of, skipped_servers
+
+from support.repo import fault_rows, selection
+from support.repo.selection import report, skip_tests_of, skipped_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-_LONGEST_FIRST = ("unit/sink/test_savepoints.py", "crash", "spark", "hdfs", "s3", "model", "stateful")
+
+_LONGEST_FIRST = ("sink/test_savepoints.py", "faults", "spark", "hdfs", "s3")
 """What forks at every call is first: the processes that share the tests grow beyond a gigabyte, and forks slow down."""
 
 # Workers must run this interpreter: any other python3 on the PATH lacks partfile.
@@ -76,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip what ``PARTFILE_SKIP`` leaves out; draw cases; begin with what takes longest, so that it is never alone."""
     skip_tests_of(skipped_servers(os.environ), items, config.rootpath)
     if not _takes_all(config):
-        left_out = drawn_tests.left_out(items, config.getoption("randomly_seed", None))
+        left_out = selection.left_out(items, config.getoption("randomly_seed", None))
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
     first = [config.rootpath / "tests" / name for name in _LONGEST_FIRST]
@@ -130,3 +131,8 @@ def chosen(request: pytest.FixtureRequest, rng: random.Random) -> Callable[[int,
     """Chooses among so many calls, counted from 1: a few at random, or with ``--long`` all of them."""
     is_long = request.config.getoption("--long")
     return lambda count, few: sorted(rng.sample(range(1, count + 1), count if is_long else min(few, count)))
+
+
+# Show values in the failed assertions of the shipped suite.
+
+pytest.register_assert_rewrite("partfile.testing.store")

@@ -6,22 +6,23 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-import hdfs_life
 import hdfs_native
 import pytest
-from hdfs_cluster import HdfsCluster
-from server_process import MissingProgram
-from spark_support import build_session
+
+from support.hdfs import life as hdfs_life
+from support.servers.hdfs import HdfsCluster
+from support.servers.process import MissingProgram
+from support.spark.streams import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from hdfs_life import Opener
     from pyspark.sql import SparkSession
 
     from partfile.stores.hdfs.store import HdfsStore
     from partfile.testing.faults import Interceptor
+    from support.hdfs.life import Opener
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,13 @@ import time
 import zipfile
 from pathlib import Path
 
-import hdfs_jars
 import pytest
-from hdfs_jars import HADOOP_VERSION, hadoop_jars
-from server_process import MissingProgram
 
-SUPPORT = Path(hdfs_jars.__file__).parent
+from support.servers import jars as hdfs_jars
+from support.servers.jars import HADOOP_VERSION, hadoop_jars
+from support.servers.process import MissingProgram
+
+TESTS = Path(__file__).parents[1]
 
 MAVEN = """#!{python}
 import os, sys, time, zipfile
@@ -45,12 +46,12 @@ def install_maven(directory: Path, *, seconds: float = 0, status: int = 0) -> Pa
 
 def environment(directory: Path) -> dict[str, str]:
     """Variables of a process whose cache and programs are below ``directory``."""
-    return {**os.environ, "XDG_CACHE_HOME": str(directory), "PATH": str(directory / "bin"), "PYTHONPATH": str(SUPPORT)}
+    return {**os.environ, "XDG_CACHE_HOME": str(directory), "PATH": str(directory / "bin"), "PYTHONPATH": str(TESTS)}
 
 
 def fetch(directory: Path) -> subprocess.Popen[str]:
     """A process that wants the jars."""
-    command = [sys.executable, "-c", "from hdfs_jars import hadoop_jars; print(hadoop_jars())"]
+    command = [sys.executable, "-c", "from support.servers.jars import hadoop_jars; print(hadoop_jars())"]
     return subprocess.Popen(
         command,
         env=environment(directory),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hdfs_kills import KillsWithOneCut
+from support.hdfs.kills import KillsWithOneCut
 
 
 class TestRewrite(KillsWithOneCut):

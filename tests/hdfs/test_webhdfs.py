@@ -17,7 +17,8 @@ from partfile.stores.hdfs.options import web_address, web_addresses
 from partfile.stores.hdfs.webhdfs import WebHdfs
 
 if TYPE_CHECKING:
-    from hdfs_cluster import HdfsCluster
+    from support.servers.hdfs import HdfsCluster
+
 
 TIMEOUT_S = 10.0
 BLOCK_BYTES = 1 << 20

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from mutants import Mutant, mutants  # noqa: E402 - where it is, is said above.
+from support.repo.mutants import Mutant, mutants  # noqa: E402 - where it is, is said above.
 
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist"
@@ -36,7 +36,7 @@ def killer_of(mutant: Mutant) -> str | None:
         shutil.copytree(ROOT, tree, ignore=_LEFT_OUT, symlinks=True)
         (tree / mutant.file).write_text(mutant.source())
         # Nothing is sampled: a mutant that one call shows must die each time.
-        long = ["--long"] if any("crash/" in test for test in mutant.tests) else []
+        long = ["--long"] if any("faults/" in test and "_machine" not in test for test in mutant.tests) else []
         options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", "--every-case", *long]
         command = [sys.executable, "-m", "pytest", *options, *mutant.tests]
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "HYPOTHESIS_PROFILE": "default"}

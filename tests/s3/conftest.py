@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from rados_gateway import RadosGateway
-from s3_place import Place
-from s3_proxy import S3Proxy
-from s3_servers import MotoServer, RcloneServer
-from s3_store_support import options_of
-from server_process import MissingProgram
-from spark_support import build_session
+
+from support.s3.life import options_of
+from support.s3.probes import Place
+from support.servers.ceph import RadosGateway
+from support.servers.process import MissingProgram
+from support.servers.proxy import S3Proxy
+from support.servers.s3 import MotoServer, RcloneServer
+from support.spark.streams import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import s3fs
     from pyspark.sql import SparkSession
-    from s3_server import S3Server
 
     from partfile.stores.s3.options import S3Options
+    from support.servers.s3 import S3Server
 
 
 @pytest.fixture(scope="session")

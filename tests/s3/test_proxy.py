@@ -1,4 +1,4 @@
-"""The proxy in front of each S3 server: it changes nothing unasked, and counts."""
+"""The proxy in front of each S3 server: it changes nothing unasked, tells operations apart, and counts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from botocore.exceptions import BotoCoreError, EndpointConnectionError
-from s3_faults import call
-from s3_place import Place
-from s3_proxy import S3Proxy
-from s3_upload_probes import MIN_PART_BYTES
+
+from support.s3.probes import MIN_PART_BYTES, Place
+from support.servers.proxy import S3Proxy, call
+from support.servers.s3_requests import RequestPattern, S3Request, recognise
 
 if TYPE_CHECKING:
     import s3fs
-    from s3_server import S3Server
+
+    from support.servers.s3 import S3Server
+
+
+# The proxy in front of each S3 server: it changes nothing unasked, and counts.
 
 
 def test_requests_and_replies_go_through_as_they_are(proxied: Place, direct: Place) -> None:
@@ -122,3 +126,73 @@ def test_a_stopped_proxy_lets_go_of_its_connections(s3_server: S3Server) -> None
     with pytest.raises(EndpointConnectionError):
         client.call_s3("list_buckets")
     assert not [thread for thread in threading.enumerate() if thread.name == "S3 proxy"]
+
+
+# Which operation of S3 a request is, as the proxy of the tests tells it.
+
+
+@pytest.mark.parametrize(
+    ("line", "operation"),
+    [
+        ("GET /", "ListBuckets"),
+        ("PUT /bucket", "CreateBucket"),
+        ("HEAD /bucket", "HeadBucket"),
+        ("DELETE /bucket/", "DeleteBucket"),
+        ("GET /bucket?prefix=a&max-keys=1", "ListObjects"),
+        ("GET /bucket?list-type=2&prefix=&delimiter=%2F", "ListObjectsV2"),
+        ("GET /bucket?uploads&prefix=a", "ListMultipartUploads"),
+        ("GET /bucket?uploads=", "ListMultipartUploads"),
+        ("GET /bucket?versions", "ListObjectVersions"),
+        ("GET /bucket?versioning", "GetBucketVersioning"),
+        ("GET /bucket?lifecycle", "GetBucketLifecycleConfiguration"),
+        ("POST /bucket?delete", "DeleteObjects"),
+        ("GET /bucket/a/b", "GetObject"),
+        ("GET /bucket/a?partNumber=1", "GetObject"),
+        ("GET /bucket/a?versionId=1", "GetObject"),
+        ("PUT /bucket/a?x-id=PutObject", "PutObject"),
+        ("HEAD /bucket/a", "HeadObject"),
+        ("DELETE /bucket/a", "DeleteObject"),
+        ("POST /bucket/a?uploads", "CreateMultipartUpload"),
+        ("PUT /bucket/a?partNumber=7&uploadId=u", "UploadPart"),
+        ("POST /bucket/a?uploadId=u", "CompleteMultipartUpload"),
+        ("DELETE /bucket/a?uploadId=u", "AbortMultipartUpload"),
+        ("GET /bucket/a?uploadId=u&max-parts=2", "ListParts"),
+        ("GET /bucket/a?acl", "GET ?acl"),
+        ("PUT /bucket/a?tagging=", "PUT ?tagging"),
+        ("PATCH /bucket/a", "PATCH ?"),
+    ],
+)
+def test_an_operation_is_told_by_method_and_query(line: str, operation: str) -> None:
+    """Each has the name that S3's documentation gives it; what is not known here never passes for something else."""
+    method, target = line.split()
+    assert recognise(method, target, []).operation == operation
+
+
+def test_a_copy_is_told_by_its_header_in_any_case() -> None:
+    """A put that copies is no put, on objects and on parts."""
+    copies = ["Host", "X-Amz-Copy-Source"]
+    assert recognise("PUT", "/bucket/a", copies).operation == "CopyObject"
+    assert recognise("PUT", "/bucket/a?partNumber=1&uploadId=u", copies).operation == "UploadPartCopy"
+
+
+def test_names_and_numbers_are_decoded() -> None:
+    """Key, upload id and part number are what the client meant, whatever characters they have."""
+    request = recognise("PUT", "/bucket/a%2Fb%20c/%C3%A9%3F?partNumber=12&uploadId=2~x%2By", [])
+    assert request == S3Request("PUT", "UploadPart", "bucket", "a/b c/é?", "2~x+y", 12)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        (RequestPattern(), True),
+        (RequestPattern(operation="PutObject"), True),
+        (RequestPattern(operation="Put*", key="dir/*", method="PUT"), True),
+        (RequestPattern(key="dir/*/file"), True),
+        (RequestPattern(operation="GetObject", key="dir/*"), False),
+        (RequestPattern(operation="PutObject", key="dir"), False),
+        (RequestPattern(operation="PutObject", method="POST"), False),
+    ],
+)
+def test_a_pattern_means_what_agrees_with_all_that_is_given(pattern: RequestPattern, *, matches: bool) -> None:
+    """What is not given agrees with everything; a star crosses slashes."""
+    assert pattern.matches(S3Request("PUT", "PutObject", "bucket", "dir/sub/file")) is matches

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from s3_object_probes import OBJECT_PROBES
-from s3_place import Place
-from s3_upload_probes import UPLOAD_PROBES
+from support.s3.probes import OBJECT_PROBES, UPLOAD_PROBES, Place
 
 if TYPE_CHECKING:
     import s3fs
-    from s3_server import S3Server
+
+    from support.servers.s3 import S3Server
+
 
 EXISTS = "412 PreconditionFailed"
 GONE = "404 NoSuchUpload"

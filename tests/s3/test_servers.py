@@ -1,4 +1,4 @@
-"""The S3 servers that other tests rely on: they come up, hold what they say, survive kills, leave nothing behind."""
+"""The S3 servers that other tests rely on: installed, started, killed, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 import s3fs
-from botocore.exceptions import EndpointConnectionError
-from process_ends import gone, wait_until_gone
-from s3_place import Place
-from s3_upload_probes import MIN_PART_BYTES
+from botocore.exceptions import BotoCoreError, EndpointConnectionError
+
+from flights_s3 import ProxiedMoto
+from support.s3.probes import MIN_PART_BYTES, Place
+from support.servers.ceph import PACKAGES, PROGRAMS, ensure_ceph
+from support.servers.process import MissingProgram, gone, wait_until_gone
+from support.servers.s3 import MotoServer, client_without_retries, storage_options
 
 if TYPE_CHECKING:
-    from s3_server import S3Server
+    from support.servers.s3 import S3Server
 
-SUPPORT = Path(__file__).parents[1] / "support"
+
+# The S3 servers that other tests rely on: they come up, hold what they say, survive kills, leave nothing behind.
+
+TESTS = Path(__file__).parents[1]
 
 LEFT_AFTER_A_KILL = {
     "moto": ("404 NoSuchBucket", "404 NoSuchBucket", "404 NoSuchBucket"),
@@ -39,9 +45,9 @@ LAST_WORDS = {
 """The end of the log where the port is taken; radosgw may end before it has written why."""
 
 CLASSES = {
-    "moto": "s3_servers MotoServer",
-    "rclone": "s3_servers RcloneServer",
-    "radosgw": "rados_gateway RadosGateway",
+    "moto": "support.servers.s3 MotoServer",
+    "rclone": "support.servers.s3 RcloneServer",
+    "radosgw": "support.servers.ceph RadosGateway",
 }
 """Module and class of each server."""
 
@@ -163,7 +169,7 @@ def test_a_failed_start_shows_the_log(s3_server: S3Server, tmp_path: Path) -> No
 def test_a_killed_owner_leaves_no_server_behind(s3_server: S3Server, tmp_path: Path) -> None:
     """When the process that started a server is SIGKILLed, all processes of the server end by themselves."""
     command = [sys.executable, "-c", OWNER, *CLASSES[s3_server.name].split(), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as owner:
         assert owner.stdout is not None
         servers = [int(number) for number in owner.stdout.readline().split()]
@@ -179,3 +185,86 @@ def test_a_stopped_server_leaves_no_process_behind(s3_server: S3Server, tmp_path
         servers = server.process_ids
         assert not gone(servers)
     assert gone(servers)
+
+
+# How Ceph's servers come onto a machine: by apt where that is allowed, else by a sentence that says how.
+
+APT = """#!/bin/sh
+echo "$@" >> {directory}/called
+case "$*" in *install*) {install} ;; esac
+"""
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The only directory of the ``PATH``, on a machine whose root we are."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    return tmp_path
+
+
+def give_apt(machine: Path, install: str) -> None:
+    """Put an ``apt-get`` there that notes how it is called, and runs a command to install."""
+    apt = machine / "apt-get"
+    apt.write_text(APT.format(directory=machine, install=install))
+    apt.chmod(0o755)
+
+
+def test_as_root_with_apt_it_is_installed_once_and_said_before(machine: Path) -> None:
+    """The lists of packages are fetched first; a second call finds everything and does nothing."""
+    give_apt(machine, f"for name in {' '.join(PROGRAMS)}; do /bin/cp $0 {machine}/$name; done")
+    said: list[str] = []
+    ensure_ceph(said.append)
+    ensure_ceph(said.append)
+    update, install = (machine / "called").read_text().splitlines()
+    assert " update" in update
+    assert f" install --no-install-recommends {' '.join(PACKAGES)} " in install
+    assert len(said) == 1
+    assert " ".join(PACKAGES) in said[0]
+
+
+def test_a_failed_installation_shows_what_apt_said(machine: Path) -> None:
+    """The reason is apt's own."""
+    give_apt(machine, "echo no such package; exit 100")
+    with pytest.raises(RuntimeError, match="no such package"):
+        ensure_ceph(lambda _text: None)
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_where_it_cannot_be_installed_the_message_says_what_to_do(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, user: int
+) -> None:
+    """Without apt, or without being root, nothing is called, and there is a way to do without."""
+    if user:
+        give_apt(machine, "exit 100")
+        monkeypatch.setattr("os.geteuid", lambda: user)
+    with pytest.raises(MissingProgram, match=r"needs ceph-mon.*apt-get install.* radosgw.*PARTFILE_SKIP=radosgw"):
+        ensure_ceph(lambda _text: None)
+    assert not (machine / "called").exists()
+
+
+# What the demo on S3 stands on: a server that goes and comes back in the same place, and uploads that are counted.
+
+
+def test_the_proxy_that_stands_for_moto_comes_back_with_its_data(moto: S3Server) -> None:
+    """While it is away nobody answers; afterwards everything is where it was."""
+    assert isinstance(moto, MotoServer)
+    endpoint, bucket = ProxiedMoto(moto), moto.bucket()
+    client = client_without_retries(storage_options(endpoint.endpoint_url, moto.access_key, moto.secret_key))
+    client.call_s3("put_object", Bucket=bucket, Key="key", Body=b"body")
+    endpoint.kill()
+    with pytest.raises(BotoCoreError):
+        client.call_s3("head_object", Bucket=bucket, Key="key")
+    endpoint.start()
+    assert client.cat_file(f"{bucket}/key") == b"body"
+    endpoint.kill()
+
+
+def test_uploads_are_pending_until_they_are_completed_or_aborted(s3_server: S3Server) -> None:
+    """An upload that nobody names is what the demo must not leave."""
+    client, bucket = s3_server.filesystem(), s3_server.bucket()
+    assert s3_server.pending_uploads(bucket) == []
+    upload = client.call_s3("create_multipart_upload", Bucket=bucket, Key="key")["UploadId"]
+    assert [one["UploadId"] for one in s3_server.pending_uploads(bucket)] == [upload]
+    client.call_s3("abort_multipart_upload", Bucket=bucket, Key="key", UploadId=upload)
+    assert s3_server.pending_uploads(bucket) == []

@@ -6,22 +6,22 @@ import shutil
 from pathlib import Path
 
 import pytest
-from golden import COUNTERS, GOLDEN, PRESENT, RULES, WORDS
-from life_cycle import LONG, batch, finished_files, make_sink, rows_of
 from pydantic import TypeAdapter
-from staged_streams import finished_rows, names, staged_sink, stages_in
 
 from partfile.sink.coordinator import Runtime
 from partfile.snapshot.documents import FORMAT_VERSION, FileHandle
 from partfile.snapshot.operator_state import OperatorStateStore
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.local.store import LocalStore
+from support.golden import COUNTERS, GOLDEN, PRESENT, RULES, WORDS
+from support.life_cycle import LONG, batch, finished_files, make_sink, rows_of
+from support.staged_streams import finished_rows, names, staged_sink, stages_in
 
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 
 
 def test_there_are_golden_files_of_the_present_version() -> None:
-    """A new version comes with its own: run tests/support/golden.py."""
+    """A new version comes with its own: run ``PYTHONPATH=tests python -m support.golden``."""
     assert PRESENT in VERSIONS
     assert PRESENT.split("-")[0] == str(FORMAT_VERSION)
 

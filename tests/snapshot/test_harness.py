@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from partfile.snapshot.operator_state import OperatorStateStore
 
+
 SEEN = ListStateDescriptor("seen", JsonCodec())
 HIGHEST = ListStateDescriptor("highest", JsonCodec())
 RULES = BroadcastStateDescriptor("rules", JsonCodec(), JsonCodec())

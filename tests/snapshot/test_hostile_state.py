@@ -6,18 +6,19 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command_line import run
-from life_cycle import batch, everything, long_sink, make_sink
-from tampered_state import newest_link, tamper
 
 import partfile as pf
 from partfile.errors import PartfileError, PartMissing, SnapshotCorrupt
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import Recorder
+from support.command_line import run
+from support.life_cycle import batch, everything, long_sink, make_sink
+from support.tampered_state import newest_link, tamper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
 
 OPEN, POSITION = "assigned-parts", "stream-position"
 OUTSIDE = ["../../x", "..", "/etc/x", "a/../../x", "file:///x", "s3://bucket/x", "a\x00b", "\ud800", "x" * 300, ""]

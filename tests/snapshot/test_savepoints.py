@@ -28,6 +28,7 @@ from partfile.testing.faults import FailAt, Recorder, intercept
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 STATE = f"{'a' * 32}.state"
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.streams import CheckpointOutputStream, CheckpointStreamFactory
     from partfile.stores.base import Store
 
+
 KIB = 1024
 
 

@@ -8,16 +8,17 @@ from queue import Empty, Queue
 from typing import TYPE_CHECKING
 
 import pytest
-from checkpoint_owner import Owner
 
 from partfile.snapshot.events import CoordinatorRules, FailureReason, RequestKind
 from partfile.snapshot.timer import Timer
+from support.checkpoint_owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from partfile.snapshot.events import PendingCheckpoint
+
 
 WAIT_S = 10.0
 NEVER_S = 0.05

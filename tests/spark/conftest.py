@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_avro import with_avro
-from spark_support import build_session
+
+from support.spark.files import with_avro
+from support.spark.streams import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

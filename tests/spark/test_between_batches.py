@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from spark_support import LONG, expected, finished, ids_by_duckdb, make_sink, stream, write_source
-from staged_spark import wait_until
 
 import partfile as pf
 from partfile.bucketers.base import BucketContext
@@ -24,6 +22,8 @@ from partfile.sink.spark.identity import QueryRun, is_active
 from partfile.sink.spark.stream import StartedQuery
 from partfile.sink.spark.write_job import by_bucket
 from partfile.stores.local.store import LocalStore
+from support.spark.staged import wait_until
+from support.spark.streams import LONG, expected, finished, ids_by_duckdb, make_sink, stream, write_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
 
 pytestmark = pytest.mark.spark
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_support import expected, ids_by_duckdb, write_source
-from standalone import standalone_cluster
-from watcher import Watcher
+
+from support.servers.spark_cluster import standalone_cluster
+from support.spark.streams import expected, ids_by_duckdb, write_source
+from support.spark.watcher import Watcher
 
 pytestmark = pytest.mark.spark
-DRIVER = Path(__file__).parent.parent / "support" / "kill_driver.py"
+DRIVER = Path(__file__).parents[1] / "support" / "programs" / "kill_driver.py"
 CLUSTER = "local-cluster[2,1,1024]"
 
 
@@ -27,7 +28,7 @@ def run(root: Path, **job: Any) -> None:
         capture_output=True,
         text=True,
         timeout=280,
-        env={**os.environ, "PYTHONPATH": str(DRIVER.parent)},
+        env={**os.environ, "PYTHONPATH": str(DRIVER.parents[2])},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip().endswith("done")

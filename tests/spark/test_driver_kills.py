@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from command_line import told
-from driver_chaos import Chaos
-from driver_process import Relay
-from python_workers import WorkerKills
-from recovering import Recovering
-from spark_support import expected, ids_by_duckdb, write_source
-from watcher import Watcher
+
+from support.command_line import Recovering, told
+from support.spark.drivers import Chaos, Relay, WorkerKills
+from support.spark.streams import expected, ids_by_duckdb, write_source
+from support.spark.watcher import Watcher
 
 if TYPE_CHECKING:
     import random
     from pathlib import Path
+
 
 pytestmark = pytest.mark.spark
 

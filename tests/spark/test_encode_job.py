@@ -1,4 +1,4 @@
-"""The Spark job that encodes stages: which task has which, what becomes of answers, and whose pool it runs in."""
+"""The Spark job that encodes stages: which task has which, failures of the job, and whose pool it runs in."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from encrypted_parquet import decrypted_ids, encryption
-from faulty_encodes import FatalBucket, FaultyEncodes
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import TaskContext
 from pyspark.sql import Row
-from spark_support import make_sink, parts_elsewhere, store_elsewhere
 
+import partfile as pf
 from partfile.errors import ConfigError, NotReady, OutcomeUnknown, PartDamaged, PartfileError, PartMissing
 from partfile.sink.coordinator import StagedParts
 from partfile.sink.encode import EncodedStage
@@ -40,12 +38,28 @@ from partfile.stores.local.store import LocalStore
 from partfile.version import __version__
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.registry import recipe_of
+from support.encryption import decrypted_ids, encryption
+from support.spark.openers import FatalBucket, FaultyEncodes
+from support.spark.staged import numbered, rows_by_duckdb, staged_sink, wait_until
+from support.spark.streams import (
+    BUCKETS,
+    finished,
+    make_sink,
+    parts_elsewhere,
+    run,
+    run_without_end,
+    store_elsewhere,
+    stream,
+    write_source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
+
+# The Spark job that encodes stages: which task has which, what becomes of answers, and whose pool it runs in.
 
 RECIPE = Stage(recipe={"format": "parquet"})
 
@@ -304,3 +318,51 @@ def test_what_only_tasks_miss_is_not_given_up(spark: SparkSession, tmp_path: Pat
         assert [type(one.problem) for one in by_spark.encode(stages)] == [PartMissing] * 3
         encoding = StagedParts(store, by_spark, job="numbers", accept_missing=True).encode(before, 2, 0)
     assert (encoding.failure, encoding.given_up, encoding.after) == (None, 0, before)
+
+
+# Spark jobs that encode stages and fail as a whole: the query goes on, the timer too, and no row is lost.
+
+FATAL = FatalBucket("bucket=1")
+
+
+@pytest.mark.spark
+def test_a_worker_that_dies_each_time_ends_neither_start_nor_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Its jobs fail at the start and at the clean end; batches complete meanwhile, and a sound run has every row."""
+    base, checkpoint = tmp_path / "out", str(tmp_path / "spark")
+    before = write_source(tmp_path / "source", 1)
+    run_without_end(staged_sink(base), stream(spark, tmp_path / "source"), checkpoint)
+    assert finished(base) == []
+    rows = write_source(tmp_path / "source", 1, first=before)
+    told: list[pf.BatchProgress] = []
+    harmed = staged_sink(base, open_store_in_tasks=FATAL, on_progress=told.append)
+    with pytest.raises(NotReady, match="of its stages could not be encoded"):
+        run(harmed, stream(spark, tmp_path / "source"), checkpoint)
+    assert sum(one.rows for one in told) == rows - before
+    assert list(base.glob("bucket=1/part-*")) == []
+    run(staged_sink(base), stream(spark, tmp_path / "source"), checkpoint)
+    assert rows_by_duckdb(base) == numbered(rows)
+
+
+@pytest.mark.spark
+def test_the_idle_timer_survives_a_job_that_fails(spark: SparkSession, tmp_path: Path) -> None:
+    """Later turns show the parts of all buckets but the one whose stage kills its worker."""
+    base, now = tmp_path / "out", [1_000_000]
+    rows = write_source(tmp_path / "source", 1)
+    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1)
+    sink = staged_sink(base, rolling=rolling, clock=lambda: now[0], open_store_in_tasks=FATAL)
+
+    def others_are_visible() -> bool:
+        now[0] += 10_000
+        return len(finished(base)) == BUCKETS - 1
+
+    trigger = {"processingTime": "0 seconds"}
+    frame = stream(spark, tmp_path / "source")
+    checkpoint = str(tmp_path / "spark")
+    query = sink.start(frame, checkpoint_location=checkpoint, trigger=trigger)
+    query.processAllAvailable()
+    wait_until(others_are_visible)
+    assert query.isActive
+    with pytest.raises(NotReady, match="has ended, and 1 of its stages"):
+        query.stop()
+    run(staged_sink(base), stream(spark, tmp_path / "source"), checkpoint)
+    assert rows_by_duckdb(base) == numbered(rows)

@@ -12,18 +12,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.json
 import pytest
-from every_type import table_of_every_type
-from spark_files import arrow_of_task, rows_of
-from spark_support import LONG
-from types_in_files import type_in
 
 import partfile as pf
+from support.columns import table_of_every_type, type_in
+from support.spark.files import arrow_of_task, rows_of
+from support.spark.streams import LONG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
 
 pytestmark = pytest.mark.spark
 

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from life_cycle import continue_to, long_sink
-from reading_trees import finished_of, rows, sidecars, write_tree
 
 import partfile as pf
 from partfile.errors import ConfigError, NotFound, SnapshotCorrupt
+from support.life_cycle import continue_to, long_sink
+from support.trees import finished_of, rows, sidecars, write_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
 
 pytestmark = pytest.mark.spark
 

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from spark_support import expected, finished, ids_by_duckdb, make_sink, stream, write_source
-from watcher import Watcher
 
 from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, RecoveryRefused, StoreError
+from support.spark.streams import expected, finished, ids_by_duckdb, make_sink, stream, write_source
+from support.spark.watcher import Watcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     import partfile as pf
+
 
 pytestmark = pytest.mark.spark
 EXAMPLE = Path(__file__).parents[2] / "examples" / "savepoint.py"

@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command_line import told
-from driver_chaos import Chaos
-from driver_process import Driver, Relay
-from faulty_encodes import FaultyEncodes
-from python_workers import WorkerKills
-from spark_support import BUCKETS, LONG, Once, finished, run, stream, write_source
-from staged_spark import HASHED, STAGED, numbered, rows_by_duckdb, rows_by_spark, staged_sink, wait_until
 
 import partfile as pf
+from support.command_line import told
+from support.spark.drivers import Chaos, Driver, Relay, WorkerKills
+from support.spark.openers import FaultyEncodes
+from support.spark.staged import HASHED, STAGED, numbered, rows_by_duckdb, rows_by_spark, staged_sink, wait_until
+from support.spark.streams import BUCKETS, LONG, Once, finished, run, stream, write_source
 
 if TYPE_CHECKING:
     import random
 
     from pyspark.sql import SparkSession
+
 
 pytestmark = pytest.mark.spark
 LONGEST_RETRY_S = 50

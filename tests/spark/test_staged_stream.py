@@ -1,4 +1,4 @@
-"""Spark streams into Parquet parts that stay open over micro-batches: few files, each row once, no work for drivers."""
+"""Spark streams into staged Parquet parts, of one bucket or of thousands, and the locks that they need."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
-from spark_support import BUCKETS, NOW, SCHEMA, finished, run, stream, write_source
-from staged_spark import (
+
+import partfile as pf
+from partfile.sink.spark.encode_job import StagesBySpark
+from support.spark.staged import (
     keep_the_driver_from_encoding,
     numbered,
     rows_by_duckdb,
@@ -19,20 +23,35 @@ from staged_spark import (
     stages,
     wait_until,
 )
-
-import partfile as pf
-from partfile.sink.spark.encode_job import StagesBySpark
+from support.spark.streams import (
+    BUCKETS,
+    NOW,
+    SCHEMA,
+    expected,
+    finished,
+    ids_by_duckdb,
+    make_sink,
+    run,
+    run_without_end,
+    store_elsewhere,
+    store_without_locks,
+    stream,
+    write_source,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
+
+# Spark streams into Parquet parts that stay open over micro-batches: few files, each row once, no work for drivers.
+
 pytestmark = pytest.mark.spark
 BATCHES = 6
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _driver_encodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_the_driver_from_encoding(monkeypatch)
 
@@ -49,6 +68,7 @@ def check(spark: SparkSession, base: Path, rows: int, most_files: int) -> None:
     assert len(finished(base)) <= most_files
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 @pytest.mark.parametrize(("distribution", "files"), [("hash", BUCKETS), ("none", 2 * BUCKETS)])
 def test_many_batches_become_one_file_a_bucket(
     spark: SparkSession, tmp_path: Path, distribution: str, files: int
@@ -73,6 +93,7 @@ def test_many_batches_become_one_file_a_bucket(
     assert [one.encode_ms > 0 for one in told] == [False] * BATCHES + [True]
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_per_checkpoint_makes_a_file_a_task_and_batch(spark: SparkSession, tmp_path: Path) -> None:
     """The other way to write columnar parts stays what it was."""
     rows = write_source(tmp_path / "source", 3)
@@ -83,6 +104,7 @@ def test_per_checkpoint_makes_a_file_a_task_and_batch(spark: SparkSession, tmp_p
     assert stages(tmp_path / "out") == []
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_stages_are_deleted_once_no_checkpoint_needs_them(spark: SparkSession, tmp_path: Path) -> None:
     """After two more checkpoints only finished files are left, so that disk space is bounded by what is open."""
     rows = write_source(tmp_path / "source", 3)
@@ -97,6 +119,7 @@ def test_stages_are_deleted_once_no_checkpoint_needs_them(spark: SparkSession, t
     check(spark, tmp_path / "out", rows, 3 * BUCKETS)
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_parts_roll_by_their_encoded_size_inside_tasks(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +138,7 @@ def test_parts_roll_by_their_encoded_size_inside_tasks(
     check(spark, tmp_path / "out", rows, 4 * BUCKETS)
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_an_idle_stream_closes_its_parts_by_a_job_of_the_timer(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing arrives any more, and yet the rows become visible while the query runs, by one job."""
     rows = write_source(tmp_path / "source", BATCHES)
@@ -136,6 +160,7 @@ def test_an_idle_stream_closes_its_parts_by_a_job_of_the_timer(spark: SparkSessi
     check(spark, base, rows, BUCKETS)
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_kept_stages_are_gone_on_with_after_a_clean_stop(spark: SparkSession, tmp_path: Path) -> None:
     """With on_stop="keep" restarts make no files; the last run encodes the rows of all of them."""
     rows = 0
@@ -150,6 +175,7 @@ def test_kept_stages_are_gone_on_with_after_a_clean_stop(spark: SparkSession, tm
     check(spark, tmp_path / "out", rows, BUCKETS)
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_a_process_that_just_ends_leaves_stages_that_the_next_run_encodes(spark: SparkSession, tmp_path: Path) -> None:
     """Never appended to again (S2), so a bucket has a file a run; the restore is what encodes them."""
     rows = write_source(tmp_path / "source", 3)
@@ -169,6 +195,7 @@ def test_a_process_that_just_ends_leaves_stages_that_the_next_run_encodes(spark:
     check(spark, tmp_path / "out", rows, 2 * BUCKETS)
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_a_change_of_schema_ends_in_files_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
     """Batches with another column go to other parts, and each file holds rows of one schema alone."""
     rows = write_source(tmp_path / "source", BATCHES)
@@ -188,6 +215,7 @@ def test_a_change_of_schema_ends_in_files_of_their_own(spark: SparkSession, tmp_
     assert Counter(found) == Counter((number, f"of {of}" if of % 2 else None) for number, of in batch.items())
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_a_batch_without_rows_or_partitions_keeps_every_stage_open(spark: SparkSession, tmp_path: Path) -> None:
     """It is a checkpoint that carries them, and the next batch appends to them."""
     write_source(tmp_path / "source", BATCHES)
@@ -204,6 +232,7 @@ def test_a_batch_without_rows_or_partitions_keeps_every_stage_open(spark: SparkS
     assert len(finished(base)) == BUCKETS
 
 
+@pytest.mark.usefixtures("_driver_encodes_nothing")
 def test_savepoints_publish_what_is_staged(spark: SparkSession, tmp_path: Path) -> None:
     """Between two batches and at the end: every row so far is in a finished file, and the stream goes on elsewhere."""
     rows = write_source(tmp_path / "source", 4)
@@ -227,3 +256,56 @@ def test_savepoints_publish_what_is_staged(spark: SparkSession, tmp_path: Path) 
     run(fresh, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     assert rows_by_duckdb(tmp_path / "out") + rows_by_duckdb(tmp_path / "fresh") == numbered(more)
     assert len(finished(tmp_path / "fresh")) == BUCKETS
+
+
+# Thousands of buckets in a real Spark stream: one open file a subtask, one file a bucket and subtask in the end.
+
+MANY_BUCKETS = 400
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_many_buckets_over_many_batches(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    """A run that just ends leaves shared stages, which the next one has encoded by Spark; then it shares on."""
+    base, source = tmp_path / "out", tmp_path / "source"
+    rows = 0
+    for runs in (run_without_end, run):
+        rows = write_source(source, 2, 1000, first=rows)
+        frame = stream(spark, source).withColumn("part", F.col("id") % MANY_BUCKETS)
+        sink = make_sink(base, format=format, columnar="staged", bucketer=pf.HiveBucketer("part"))
+        runs(sink, frame, str(tmp_path / "spark"))
+        if runs is run_without_end:
+            assert finished(base) == []
+            assert 0 < len(list(base.glob("_part-*.in-progress"))) <= 8
+            assert list(base.glob("part=*")) == []
+    table = pyarrow.dataset.dataset(finished(base), format=format).to_table()
+    assert sorted(table["id"].to_pylist()) == list(range(rows))
+    assert all(int(path.parent.name[5:]) in range(MANY_BUCKETS) for path in finished(base))
+    assert len(list(base.glob("part=*"))) == MANY_BUCKETS
+
+
+# Locks are proven in every task (S13): not visible is an error, not shared means that nothing is kept open.
+
+
+def test_without_shared_locks_every_part_rolls_at_every_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    """Where a task could lock the driver's marker nothing would fence a zombie, so each batch leaves its own files."""
+    rows = write_source(tmp_path / "source", 3)
+    base = tmp_path / "out"
+    sink = make_sink(base, open_store_in_tasks=store_without_locks)
+    frame = stream(spark, tmp_path / "source")
+    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"availableNow": True}):
+        pass
+    assert ids_by_duckdb(base) == expected(rows)
+    assert len(finished(base)) == 3 * BUCKETS
+
+
+def test_a_base_path_that_executors_do_not_share_is_a_clear_error(spark: SparkSession, tmp_path: Path) -> None:
+    """A task that does not see the driver's marker fails with the reason, and nothing is visible anywhere."""
+    write_source(tmp_path / "source", 1)
+    base = tmp_path / "out"
+    sink = make_sink(base, open_store_in_tasks=store_elsewhere)
+    query = stream(spark, tmp_path / "source").writeStream.foreachBatch(sink.foreach_batch)
+    with pytest.raises(PySparkException, match="must be on a file system that all executors share"):
+        query.option("checkpointLocation", str(tmp_path / "spark")).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+    assert finished(base) == []

@@ -1,8 +1,9 @@
-"""A real Spark stream into local files: exactly once, few files, whatever the partitions do."""
+"""Real Spark streams into files: exactly once, few files, whatever the partitions do."""
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 import pytest
 from pyspark.errors.exceptions.base import PySparkException
-from spark_support import (
+
+import partfile as pf
+from partfile.errors import ConfigError
+from support.spark.streams import (
     BUCKETS,
     SCHEMA,
     Once,
@@ -18,22 +22,27 @@ from spark_support import (
     finished,
     ids_by_duckdb,
     make_sink,
+    run,
+    run_without_end,
     stream,
     write_source,
 )
-
-import partfile as pf
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
+
+# A real Spark stream into local files: exactly once, few files, whatever the partitions do.
+
 pytestmark = pytest.mark.spark
 NOW = {"availableNow": True}
 
 
-def run(spark: SparkSession, sink: pf.FileSink, root: Path, source: str = "source", checkpoint: str = "spark") -> None:
+def run_to_the_end(
+    spark: SparkSession, sink: pf.FileSink, root: Path, source: str = "source", checkpoint: str = "spark"
+) -> None:
     """Stream everything that is there, with a clean end."""
     frame = stream(spark, root / source)
     with sink.start(frame, checkpoint_location=str(root / checkpoint), trigger=NOW) as query:
@@ -50,7 +59,7 @@ def test_many_batches_become_few_files_that_every_reader_reads(spark: SparkSessi
     """Six batches of two partitions leave one part a bucket and partition at most; three readers see each row once."""
     rows = write_source(tmp_path / "source", 6)
     base = tmp_path / "out"
-    run(spark, make_sink(base), tmp_path)
+    run_to_the_end(spark, make_sink(base), tmp_path)
     assert ids_by_duckdb(base) == expected(rows)
     assert sorted(row.id for row in spark.read.json(str(base)).collect()) == list(range(rows))
     dataset = pyarrow.dataset.dataset(base, format="json", partitioning="hive")
@@ -63,7 +72,7 @@ def test_hash_distribution_leaves_one_file_a_bucket(spark: SparkSession, tmp_pat
     rows = write_source(tmp_path / "source", 4)
     for name, bucketer in (("column", pf.HiveBucketer("bucket")), ("python", Once(tmp_path / "flag", "nothing", -1))):
         base = tmp_path / name
-        run(
+        run_to_the_end(
             spark,
             make_sink(base, distribution="hash", hash_partitions=3, bucketer=bucketer),
             tmp_path,
@@ -80,7 +89,7 @@ def test_plain_foreach_batch_leaves_parts_that_the_next_run_publishes(spark: Spa
     run_function(spark, make_sink(base).foreach_batch, tmp_path)
     assert finished(base) == []
     rows = write_source(tmp_path / "source", 1, first=90)
-    run(spark, make_sink(base), tmp_path)
+    run_to_the_end(spark, make_sink(base), tmp_path)
     assert ids_by_duckdb(base) == expected(rows)
 
 
@@ -90,10 +99,10 @@ def test_a_replayed_batch_is_recognised(spark: SparkSession, tmp_path: Path) -> 
     write_source(tmp_path / "source", 3)
     base = tmp_path / "out"
     progress: list[pf.BatchProgress] = []
-    run(spark, make_sink(base), tmp_path)
+    run_to_the_end(spark, make_sink(base), tmp_path)
     forget_commit(tmp_path / "spark", 2)
     rows = write_source(tmp_path / "source", 2, first=90)
-    run(spark, make_sink(base, on_progress=progress.append), tmp_path)
+    run_to_the_end(spark, make_sink(base, on_progress=progress.append), tmp_path)
     assert next((one.batch_id, one.replayed) for one in progress if one.batch_id is not None) == (2, True)
     assert ids_by_duckdb(base) == expected(rows)
 
@@ -108,7 +117,7 @@ def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_p
     """A batch id whose offsets changed behind our back is neither skipped nor written."""
     write_source(tmp_path / "source", 3)
     base = tmp_path / "out"
-    run(spark, make_sink(base), tmp_path)
+    run_to_the_end(spark, make_sink(base), tmp_path)
     checkpoint = tmp_path / "spark"
     forget_commit(checkpoint, 2)
     offsets = checkpoint / "offsets" / "2"
@@ -117,7 +126,7 @@ def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_p
     offsets.write_text(text.replace('"logOffset":2', '"logOffset":1'))
     (checkpoint / "offsets" / ".2.crc").unlink(missing_ok=True)
     with pytest.raises(PySparkException, match="other offsets"):
-        run(spark, make_sink(base), tmp_path)
+        run_to_the_end(spark, make_sink(base), tmp_path)
 
 
 @pytest.mark.fault("D7")
@@ -125,19 +134,19 @@ def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSessi
     """A new query on a used uid is refused with the way out in the message; adopting works and retires the old one."""
     rows = write_source(tmp_path / "source", 3)
     base = tmp_path / "out"
-    run(spark, make_sink(base), tmp_path)
+    run_to_the_end(spark, make_sink(base), tmp_path)
     old = json.loads((tmp_path / "spark" / "metadata").read_text())["id"]
     shutil.copytree(tmp_path / "spark", tmp_path / "old-spark")
     shutil.rmtree(tmp_path / "spark")
     rows = write_source(tmp_path / "second", 2, first=rows)
     with pytest.raises(PySparkException, match=f"on_new_query='adopt:{old}'"):
-        run(spark, make_sink(base), tmp_path, source="second")
+        run_to_the_end(spark, make_sink(base), tmp_path, source="second")
     assert ids_by_duckdb(base) == expected(90)
-    run(spark, make_sink(base, on_new_query=f"adopt:{old}"), tmp_path, source="second")
+    run_to_the_end(spark, make_sink(base, on_new_query=f"adopt:{old}"), tmp_path, source="second")
     assert ids_by_duckdb(base) == expected(rows)
     write_source(tmp_path / "source", 1, first=5000)
     with pytest.raises(PySparkException, match="replaced"):
-        run(spark, make_sink(base), tmp_path, checkpoint="old-spark")
+        run_to_the_end(spark, make_sink(base), tmp_path, checkpoint="old-spark")
     assert ids_by_duckdb(base) == expected(rows)
 
 
@@ -152,13 +161,13 @@ def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tm
         if batch_id == 1:
             before = sorted(path.name for path in (base / "_partfile" / "numbers").iterdir())
             with pytest.raises(PySparkException, match="is another one") as caught:
-                run(spark, make_sink(base), tmp_path, source="other", checkpoint="mistaken")
+                run_to_the_end(spark, make_sink(base), tmp_path, source="other", checkpoint="mistaken")
             refused.append(caught)
             assert sorted(path.name for path in (base / "_partfile" / "numbers").iterdir()) == before
 
     run_function(spark, healthy, tmp_path)
     assert refused
-    run(spark, sink, tmp_path)
+    run_to_the_end(spark, sink, tmp_path)
     assert ids_by_duckdb(base) == expected(rows)
 
 
@@ -173,7 +182,7 @@ def test_an_empty_batch_without_partitions_changes_nothing(spark: SparkSession, 
         sink.foreach_batch(empty if batch_id in {1, 3} else df, batch_id)
 
     run_function(spark, sometimes_empty, tmp_path)
-    run(spark, make_sink(base), tmp_path)
+    run_to_the_end(spark, make_sink(base), tmp_path)
     kept = [row for row in range(rows) if row // 30 not in {1, 3}]
     assert ids_by_duckdb(base) == Counter(kept)
     assert len(finished(base)) <= 2 * BUCKETS
@@ -184,7 +193,7 @@ def test_open_parts_follow_a_changing_number_of_partitions(spark: SparkSession, 
     rows = write_source(tmp_path / "source", 6)
     base, sink = tmp_path / "out", make_sink(tmp_path / "out")
     run_function(spark, lambda df, n: sink.foreach_batch(df.repartition([4, 4, 2, 2, 7, 7][n]), n), tmp_path)
-    run(spark, make_sink(base), tmp_path)
+    run_to_the_end(spark, make_sink(base), tmp_path)
     assert ids_by_duckdb(base) == expected(rows)
 
 
@@ -196,7 +205,7 @@ def test_a_task_that_fails_once_is_retried_without_a_trace(spark: SparkSession, 
     base = tmp_path / "out"
     progress: list[pf.BatchProgress] = []
     bucketer = Once(tmp_path / "flag", deed, row=75)
-    run(spark, make_sink(base, bucketer=bucketer, on_progress=progress.append), tmp_path)
+    run_to_the_end(spark, make_sink(base, bucketer=bucketer, on_progress=progress.append), tmp_path)
     assert (tmp_path / "flag").exists()
     assert ids_by_duckdb(base) == expected(rows)
     assert sum(one.parts_abandoned for one in progress) > 0
@@ -214,7 +223,7 @@ def test_a_sink_object_is_used_again_after_its_query_failed(spark: SparkSession,
 
     with pytest.raises(PySparkException, match="deliberate"):
         run_function(spark, poisoned, tmp_path)
-    run(spark, sink, tmp_path)
+    run_to_the_end(spark, sink, tmp_path)
     assert ids_by_duckdb(base) == expected(rows)
 
 
@@ -223,10 +232,117 @@ def test_kept_parts_are_resumed_after_a_clean_stop(spark: SparkSession, tmp_path
     base = tmp_path / "out"
     for first in (0, 60, 120):
         rows = write_source(tmp_path / "source", 2, first=first)
-        run(spark, make_sink(base, on_stop="keep"), tmp_path)
+        run_to_the_end(spark, make_sink(base, on_stop="keep"), tmp_path)
         assert finished(base) == []
-    run(spark, make_sink(base, on_stop="publish"), tmp_path)
+    run_to_the_end(spark, make_sink(base, on_stop="publish"), tmp_path)
     rows = write_source(tmp_path / "source", 1, first=180)
-    run(spark, make_sink(base), tmp_path)
+    run_to_the_end(spark, make_sink(base), tmp_path)
     assert ids_by_duckdb(base) == expected(rows)
     assert len(finished(base)) <= 4 * BUCKETS
+
+
+# A real Spark stream to a file system of fsspec: exactly once, although every part rolls at each checkpoint.
+
+
+def test_a_stream_through_a_failing_task_is_read_exactly_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tasks reach ``dir`` by its URL; a task that fails leaves nothing visible; the start says what is weaker."""
+    rows = write_source(tmp_path / "source", 3)
+    base = tmp_path / "out"
+    url = f"dir::file://{base}"
+    with caplog.at_level(logging.WARNING, "partfile"):
+        sink = make_sink(url, bucketer=Once(tmp_path / "flag", "raise", 40))
+        run_without_end(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+    assert "every part rolls at each checkpoint" in caplog.text
+    assert ids_by_duckdb(base) == expected(rows)
+    before = finished(base)
+    rows = write_source(tmp_path / "source", 2, first=rows)
+    run(
+        make_sink(url, bucketer=Once(tmp_path / "flag", "raise", 40)),
+        stream(spark, tmp_path / "source"),
+        str(tmp_path / "spark"),
+    )
+    assert ids_by_duckdb(base) == expected(rows)
+    assert set(before) < set(finished(base))
+
+
+def test_the_memory_of_a_process_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """What a task wrote there would be gone with it, so no batch begins."""
+    write_source(tmp_path / "source", 1)
+    with pytest.raises(ConfigError, match="other processes"):
+        run(make_sink("memory://out"), stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
+
+
+# Hive-style buckets are the very directories that Spark's own partitionBy makes.
+
+TEXTS = [
+    "plain",
+    "a b",
+    "x/y",
+    "é",
+    "100%",
+    "a=b",
+    "q?",
+    "#",
+    "'",
+    '"',
+    "*",
+    ":",
+    "[",
+    "]",
+    "{",
+    "}",
+    "^",
+    "\\",
+    "\x7f",
+    "\n",
+    "",
+]
+
+
+def test_partition_directories_equal_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
+    """For texts, numbers, booleans, dates, timestamps, decimals and nulls, row by row."""
+    rows = spark.createDataFrame([(number, text) for number, text in enumerate([*TEXTS, None])], "n int, text string")
+    frame = rows.selectExpr(
+        "n",
+        "text",
+        "IF(n % 5 = 0, NULL, n * -1) AS whole",
+        "n % 2 = 0 AS truth",
+        "date_add(DATE'1969-12-25', n) AS day",
+        "timestamp_micros(n * 1000500) AS instant",
+        "CAST(n * 1.25 AS decimal(10,3)) AS price",
+    )
+    for column in ("text", "whole", "truth", "day", "instant", "price"):
+        spark_base, our_base = tmp_path / f"spark-{column}", tmp_path / f"ours-{column}"
+        two = frame.select("n", column)
+        two.coalesce(1).write.partitionBy(column).json(str(spark_base))
+        with pf.FileSink(our_base, uid="u", bucketer=pf.HiveBucketer(column)).local() as out:
+            out.write(two.toArrow())
+        assert rows_by_directory(our_base) == rows_by_directory(spark_base), column
+
+
+def rows_by_directory(base: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path in finished(base):
+        if path.suffix == ".json":
+            rows = path.read_text().replace(" ", "").splitlines()
+            found.setdefault(path.parent.name, set()).update(rows)
+    return found
+
+
+# The inline threshold of a sink holds in Spark's tasks as on the driver.
+
+
+@pytest.mark.item("ST-08", "ST-09")
+@pytest.mark.parametrize(("threshold", "files"), [(0, 3), (1 << 20, 0)])
+def test_the_threshold_decides_what_tasks_send(spark: SparkSession, tmp_path: Path, threshold: int, files: int) -> None:
+    """Above it each task's state goes to a file of the checkpoint, beside the driver's; below it there is no file."""
+    rows = write_source(tmp_path / "source", 2)
+    base = tmp_path / "out"
+    sink = make_sink(base, inline_threshold_bytes=threshold, retained_checkpoints=9)
+    frame = stream(spark, tmp_path / "source", files=2)
+    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"availableNow": True}):
+        pass
+    assert len(list((base / "_partfile" / "numbers" / "chk-2").glob("*.state"))) == files
+    assert ids_by_duckdb(base) == expected(rows)

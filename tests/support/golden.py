@@ -1,4 +1,4 @@
-"""Writes the golden snapshots of the present form, once: ``python tests/support/golden.py``.
+"""Writes the golden snapshots of the present form, once: ``PYTHONPATH=tests python -m support.golden``.
 
 What was written is never written again: a later release must read it as it is. A change of what is written, with or
 without another format version, comes with a form of its own.
@@ -10,15 +10,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from life_cycle import LONG, batch, make_sink
-from staged_streams import Stages, staged_sink
-
 from partfile.snapshot.documents import FORMAT_VERSION
 from partfile.snapshot.operator_state import BroadcastStateDescriptor, ListStateDescriptor, OperatorStateStore
 from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.snapshot.strategy import write_operator_state
 from partfile.stores.local.store import LocalStore
+from support.life_cycle import LONG, batch, make_sink
+from support.staged_streams import Stages, staged_sink
 
 GOLDEN = Path(__file__).parents[1] / "snapshot" / "golden"
 PRESENT = f"{FORMAT_VERSION}-checksums"

@@ -6,7 +6,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from life_cycle import LONG, make_sink
 
 from partfile.errors import NotReady, OutcomeUnknown
 from partfile.sink.coordinator import Runtime
@@ -17,9 +16,11 @@ from partfile.sink.spark.identity import QueryRun
 from partfile.sink.spark.stream import SparkStream
 from partfile.sink.states import QueryPosition, assigned_to
 from partfile.stores.local.store import LocalStore
+from support.life_cycle import LONG, make_sink
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 RUN = QueryRun(1, "query", "run")
 BATCH = QueryPosition(query_id="query", batch_id=0)

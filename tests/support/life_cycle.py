@@ -1,31 +1,104 @@
-"""One small stream of text rows through the plain sink, in a process of its own, and the oracle for what it left.
-
-The rows are ``0``, ``1``, ... in order; the position of the input is the number of rows written. So a run that begins
-at the position it restored continues the stream, and in the end every row must be in exactly one finished file.
-"""
+"""One small stream of text rows through the plain sink, in a process of its own, and the oracle for what it left."""
 
 from __future__ import annotations
 
+import csv
 import gc
+import gzip
+import io
+import json
 import os
 import sys
 import traceback
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pyarrow as pa
-from rows_in_files import rows_in_file
-from single_threaded_store import SingleThreadedStore
+import pyarrow.orc
+import pyarrow.parquet
+import zstandard
 
 import partfile as pf
 from partfile.errors import Fenced
 from partfile.sink.file_sink import FileSink
 from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from partfile.stores.base import Capabilities
+
+
+# A local store for tests that repeat a schedule, or kill at each call in turn: its calls come in one order.
+
+
+class SingleThreadedStore(LocalStore):
+    """A store that asks for no threads: whoever takes turns with others makes one call at a time."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of a local store."""
+        return super().capabilities.model_copy(update={"publish_threads": 1})
+
+
+# The column ``row`` of a file of any format and compression, read by what is none of ours.
+
+
+def rows_in_file(name: str, data: bytes) -> list[str]:
+    """Each row, in order.
+
+    Args:
+        name: Of the file; its ending says what it is, and text is a row a line.
+        data: All of it.
+    """
+    for ending, decompress in _COMPRESSED.items():
+        if name.endswith(ending):
+            return rows_in_file(name.removesuffix(ending), decompress(data))
+    for ending, read in _FORMATS.items():
+        if name.endswith(ending):
+            return [str(row) for row in read(data)]
+    assert data.endswith(b"\n"), f"{name} ends inside a row: {data!r}"
+    return data.decode().splitlines()
+
+
+def _unzstd(data: bytes) -> bytes:
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        found: bytes = reader.read()
+    return found
+
+
+def _avro(data: bytes) -> list[Any]:
+    return [record["row"] for record in fastavro.reader(io.BytesIO(data))]  # type: ignore[index, call-overload]
+
+
+def _json(data: bytes) -> list[Any]:
+    assert data.endswith(b"\n"), f"a line is not whole: {data!r}"
+    return [json.loads(line)["row"] for line in data.splitlines()]
+
+
+def _csv(data: bytes) -> list[Any]:
+    assert data.endswith(b"\n"), f"a line is not whole: {data!r}"
+    return [record["row"] for record in csv.DictReader(io.StringIO(data.decode()))]
+
+
+_COMPRESSED: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".zst": _unzstd}
+_FORMATS: dict[str, Callable[[bytes], list[Any]]] = {
+    ".parquet": lambda data: pyarrow.parquet.ParquetFile(pa.BufferReader(data)).read()["row"].to_pylist(),
+    ".orc": lambda data: pyarrow.orc.ORCFile(pa.BufferReader(data)).read()["row"].to_pylist(),
+    ".avro": _avro,
+    ".json": _json,
+    ".csv": _csv,
+}
+
+
+# One small stream of text rows through the plain sink, in a process of its own, and the oracle for what it left.
+#
+# The rows are ``0``, ``1``, ... in order; the position of the input is the number of rows written. So a run that begins
+# at the position it restored continues the stream, and in the end every row must be in exactly one finished file.
 
 ROWS = 12
 ROWS_A_CHECKPOINT = 3

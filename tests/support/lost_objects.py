@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from life_cycle import LONG
-from staged_streams import STAGED
 
 from partfile.sink.coordinator import Runtime
 from partfile.sink.encode import StagesInProcess
 from partfile.stores.s3.handle import S3Staging, side_path
+from support.life_cycle import LONG
+from support.staged_streams import STAGED
 
 if TYPE_CHECKING:
     import random
 
-    from crash_worlds import Process
-
     from partfile.sink.coordinator import CommitReport
+    from support.crash.worlds import Process
+
 
 OBJECTS = 3
 ROWS = 5

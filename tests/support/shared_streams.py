@@ -1,4 +1,4 @@
-"""Sinks whose buckets share a stage, and what they leave, on a local disk or as files of anywhere else."""
+"""Sinks whose buckets share a stage, what they leave, and what the command line says of it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
-from life_cycle import LONG, make_sink
 
 import partfile as pf
 from partfile.sink import encode
 from partfile.sink.coordinator import Runtime
 from partfile.sink.plan import with_closed
+from support.command_line import told, told_json, told_lines
+from support.life_cycle import LONG, make_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import pytest
 
     from partfile.sink.file_sink import FileSink
     from partfile.sink.states import RolledStage
+
+
+# Sinks whose buckets share a stage, and what they leave, on a local disk or as files of anywhere else.
 
 BUCKETS = 12
 
@@ -141,3 +145,29 @@ def rolled(base: Path) -> RolledStage:
     assert state is not None
     (stage,) = with_closed(state, state.open[0], 9).rolled
     return stage
+
+
+# What the command line says of a dead sink whose buckets share a stage, and what it does about it, on any store.
+
+HELD = 2 * BUCKETS
+"""Rows that the checkpoint of a dead sink vouches for."""
+
+
+def check_commands(place: tuple[Any, ...], rows: Callable[[], Counter[tuple[str, int]]]) -> None:
+    """Status, list, verify and cat before; recover; verify after.
+
+    Args:
+        place: The words that name the base of a sink that ``die_sharing`` has left, and open it.
+        rows: How often each row is in a finished file of each bucket.
+    """
+    (sink,) = told_json("status", *place, "--quiet-after", "0s", code=1)["sinks"]
+    assert (sink["parts"]["stage"]["shared"], sink["parts"]["stage"]["buckets"]) == (1, BUCKETS)
+    (listed,) = told_lines("list", *place, "--state", "stage")
+    assert (listed["buckets"], listed["rows"]) == (BUCKETS, HELD)
+    assert told_json("verify", *place)["findings"] == []
+    printed = [json.loads(line)["bucket"] for line in told("cat", place[0], listed["path"], *place[1:]).splitlines()]
+    assert sorted(printed) == sorted(f"k={row % BUCKETS}" for row in range(HELD))
+    assert f"{BUCKETS} buckets or more share" in told("recover", *place, code=1)
+    assert f"{BUCKETS} parts published" in told("recover", *place, "--apply", "--fence")
+    assert rows() == counted(0, HELD)
+    assert told_json("verify", *place)["findings"] == []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from partfile.stores.base import PartStream, Store
     from partfile.testing.faults import Interceptor
 
+
 BATCHES = [f"rows of batch {number};".encode() for number in range(20)]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from life_cycle import LONG, batch, finished_files, make_sink, rows_of
-
 from partfile.errors import NotReady
 from partfile.stores.local.store import LocalStore
+from support.life_cycle import LONG, batch, finished_files, make_sink, rows_of
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.file_sink import FileSink
     from partfile.stores.base import PartHandle
+
 
 STAGED: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
 

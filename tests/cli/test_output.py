@@ -1,0 +1,156 @@
+"""What the command line prints: names escaped, durations and sizes, warnings of the library."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from partfile import ConfigError
+from partfile.cli.output import (
+    Output,
+    bytes_of,
+    command_line,
+    seconds_of,
+    shell_word,
+    shown,
+    shown_bytes,
+    shown_seconds,
+    warnings_told,
+)
+from partfile.recovery.documents import json_text
+
+# No name makes a terminal do anything, and a command that was copied means the same (H9).
+
+HOSTILE = "part\x1b[31m\x07\n\u202egpj\u200b\x9b\U000e0001\x7f"
+
+
+class Named(BaseModel):
+    """A document with one name."""
+
+    name: str
+
+
+def obeyed(text: str) -> list[str]:
+    """The characters that a terminal would obey."""
+    return [character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]
+
+
+@pytest.mark.fault("H9")
+@given(st.text())
+def test_no_text_is_obeyed(text: str) -> None:
+    """Whatever a name holds, what is printed has no control, format or surrogate character."""
+    assert obeyed(shown(text)) == []
+
+
+@pytest.mark.parametrize("text", ["part-1.json", "ü ö", "漢字", "100%", "back\\slash", "'"])
+def test_what_is_harmless_stays_as_it_is(text: str) -> None:
+    """Names that a terminal shows as they are, are shown as they are."""
+    assert shown(text) == text
+
+
+@pytest.mark.fault("H9")
+@pytest.mark.parametrize("word", [HOSTILE, "a b", "it's", "$(rm -rf /)", "back\\slash\x1b'", "-", "plain", "ü\u202e'"])
+def test_a_copied_command_means_the_same(word: str) -> None:
+    """Bash reads the printed word as the name that was meant, and nothing printed is obeyed by a terminal."""
+    printed = shell_word(word)
+    assert obeyed(printed) == []
+    done = subprocess.run(
+        ["bash", "-c", f"printf %s {printed}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout.decode() == word
+
+
+def test_a_command_is_quoted_word_by_word() -> None:
+    """Each word of a command stays one."""
+    assert command_line(["partfile", "status", "/data/a b"]) == "partfile status '/data/a b'"
+
+
+@pytest.mark.fault("H9")
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_json_holds_the_literal_name_and_no_character_that_is_obeyed(name: str) -> None:
+    """A program that parses the JSON gets the very name, and a terminal that shows it obeys nothing."""
+    text = json_text(Named(name=name))
+    assert json.loads(text) == {"name": name}
+    assert obeyed(text) == []
+
+
+# Durations and sizes are read as people write them, and written as people read them.
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0s", 0), ("90s", 90), ("15m", 900), ("24h", 86_400), ("7d", 604_800), ("2w", 1_209_600), ("1.5h", 5400)],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    """A number and its unit are seconds."""
+    assert seconds_of(text, "--for") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1h30m", "1y", "1e3s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    """Without a unit, or with one that is not known, nobody guesses."""
+    with pytest.raises(ConfigError, match=r"^--for .* no duration"):
+        seconds_of(text, "--for")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("0", 0), ("512", 512), ("512B", 512), ("1K", 1024), ("5MiB", 5 << 20), ("2 g", 2 << 30)]
+)
+def test_sizes_are_read(text: str, count: int) -> None:
+    """Units are powers of 1024."""
+    assert bytes_of(text, "--least") == count
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "1.5M", "1X"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """What is not a whole number and a known unit is refused."""
+    with pytest.raises(ConfigError, match=r"^--least .* no size"):
+        bytes_of(text, "--least")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "?"), (-5, "0s"), (0.4, "0s"), (59, "59s"), (60, "1m"), (3661, "1h 1m"), (90_000, "1d 1h"), (86_405, "1d")],
+)
+def test_durations_are_shown(seconds: float | None, text: str) -> None:
+    """Two units at most, the largest first."""
+    assert shown_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(None, "?"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")]
+)
+def test_sizes_are_shown(count: int | None, text: str) -> None:
+    """The unit that leaves a number below 1024."""
+    assert shown_bytes(count) == text
+
+
+# What the library warns of is told by a command: once, escaped, in its own words, and as JSON if asked for.
+
+logger = logging.getLogger("partfile")
+
+
+def test_a_warning_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second one of the same text is not, nor what is no warning; another one is; control characters are escaped."""
+    with warnings_told(Output()):
+        for _ in range(2):
+            logger.warning("left %s: set %s", "a\x1bb", "accept_newer=True")
+        logger.info("nothing to see")
+        logger.warning("another")
+    assert capsys.readouterr().err.splitlines() == ["warning: left a\\x1bb: set --accept-newer", "warning: another"]
+
+
+def test_a_warning_is_a_document_beside_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard error holds nothing but documents, a line each; standard output has none of it."""
+    with warnings_told(Output(as_json=True)):
+        logger.warning("it is so")
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert json.loads(told.err) == {"schema": "partfile.warning", "schema_version": 1, "message": "it is so"}

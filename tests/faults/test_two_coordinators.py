@@ -1,0 +1,142 @@
+"""A coordinator that sleeps anywhere while another takes over never adds a row to the other's history (S7)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import Recorder, StopAt
+from support.life_cycle import (
+    FAILED,
+    FENCED,
+    LONG,
+    assert_exactly_once,
+    assert_only_grew,
+    batch,
+    in_child,
+    make_sink,
+    run_to_the_end,
+    seed_with_a_tail,
+    start_child,
+)
+from support.recovery import broken_invariants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partfile.sink.file_sink import FileSink
+    from partfile.testing.faults import Call
+
+
+FEW = 8
+"""Stops of each kind in every run; with ``--long`` at each call."""
+ROWS = 9
+MORE_ROWS = 18
+WHETHER_IT_COUNTS = 60
+"""At most so many calls after a link until it is known to count."""
+
+
+@pytest.mark.fault("D9", "D10")
+def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path, chosen: Callable[[int, int], list[int]]) -> None:
+    """SIGSTOP at call n, for some n or all; another goes on for three batches; SIGCONT: the output is one history."""
+    recorder = Recorder()
+    run_to_the_end(make_sink(tmp_path / "counted", interceptor=recorder), ROWS)
+    links = [number for number, call in enumerate(recorder.calls, 1) if is_link(call)]
+    for number in chosen(len(recorder.calls), 2 * FEW):
+        base = tmp_path / f"{number}"
+        sleeper = make_sink(base, interceptor=StopAt(number))
+        pid = start_child(partial(run_to_the_end, sleeper, ROWS))
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        assert in_child(partial(run_to_the_end, make_sink(base), MORE_ROWS)) == 0
+        files = assert_exactly_once(base, MORE_ROWS)
+        os.kill(pid, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in possible_ends(number, links), f"call {number}: {recorder.names[number - 1]}"
+        assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
+        assert not broken_invariants(base), f"call {number}"
+    assert len(links) > 2
+
+
+def possible_ends(number: int, links: list[int]) -> set[int]:
+    """How one may end that slept before call ``number``, where ``links`` are the calls that create its links."""
+    if number <= links[0]:
+        return {0}  # It begins after the other.
+    if links[0] + WHETHER_IT_COUNTS < number <= links[-1]:
+        return {FENCED}  # The next link is refused.
+    return {0, FENCED}  # It finds that its fence link does not count and begins anew, or it had no link left to create.
+
+
+def is_link(call: Call) -> bool:
+    return call.name == "link" and call.arguments[-1] == "_metadata"
+
+
+@pytest.mark.parametrize("cut", ["truncate", "rewrite", "valid-length"])
+@pytest.mark.fault("D9", "D10")
+def test_a_restore_stopped_at_any_call_is_fenced(
+    cut: str, tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """The same for one that sleeps while it restores open parts with a tail, which the other then settles."""
+    seed_with_a_tail(tmp_path / "seed", cut=cut)
+
+    def sink(base: Path, interceptor: Any = None) -> FileSink:
+        return make_sink(base, interceptor=interceptor, cut=cut, rolling=LONG)
+
+    counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
+    recorder = Recorder(CHANGING_CALLS)
+    sink(counted, recorder).local().open().close()
+    for number in chosen(len(recorder.calls), FEW):
+        base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+        pid = start_child(partial(run_to_the_end, sink(base, StopAt(number, only=CHANGING_CALLS)), ROWS))
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        assert in_child(partial(run_to_the_end, sink(base), MORE_ROWS)) == 0
+        files = assert_exactly_once(base, MORE_ROWS)
+        os.kill(pid, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # Before it has its fence link it begins a generation of its own, after the other has ended; then never again.
+        assert code in {0, FENCED}, f"call {number}: {recorder.names[number - 1]}"
+        assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
+        assert not broken_invariants(base), f"call {number}"
+        shutil.rmtree(base)
+
+
+def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(
+    tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """Two go back over the same damaged link, one asleep: one history, in which no row is lost or comes twice."""
+    seed = make_sink(tmp_path / "seed", rolling=LONG).local().open()
+    for first, count in ((0, 4), (4, 3)):
+        seed.write(batch(first, count), position=first + count)
+        seed.checkpoint()
+    seed.close()
+    link = tmp_path / "seed" / "_partfile" / "life" / "chk-3" / "_metadata"
+    link.write_bytes(link.read_bytes()[:-9])
+
+    def sink(base: Path, interceptor: Any = None) -> FileSink:
+        chosen = base / "_partfile" / "life" / "chk-2"
+        return make_sink(base, interceptor=interceptor, rolling=LONG, restore_from=chosen, accept_newer=True)
+
+    counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
+    recorder = Recorder(CHANGING_CALLS)
+    sink(counted, recorder).local().open().close()
+    looked = next(number for number, name in enumerate(recorder.names) if name != "sync_directory")
+    for number in chosen(len(recorder.calls), FEW):
+        base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+        pid = start_child(partial(run_to_the_end, sink(base, StopAt(number, only=CHANGING_CALLS)), ROWS))
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        assert in_child(partial(run_to_the_end, sink(base), MORE_ROWS)) == 0
+        files = assert_exactly_once(base, MORE_ROWS)
+        os.kill(pid, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # While it looks, it may find that what it is to go back to is gone, and refuse.
+        ends = {0, FENCED} if number > looked else {0, FENCED, FAILED}
+        assert code in ends, f"call {number}: {recorder.names[number - 1]}"
+        assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
+        assert not broken_invariants(base), f"call {number}"
+        shutil.rmtree(base)

@@ -1,0 +1,129 @@
+"""SIGKILL the driver and the NameNode at random instants inside batches, over one stream."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import hdfs_native.fsspec
+import pyarrow.dataset
+import pytest
+
+from support.spark.drivers import FIRST_GUESS_S, ROWS_A_FILE, Chaos, Driver, Relay, copy_checkpoint
+from support.spark.hdfs import ids_on_hdfs
+from support.spark.streams import BUCKETS, expected, ids_by_duckdb, write_source
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+    from support.servers.hdfs import HdfsCluster
+
+
+pytestmark = pytest.mark.spark
+PATIENT_CLIENT = {
+    # Spark's own checkpoint is on HDFS as well: its client is to wait for the NameNode as ours does.
+    "spark.hadoop.dfs.client.retry.policy.enabled": "true",
+    "spark.hadoop.dfs.client.retry.policy.spec": "500,120",
+}
+
+
+class Scale(NamedTuple):
+    """How much of it."""
+
+    files: int
+    driver_kills: int
+    namenode_kills: int
+
+
+SHORT, LONG = Scale(files=9, driver_kills=2, namenode_kills=1), Scale(files=40, driver_kills=15, namenode_kills=5)
+"""In every run, and with ``--long``: 500 000 rows."""
+
+
+@dataclass
+class NameNodeKills:
+    """Kills the NameNode, which is back after up to two seconds."""
+
+    cluster: HdfsCluster
+    rng: random.Random
+    done: int = 0
+
+    def __call__(self, _driver: Driver) -> None:
+        """Kill it."""
+        self.cluster.kill_namenode()
+        self.done += 1
+        threading.Timer(self.rng.uniform(0, 2), self.cluster.start_namenode).start()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.fault("K17")
+def test_a_stream_that_outlives_its_drivers_and_its_namenode_loses_and_doubles_nothing(
+    own_hdfs: HdfsCluster, own_hdfs_directory: str, tmp_path: Path, rng: random.Random, request: pytest.FixtureRequest
+) -> None:
+    """Read back by Spark, by pyarrow through hdfs-native's fsspec, and by DuckDB from a copy."""
+    scale = LONG if request.config.getoption("--long") else SHORT
+    rows = write_source(tmp_path / "source", scale.files, rows_a_file=ROWS_A_FILE)
+    base = f"{own_hdfs_directory}/out"
+    options = {"storage_options": {"http_address": own_hdfs.http_address}}
+    job = {
+        "base": own_hdfs.url + base,
+        "source": str(tmp_path / "source"),
+        "checkpoint": f"{own_hdfs.url}{own_hdfs_directory}/spark",
+        "options": options,
+        "spark": PATIENT_CLIENT,
+    }
+    namenode = NameNodeKills(own_hdfs, rng)
+    with Relay(job) as drivers:
+        chaos = Chaos(drivers, rng, most_given_up=scale.namenode_kills)
+        while chaos.driver_kills < scale.driver_kills:
+            left = (scale.namenode_kills - namenode.done, scale.driver_kills - chaos.driver_kills)
+            chaos.life(namenode if rng.random() < left[0] / left[1] else None)
+        own_hdfs.wait_until_ready()
+        chaos.to_the_end()
+    assert (chaos.driver_kills, namenode.done) == (scale.driver_kills, scale.namenode_kills)
+    own_hdfs.wait_until_ready()
+
+    everything = expected(rows)
+    port = int(own_hdfs.url.rpartition(":")[2])
+    # fsspec empties its cache in every forked child, where hdfs-native's client waits for its threads for ever.
+    stranger = hdfs_native.fsspec.HdfsFileSystem("127.0.0.1", port, skip_instance_cache=True)
+    dataset = pyarrow.dataset.dataset(base, format="json", partitioning="hive", filesystem=stranger)
+    # Without threads: with two of them pyarrow's JSON datasets wait for each other, on local disk too.
+    assert Counter(dataset.to_table(columns=["id"], use_threads=False)["id"].to_pylist()) == everything
+    stranger.get(f"{base}/", str(tmp_path / "copy"), recursive=True)
+    assert ids_by_duckdb(tmp_path / "copy") == everything
+    spark = request.getfixturevalue("spark")
+    landed = spark.read.json(own_hdfs.url + base).groupBy("bucket").count().collect()
+    assert {row.bucket: row["count"] for row in landed} == dict(Counter(row % BUCKETS for row in range(rows)))
+    assert spark.read.json(own_hdfs.url + base).select("id").distinct().count() == rows
+
+
+def test_two_drivers_on_one_uid_make_one_history(
+    hdfs: HdfsCluster, hdfs_directory: str, tmp_path: Path, rng: random.Random
+) -> None:
+    """A second driver takes over while the first one sleeps anywhere in a batch: the first is fenced when it wakes."""
+    rows, base = write_source(tmp_path / "source", 12, rows_a_file=20), f"{hdfs_directory}/out"
+    job = {
+        "base": hdfs.url + base,
+        "source": str(tmp_path / "source"),
+        "checkpoint": str(tmp_path / "spark"),
+        "options": {"storage_options": {"http_address": hdfs.http_address}},
+        "spark": PATIENT_CLIENT,
+    }
+    first = Driver(job)
+    assert first.wait_for("begin 2") is not None
+    time.sleep(rng.uniform(0, FIRST_GUESS_S))
+    os.kill(first.process.pid, signal.SIGSTOP)
+    copy_checkpoint(tmp_path / "spark", tmp_path / "copy")
+    second = Driver(job | {"checkpoint": str(tmp_path / "copy")})
+    for _ in range(3):
+        assert second.wait_for("end") is not None
+    os.kill(first.process.pid, signal.SIGCONT)
+    assert second.finish() == "done"
+    assert first.finish() == "fenced"
+    assert ids_on_hdfs(hdfs, base) == expected(rows)

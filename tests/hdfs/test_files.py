@@ -1,0 +1,140 @@
+"""Small whole files and markers on HDFS: lost replies, rivals, dead holders."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
+from partfile.stores.hdfs.client import HdfsCalls
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from partfile.testing.faults import ActAt, FailAt, intercept
+
+if TYPE_CHECKING:
+    from support.hdfs.life import Opener
+    from support.servers.hdfs import HdfsCluster
+
+
+# Small whole files on HDFS: lost replies, rivals, what is left behind.
+
+LINK, DATA = "job/chk-1/_metadata", b"nonce"
+RESET = OSError("connection reset")
+
+
+@pytest.mark.parametrize("error", [RESET, FileNotFoundError("the second attempt found no source")])
+def test_a_link_whose_reply_was_lost_is_known_by_its_bytes(opener: Opener, error: Exception) -> None:
+    """The rename was done, and maybe repeated: the temporary file is gone and the name holds what was written."""
+    opener(FailAt(1, error, applied=True, only={"rename"})).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == DATA
+    assert opener().list_names("job/chk-1") == ["_metadata"]
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync", "rename"])
+@pytest.mark.parametrize("error", [RESET, OSError("RPC listener disconnected")])
+def test_a_link_is_created_although_the_network_failed_once(opener: Opener, call: str, error: Exception) -> None:
+    """What was certainly not created is tried again, under another temporary name."""
+    opener(FailAt(1, error, only={call})).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == DATA
+    assert opener().list_names("job/chk-1") == ["_metadata"]
+
+
+def test_a_link_that_was_not_created_will_not_be_later(opener: Opener) -> None:
+    """Deleting the temporary file decides: a rename that is still on its way finds nothing, so this is no unknown."""
+    store = opener(FailAt(1, RESET, persistent=True, only={"rename"}))
+    with pytest.raises(NotApplied) as raised:
+        store.create_file(LINK, DATA)
+    assert not isinstance(raised.value, AlreadyExists)
+    assert store.list_names("job/chk-1") == []
+    opener().create_file(LINK, DATA)
+
+
+def test_a_link_that_a_rival_created_meanwhile_is_his(opener: Opener) -> None:
+    """His bytes stay and ours are gone."""
+    rival = ActAt(1, lambda: opener().create_file(LINK, b"rival"), only={"rename"})
+    with pytest.raises(AlreadyExists):
+        opener(rival).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == b"rival"
+    assert opener().list_names("job/chk-1") == ["_metadata"]
+
+
+def test_a_lost_reply_does_not_make_a_rivals_link_ours(opener: Opener) -> None:
+    """The rename found no source, as after a repetition, but the name holds other bytes."""
+
+    def meddle() -> None:
+        other = opener()
+        for name in other.list_names("job/chk-1"):
+            other.delete_file(f"job/chk-1/{name}")
+        other.create_file(LINK, b"rival")
+
+    with pytest.raises(AlreadyExists):
+        opener(ActAt(1, meddle, only={"rename"})).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == b"rival"
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync"])
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_fails_before_the_rename_was_not_applied(opener: Opener, call: str, applied: bool) -> None:
+    """Nobody will ever rename the temporary file, so even a lost reply is a clear no; nothing is left behind."""
+    store = opener(FailAt(1, RESET, applied=applied, persistent=True, only={call}))
+    with pytest.raises(NotApplied):
+        store.create_file(LINK, DATA)
+    assert [name for name in store.list_names("job/chk-1") if not name.startswith("_tmp.")] == []
+    opener().create_file(LINK, DATA)
+    assert store.read_file(LINK, 99) == DATA
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_close_that_fails_is_done_by_hdfs(opener: Opener, applied: bool) -> None:
+    """Every byte is durable by then, and nobody else knows the temporary name: its lease is recovered instead."""
+    store = opener(FailAt(1, RESET, applied=applied, only={"close"}))
+    store.create_file(LINK, DATA)
+    assert store.read_file(LINK, 99) == DATA
+    assert store.list_names("job/chk-1") == ["_metadata"]
+
+
+def test_a_link_that_nobody_can_find_out_about_is_unknown(opener: Opener) -> None:
+    """The network stays down after the rename: only then the caller must look for himself."""
+    store = opener(FailAt(1, RESET, persistent=True, only={"rename", "delete", "status", "open"}))
+    with pytest.raises(StoreError) as raised:
+        store.create_file(LINK, DATA)
+    assert isinstance(raised.value, OutcomeUnknown)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("open", OSError("Connection refused")),
+        ("open", FileNotFoundError("deleted since")),
+        ("read", OSError("Connection refused")),
+        ("delete", RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "denied")')),
+    ],
+)
+def test_a_link_that_is_there_is_never_said_not_to_be(opener: Opener, call: str, error: Exception) -> None:
+    """The rename was done and its reply lost; whatever then keeps us from looking, its caller must decide."""
+    calls = intercept(HdfsCalls(opener().base.rpartition("/")[0], HdfsOptions()), FailAt(1, error, only={call}))
+    lost = intercept(calls, FailAt(1, RESET, applied=True, only={"rename"}))
+    with pytest.raises(OutcomeUnknown):
+        HdfsStore(opener().base, calls=lost).create_file(LINK, DATA)
+    assert opener().read_file(LINK, 99) == DATA
+
+
+# Markers on HDFS whose holder has died: their lease can be had after a minute, and until then nobody waits for it.
+
+
+def test_a_marker_that_was_refused_once_is_not_waited_for_again(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """Each batch asks for the marker: after a driver's death each would otherwise lose half a second for a minute."""
+    base = hdfs.url + hdfs_directory
+    with HdfsStore(base) as holder, HdfsStore(base) as store:
+        assert holder.hold_marker("_marker")
+        seconds = []
+        for _ in range(3):
+            began = time.monotonic()
+            assert not store.hold_marker("_marker")
+            seconds.append(time.monotonic() - began)
+        assert seconds[0] > 0.2
+        assert max(seconds[1:]) < 0.2
+        holder.close()
+        assert store.hold_marker("_marker")

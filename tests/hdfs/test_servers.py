@@ -1,0 +1,189 @@
+"""The HDFS that other tests rely on: it comes up, survives kills with its data, counts, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hdfs_native
+import pytest
+
+from flights_hdfs import fetch
+from flights_supervisor import BatchLog
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.hdfs.store import HdfsStore
+from support.servers.hdfs import HdfsCluster
+from support.servers.process import ServerProcess, gone, wait_until_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from support.servers.hdfs import HdfsCluster
+with HdfsCluster(Path(sys.argv[1])) as cluster:
+    print(*cluster.process_ids, flush=True)
+    time.sleep(600)
+"""
+
+
+def write(client: hdfs_native.Client, path: str, data: bytes) -> None:
+    """Create a file."""
+    with client.create(path) as file:
+        file.write(data)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait for what must come to pass."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come to pass"
+        time.sleep(0.05)
+
+
+def test_a_file_is_written_and_read_with_the_configuration_directory_alone(
+    hdfs: HdfsCluster, hdfs_directory: str
+) -> None:
+    """The configuration directory is all that a client needs."""
+    client = hdfs_native.Client(config_dir=str(hdfs.configuration_directory))
+    write(client, f"{hdfs_directory}/a", b"abc")
+    assert client.read(f"{hdfs_directory}/a").read() == b"abc"
+
+
+@pytest.mark.parametrize("server", ["namenode", "datanode"])
+def test_a_killed_server_comes_back_with_the_data(own_hdfs: HdfsCluster, own_hdfs_directory: str, server: str) -> None:
+    """After a SIGKILL and a restart on the same port old files are there, and files can be written."""
+    client = hdfs_native.Client(own_hdfs.url)
+    write(client, f"{own_hdfs_directory}/before-{server}", b"before")
+    getattr(own_hdfs, f"kill_{server}")()
+    getattr(own_hdfs, f"start_{server}")()
+    own_hdfs.wait_until_ready()
+    again = hdfs_native.Client(own_hdfs.url)
+    assert again.read(f"{own_hdfs_directory}/before-{server}").read() == b"before"
+    write(again, f"{own_hdfs_directory}/after-{server}", b"after")
+    assert again.read(f"{own_hdfs_directory}/after-{server}").read() == b"after"
+
+
+@pytest.mark.parametrize("server", ["namenode", "datanode"])
+def test_a_paused_server_keeps_its_callers_waiting(own_hdfs: HdfsCluster, own_hdfs_directory: str, server: str) -> None:
+    """While it is paused nothing is written; once it goes on, the write that had to wait succeeds."""
+    client = hdfs_native.Client(own_hdfs.url)
+    written = threading.Thread(target=write, args=(client, f"{own_hdfs_directory}/paused-{server}", b"late"))
+    getattr(own_hdfs, f"pause_{server}")()
+    written.start()
+    written.join(timeout=1)
+    assert written.is_alive()
+    getattr(own_hdfs, f"resume_{server}")()
+    written.join(timeout=30)
+    assert client.read(f"{own_hdfs_directory}/paused-{server}").read() == b"late"
+
+
+def test_operations_are_counted_as_they_happen(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """Each call counts once, at once, under the name of the protocol and under what it did to the namespace."""
+    client = hdfs_native.Client(own_hdfs.url)
+    before = own_hdfs.operations()
+    for number in range(3):
+        write(client, f"{own_hdfs_directory}/{number}", b"x")
+    client.rename(f"{own_hdfs_directory}/0", f"{own_hdfs_directory}/a")
+    client.delete(f"{own_hdfs_directory}/1")
+    list(client.list_status(own_hdfs_directory))
+    done = own_hdfs.operations() - before
+    calls = {"create": 3, "addBlock": 3, "rename2": 1, "delete": 1, "getListing": 1, "mkdirs": 0}
+    assert {name: done[name] for name in calls} == calls
+    effects = {"CreateFileOps": 3, "FilesRenamed": 1, "DeleteFileOps": 1, "GetListingOps": 1}
+    assert {name: done[name] for name in effects} == effects
+
+
+def test_safe_mode_refuses_writers_and_ends_with_its_block(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+    """Inside the block nothing can be created, after it everything can."""
+    client = hdfs_native.Client(own_hdfs.url)
+    with own_hdfs.safe_mode(), pytest.raises(RuntimeError, match="SafeModeException"):
+        client.create(f"{own_hdfs_directory}/safe")
+    write(client, f"{own_hdfs_directory}/safe", b"x")
+
+
+def test_properties_reach_the_servers_and_a_failed_start_shows_the_log(tmp_path: Path) -> None:
+    """A NameNode that cannot start is reported with its own reason, not with a time-out."""
+    cluster = HdfsCluster(tmp_path / "cluster", {"dfs.namenode.http-address": "127.0.0.1:not-a-port"})
+    with pytest.raises(RuntimeError, match="not-a-port"), cluster:
+        pass
+
+
+def test_a_killed_owner_leaves_no_server_behind(tmp_path: Path) -> None:
+    """When the process that started the servers is SIGKILLed, both end by themselves."""
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", OWNER, str(tmp_path / "cluster")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(tests)}
+    ) as owner:
+        assert owner.stdout is not None
+        servers = [int(number) for number in owner.stdout.readline().split()]
+        assert len(servers) == 2
+        assert not gone(servers)
+        owner.send_signal(signal.SIGKILL)
+    wait_until_gone(servers)
+
+
+def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    """A server that a passing thread has restarted goes on when that thread ends."""
+    server = ServerProcess("sleeper", ["sleep", "600"], log=tmp_path / "log", environment=os.environ)
+
+    def start() -> None:
+        server.start()
+        # The kernel looks at the thread from here on.
+        command = Path(f"/proc/{server.process_id}/cmdline")
+        wait_until(lambda: command.read_bytes().startswith(b"sleep"))
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    starter.join()
+    time.sleep(0.3)
+    assert server.is_running
+    server.kill()
+    assert not server.is_running
+
+
+# What the demo on HDFS looks at from outside: Spark's books, and a copy of everything that was written.
+
+
+def test_a_batch_runs_between_its_offsets_and_its_commit(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """On HDFS as on the local disk."""
+    log, client = BatchLog(hdfs.url + hdfs_directory), hdfs_native.Client(hdfs.url)
+    assert (log.running(), log.committed()) == (None, 0)
+    client.create(f"{hdfs_directory}/offsets/.3.tmp").close()
+    client.create(f"{hdfs_directory}/offsets/3").close()
+    assert (log.running(), log.committed()) == (3, 0)
+    client.create(f"{hdfs_directory}/commits/3").close()
+    assert (log.running(), log.committed()) == (None, 4)
+    assert log.typical_seconds() < 60
+
+
+def test_a_copy_has_every_file_with_every_byte(hdfs: HdfsCluster, hdfs_directory: str, tmp_path: Path) -> None:
+    """Hidden ones too, so that it is the reader who leaves them out."""
+    client = hdfs_native.Client(hdfs.url)
+    for name in ("day/part.json.gz", "day/_part.in-progress"):
+        with client.create(f"{hdfs_directory}/{name}") as writer:
+            writer.write(name.encode())
+    fetch(hdfs.url + hdfs_directory, tmp_path / "copy")
+    found = {str(path.relative_to(tmp_path / "copy")): path.read_text() for path in tmp_path.rglob("*part*")}
+    assert found == {name: name for name in ("day/part.json.gz", "day/_part.in-progress")}
+
+
+# Settings that a real NameNode must have heard of.
+
+
+def test_files_are_stored_as_hadoops_properties_say(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """hdfs-native itself takes the defaults of the NameNode."""
+    options = HdfsOptions(config={"dfs.blocksize": "64m", "dfs.replication": "2"})
+    with HdfsStore(hdfs.url + hdfs_directory, options) as store:
+        store.create_file("empty", b"")
+    status = hdfs_native.Client(hdfs.url).get_file_info(f"{hdfs_directory}/empty")
+    assert (status.blocksize, status.replication) == (64 << 20, 2)

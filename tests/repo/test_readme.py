@@ -1,0 +1,175 @@
+"""The README's examples run as they stand, and the links of every document lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.sink.clock import system_clock_ms
+from partfile.sink.policies import AdmissionRules
+from partfile.sink.settings import SinkSettings
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.s3.options import S3Options
+from support.command_line import told
+from support.life_cycle import in_child
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+BLOCK = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
+
+FLIGHTS = """
+import partfile, pyarrow
+days = ["2013-01-01", "2013-01-01", "2013-01-02"]
+rows = pyarrow.table({"id": [1, 2, 3], "carrier": ["AA", "UA", "AA"], "day": days})
+with partfile.FileSink("landing/flights", uid="flights", bucketer=partfile.HiveBucketer("day")).local() as out:
+    out.write(rows)
+"""
+"""Writes what the blocks of docs/READING.md read."""
+
+PYTHON_WORKERS = "import os, sys\nos.environ['PYSPARK_PYTHON'] = sys.executable\n"
+
+
+def blocks(document: str) -> list[str]:
+    """The Python blocks of a document, in their order."""
+    return BLOCK.findall((ROOT / document).read_text())
+
+
+def every_block() -> list[Any]:
+    """Each Python block of the README and of docs but the README's with Spark, which has a test of its own."""
+    documents = [path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
+    return [
+        pytest.param(document, block, id=f"{document}-{at}", marks=[pytest.mark.spark] if "pyspark" in block else [])
+        for document in documents
+        for at, block in enumerate(blocks(document), start=1)
+        if not (document == "README.md" and "SparkSession" in block)
+    ]
+
+
+def run(script: str, directory: Path) -> str:
+    """Run a script in a process of its own; returns what it prints."""
+    done = subprocess.run([sys.executable, "-c", script], cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def finished(directory: Path) -> list[str]:
+    """The names of the files that a reader sees, without what makes them unique, and with their directories."""
+    names = [path.relative_to(directory).as_posix() for path in directory.rglob("part-*")]
+    return sorted(re.sub(r"part-[0-9a-f]{8}-\d+-\d+", "part", name) for name in names)
+
+
+@pytest.mark.parametrize(("document", "block"), every_block())
+def test_every_block_runs_as_it_stands(tmp_path: Path, document: str, block: str) -> None:
+    """Each Python block of a document ends without an error, in a directory of its own."""
+    run((FLIGHTS if document == "docs/READING.md" else "") + PYTHON_WORKERS + block, tmp_path)
+
+
+def test_the_plain_example_writes_each_row_once_however_often_it_runs(tmp_path: Path) -> None:
+    """The README's example without Spark goes on from its position: a second run adds nothing."""
+    (plain,) = [block for block in blocks("README.md") if "sink.local()" in block]
+    for _ in range(2):
+        run(plain, tmp_path)
+        rows = [line for path in (tmp_path / "landing" / "numbers").glob("part-*.csv") for line in path.open()]
+        assert sorted(rows) == sorted([*(f"{number}\n" for number in range(10)), "id\n"])
+
+
+@pytest.mark.spark
+def test_the_spark_example_prints_each_row_once(tmp_path: Path) -> None:
+    """The README's example with Spark ends with as many rows as ids, and with none left out."""
+    (spark,) = [block for block in blocks("README.md") if "SparkSession" in block]
+    shown = run(
+        f"{spark}\nprint(duckdb.sql(\"SELECT list(value) FROM 'landing/*/*.parquet'\").fetchall()[0][0])",  # noqa: S608 - a literal
+        tmp_path,
+    )
+    values = json.loads(shown.splitlines()[-1])
+    assert values
+    assert sorted(values) == list(range(len(values)))
+    assert finished(tmp_path / "landing")
+
+
+def test_what_the_command_line_shows_is_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's status of a killed sink is, but for the chain's id, how the command's own begins."""
+    monkeypatch.chdir(tmp_path)
+    assert in_child(die_with_open_parts) == 0
+    shown = re.search(r"    \$ (partfile status .*)\n((?:    .*\n|\n)+)", (ROOT / "README.md").read_text())
+    assert shown is not None
+    words = shown[1].split()[1:]
+    beginning, _, rest = without_chain(dedent(shown[2])).partition("...\n")
+    assert len(beginning.splitlines()) > 4
+    assert not rest.strip()
+    assert without_chain(told(*words, code=1)).startswith(beginning)
+
+
+def die_with_open_parts() -> None:
+    """Two hours ago a sink was killed between two checkpoints."""
+    sink = pf.FileSink(
+        "landing/events",
+        uid="events",
+        bucketer=pf.HiveBucketer("day"),
+        clock=lambda: system_clock_ms() - 7_505_000,
+    )
+    out = sink.local().open()
+    for days in (["2013-01-01"], ["2013-01-01", "2013-01-02"]):
+        out.write(pa.table({"day": days, "amount": [1.5] * len(days)}))
+        out.checkpoint()
+    os._exit(0)
+
+
+def without_chain(text: str) -> str:
+    """A text without what makes part names unique."""
+    return re.sub(r"part-[0-9a-f]{8}-", "part-", text)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
+    """Each relative link names a file or directory that is there."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_option_of_hdfs_is_documented_with_its_default() -> None:
+    """docs/HDFS.md has a row for each field of HdfsOptions, and the defaults that are numbers."""
+    text = (ROOT / "docs" / "HDFS.md").read_text()
+    table = text[text.index("| `storage_options` |") : text.index("### Which properties")]
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \|", table, flags=re.MULTILINE))
+    del rows["storage_options"]
+    assert rows.keys() == HdfsOptions.model_fields.keys()
+    numbers = {name: field.default for name, field in HdfsOptions.model_fields.items() if name.endswith("_timeout_s")}
+    assert {name: float(rows[name]) for name in numbers} == numbers
+
+
+def test_every_option_of_s3_is_documented_with_its_default() -> None:
+    """docs/S3.md has a row for each field of S3Options, and the defaults that are numbers or a word."""
+    text = (ROOT / "docs" / "S3.md").read_text()
+    table = text[text.index("| `storage_options` |") : text.index("## Permissions")]
+    rows = dict(re.findall(r"^\| `([a-z_0-9]+)` \| (.*?) \|", table, flags=re.MULTILINE))
+    del rows["storage_options"]
+    assert rows.keys() == S3Options.model_fields.keys()
+    for name, field in S3Options.model_fields.items():
+        if name.endswith("_bytes"):
+            assert rows[name] == f"{field.default >> 20} MiB"
+        elif isinstance(field.default, bool):
+            assert rows[name] == str(field.default)
+        elif isinstance(field.default, int | float):
+            assert float(rows[name]) == field.default
+        elif field.default is not None:
+            assert rows[name] == f"`{field.default}`"
+
+
+def test_every_option_is_documented() -> None:
+    """docs/OPTIONS.md has a row for each option that FileSink takes, and none for another."""
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", (ROOT / "docs" / "OPTIONS.md").read_text(), flags=re.MULTILINE)
+    documented = {name for row in rows for name in re.findall("[a-z_]+", row)}
+    fields = {*SinkSettings.model_fields, *AdmissionRules.model_fields, "format_options", "compression"}
+    assert documented == fields - {"rules"}

@@ -1,0 +1,260 @@
+"""Bad input and broken storage: an error that names the thing and what to do; nothing lost, nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.errors import (
+    BucketValueError,
+    ConfigError,
+    NotApplied,
+    OutcomeUnknown,
+    PartfileError,
+    PartMissing,
+    SnapshotCorrupt,
+    SnapshotVersionError,
+    StoreError,
+    UnsupportedTypeError,
+)
+from partfile.snapshot.documents import FORMAT_VERSION
+from partfile.testing.faults import FailAt, count_calls
+from support.life_cycle import (
+    assert_exactly_once,
+    batch,
+    finished_files,
+    make_sink,
+    rows_done,
+    rows_of,
+    run_to_the_end,
+    staged_files,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"uid": "../x"}, "uid='../x'"),
+        ({"uid": ""}, "uid=''"),
+        ({"format": "jsn"}, "jsn"),
+        ({"compression": "rar"}, "rar"),
+        ({"bucketer": 7}, "bucketer=7"),
+        ({"rollling": None}, "Did you mean rolling?"),
+        ({"compresion": "gzip"}, "Did you mean compression?"),
+        ({"rules": None}, "no option 'rules'"),
+        ({"compression_level": 3}, "It is an option of a format: pass it in format_options."),
+        ({"sort_by": ("n",)}, "pass it in format_options."),
+        ({"distribution": "hashed"}, "distribution='hashed'"),
+        ({"hash_partitions": 3}, "hash_partitions"),
+        ({"on_stop": "discard"}, "on_stop='discard'"),
+        ({"on_new_query": "adopt"}, "on_new_query='adopt'"),
+        ({"on_bad_bucket": "../up"}, "on_bad_bucket='../up'"),
+        ({"cut": "axe"}, "cut='axe'"),
+        ({"retained_checkpoints": 0}, "retained_checkpoints=0"),
+        ({"checkpoint_dir": ""}, "checkpoint_dir=''"),
+        ({"rolling": 5}, "rolling"),
+        ({"format": "csv", "format_options": {"separator": "\n"}}, "separator"),
+    ],
+)
+def test_a_bad_option_is_named_when_the_sink_is_made(tmp_path: Path, options: dict[str, Any], named: str) -> None:
+    """A mistyped option or value is a ConfigError that shows it; nothing is created on disk."""
+    with pytest.raises(ConfigError) as caught:
+        pf.FileSink(tmp_path / "out", **({"uid": "job", "format": "text"} | options))
+    assert named in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_base_is_refused() -> None:
+    """A base path that names nothing is refused when the sink is made."""
+    with pytest.raises(ConfigError, match="base"):
+        pf.FileSink(" ", uid="job")
+
+
+@pytest.mark.parametrize(
+    ("inside", "is_refused"),
+    [("state", True), ("a/b", True), (".", True), ("_state", False), ("a/.b", False), ("../out-state", False)],
+)
+def test_checkpoints_do_not_lie_visibly_below_the_base(tmp_path: Path, inside: str, *, is_refused: bool) -> None:
+    """A reader would take them for data; a hidden directory, or one elsewhere, is fine."""
+    base = f"file://{tmp_path}/out"
+    if is_refused:
+        with pytest.raises(ConfigError, match="lies visibly below the base"):
+            pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
+    else:
+        pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no other file system here answers like /proc")
+def test_a_base_that_cannot_be_made_is_told_as_that() -> None:
+    """And not as a rival's work, though the directory of the first link is never there."""
+    with pytest.raises(NotApplied, match="cannot make the base '/proc/partfile-test/_partfile'"):
+        make_sink("/proc/partfile-test").local().open()
+
+
+def test_a_base_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """The error names the path and says that it is a file; once it is moved away the sink works."""
+    base = tmp_path / "base"
+    base.write_text("precious")
+    with pytest.raises(ConfigError, match=r"base.*is a file"):
+        make_sink(base).local().open()
+    assert base.read_text() == "precious"
+    base.rename(tmp_path / "moved")
+    run_to_the_end(make_sink(base))
+    assert_exactly_once(base)
+
+
+def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
+    """A base path several levels below what exists is made, as any writer of files does it."""
+    base = tmp_path / "a" / "b" / "c"
+    run_to_the_end(make_sink(base))
+    assert_exactly_once(base)
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "error", "named"),
+    [
+        ({"bucketer": pf.HiveBucketer("land")}, {"country": ["x"]}, ConfigError, "'land'.*country"),
+        ({"bucketer": pf.DateTimeBucketer("t")}, {"t": ["2013"]}, ConfigError, "'t' is string"),
+        ({"bucketer": pf.HiveBucketer("f")}, {"f": [1.5], "x": ["y"]}, ConfigError, "'f' of type double"),
+        ({"bucketer": lambda batch: [None] * len(batch)}, {"row": ["x"]}, BucketValueError, "null"),
+        ({"bucketer": lambda _batch: [1]}, {"row": ["x", "y"]}, ConfigError, "1 values of type int64 for 2 rows"),
+        ({}, {"a": ["x"], "b": ["y"]}, UnsupportedTypeError, "a.*b"),
+        ({"format": "csv"}, {"nested": [[1]]}, UnsupportedTypeError, "nested"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_by_column(
+    tmp_path: Path, options: dict[str, Any], columns: dict[str, list[Any]], error: type[Exception], named: str
+) -> None:
+    """An unknown column, a wrong type, a value without a bucket: named; nothing is visible; good rows work after it."""
+    fixed = {"uid": "job", "format": "text"} | options
+    with pytest.raises(error, match=named), pf.FileSink(tmp_path, **fixed).local() as out:
+        out.write(pa.RecordBatch.from_pydict(columns))
+    assert finished_files(tmp_path) == {}
+    with pf.FileSink(tmp_path, uid="job", format="text").local() as out:
+        out.write(pa.RecordBatch.from_pydict({"row": ["good"]}))
+    assert rows_of(finished_files(tmp_path)) == {"good": 1}
+
+
+def test_bad_buckets_go_to_the_fallback(tmp_path: Path) -> None:
+    """With on_bad_bucket set, rows whose bucket cannot be named are kept there instead of failing the stream."""
+    sink = pf.FileSink(
+        tmp_path, uid="job", format="text", bucketer=lambda _batch: [None, "ok"], on_bad_bucket="bad/rows"
+    )
+    with sink.local() as out:
+        out.write(pa.RecordBatch.from_pydict({"row": ["x", "y"]}))
+    assert {name.rsplit("/", 1)[0]: data for name, data in finished_files(tmp_path).items()} == {
+        "bad/rows": b"x\n",
+        "ok": b"y\n",
+    }
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Iterator[Path]:
+    """A file system of its own, with so much room."""
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a small file system needs root; ENOSPC is injected by the next test in any case")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.fault("S3")
+def test_a_full_disk_loses_nothing_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    """A real file system runs full in the middle of a stream: the error says so, and the stream resumes after it."""
+    with small_disk(tmp_path / "disk", "192k") as base:
+        hog = base / "_hog"
+        sink = make_sink(base)
+
+        def fill() -> None:
+            with sink.local() as out:
+                for number in range(1000):
+                    out.write(batch(number, 1), position=number + 1)
+                    out.checkpoint()
+                    with hog.open("ab") as file:
+                        file.write(b"x" * 8192)
+
+        with pytest.raises(StoreError, match="No space left"):
+            fill()
+        seen = rows_of(finished_files(base))
+        assert max(seen.values(), default=1) == 1
+        hog.unlink()
+        with make_sink(base).local() as out:
+            done = rows_done(out)
+            assert 0 < done < 1000
+        assert_exactly_once(base, done)
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
+def test_a_failing_call_anywhere_loses_and_doubles_nothing(tmp_path: Path, code: int) -> None:
+    """Write, sync, create, link or rename fails once, at any place: an error that says why, and all rows in the end."""
+    kinds = ["write", "sync", "sync_directory", "create", "link", "rename", "make_directory"]
+    calls = count_calls(lambda recorder: run_to_the_end(make_sink(tmp_path / "c", interceptor=recorder), 6), kinds)
+    for number in range(1, calls + 1):
+        base = tmp_path / f"{number}"
+        failing = FailAt(number, OSError(code, os.strerror(code)), only=kinds)
+        with suppress(NotApplied, OutcomeUnknown):
+            run_to_the_end(make_sink(base, interceptor=failing), 6)
+        run_to_the_end(make_sink(base), 6)
+        assert_exactly_once(base, 6)
+
+
+def test_a_damaged_checkpoint_is_refused_and_works_again_once_repaired(tmp_path: Path) -> None:
+    """Cut short, flipped, of a newer version: refused by name without a change; put back, the stream goes on."""
+    run_to_the_end(make_sink(tmp_path), 6)
+    newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_metadata"), key=lambda path: path.stat().st_mtime_ns)
+    good = newest.read_bytes()
+    newer = good.replace(b"checkpoint %d " % FORMAT_VERSION, b"checkpoint %d " % (FORMAT_VERSION + 1), 1)
+    damaged = [b"", good[: len(good) // 2], good[:-2] + b"x\n", newer]
+    for data in damaged:
+        newest.write_bytes(data)
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises((SnapshotCorrupt, SnapshotVersionError), match=r"chk-\d+/_metadata"):
+            run_to_the_end(make_sink(tmp_path))
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    newest.write_bytes(good)
+    run_to_the_end(make_sink(tmp_path))
+    assert_exactly_once(tmp_path)
+
+
+@pytest.mark.parametrize("deed", ["delete", "shorten"])
+@pytest.mark.fault("S7")
+def test_a_part_that_a_checkpoint_vouches_for_is_gone(tmp_path: Path, deed: str) -> None:
+    """Acknowledged rows that vanished are an error that names the part, never a silent skip; put back, all is well."""
+    sink = make_sink(tmp_path, rolling=pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6))
+    out = sink.local().open()
+    out.write(batch(0, 2), position=2)
+    out.checkpoint()
+    out.close()
+    (staged, _other) = [tmp_path / name for name in staged_files(tmp_path)]
+    good = staged.read_bytes()
+    if deed == "delete":
+        staged.unlink()
+    else:
+        staged.write_bytes(good[:-1])
+    with pytest.raises(PartMissing, match=r"part-[0-9a-f]{8}-0-"):
+        run_to_the_end(make_sink(tmp_path), 2)
+    staged.write_bytes(good)
+    run_to_the_end(make_sink(tmp_path), 2)
+    assert_exactly_once(tmp_path, 2)
+
+
+def test_a_sink_that_is_not_open_says_so(tmp_path: Path) -> None:
+    """Writing before open or after close names the way out."""
+    out = make_sink(tmp_path).local()
+    with pytest.raises(PartfileError, match="with block"):
+        out.write(batch(0, 1))

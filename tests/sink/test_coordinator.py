@@ -1,0 +1,344 @@
+"""The sink's coordinator: owed publications, and what it does after something went wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.errors import (
+    CommitConflict,
+    CommitError,
+    ConfigError,
+    NotApplied,
+    NotReady,
+    OutcomeUnknown,
+    PartfileError,
+    PartMissing,
+    SnapshotCorrupt,
+    UnsupportedTypeError,
+)
+from partfile.sink.layout import SubtaskContext
+from partfile.sink.operator import SinkOperator
+from partfile.sink.spark.stream import StartedQuery
+from partfile.sink.states import SubtaskSnapshot
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import FailAt, Recorder, intercept
+from support.life_cycle import (
+    LONG,
+    assert_exactly_once,
+    batch,
+    finished_files,
+    make_sink,
+    rows_of,
+    run_to_the_end,
+    seed_with_a_tail,
+)
+from support.sink_harness import Harness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from partfile.sink.spark.stream import SparkStream
+    from partfile.testing.faults import Call
+
+
+# A publication that fails is owed until it is done: in every later checkpoint, at the timer, at restore.
+
+
+def failing_job(base: Path, failures: int, error: Exception) -> Harness:
+    failing = [FailAt(number + 1, error, only=["publish"]) for number in range(failures)]
+
+    def opener(url: str, _options: Any) -> Any:
+        store: Any = LocalStore(url)
+        for interceptor in failing:
+            store = intercept(store, interceptor)
+        return store
+
+    job = Harness(base, max_part_bytes=1, open_store=opener)
+    job.write("a@1", "a@2")
+    return job
+
+
+def is_marked(job: Harness) -> bool:
+    newest = job.coordinator.newest_checkpoint_id
+    return (job.base / "_partfile" / "job" / f"chk-{newest}" / "_published").exists()
+
+
+@pytest.mark.parametrize("error", [NotApplied("no room"), OutcomeUnknown("reply lost")])
+def test_a_failed_publication_is_tried_again_by_the_timer(tmp_path: Path, error: Exception) -> None:
+    """The checkpoint stands and is not marked as published; the timer publishes what is owed, and then marks it."""
+    job = failing_job(tmp_path, 1, error)
+    done = job.checkpoint()
+    assert (done.published, done.owed) == (1, 1)
+    assert not is_marked(job)
+    again = job.coordinator.close_due(0)
+    assert again is not None
+    assert (again.published, again.owed) == (1, 0)
+    assert is_marked(job)
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+    assert job.coordinator.close_due(0) is None
+
+
+def test_where_storage_does_not_answer_parts_are_owed_untried(tmp_path: Path) -> None:
+    """As many wait for an answer as are published together; the others are tried with the next checkpoint."""
+    calls = Recorder(only=["publish"])
+    silent = FailAt(1, OutcomeUnknown("no answer"), persistent=True, only=["publish"])
+
+    def opener(url: str, _options: Any) -> Any:
+        return intercept(intercept(LocalStore(url), silent), calls)
+
+    job = Harness(tmp_path, max_part_bytes=1, open_store=opener, publish_threads=2)
+    job.write(*(f"{bucket}@{number}" for number, bucket in enumerate("abcdefgh")))
+    done = job.checkpoint()
+    assert (done.published, done.owed) == (0, 8)
+    # One thread may begin with its second part before the other has failed.
+    assert 2 <= calls.count <= 3
+
+
+def test_a_failed_publication_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
+    """The next checkpoint holds what is owed beside its own parts, and publishes both."""
+    job = failing_job(tmp_path, 1, NotApplied("no room"))
+    job.checkpoint()
+    job.write("a@3")
+    assert job.checkpoint().published == 2
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n", "a@3\n"]
+
+
+def test_a_failed_publication_is_done_by_the_next_start(tmp_path: Path) -> None:
+    """A run that ends with a part owed leaves it in its checkpoint, and the next run publishes it."""
+    job = failing_job(tmp_path, 3, NotApplied("no room"))
+    assert job.checkpoint().owed == 2
+    job.restore()
+    job.restore()
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+
+
+@pytest.mark.parametrize("format", ["text", "parquet"])
+def test_a_clean_end_tells_of_parts_that_are_not_published(tmp_path: Path, format: str) -> None:
+    """Whoever takes the end of a block for the rows being there must hear it; the next start publishes them."""
+    silent = FailAt(1, NotReady("over the quota"), persistent=True, only=["publish"])
+    refusing: dict[str, Any] = {"open_store": lambda url, _options: intercept(LocalStore(url), silent)}
+    out = make_sink(tmp_path, format=format, **refusing).local().open()
+    out.write(batch(0, 4))
+    with pytest.raises(NotReady, match="0 of its stages could not be encoded, 2 of its parts not be published"):
+        out.finish()
+    assert finished_files(tmp_path) == {}
+    with make_sink(tmp_path, format=format).local():
+        assert rows_of(finished_files(tmp_path)).total() == 4
+
+
+def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    """A driver that is ended by Ctrl-C sees KeyboardInterrupt; what is not visible yet is in the log."""
+    refusal = NotReady("the sink has ended, and 1 of its stages could not be encoded")
+
+    class Query:
+        isActive = False  # noqa: N815 - Spark's name
+        id = "query"
+
+        def stop(self) -> None:
+            """It has."""
+
+        def exception(self) -> None:
+            """None."""
+
+    class Stream:
+        def wait_for_batch(self) -> None:
+            """None runs."""
+
+        def finish(self, _query_id: str) -> None:
+            """Not all is visible."""
+            raise refusal
+
+    query, stream = cast("StreamingQuery", Query()), cast("SparkStream", Stream())
+    with pytest.raises(KeyboardInterrupt), StartedQuery(query, stream, ends_itself=False):
+        raise KeyboardInterrupt
+    assert refusal.message in caplog.text
+    with pytest.raises(NotReady), StartedQuery(query, stream, ends_itself=False):
+        pass
+
+
+def take_the_name_of(pending: Path) -> None:
+    """Put foreign bytes where a pending part is to be published."""
+    pending.with_name(re.sub(r"^_(.*\.txt).*", r"\1", pending.name)).write_text("not ours")
+
+
+@pytest.mark.parametrize(
+    ("meddle", "kind", "hint"),
+    [(Path.unlink, PartMissing, "accept_missing=True"), (take_the_name_of, CommitConflict, "Move that file")],
+)
+def test_an_error_about_a_part_names_the_sink_and_its_base(
+    tmp_path: Path, meddle: Callable[[Path], None], kind: type[CommitError], hint: str
+) -> None:
+    """A part's name alone is one of many in a place that nobody knows."""
+    job = failing_job(tmp_path, 1, NotApplied("no room"))
+    job.checkpoint()
+    meddle(next(job.base.glob("a/_*.pending")))
+    with pytest.raises(kind) as raised:
+        job.coordinator.close_due(0)
+    assert raised.value.message.startswith(f"sink 'job' at '{job.base}': part 'a/part-")
+    assert hint in raised.value.hint
+
+
+# What a sink does after something went wrong: it lets go, counts nothing twice and changes nothing too early.
+
+
+def test_a_write_that_fails_half_way_closes_the_sink(tmp_path: Path) -> None:
+    """Some of its rows may be in their parts: a checkpoint afterwards would count those and not the others."""
+    good = batch(3, 1)
+    bad = pa.RecordBatch.from_pydict({"bucket": ["b0"], "row": [1.5]})
+    with make_sink(tmp_path).local() as out:
+        out.write(batch(0, 3), position=3)
+        out.checkpoint()
+
+        def add(rows: pa.RecordBatch) -> None:
+            out.write(rows, position=4)
+
+        add(good)
+        with pytest.raises(UnsupportedTypeError):
+            add(bad)
+        with pytest.raises(PartfileError, match="not open"):
+            out.checkpoint()
+    run_to_the_end(make_sink(tmp_path))
+    assert_exactly_once(tmp_path)
+
+
+def test_a_refused_start_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """However often somebody tries again."""
+    run_to_the_end(make_sink(tmp_path), 3)
+    newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
+    newest.write_bytes(b"no checkpoint")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(SnapshotCorrupt):
+            make_sink(tmp_path).local().open()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_starts_that_cannot_publish_do_not_pile_up_checkpoints(tmp_path: Path) -> None:
+    """A supervisor may start the sink a hundred times before somebody looks; retention bounds the chain."""
+    out = make_sink(tmp_path, rolling=LONG).local().open()
+    out.write(batch(0, 2), position=2)
+    out.checkpoint()
+    out.close()
+    for path in tmp_path.rglob("*.in-progress"):
+        path.unlink()
+    for _ in range(8):
+        with pytest.raises(PartMissing):
+            make_sink(tmp_path).local().open()
+    assert len(list((tmp_path / "_partfile" / "life").glob("chk-*"))) <= 3
+
+
+def test_the_chain_of_a_subtask_is_no_other_uids(tmp_path: Path) -> None:
+    """Subtask 1 of the sink ``a`` and the sink ``a.1`` do not know each other."""
+    first = pf.FileSink(tmp_path, uid="a", format="text")
+    second = pf.FileSink(tmp_path, uid="a.1", format="text")
+    with first.local(subtask_index=1) as one, second.local() as other:
+        for out in (one, other):
+            out.write(pa.record_batch({"row": ["x"]}))
+            out.checkpoint()
+    assert sorted(path.name for path in (tmp_path / "_partfile").iterdir()) == ["a.1", "a~1"]
+
+
+@pytest.mark.parametrize("index", [-1, "x", 1_000_000, None])
+def test_a_subtask_index_that_is_none_is_refused(index: Any, tmp_path: Path) -> None:
+    """With the option's name and its range."""
+    with pytest.raises(ConfigError, match="subtask_index"):
+        make_sink(tmp_path).local(subtask_index=index)
+
+
+@pytest.mark.parametrize(
+    "position",
+    [float("inf"), float("nan"), (1, 2), b"x", {"a": {1: 2}}, [object()], np.int64(5), np.float64(0.5), {1}],
+)
+def test_a_position_that_would_not_come_back_is_refused(position: Any, tmp_path: Path) -> None:
+    """At once, with its type; the sink stays open and has written nothing."""
+    with make_sink(tmp_path).local() as out:
+        with pytest.raises(ConfigError, match="position"):
+            out.write(batch(0, 1), position=position)
+        with pytest.raises(ConfigError, match="position"):
+            out.checkpoint(position)
+        out.write(batch(0, 1), position={"a": [1, 0.5, None, True, "x"]})
+    with make_sink(tmp_path).local() as out:
+        assert out.position == {"a": [1, 0.5, None, True, "x"]}
+    assert_exactly_once(tmp_path, 1)
+
+
+def test_rows_that_are_no_arrow_data_are_refused(tmp_path: Path) -> None:
+    """With what to do; and so are two columns of one name."""
+    rows: Any = [{"row": "x"}]
+    with make_sink(tmp_path).local() as out:
+        with pytest.raises(ConfigError, match="RecordBatch or Table"):
+            out.write(rows)
+        with pytest.raises(ConfigError, match="two columns have the name 'row'"):
+            out.write(pa.RecordBatch.from_arrays([pa.array(["x"])] * 2, names=["row", "row"]))
+
+
+def test_a_sink_is_opened_once(tmp_path: Path) -> None:
+    """Open or closed, it says what to do instead."""
+    out = make_sink(tmp_path).local()
+    with out, pytest.raises(PartfileError, match="opened already"):
+        out.open()
+    with pytest.raises(PartfileError, match="closed already"):
+        out.open()
+
+
+def test_without_a_proven_lock_no_part_is_appended_to(tmp_path: Path) -> None:
+    """A part from a host that proves its leases is left to the coordinator by one that does not (S2, S13)."""
+    description = pf.FileSink(tmp_path, uid="u", format="text").settings.description
+
+    def run(state: SubtaskSnapshot, row: str, *, may_keep: bool) -> SubtaskSnapshot:
+        with LocalStore(str(tmp_path)) as store:
+            operator = SinkOperator(store, description)
+            operator.open(
+                SubtaskContext(subtask=0, attempt=0, generation=1, chain="0" * 8, batch_time_ms=1, may_keep=may_keep),
+                state,
+            )
+            operator.write(pa.record_batch({"row": [row]}))
+            snapshot = operator.snapshot(1)
+            operator.close()
+            return snapshot
+
+    kept = run(SubtaskSnapshot(subtask=0), "x", may_keep=True)
+    after = run(kept, "y", may_keep=False)
+    assert [(part.part.valid_length, part.abandoned) for part in after.pending] == [(2, True), (2, False)]
+    assert after.pending[0].part == kept.open[0].part
+
+
+class BeforeTheFence:
+    """Notes what stands below the base when the fence link is about to be created, and at no later time."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self.seen: dict[str, bytes] | None = None
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:
+        """Look before the first call that names a ``_metadata``."""
+        if self.seen is None and call.name in {"create", "link"} and "_metadata" in map(str, call.arguments):
+            self.seen = parts_below(self._base)
+        return proceed()
+
+
+def parts_below(base: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(base)): path.read_bytes()
+        for path in base.rglob("*")
+        if path.is_file() and "_partfile" not in path.parts
+    }
+
+
+def test_a_start_settles_nothing_before_it_holds_its_link(tmp_path: Path) -> None:
+    """Open parts with a tail stay byte for byte as they are until the fence link is there (S7)."""
+    seed_with_a_tail(tmp_path)
+    before = parts_below(tmp_path)
+    fence = BeforeTheFence(tmp_path)
+    make_sink(tmp_path, interceptor=fence).local().open().close()
+    assert fence.seen == before
+    assert parts_below(tmp_path) != before

@@ -1,0 +1,216 @@
+"""Documents of checkpoints: a damaged one is never believed, and each lies where it belongs."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.errors import SnapshotCorrupt, SnapshotVersionError
+from partfile.snapshot.documents import (
+    FORMAT_VERSION,
+    CheckpointMetadata,
+    FileHandle,
+    InlineHandle,
+    OperatorState,
+    SubtaskState,
+    decode_document,
+    encode_document,
+)
+from partfile.snapshot.streams import Scope
+from support.checkpoint_owner import Owner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# A damaged document is never believed.
+
+
+def sample() -> CheckpointMetadata:
+    handle = InlineHandle(data="state é\n".encode())
+    return CheckpointMetadata(
+        checkpoint_id=7,
+        kind="checkpoint",
+        job="flights",
+        generation=2,
+        nonce="n" * 32,
+        chain_id="c" * 32,
+        predecessor=None,
+        ids_ahead=1,
+        time_ms=1,
+        writer="0",
+        operators={"o": OperatorState(parallelism=1, subtasks=(SubtaskState(subtask=0, handle=handle),))},
+    )
+
+
+def decode(data: bytes) -> CheckpointMetadata:
+    return decode_document("checkpoint", CheckpointMetadata, data, "chk-7/_metadata")
+
+
+def document(body: bytes, version: int = 1, schema: str = "checkpoint") -> bytes:
+    return f"partfile {schema} {version} {len(body)} {zlib.crc32(body):08x}\n".encode() + body + b"\n"
+
+
+def test_a_document_round_trips() -> None:
+    """What was encoded is what is decoded."""
+    assert decode(encode_document("checkpoint", sample())) == sample()
+
+
+@pytest.mark.fault("M1")
+def test_truncation_at_every_byte_is_noticed() -> None:
+    """A prefix of any length is SnapshotCorrupt, and the message names the file."""
+    data = encode_document("checkpoint", sample())
+    for length in range(len(data)):
+        with pytest.raises(SnapshotCorrupt, match="chk-7/_metadata"):
+            decode(data[:length])
+
+
+@pytest.mark.fault("M1")
+def test_a_flip_of_any_byte_is_noticed() -> None:
+    """No single damaged byte goes unnoticed."""
+    data = encode_document("checkpoint", sample())
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x01
+        with pytest.raises((SnapshotCorrupt, SnapshotVersionError)):
+            decode(bytes(damaged))
+
+
+def test_a_newer_version_is_refused_by_number() -> None:
+    """A document of a later format says which version it has, and that partfile must be upgraded."""
+    with pytest.raises(SnapshotVersionError, match=rf"version {FORMAT_VERSION + 1}.*Upgrade"):
+        decode(document(b"{}", version=FORMAT_VERSION + 1))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"checkpoint_id": 1e400}',
+        b'{"checkpoint_id": ' + b"9" * 5000 + b"}",
+        json.dumps({**json.loads(sample().model_dump_json()), "extra": 1}).encode(),
+        json.dumps({**json.loads(sample().model_dump_json()), "checkpoint_id": 0}).encode(),
+        json.dumps({**json.loads(sample().model_dump_json()), "kind": "other"}).encode(),
+        b'{"checkpoint_id": NaN}',
+        b"\xff\xfe",
+        b'"\\ud800"',
+    ],
+)
+@pytest.mark.fault("M5")
+def test_hostile_content_with_a_right_checksum_is_refused(body: bytes) -> None:
+    """Content that is no checkpoint is SnapshotCorrupt, whatever it is, and nothing else is raised."""
+    with pytest.raises(SnapshotCorrupt):
+        decode(document(body))
+
+
+@pytest.mark.fault("H1")
+def test_a_state_path_cannot_leave_the_job() -> None:
+    """A handle that names a file outside the job's directory is refused before any storage call (H1)."""
+    for path in ("../x.state", "/etc/passwd", "chk-1/../../x", "a\x00b"):
+        raw = json.loads(sample().model_dump_json())
+        handle = {"kind": "file", "path": path, "size_bytes": 1, "crc32": 1}
+        raw["operators"]["o"]["subtasks"][0]["handle"] = handle
+        with pytest.raises(SnapshotCorrupt):
+            decode(document(json.dumps(raw).encode()))
+
+
+@pytest.mark.parametrize(
+    ("path", "is_kept"),
+    [("chk-7/a.state", True), ("shared/a", True), ("taskowned/a", True), ("chk-6/a.state", False), ("chk-77/a", False)],
+)
+def test_a_link_names_only_files_that_live_as_long_as_it(path: str, *, is_kept: bool) -> None:
+    """A handle into another checkpoint's directory is refused when a link is read and when it is made (S11)."""
+    raw = json.loads(sample().model_dump_json())
+    handle = {"kind": "file", "path": path, "size_bytes": 1, "crc32": 1}
+    raw["operators"]["o"]["coordinator"] = handle
+    if is_kept:
+        assert decode(document(json.dumps(raw).encode())).operators["o"].coordinator
+        return
+    with pytest.raises(SnapshotCorrupt, match=f"names {path}"):
+        decode(document(json.dumps(raw).encode()))
+    with pytest.raises(ValueError, match="S11"):
+        CheckpointMetadata.model_validate(raw)
+
+
+@pytest.mark.parametrize(
+    ("data", "form"),
+    [
+        (b"", {"kind": "inline", "text": ""}),
+        ("é\n\x00".encode(), {"kind": "inline", "text": "é\n\x00"}),
+        (b"\xff\xfe", {"kind": "inline", "base64": "//4="}),
+    ],
+)
+def test_inline_state_is_text_where_it_can_be(data: bytes, form: dict[str, str]) -> None:
+    """State in UTF-8 stands readable in the metadata, other bytes as base64; both come back exactly."""
+    handle = InlineHandle(data=data)
+    assert json.loads(handle.model_dump_json()) == form
+    assert InlineHandle.model_validate_json(handle.model_dump_json()) == handle
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        {"kind": "inline"},
+        {"kind": "inline", "text": "a", "base64": "YQ=="},
+        {"kind": "inline", "base64": "Y!Q=="},
+        {"kind": "inline", "base64": "Y"},
+        {"kind": "inline", "text": 1},
+        {"kind": "inline", "text": "a", "more": 1},
+        {"kind": "other"},
+        {},
+    ],
+)
+@pytest.mark.fault("H1")
+def test_a_hostile_handle_is_refused(handle: dict[str, object]) -> None:
+    """A handle that is not exactly one of the known forms is SnapshotCorrupt."""
+    raw = json.loads(sample().model_dump_json())
+    raw["operators"]["o"]["subtasks"][0]["handle"] = handle
+    with pytest.raises(SnapshotCorrupt):
+        decode(document(json.dumps(raw).encode()))
+
+
+# Where the files of a job lie, and which go with which checkpoint.
+
+
+def tree(base: Path) -> set[str]:
+    return {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()}
+
+
+def written(owner: Owner, checkpoint_id: int, scope: Scope) -> FileHandle:
+    stream = owner.storage.stream_factory(checkpoint_id).create(scope)
+    stream.write(b"state")
+    handle = stream.close_and_get_handle()
+    assert isinstance(handle, FileHandle)
+    return handle
+
+
+@pytest.mark.item("DL-04", "DL-05", "DL-06", "DL-07")
+def test_each_scope_lives_as_long_as_it_says(tmp_path: Path) -> None:
+    """{job}/chk-N, shared and taskowned: with a checkpoint goes what is exclusive to it, and nothing else."""
+    owner = Owner(tmp_path, retained=2)
+    owner.start()
+    kept: list[set[FileHandle]] = []
+    for _ in range(3):
+        checkpoint_id = owner.trigger().checkpoint_id
+        handles = [written(owner, checkpoint_id, scope) for scope in (Scope.EXCLUSIVE, Scope.SHARED, Scope.TASK_OWNED)]
+        owner.complete_with(*handles)
+        kept.append(set(handles))
+    found = tree(tmp_path / "job")
+    assert {name.split("/")[0] for name in found} == {"chk-3", "chk-4", "shared", "taskowned"}
+    assert {"chk-3/_metadata", "chk-4/_metadata"} <= found
+    assert {handle.path for handles in kept for handle in handles} - found == {
+        handle.path for handle in kept[0] if handle.path.startswith("chk-2/")
+    }
+    for checkpoint_id in (3, 4):
+        link = owner.storage.read_link(checkpoint_id)
+        assert link is not None
+        for handle in link.handles():
+            if isinstance(handle, FileHandle):
+                assert owner.storage.read_bytes(handle) == b"state"

@@ -1,0 +1,228 @@
+"""Where checkpoints go, and how a snapshot is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.errors import ConfigError, StateTooLarge
+from partfile.snapshot.documents import FileHandle, InlineHandle, OperatorState, SubtaskState
+from partfile.snapshot.events import CoordinatorRules
+from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
+from partfile.snapshot.state_file import JsonCodec
+from partfile.snapshot.storage import (
+    DriverMemoryStorageSettings,
+    FileSystemStorageSettings,
+    Pointer,
+    StorageOptions,
+    open_storage,
+    pointer_to,
+    select_storage,
+)
+from partfile.snapshot.strategy import write_operator_state
+from support.checkpoint_owner import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from partfile.snapshot.documents import CheckpointMetadata, StateHandle
+    from partfile.snapshot.storage import CheckpointStorage, StorageSettings
+
+
+# Where checkpoints go, and what each kind of storage does with state.
+
+ITEMS = ListStateDescriptor("items", JsonCodec())
+
+
+def holding(size_bytes: int) -> OperatorStateStore:
+    states = OperatorStateStore()
+    states.list_state(ITEMS).add("x" * size_bytes)
+    return states
+
+
+def operators(*handles: StateHandle | None) -> dict[str, OperatorState]:
+    subtasks = tuple(SubtaskState(subtask=subtask, handle=handle) for subtask, handle in enumerate(handles))
+    return {"o": OperatorState(parallelism=len(handles), subtasks=subtasks)}
+
+
+def started(settings: StorageSettings) -> tuple[CheckpointStorage, Owner]:
+    storage = open_storage(settings, "job")
+
+    def restore(link: CheckpointMetadata | None, checkpoint_id: int) -> dict[str, OperatorState]:
+        """Restored state is written again, for the link that holds it from now on (S11)."""
+        subtasks = link.operators["o"].subtasks if link and link.operators else ()
+        restored = [OperatorStateStore(storage.read_state(one.handle)) for one in subtasks]
+        streams = storage.stream_factory(checkpoint_id)
+        return operators(*(write_operator_state(states, streams, checkpoint_id, 0) for states in restored))
+
+    owner = Owner(storage, retained=1, rules=CoordinatorRules(tolerable_failures=9))
+    owner.checkpoints.start(restore)
+    return storage, owner
+
+
+def tree(base: Path) -> Iterator[str]:
+    return (path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file())
+
+
+@pytest.mark.item("ST-01")
+def test_a_checkpoint_directory_decides(tmp_path: Path) -> None:
+    """With a directory it is the file system, without one the driver's memory."""
+    url = tmp_path.as_uri()
+    assert select_storage(None) == DriverMemoryStorageSettings()
+    assert select_storage(None, StorageOptions(), StorageOptions()) == DriverMemoryStorageSettings()
+    assert select_storage(None, StorageOptions(checkpoint_directory=url)) == FileSystemStorageSettings(url=url)
+
+
+@pytest.mark.item("ST-11")
+def test_instance_over_job_over_defaults() -> None:
+    """Settings in code win as a whole; else each option of the job wins over the same default."""
+    defaults = StorageOptions(checkpoint_directory="/all", inline_threshold_bytes=1, write_buffer_bytes=2)
+    job = StorageOptions(inline_threshold_bytes=3, create_subdirectory=False)
+    assert select_storage(None, job, defaults) == FileSystemStorageSettings(
+        url="/all", inline_threshold_bytes=3, write_buffer_bytes=2, create_subdirectory=False
+    )
+    assert select_storage(None, None, defaults) == FileSystemStorageSettings(
+        url="/all", inline_threshold_bytes=1, write_buffer_bytes=2
+    )
+    instance = DriverMemoryStorageSettings(max_state_bytes=9)
+    assert select_storage(instance, job, defaults) is instance
+
+
+@pytest.mark.item("ST-07")
+@pytest.mark.parametrize("url", ["gopher://x/y", "file://otherhost/x", "file:relative", ""])
+def test_a_url_that_no_store_serves_is_refused_at_once(url: str) -> None:
+    """The error comes from the settings, before anything is opened."""
+    with pytest.raises(ConfigError):
+        FileSystemStorageSettings(url=url)
+    with pytest.raises(ConfigError):
+        select_storage(None, StorageOptions(checkpoint_directory=url))
+
+
+@pytest.mark.item("ST-03", "ST-09", "ST-10")
+def test_values_that_cannot_be_used_are_refused() -> None:
+    """Each wrong size, unknown option and wrong type is a ConfigError that names it."""
+    with pytest.raises(ConfigError, match="inline_threshold_bytes"):
+        FileSystemStorageSettings(url="/x", inline_threshold_bytes=(1 << 20) + 1)
+    with pytest.raises(ConfigError, match="write_buffer_bytes"):
+        FileSystemStorageSettings(url="/x", write_buffer_bytes=0)
+    for name in ("max_state_bytes", "max_acknowledgement_bytes", "max_total_bytes"):
+        with pytest.raises(ConfigError, match=name):
+            DriverMemoryStorageSettings(**{name: 0})
+    with pytest.raises(ConfigError, match="checkpoint_dir"):
+        StorageOptions(checkpoint_dir="/x")  # type: ignore[call-arg]
+
+
+@pytest.mark.item("ST-09", "ST-10")
+def test_the_options_reach_the_streams(tmp_path: Path) -> None:
+    """Threshold and buffer of the settings are those of the streams."""
+    settings = FileSystemStorageSettings(url=str(tmp_path), inline_threshold_bytes=300, write_buffer_bytes=7000)
+    storage = open_storage(settings, "job")
+    assert getattr(storage.stream_factory(1), "buffer_bytes", None) == 7000
+    assert isinstance(write_operator_state(holding(10), storage.stream_factory(1), 1, 0), InlineHandle)
+    assert isinstance(write_operator_state(holding(301), storage.stream_factory(1), 1, 0), FileHandle)
+
+
+@pytest.mark.item("DL-09")
+def test_without_a_subdirectory_everything_lies_under_the_url(tmp_path: Path) -> None:
+    """create_subdirectory=False: links and state files stand directly below the base, and are found again."""
+    settings = FileSystemStorageSettings(url=str(tmp_path), create_subdirectory=False, inline_threshold_bytes=0)
+    storage, coordinator = started(settings)
+    coordinator.trigger()
+    handle = write_operator_state(holding(10), storage.stream_factory(2), 2, 0)
+    assert isinstance(handle, FileHandle)
+    coordinator.complete_with(handle)
+    assert sorted(tree(tmp_path)) == sorted(["chk-2/_metadata", handle.path])
+    newest = started(settings)[1].checkpoints.newest
+    assert newest.checkpoint_id == 5
+    assert (
+        coordinator.storage.read_state(newest.operators["o"].subtasks[0].handle)["items"].elements[0] == b'"xxxxxxxxxx"'
+    )
+    with_subdirectory = FileSystemStorageSettings(url=str(tmp_path / "other"))
+    started(with_subdirectory)
+    assert list(tree(tmp_path / "other")) == ["job/chk-1/_metadata"]
+
+
+@pytest.mark.item("ST-13", "SS-01")
+def test_another_coordinator_restores_from_the_file_system(tmp_path: Path) -> None:
+    """After the first one is gone, a second opens the same URL and has the completed state."""
+    settings = FileSystemStorageSettings(url=tmp_path.as_uri())
+    storage, coordinator = started(settings)
+    pending = coordinator.trigger()
+    coordinator.complete_with(
+        write_operator_state(holding(30_000), storage.stream_factory(pending.checkpoint_id), pending.checkpoint_id, 0)
+    )
+    storage.store.close()
+    again, second = started(settings)
+    restored = OperatorStateStore(again.read_state(second.checkpoints.newest.operators["o"].subtasks[0].handle))
+    assert restored.list_state(ITEMS).get() == ("x" * 30_000,)
+
+
+@pytest.mark.item("ST-02", "ST-03")
+def test_state_that_memory_does_not_take_fails_its_checkpoint_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too large a state raises; the coordinator aborts that checkpoint and completes the next. No file is written."""
+    monkeypatch.chdir(tmp_path)
+    storage, coordinator = started(DriverMemoryStorageSettings(max_state_bytes=1000))
+    coordinator.trigger()
+    with pytest.raises(StateTooLarge, match="max_state_bytes=1000"):
+        write_operator_state(holding(1000), storage.stream_factory(2), 2, 0)
+    coordinator.checkpoints.abort(2)
+    pending = coordinator.trigger()
+    handle = write_operator_state(holding(10), storage.stream_factory(pending.checkpoint_id), pending.checkpoint_id, 1)
+    assert isinstance(handle, InlineHandle)
+    coordinator.complete_with(handle)
+    assert coordinator.checkpoints.completed_id == 3
+    assert list(tree(tmp_path)) == []
+
+
+@pytest.mark.item("ST-05")
+def test_the_sum_of_all_state_is_capped() -> None:
+    """Acknowledgements that each are small enough are too much together; nothing was created, the next one works."""
+    storage, coordinator = started(DriverMemoryStorageSettings(max_total_bytes=700))
+    handles = [write_operator_state(holding(300), storage.stream_factory(2), 2, 0) for _ in range(2)]
+    coordinator.trigger()
+    with pytest.raises(StateTooLarge, match="max_total_bytes=700"):
+        coordinator.complete_with(*handles)
+    closed = storage.read_link(2)
+    assert closed is not None
+    assert not closed.holds_state
+    coordinator.trigger()
+    coordinator.complete_with(handles[0])
+    assert coordinator.checkpoints.completed_id == 3
+
+
+# A snapshot is named by its directory or by the metadata in it.
+
+
+@pytest.mark.item("DL-10", "SP-14")
+@pytest.mark.parametrize("end", ["", "/", "/_metadata"])
+@pytest.mark.parametrize(
+    ("location", "parent", "directory"),
+    [
+        ("/data/savepoint-a-0", "/data", "savepoint-a-0"),
+        ("/savepoint-a-0", "/", "savepoint-a-0"),
+        ("savepoint-a-0", ".", "savepoint-a-0"),
+        ("file:///data/chk-7", "file:///data", "chk-7"),
+        ("s3://bucket/chk-7", "s3://bucket", "chk-7"),
+    ],
+)
+def test_directory_and_file_mean_the_same(location: str, parent: str, directory: str, end: str) -> None:
+    """With or without a slash or _metadata at the end, as a path or as a URL."""
+    assert pointer_to(location + end) == Pointer(parent, directory)
+
+
+@pytest.mark.item("DL-10")
+def test_a_checkpoint_is_known_by_its_name() -> None:
+    """A directory called chk-N is a checkpoint's, any other may hold a savepoint."""
+    assert pointer_to("/data/chk-7").checkpoint_id == 7
+    assert pointer_to("/data/savepoint-a-0").checkpoint_id is None
+
+
+@pytest.mark.parametrize("location", ["", "/", "_metadata", "s3://bucket", "..", "/data/..", "/_metadata"])
+def test_what_names_no_directory_is_refused(location: str) -> None:
+    """The error shows what was given and says what to give."""
+    with pytest.raises(ConfigError, match="does not name the directory"):
+        pointer_to(location)

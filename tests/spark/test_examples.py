@@ -1,0 +1,77 @@
+"""docs/RUNBOOK.md and the demo that makes a mess show what there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runbook import FAILURES, PAGE, compare, shown
+from runbook_failures import LOCAL
+from runbook_remote import ON_S3, WITH_SPARK
+
+# docs/RUNBOOK.md shows what there is: each failure is caused again, and commands, exit codes and verdicts compared.
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "runbook.py"
+
+
+def check(*names: str) -> None:
+    """Cause some failures in a process of its own, and compare."""
+    command = [sys.executable, str(SCRIPT), "--check", *names]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+def test_the_document_is_up_to_date_on_local_disk() -> None:
+    """Nine failures of a sink in plain Python."""
+    check(*LOCAL)
+
+
+def test_the_document_is_up_to_date_on_s3() -> None:
+    """Two failures that only S3 knows, on moto."""
+    check(*ON_S3)
+
+
+@pytest.mark.spark
+def test_the_document_is_up_to_date_with_spark() -> None:
+    """A worker that dies, and a checkpoint of Spark's that is gone."""
+    check(*WITH_SPARK)
+
+
+def test_thirteen_failures_are_seen_and_mended() -> None:
+    """Each has a section of the document, with what is seen and what it looks like afterwards."""
+    page = PAGE.read_text()
+    assert re.findall(r"^## (\d+)\.", page, flags=re.MULTILINE) == [str(number) for number in range(1, 14)]
+    assert len(FAILURES) == 13
+    blocks = shown(page)
+    wanted = {f"{name}.{section}" for name in FAILURES for section in ("seen", "mended")}
+    assert blocks.keys() == wanted | {"back-to-a-savepoint.in-place", "stage-stuck.damaged"}
+    assert [name for name, lines in blocks.items() if not lines] == []
+
+
+@pytest.mark.parametrize("change", ["    # ends with 137", "STUCK", "$ partfile recover"])
+def test_another_command_code_or_verdict_is_noticed(change: str) -> None:
+    """The comparison is blind to none of the three."""
+    page = PAGE.read_text()
+    assert compare(page, shown(page)) == []
+    assert compare(page.replace(change, "", 1), shown(page)) != []
+
+
+# The demo that makes a mess and mends it with the command line, as ``make demo-stuck`` runs it.
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "stuck.sh"
+
+
+@pytest.mark.spark
+def test_everything_stuck_is_mended_and_counted() -> None:
+    """Each command ends with the code that the script names; then each row is there once and nothing is left."""
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(["bash", EXAMPLE], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["stuck: lost=0 duplicated=0 left=0"], done.stdout + done.stderr
+    assert done.returncode == 0
+    assert "rows on disk, 8 on S3" in done.stdout

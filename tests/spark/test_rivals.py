@@ -1,0 +1,138 @@
+"""Rivals on one history: two drivers at once, and a task attempt that writes after another has won."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.spark.drivers import Driver, copy_checkpoint
+from support.spark.streams import Once, expected, finished, ids_by_duckdb, make_sink, stream, write_source
+from support.spark.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# Run two drivers at once, and stop one of them anywhere: one history.
+
+pytestmark = pytest.mark.spark
+STOPS = (110, 150, 211, 280, 333)
+"""Storage calls of a driver; one of them in every run, all with ``--long``."""
+
+
+def start_driver(root: Path, checkpoint: str = "spark", **job: Any) -> Driver:
+    """A driver whose stream, checkpoint and output are below one directory."""
+    fixed = {"base": str(root / "out"), "source": str(root / "source"), "checkpoint": str(root / checkpoint)}
+    return Driver(fixed | job)
+
+
+@pytest.mark.fault("D9")
+def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
+    """A second driver takes over in the middle: the first one is fenced, and every row is there once."""
+    rows = write_source(tmp_path / "source", 30, rows_a_file=20)
+    with Watcher(tmp_path / "out"):
+        first = start_driver(tmp_path)
+        assert first.wait_for("end 2") is not None
+        os.kill(first.process.pid, signal.SIGSTOP)
+        copy_checkpoint(tmp_path / "spark", tmp_path / "copy")
+        second = start_driver(tmp_path, checkpoint="copy")
+        assert second.wait_for("end") is not None
+        os.kill(first.process.pid, signal.SIGCONT)
+        assert second.finish() == "done"
+        assert first.finish() == "fenced"
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+@pytest.mark.fault("D10")
+def test_a_driver_stopped_at_a_storage_call_is_fenced_later(
+    tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """SIGSTOP before a storage call of the driver, three batches by another one, SIGCONT: one linear history.
+
+    Sampled here on real Spark; at more calls, or all with ``--long``, in tests/faults/test_two_coordinators.py.
+    """
+    for one in chosen(len(STOPS), 1):
+        stop_and_let_another_go_on(tmp_path / str(one), STOPS[one - 1])
+
+
+def stop_and_let_another_go_on(root: Path, stop_at: int) -> None:
+    root.mkdir()
+    rows = write_source(root / "source", 12, rows_a_file=20)
+    with Watcher(root / "out"):
+        first = start_driver(root, stop_at=stop_at)
+        wait_until_stopped(first.process.pid)
+        copy_checkpoint(root / "spark", root / "copy")
+        second = start_driver(root, checkpoint="copy")
+        for _ in range(3):
+            assert second.wait_for("end") is not None
+        os.kill(first.process.pid, signal.SIGCONT)
+        assert second.finish() == "done"
+        assert first.finish() == "fenced"
+    assert ids_by_duckdb(root / "out") == expected(rows)
+
+
+def wait_until_stopped(pid: int, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        assert time.monotonic() < deadline, "the driver never reached that call"
+        time.sleep(0.05)
+
+
+# A task attempt that goes on writing after another has won and its batch is committed.
+
+ROWS_A_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+def let_it_write(flag: Path) -> dict[str, Any]:
+    """Give the zombie its sign, wait until it is through, and return how it went."""
+    Path(f"{flag}.go").touch()
+    end, deadline = Path(f"{flag}.end"), time.monotonic() + 60
+    while not end.exists():
+        assert time.monotonic() < deadline, "the zombie does not come to an end"
+        time.sleep(0.05)
+    outcome: dict[str, Any] = json.loads(end.read_text())
+    return outcome
+
+
+@pytest.mark.parametrize("cut", ["auto", "rewrite"])
+@pytest.mark.fault("D3")
+def test_a_zombie_that_writes_after_the_commit_changes_nothing(spark: SparkSession, tmp_path: Path, cut: str) -> None:
+    """Its parts were open across batches and hold rows of it already: neither finished files nor later ones change."""
+    rows = write_source(tmp_path / "source", 5)
+    base, flag = tmp_path / "out", tmp_path / "flag"
+    sink = make_sink(base, bucketer=Once(flag, "zombie", row=75), cut=cut)
+    outcomes: list[dict[str, Any]] = []
+
+    def then_the_zombie(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        if batch_id == 2:
+            outcomes.append(let_it_write(flag))
+
+    spark.conf.set(ROWS_A_BATCH, 10)
+    try:
+        with Watcher(base):
+            writer = stream(spark, tmp_path / "source").writeStream.foreachBatch(then_the_zombie)
+            writer = writer.option("checkpointLocation", str(tmp_path / "spark")).trigger(availableNow=True)
+            writer.start().awaitTermination()
+            finish(spark, base, tmp_path, flag)
+    finally:
+        spark.conf.unset(ROWS_A_BATCH)
+    assert ids_by_duckdb(base) == expected(rows)
+    assert [outcome["bytes"] > 0 for outcome in outcomes] == [True], "the zombie wrote nothing after the commit"
+
+
+def finish(spark: SparkSession, base: Path, root: Path, flag: Path) -> None:
+    """Publish what is open: the next run of the query, with its clean end."""
+    sink = make_sink(base, bucketer=Once(flag, "zombie", row=75))
+    options: dict[str, Any] = {"checkpoint_location": str(root / "spark"), "trigger": {"availableNow": True}}
+    with sink.start(stream(spark, root / "source"), **options) as query:
+        query.awaitTermination()
+    assert finished(base)

@@ -1,0 +1,1 @@
+"""The crash harness: what is killed, where, and what must be left."""

@@ -1,0 +1,1 @@
+"""Lives of sinks on a real HDFS."""

@@ -1,0 +1,109 @@
+"""A driver process of its own, to be killed: streams a source into a sink and says on a pipe what it is doing.
+
+    python kill_driver.py '{"base": ..., "source": ..., "checkpoint": ..., "master": ..., ...}'
+
+Prints ``begin N`` and ``end N`` for each batch, ``done`` at the end, ``fenced`` if another driver has taken over. A job
+with ``standby`` gets everything ready that needs no sink, and begins when it reads a line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.serializers import CloudPickleSerializer
+
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import StopAt, intercept
+from support.spark.openers import FaultyEncodes, NotingOpener
+from support.spark.streams import LONG, Once, build_session, make_sink, stream, widen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def say(text: str) -> None:
+    """One line to whoever watches."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def sink_options(job: dict[str, Any]) -> dict[str, Any]:
+    """Options of the sink, with the faults the job asks for."""
+    options = dict(job.get("options", {}))
+    if "opener_log" in job:
+        options["open_store_in_tasks"] = NotingOpener(Path(job["opener_log"]))
+    if "once" in job:
+        options["bucketer"] = Once(Path(job["flag"]), job["once"], job["row"])
+    if "encodes" in job:
+        options["open_store_in_tasks"] = FaultyEncodes(Path(job["flag"]), job["encodes"])
+    if "max_part_bytes" in job:
+        options["rolling"] = LONG.model_copy(update={"max_part_bytes": job["max_part_bytes"]})
+    if "stop_at" in job:
+        stop = StopAt(job["stop_at"])
+        options["open_store"] = lambda url, _options: LocalStore(url, calls=intercept(PosixCalls(), stop))
+    return options
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Start Python workers, and load what every batch needs."""
+
+    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import partfile.sink.spark.write_job  # noqa: F401, PLC0415 - in the worker
+
+        yield from batches
+
+    spark.range(2, numPartitions=2).mapInArrow(load, "id long").collect()
+
+
+def note_closures(log: Path) -> None:
+    """Append everything that is pickled for tasks to a file."""
+    really: Any = CloudPickleSerializer.dumps
+
+    def dumps(serializer: CloudPickleSerializer, thing: Any) -> bytes:
+        pickled: bytes = really(serializer, thing)
+        with log.open("ab") as file:
+            file.write(pickled)
+        return pickled
+
+    CloudPickleSerializer.dumps = dumps  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Run one job to its end."""
+    job = json.loads(sys.argv[1])
+    if "closures" in job:
+        note_closures(Path(job["closures"]))
+    spark = build_session(job.get("master", "local[2]"), **job.get("spark", {}))
+    if job.get("standby"):
+        warm_up(spark)
+        sys.stdin.readline()
+    sink = make_sink(job["base"], **sink_options(job))
+
+    def batch(df: DataFrame, batch_id: int) -> None:
+        say(f"begin {batch_id}")
+        rows = df.repartition(job["repartition"]) if "repartition" in job else df
+        sink.foreach_batch(widen(rows, job["wide_bytes"]) if "wide_bytes" in job else rows, batch_id)
+        say(f"end {batch_id}")
+
+    writer = stream(spark, Path(job["source"]), job.get("files", 1)).writeStream.foreachBatch(batch)
+    query = writer.option("checkpointLocation", job["checkpoint"]).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    except Exception as error:
+        if "Fenced" not in str(error):
+            raise
+        say("fenced")
+        return
+    sink._spark_stream().finish(str(query.id))
+    say("done")
+
+
+if __name__ == "__main__":
+    main()

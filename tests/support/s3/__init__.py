@@ -1,0 +1,1 @@
+"""Lives of sinks on real S3 servers."""

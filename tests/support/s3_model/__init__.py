@@ -1,0 +1,1 @@
+"""A strict model of S3 in memory."""

@@ -1,0 +1,1 @@
+"""Random schedules of real coordinators, tasks and zombies."""

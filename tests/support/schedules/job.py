@@ -1,0 +1,227 @@
+"""A job under a random schedule: drivers, rivals, zombies and a timer on real files, and the command line among them.
+
+Its parts are lines of text, or staged Parquet: then tasks and coordinators encode stages, and delete spent ones.
+
+The rows of each batch are given, so that a batch that is run again writes the same; the position is the number of
+batches that are complete. Whatever happens, in the end each row of each batch is in one finished file.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import partfile as pf
+from partfile.errors import Fenced, RecoveryRefused
+from partfile.sink.coordinator import Runtime
+from partfile.stores.local.posix import CHANGING_CALLS
+from support.crash.commands import clean_by_command, recover_by_command
+from support.crash.worlds import Process, temporary_directory
+from support.life_cycle import SingleThreadedStore, assert_only_grew, finished_files, make_sink, rows_of
+from support.recovery import broken_invariants
+from support.schedules.drivers import Driver, position_of
+from support.schedules.turns import ClockedCalls, Schedule, stages_in, unkept_stages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partfile.sink.file_sink import FileSink
+    from partfile.stores.local.posix import PosixCalls
+    from support.schedules.turns import Actor
+
+
+MOST_STEPS = 6000
+MOST_DRIVERS = 4
+DAY_MS = 86_400_000
+ROLLING = pf.RollingPolicy(max_part_bytes=30, rollover_interval_s=60, inactivity_interval_s=20)
+STAGED_ROLLING = ROLLING.model_copy(update={"max_part_bytes": 700})
+"""Some stages are rolled by a task, for their size; others by the timer, the end and the next start."""
+COMMANDS = ("recover", "clean")
+
+
+class Violation(AssertionError):
+    """Something happened that must not."""
+
+
+class ModelJob:
+    """One job from its first driver to its last.
+
+    Args:
+        seed: Of everything that is drawn.
+        batches: How many there are.
+        is_staged: Whether its parts are staged Parquet.
+    """
+
+    def __init__(self, seed: int, batches: int = 4, *, is_staged: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.base = temporary_directory("partfile-model-")
+        self.batches = batches
+        self.schedule = Schedule(self.rng, lambda: ClockedCalls(self._disk_ms))
+        self.drivers = 0
+        self.now_ms = 1_000_000
+        """The coordinators' clock."""
+        self.ends: Counter[str] = Counter()
+        """How commands have ended."""
+        self._seen: dict[str, bytes] = {}
+        self._is_staged = is_staged
+        self._stages: set[str] = set()
+
+    def rows(self, batch: int, subtask: int) -> list[str]:
+        """The rows of a subtask in a batch."""
+        return [f"row-{batch:02d}-{subtask}-{number}" for number in range(3)]
+
+    def subtasks(self, batch: int) -> int:
+        """How many subtasks a batch has: the same whenever it is run."""
+        return 1 + batch % 2
+
+    def run(self) -> dict[str, bytes]:
+        """Let everything happen; returns the finished files. Raises Violation."""
+        # Who takes turns with others has one thread.
+        with patch("partfile.sink.coordinator._MOST_ENCODE_THREADS", 1):
+            return self._run()
+
+    def _run(self) -> dict[str, bytes]:
+        try:
+            self._start_driver()
+            while self.schedule.actors and self.schedule.steps < MOST_STEPS:
+                self._meddle()
+                if self.schedule.actors:
+                    self._step()
+            self._end()
+            return self._seen
+        finally:
+            for actor in list(self.schedule.actors):
+                self.schedule.kill(actor)
+            shutil.rmtree(self.base, ignore_errors=True)
+
+    def _meddle(self) -> None:
+        """Kill somebody, or begin a rival or a command, from time to time."""
+        actors = self.schedule.actors
+        if actors and self.rng.random() < 0.004:
+            self.schedule.kill(self.rng.choice(actors))
+        has_driver = any(actor.name.startswith("driver") for actor in actors)
+        if self.drivers < MOST_DRIVERS and (self.rng.random() < 0.003 or not has_driver):
+            self._start_driver()
+        if self.rng.random() < 0.002:
+            self._start_command("recover", recover_by_command)
+        if self.rng.random() < 0.003:
+            self._start_clean()
+
+    def _start_driver(self) -> None:
+        self.drivers += 1
+        self._drive(f"driver {self.drivers}", may_stop=True)
+
+    def _drive(self, name: str, *, may_stop: bool) -> Actor:
+        return self.schedule.start(name, lambda actor: Driver(self, actor, may_stop=may_stop).run())
+
+    def _start_clean(self) -> None:
+        # All that is older than the newest link is old enough.
+        now_ms = self._disk_ms() + DAY_MS
+        self._start_command("clean", partial(clean_by_command, delete=self.rng.random() < 0.5, now_ms=now_ms))
+
+    def _start_command(self, name: str, command: Callable[[Process], object]) -> None:
+        self.schedule.start(name, lambda actor: command(self._process(actor.calls)), is_brisk=True)
+
+    def _process(self, calls: PosixCalls | None) -> Process:
+        return Process(str(self.base), lambda url, _options: SingleThreadedStore(url, calls=calls))
+
+    def _end(self) -> None:
+        """Nobody but commands and zombies; then a last driver and zombies, which come home last."""
+        for actor in [one for one in self.schedule.actors if not one.name.startswith("task")]:
+            if actor.name not in COMMANDS or self.rng.random() < 0.5:
+                self.schedule.kill(actor)
+        if self.rng.random() < 0.5:
+            self._start_clean()
+        while any(actor.name in COMMANDS for actor in self.schedule.actors):
+            self._step()
+        last = self._drive("last driver", may_stop=False)
+        while not last.is_done:
+            self._step()
+        while self.schedule.actors:
+            self._step()
+        expected = Counter(
+            row
+            for batch in range(1, self.batches + 1)
+            for subtask in range(self.subtasks(batch))
+            for row in self.rows(batch, subtask)
+        )
+        if rows_of(finished_files(self.base)) != expected:
+            raise Violation(f"in the end there is {sorted(rows_of(finished_files(self.base)).items())}")
+        found = broken_invariants(self.base)
+        if found:
+            raise Violation(f"in the end verify finds {found}")
+
+    def _step(self) -> None:
+        actor = self.schedule.step()
+        call = actor.last_call
+        if actor.is_done and actor.name in COMMANDS:
+            self.ends[f"{actor.name}: {type(actor.error).__name__}"] += 1
+        may_end_so = (Fenced, RecoveryRefused) if actor.name in COMMANDS else Fenced
+        if actor.error is not None and not isinstance(actor.error, may_end_so):
+            raise Violation(f"{actor.name}: {type(actor.error).__name__}: {actor.error}") from actor.error
+        if call is not None and call.name in CHANGING_CALLS:
+            self._check()
+
+    def _check(self) -> None:
+        """Nothing finished has changed or gone, no row is there twice, and none that no checkpoint holds.
+
+        Nor is a stage gone that a retained checkpoint names as data (S6).
+        """
+        self._check_stages()
+        files = finished_files(self.base) if self.base.exists() else {}
+        if files == self._seen:
+            return
+        try:
+            assert_only_grew(self._seen, files)
+            assert max(rows_of(files).values(), default=1) == 1
+        except AssertionError as error:
+            raise Violation(str(error)) from error
+        committed = self._committed()
+        if any(int(row.split("-")[1]) > committed for row in rows_of(files)):
+            raise Violation(f"rows beyond batch {committed} are visible: {sorted(rows_of(files))}")
+        self._seen = files
+
+    def _check_stages(self) -> None:
+        if not self._is_staged:
+            return
+        stages, before = stages_in(self.base), self._stages
+        self._stages = stages
+        if before - stages:
+            gone = unkept_stages(self.base, stages)
+            if gone:
+                raise Violation(f"deleted, although a retained checkpoint needs them: {gone}")
+
+    def _committed(self) -> int:
+        runtime = Runtime(self.sink(None).settings, "life")
+        try:
+            state = runtime.coordinator.look()
+            return position_of(state.position.user_position) if state else 0
+        finally:
+            runtime.close()
+
+    def open_store(self, calls: PosixCalls | None) -> SingleThreadedStore:
+        """A store on the base."""
+        return SingleThreadedStore(str(self.base), calls=calls)
+
+    def sink(self, calls: PosixCalls | None) -> FileSink:
+        """A sink on the base."""
+        staged: dict[str, Any] = {"format": "parquet", "columnar": "staged", "rolling": STAGED_ROLLING}
+        options = staged if self._is_staged else {"rolling": ROLLING}
+        return make_sink(self.base, clock=lambda: self.now_ms, open_store=self._process(calls).open_store, **options)
+
+    def _disk_ms(self) -> int:
+        """The clock of the disk: no two steps are at the same time."""
+        return self.schedule.steps
+
+
+def violation_of(seed: int, *, is_staged: bool = False) -> str | None:
+    """Run a job and return what has gone wrong, None if nothing has."""
+    try:
+        ModelJob(seed, is_staged=is_staged).run()
+    except Violation as violation:
+        return f"seed {seed}: {violation}"
+    return None

@@ -1,0 +1,295 @@
+"""Single changes of the protocol under which some schedule must lose or double a row."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from partfile.errors import PartfileError
+from partfile.recovery import clean, clean_plan
+from partfile.recovery.inspect import files as knowledge
+from partfile.sink import encode as encoding
+from partfile.sink import encoded_files, operator, plan
+from partfile.sink import plan as stage_planning
+from partfile.sink.coordinator import Encoding, SinkCoordinator, StagedParts
+from partfile.sink.plan import Action
+from partfile.snapshot.checkpoint_log import Chain
+from partfile.stores.local import stream
+from partfile.stores.local import tree as local_files
+from partfile.testing.faults import TrackedCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pytest
+
+    from partfile.recovery.inspect.files import KnownPart
+    from partfile.sink.encoded_files import EncodedFile
+    from partfile.sink.states import SpentStage, Stage
+    from partfile.stores.base import PartHandle, Store
+    from partfile.stores.local.tree import LocalTree
+
+    Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+# Single changes of the protocol under which some schedule must lose or double a row: the model can see that.
+
+
+def no_lock(patch: pytest.MonkeyPatch) -> None:
+    """Everybody gets every lock."""
+    patch.setattr(TrackedCalls, "lock", lambda *_: True)
+
+
+def no_length_check(patch: pytest.MonkeyPatch) -> None:
+    """A part of any length is resumed, and is not looked at before it is answered for."""
+    patch.setattr(stream, "_why_refused", lambda *_: "")
+    patch.setattr(stream.LocalPartStream, "verify", lambda _self: None)
+
+
+def replaced_names(patch: pytest.MonkeyPatch) -> None:
+    """Links and finished files replace what has their name."""
+
+    def rename(_calls: TrackedCalls, directory: int, name: str, new_name: str) -> None:
+        os.rename(name, new_name, src_dir_fd=directory, dst_dir_fd=directory)
+
+    patch.setattr(TrackedCalls, "link", rename)
+
+
+def replaced_links(patch: pytest.MonkeyPatch) -> None:
+    """A link is created whether its name is taken or not: two coordinators both win."""
+    create: Callable[..., None] = local_files.create_whole
+
+    def replace(tree: LocalTree, path: str, data: bytes) -> None:
+        if path.endswith("/_metadata"):
+            local_files.delete_one(tree, path)
+        create(tree, path, data)
+
+    patch.setattr(local_files, "create_whole", replace)
+
+
+def no_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """A link counts although the one before it is gone."""
+    patch.setattr(Chain, "_predecessor_stands", lambda *_: True)
+    patch.setattr(Chain, "_is_last", lambda *_: True)
+
+
+def published_early(patch: pytest.MonkeyPatch) -> None:
+    """Parts are published before their checkpoint is complete."""
+    complete: Any = SinkCoordinator._complete
+
+    def early(self: SinkCoordinator, after: plan.SinkSnapshot) -> object:
+        self._publisher.publish(after.pending)
+        return complete(self, after)
+
+    patch.setattr(SinkCoordinator, "_complete", early)
+
+
+def nothing_owed(patch: pytest.MonkeyPatch) -> None:
+    """A start forgets what the last one had still to publish."""
+    begin = plan.begin_generation
+
+    def forget(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
+        return begin(restored, **(options | {"published": True}))
+
+    patch.setattr(plan, "begin_generation", forget)
+
+
+def everything_kept(patch: pytest.MonkeyPatch) -> None:
+    """A start keeps the parts of a crashed run open, and their new owner appends to them whatever their length."""
+    begin = plan.begin_generation
+
+    def keep(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
+        position = restored.position.model_copy(update={"kept": True})
+        return begin(replace(restored, position=position), **options)
+
+    patch.setattr(plan, "begin_generation", keep)
+    patch.setattr(stream, "_why_refused", lambda *_: "")
+
+
+def any_attempt(patch: pytest.MonkeyPatch) -> None:
+    """Any attempt of any generation resumes, without a lock."""
+    patch.setattr("partfile.sink.plan.before_resuming", lambda *_, **__: Action.KEEP)
+    patch.setattr(TrackedCalls, "lock", lambda *_: True)
+
+
+def no_look_under_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """What has the name of a locked part is not looked at again."""
+    patch.setattr("partfile.stores.local.tree.LocalTree.names", lambda *_: True)
+
+
+def cleaner_without_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner takes away what retained checkpoints name."""
+    patch.setattr(knowledge, "parts_of", lambda *_: ())
+
+
+def cleaner_without_age_generation_and_plan(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner takes what is just being written, owns no sink and looks once: any one rule kept saves the rows."""
+    for module in (clean, clean_plan):
+        patch.setattr(module, "cutoff_ms", lambda *_: sys.maxsize)
+
+    @contextmanager
+    def nobody(*_: object) -> Iterator[SimpleNamespace]:
+        chain = SimpleNamespace(newest_linked_id=lambda: 0)
+        yield SimpleNamespace(storage=chain, coordinator=SimpleNamespace(newest_checkpoint_id=0))
+
+    patch.setattr(clean, "_held", nobody)
+    patch.setattr(clean, "check_same", lambda *_: None)
+
+
+MUTATIONS: dict[Mutation, int] = {
+    any_attempt: 12,
+    cleaner_without_age_generation_and_plan: 7,
+    cleaner_without_checkpoints: 0,
+    everything_kept: 3,
+    no_length_check: 24,
+    no_lock: 31,
+    no_look_under_the_lock: 25,
+    no_predecessor: 28,
+    nothing_owed: 1,
+    published_early: 0,
+    replaced_links: 23,
+    replaced_names: 85,
+}
+"""Each with the first seed whose schedule finds it, as the code is; any other may when that changes."""
+
+
+# Single changes of what becomes of stages, under which some schedule must lose, double or delete what counts.
+
+_ENCODE = encoding.encode_stage
+
+
+def _replace_encode(patch: pytest.MonkeyPatch, encode: Any) -> None:
+    for module in (encoding, operator):
+        patch.setattr(module, "encode_stage", encode)
+
+
+def stages_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A spent stage is deleted although an older retained checkpoint names it as data."""
+
+    def all_of_them(spent: Iterable[SpentStage], _oldest_retained_id: int) -> list[SpentStage]:
+        return list(spent)
+
+    patch.setattr(stage_planning, "disposable", all_of_them)
+
+
+def encodes_published_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has encoded a stage publishes the file, before a checkpoint names it."""
+
+    def encode(store: Store, part: PartHandle, stage: Stage, rows: int, **options: Any) -> tuple[EncodedFile, ...]:
+        files = _ENCODE(store, part, stage, rows, **options)
+        for file in files:
+            store.publish(file.part, "auto")
+        return files
+
+    _replace_encode(patch, encode)
+
+
+def every_encode_has_a_name_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """Two encodes of one stage can both be published: neither takes the other one's name, and both are kept."""
+    target_of, after_encoding = encoded_files.target_of, stage_planning.after_encoding
+
+    def own(part: PartHandle) -> PartHandle:
+        target = target_of(part)
+        token = target.pending.rsplit(".", 2)[1]
+        return target.model_copy(update={"name": f"{token}-{target.name}"})
+
+    def again(before: plan.SinkSnapshot, *arguments: Any) -> plan.SinkSnapshot:
+        return replace(after_encoding(before, *arguments), rolled=before.rolled)
+
+    patch.setattr(encoding, "target_of", own)
+    patch.setattr(stage_planning, "after_encoding", again)
+
+
+def encoded_beyond_the_valid_length(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a stage holds is encoded: what a zombie has added, and what no checkpoint holds, counts as well."""
+    patch.setattr(encoding, "check_rows", lambda *_: None)
+
+    def encode(store: Store, part: PartHandle, stage: Stage, rows: int, **options: Any) -> tuple[EncodedFile, ...]:
+        seen = store.look_at(part.path_of(part.in_progress))
+        length = part.valid_length if seen is None else seen.size
+        unchecked = stage.model_copy(update={"crc32": None})
+        try:
+            return _ENCODE(store, part.model_copy(update={"valid_length": length}), unchecked, rows, **options)
+        except PartfileError:
+            return _ENCODE(store, part, unchecked, rows, **options)
+
+    _replace_encode(patch, encode)
+
+
+def restored_stages_are_gone_on_with(patch: pytest.MonkeyPatch) -> None:
+    """A start hands the stages of a crashed run to its tasks, which a zombie of that run may still append to."""
+    begin = plan.begin_generation
+
+    def keep(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
+        position = restored.position.model_copy(update={"kept": True})
+        return begin(replace(restored, position=position), **options)
+
+    patch.setattr(plan, "begin_generation", keep)
+    any_attempt(patch)
+    no_length_check(patch)
+
+
+def rolled_stages_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A start forgets what the last one had still to encode."""
+    begin = plan.begin_generation
+
+    def forget(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
+        return begin(replace(restored, rolled=()), **options)
+
+    patch.setattr(plan, "begin_generation", forget)
+
+
+def spent_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """A stage is deleted once it is encoded, before a checkpoint names the file."""
+    encode = StagedParts.encode
+
+    def early(self: StagedParts, before: plan.SinkSnapshot, *arguments: Any) -> Encoding:
+        done = encode(self, before, *arguments)
+        left = {stage.part.in_progress for stage in done.after.rolled}
+        for stage in before.rolled:
+            if stage.part.in_progress not in left:
+                self._store.discard(stage.part)
+        return done
+
+    patch.setattr(StagedParts, "encode", early)
+
+
+def cleaner_without_stages(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner takes the stages that checkpoints name for orphans."""
+    parts_of = knowledge.parts_of
+
+    def others(*arguments: Any) -> Iterator[KnownPart]:
+        return (part for part in parts_of(*arguments) if not part.is_stage)
+
+    patch.setattr(knowledge, "parts_of", others)
+
+
+def cleaner_without_stages_of_older_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner goes by the newest checkpoint alone."""
+    parts_of = knowledge.parts_of
+
+    def of_the_newest(chain: Any, checkpoint_id: int, state: Any) -> Iterator[KnownPart]:
+        newest = chain.newest.link.checkpoint_id if chain.newest is not None else 0
+        named = parts_of(chain, checkpoint_id, state)
+        return (part for part in named if checkpoint_id == newest and part.state != "spent-stage")
+
+    patch.setattr(knowledge, "parts_of", of_the_newest)
+
+
+STAGE_MUTATIONS: dict[Mutation, int] = {
+    cleaner_without_stages: 1,
+    cleaner_without_stages_of_older_checkpoints: 10,
+    encoded_beyond_the_valid_length: 0,
+    encodes_published_at_once: 0,
+    every_encode_has_a_name_of_its_own: 0,
+    nothing_owed: 27,
+    restored_stages_are_gone_on_with: 5,
+    rolled_stages_forgotten: 1,
+    spent_without_a_checkpoint: 0,
+    stages_deleted_at_once: 0,
+}
+"""Each with the first seed whose schedule of staged parts finds it; see ``MUTATIONS``."""

@@ -1,0 +1,169 @@
+"""Jars that tests need: fetched once from Maven Central, then found in the user's cache without the network."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.servers.process import MissingProgram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+FETCH_TIMEOUT_S = 600
+
+_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>partfile</groupId>
+  <artifactId>jars-for-tests</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</project>
+"""
+_DEPENDENCY = "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+
+def maven_jars(
+    name: str,
+    artifacts: Sequence[tuple[str, str, str]],
+    *,
+    what: str,
+    skip: str,
+    alone: bool = False,
+    prepare: Callable[[Path], None] = lambda _jars: None,
+) -> Path:
+    """The directory with some jars; fetched by Maven if they are not in the cache.
+
+    Atomicity: the directory appears whole, by one rename, and only one process fetches at a time.
+
+    Args:
+        name: Of the directory in the cache; says the version.
+        artifacts: Group, artifact and version of each.
+        what: They are, for messages.
+        skip: What ``PARTFILE_SKIP`` calls the tests that need them.
+        alone: Without what they depend on.
+        prepare: Called once with the directory of what was fetched.
+
+    Raises:
+        MissingProgram: The cache is empty and there is no Maven.
+        RuntimeError: Maven could not fetch them.
+    """
+    jars = _cache_directory() / name
+    if jars.is_dir():
+        return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MissingProgram(
+            f"{what} are not in {jars}, and there is no Maven to fetch them. "
+            f"Install it (Debian: apt-get install maven), or set PARTFILE_SKIP={skip} to leave out what needs them."
+        )
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{jars}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jars.is_dir():
+            half = _fetched(maven, jars, artifacts, what=what, alone=alone)
+            prepare(half / "lib")
+            (half / "lib").rename(jars)
+            shutil.rmtree(half)
+    return jars
+
+
+def _cache_directory() -> Path:
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # A relative path must be ignored, says the XDG Base Directory Specification.
+    return (configured if configured.is_absolute() else Path.home() / ".cache") / "partfile"
+
+
+def _fetched(maven: str, jars: Path, artifacts: Sequence[tuple[str, str, str]], *, what: str, alone: bool) -> Path:
+    # What an earlier, killed attempt has left behind; nobody else is here, for the lock is held.
+    half = Path(f"{jars}.half")
+    shutil.rmtree(half, ignore_errors=True)
+    (half / "lib").mkdir(parents=True)
+    dependencies = "\n".join(_DEPENDENCY.format(*artifact) for artifact in artifacts)
+    (half / "pom.xml").write_text(_POM.format(dependencies=dependencies))
+    options = [f"-DoutputDirectory={half / 'lib'}", *(["-DexcludeTransitive=true"] if alone else [])]
+    done = subprocess.run(
+        # Maven only warns about a wrong checksum, unless it is told to be strict.
+        [maven, "-q", "-B", "--strict-checksums", _PLUGIN, *options],
+        cwd=half,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=FETCH_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"Maven could not fetch {what[0].lower()}{what[1:]} into {jars}; it needs the network once.\n"
+            f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        )
+    return half
+
+
+# The jars of Hadoop's servers: fetched once from Maven Central, then found in the user's cache without the network.
+
+HADOOP_VERSION = "3.5.0"
+
+# slf4j-simple is what makes the servers say why they do not start; without it they are silent.
+_ARTIFACTS = (
+    ("org.apache.hadoop", "hadoop-client-minicluster", HADOOP_VERSION),
+    ("org.apache.hadoop", "hadoop-client-runtime", HADOOP_VERSION),
+    ("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+
+# At each start a NameNode reads these jars from end to end, in search of its web resources.
+_READ_AT_EACH_START = ("hadoop-client-minicluster", "hadoop-client-api")
+
+
+def java() -> str:
+    """The path of ``java``, as PySpark finds it: ``JAVA_HOME`` first, then the ``PATH``.
+
+    Raises:
+        MissingProgram: There is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+    if found is None:
+        raise MissingProgram(
+            "HDFS needs Java 17 or newer, and there is none in JAVA_HOME or on the PATH. "
+            "Install one (Debian: apt-get install openjdk-17-jre-headless), "
+            "or set PARTFILE_SKIP=hdfs to leave HDFS out."
+        )
+    return found
+
+
+def hadoop_jars() -> Path:
+    """The directory with the jars of Hadoop's servers; fetched by Maven if they are not in the cache.
+
+    About 100 MB are fetched, and 240 MB are kept.
+
+    Raises:
+        MissingProgram: The cache is empty and there is no Maven.
+        RuntimeError: Maven could not fetch them.
+    """
+    what = f"The jars of Hadoop {HADOOP_VERSION}"
+    return maven_jars(f"hadoop-{HADOOP_VERSION}", _ARTIFACTS, what=what, skip="hdfs", prepare=_prepare)
+
+
+def _prepare(jars: Path) -> None:
+    for name in _READ_AT_EACH_START:
+        _unpack_in_place(jars / f"{name}-{HADOOP_VERSION}.jar")
+
+
+def _unpack_in_place(jar: Path) -> None:
+    """Store the entries of a jar without compression: a NameNode then starts in five seconds instead of eight."""
+    compressed = jar.rename(jar.with_suffix(".compressed"))
+    with zipfile.ZipFile(compressed) as source, zipfile.ZipFile(jar, "w", zipfile.ZIP_STORED) as target:
+        # With the directories, for that is how Hadoop looks for webapps/hdfs.
+        for entry in source.infolist():
+            target.writestr(entry.filename, source.read(entry))
+    compressed.unlink()

@@ -1,0 +1,1 @@
+"""Spark streams of the tests."""

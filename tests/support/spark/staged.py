@@ -1,0 +1,72 @@
+"""Spark streams into staged Parquet parts: their sink, their readers, and what tells where they were encoded."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from partfile.sink.encode import StagesInProcess
+from support.spark.streams import BUCKETS, make_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+    from pyspark.sql import SparkSession
+
+    import partfile as pf
+
+
+STAGED: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
+HASHED: dict[str, Any] = {"distribution": "hash", "hash_partitions": 2}
+_PATIENCE_S = 240
+"""A driver that starts on a busy machine takes long."""
+
+
+def staged_sink(base: Path | str, **options: Any) -> pf.FileSink:
+    """A Parquet sink with Hive buckets, each open in one subtask, whose parts roll only at the end."""
+    return make_sink(base, **(STAGED | HASHED | options))
+
+
+def rows_by_duckdb(base: Path) -> Counter[tuple[int, int]]:
+    """Every row in a finished file, as a stranger's glob finds them, with its bucket by the directory."""
+    if not list(base.glob("**/*.parquet")):
+        return Counter()
+    found = duckdb.execute(f"SELECT id, bucket FROM read_parquet('{base}/**/*.parquet', hive_partitioning = true)")  # noqa: S608
+    return Counter((int(row[0]), int(row[1])) for row in found.fetchall())
+
+
+def rows_by_spark(spark: SparkSession, base: Path) -> Counter[tuple[int, int]]:
+    """The same by Spark."""
+    return Counter((row.id, row.bucket) for row in spark.read.parquet(str(base)).select("id", "bucket").collect())
+
+
+def numbered(rows: int) -> Counter[tuple[int, int]]:
+    """Each numbered row once, in its bucket."""
+    return Counter((number, number % BUCKETS) for number in range(rows))
+
+
+def stages(base: Path) -> list[Path]:
+    """The files of stages, spent ones among them."""
+    return sorted(base.glob("**/_*.parquet.*.in-progress"))
+
+
+def keep_the_driver_from_encoding(patch: pytest.MonkeyPatch) -> None:
+    """Let this process fail if it encodes; Spark's workers are forked from another one."""
+
+    def encode(_self: object, _stages: object) -> None:
+        raise AssertionError("the driver encodes by itself")
+
+    patch.setattr(StagesInProcess, "encode", encode)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, some minutes at most."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come to pass"
+        time.sleep(0.05)

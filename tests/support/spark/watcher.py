@@ -1,0 +1,73 @@
+"""A reader that polls the base path all the while: no partial, staged, changed or vanishing file, no row twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Self
+
+from support.spark.streams import finished
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    Seen = tuple[int, int, int]
+
+
+class Watcher:
+    """Looks at every visible file again and again on a thread of its own; use it in a ``with`` block.
+
+    Args:
+        base: The base path of a JSON sink whose rows have a unique ``id``.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._seen: dict[Path, Seen] = {}
+        self._ids: set[int] = set()
+        self._problems: list[str] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.rounds = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._look()
+        assert kind is not None or not self._problems, self._problems
+        assert kind is not None or self.rounds > 1
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.05):
+            self._look()
+
+    def _look(self) -> None:
+        self.rounds += 1
+        present = finished(self._base)
+        self._problems += [f"{path} vanished" for path in self._seen if path not in present]
+        for path in present:
+            status = path.stat()
+            now = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if path not in self._seen:
+                self._read(path)
+            elif self._seen[path] != now:
+                self._problems.append(f"{path} changed from {self._seen[path]} to {now}")
+            self._seen[path] = now
+
+    def _read(self, path: Path) -> None:
+        data = path.read_bytes()
+        if not data.endswith(b"\n"):
+            self._problems.append(f"{path} ends inside a row")
+            return
+        ids = [json.loads(line)["id"] for line in data.splitlines()]
+        doubled = [row for row in ids if row in self._ids]
+        if doubled or len(set(ids)) < len(ids):
+            self._problems.append(f"{path} holds rows that are elsewhere or twice: {doubled[:5]}")
+        self._ids.update(ids)
