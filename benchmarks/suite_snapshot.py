@@ -17,9 +17,9 @@ from partfile.sink.coordinator import Runtime
 from partfile.sink.policies import PartNaming, PartNumber
 from partfile.sink.states import OpenPart, SubtaskSnapshot
 from partfile.snapshot.documents import InlineHandle
-from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore, redistribute
+from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore, redistribute, write_operator_state
 from partfile.snapshot.state_file import ModelCodec, decode_states
-from partfile.snapshot.strategy import OperatorStateStrategy, write_operator_state
+from partfile.snapshot.strategy import OperatorStateStrategy
 from partfile.snapshot.streams import MemoryStreamFactory
 from partfile.stores.paths import new_token
 
@@ -118,7 +118,7 @@ def _copy(work: Path) -> Pair:
         streams = runtime.storage.stream_factory(1)
         return _in_turns(
             lambda: lambda: strategy.sync_prepare_resources(1),
-            lambda: lambda: write_operator_state(states, streams, 1, 0),
+            lambda: lambda: write_operator_state(states, streams),
         )
 
 
@@ -169,7 +169,7 @@ def _open_part(naming: PartNaming, subtask: int, count: int) -> OpenPart:
 def _states(parts: tuple[OpenPart, ...]) -> States:
     states = OperatorStateStore()
     states.list_state(PARTS_STATE).update(parts)
-    handle = write_operator_state(states, MemoryStreamFactory(), 1, 0)
+    handle = write_operator_state(states, MemoryStreamFactory())
     return decode_states(handle.data if isinstance(handle, InlineHandle) else b"", "memory")
 
 

@@ -23,7 +23,7 @@ PartfileError
 │   └── CheckpointMismatch      the query or batch does not continue what the checkpoint holds
 ├── SnapshotError
 │   ├── SnapshotCorrupt         unreadable: wrong checksum, length, schema or shape
-│   ├── SnapshotVersionError    written by a newer partfile
+│   ├── SnapshotVersionError    written in a format version that this partfile does not read
 │   └── UnencodableState        a value that the codec of its state has no form for (also a ValueError)
 └── RecoveryRefused             going on would lose or overwrite committed data
 
@@ -162,7 +162,7 @@ class SnapshotCorrupt(SnapshotError):
 
 
 class SnapshotVersionError(SnapshotError):
-    """Persisted state written by a newer version than this one."""
+    """Persisted state in a format version that this partfile does not read: a newer one, or one from before release."""
 
 
 class UnencodableState(SnapshotError, ValueError):

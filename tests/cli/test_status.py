@@ -187,7 +187,7 @@ def test_status_lists_no_bucket_and_changes_nothing(tmp_path: Path) -> None:
 def test_a_damaged_newest_checkpoint_is_told_first(tmp_path: Path) -> None:
     """A link that cannot be read is a finding with its message and the command that shows more."""
     seed_with_a_tail(tmp_path)
-    (tmp_path / "_partfile" / "life" / "chk-2" / "_metadata").write_bytes(b"partfile checkpoint 2 9 00000000\n{}\n")
+    (tmp_path / "_partfile" / "life" / "chk-2" / "_metadata").write_bytes(b"partfile checkpoint 1 9 00000000\n{}\n")
     sink = one_sink(tmp_path)
     assert sink["problem"]["error"] == "SnapshotCorrupt"
     text = told("status", tmp_path, code=1)

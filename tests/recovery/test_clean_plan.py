@@ -39,6 +39,7 @@ def link(number: int, *, after: str | None, nonce: str = "", kind: LinkKind = "c
         generation=1,
         nonce=nonce or f"n{number}",
         predecessor=None if after is None else LinkRef(checkpoint_id=number - 1, nonce=after),
+        ids_ahead=1,
         time_ms=0,
         writer="",
     )

@@ -23,11 +23,13 @@ from partfile.errors import (
     SnapshotCorrupt,
     SnapshotVersionError,
     StoreError,
+    UnencodableState,
     UnsupportedTypeError,
 )
 from partfile.snapshot.documents import FORMAT_VERSION
 from partfile.testing.faults import FailAt, count_calls
 from support.life_cycle import (
+    LONG,
     assert_exactly_once,
     batch,
     finished_files,
@@ -229,6 +231,60 @@ def test_a_damaged_checkpoint_is_refused_and_works_again_once_repaired(tmp_path:
     newest.write_bytes(good)
     run_to_the_end(make_sink(tmp_path))
     assert_exactly_once(tmp_path)
+
+
+def nested(depth: int) -> Any:
+    """A number inside so many lists."""
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("inline_threshold_bytes", [0, 20 << 10], ids=["in a file", "inline"])
+@pytest.mark.parametrize("position", [nested(250), 10**4999], ids=["deep", "long"])
+def test_a_position_that_no_start_could_read_is_refused(
+    tmp_path: Path, position: Any, inline_threshold_bytes: int
+) -> None:
+    """R1: the checkpoint is not created, and the one before it is in force; only the rows since then come again."""
+    sink = make_sink(tmp_path, inline_threshold_bytes=inline_threshold_bytes, rolling=LONG)
+    out = sink.local().open()
+    out.write(batch(0, 2), position=2)
+    out.checkpoint()
+    out.write(batch(2, 2))
+    links = sorted(tmp_path.rglob("_metadata"))
+    with pytest.raises(UnencodableState, match=r"checkpoint 3 .*was not created.*no start could read it"):
+        out.checkpoint(position)
+    assert sorted(tmp_path.rglob("_metadata")) == links
+    with sink.local() as again:
+        assert again.position == 2
+        again.write(batch(2, 2), position=4)
+    assert_exactly_once(tmp_path, 4)
+
+
+def test_a_clock_in_the_wrong_unit_begins_no_sink(tmp_path: Path) -> None:
+    """R1: a time of more digits than a reader takes enters no checkpoint; with a right clock the sink begins."""
+    with pytest.raises(UnencodableState, match="clock"):
+        make_sink(tmp_path, clock=lambda: 10**19).local().open()
+    assert not list(tmp_path.rglob("_metadata"))
+    run_to_the_end(make_sink(tmp_path), 6)
+    assert_exactly_once(tmp_path, 6)
+
+
+def test_a_clock_that_goes_wrong_ends_the_run_before_its_checkpoint(tmp_path: Path) -> None:
+    """R1: also of a sink that has begun, and of the tombstone that would close the id."""
+    now_ms = [1_000_000]
+    sink = make_sink(tmp_path, clock=lambda: now_ms[0], rolling=LONG)
+    out = sink.local().open()
+    out.write(batch(0, 2), position=2)
+    out.checkpoint()
+    now_ms[0] = 10**19
+    with pytest.raises(UnencodableState, match="no start could read it"):
+        out.checkpoint()
+    now_ms[0] = 2_000_000
+    with sink.local() as again:
+        again.write(batch(2, 2), position=4)
+    assert_exactly_once(tmp_path, 4)
 
 
 @pytest.mark.parametrize("deed", ["delete", "shorten"])

@@ -87,6 +87,34 @@ def test_a_failed_publication_is_tried_again_by_the_timer(tmp_path: Path, error:
     assert job.coordinator.close_due(0) is None
 
 
+@pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), KeyboardInterrupt()], ids=["unknown", "interrupted"])
+def test_a_coordinator_that_lost_a_checkpoint_completes_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """R7: it was created, and the state before it is stale: only a new start goes on, from what lies there."""
+    job = Harness(tmp_path, max_part_bytes=1)
+    job.write("a@1")
+    extend = job.coordinator._log.extend
+
+    def cut_short(entry: Any) -> None:
+        extend(entry)
+        raise error
+
+    job.snapshot()
+    with monkeypatch.context() as patch:
+        patch.setattr(job.coordinator._log, "extend", cut_short)
+        with pytest.raises(type(error)):
+            job.notify_complete()
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            job.coordinator.trigger(0)
+    assert job.finished() == {}
+    job.restore()
+    job.write("a@2")
+    job.checkpoint()
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+
+
 def test_where_storage_does_not_answer_parts_are_owed_untried(tmp_path: Path) -> None:
     """As many wait for an answer as are published together; the others are tried with the next checkpoint."""
     calls = Recorder(only=["publish"])

@@ -20,8 +20,8 @@ from partfile.sink.plan import Action, SinkSnapshot, operator_state, restored_st
 from partfile.sink.policies import PartProgress, RollingPolicy
 from partfile.sink.states import OPERATOR, OpenPart, PendingPart, StreamPosition
 from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.strategy import write_operator_state
 from partfile.stores.base import PartHandle
 from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.store import LocalStore
@@ -282,7 +282,7 @@ def test_a_snapshot_of_many_parts_is_read_back_and_grows_with_them_alone() -> No
         pending = tuple(PendingPart(part=handle.at(number), rows=1, since=1) for number, handle in enumerate(handles))
         snapshot = SinkSnapshot(StreamPosition(chain="0000abcd"), {}, pending, parts - 1)
         streams = storage.stream_factory(checkpoint_id)
-        state = operator_state(snapshot, lambda states: write_operator_state(states, streams, checkpoint_id, 0))
+        state = operator_state(snapshot, lambda states: write_operator_state(states, streams))
         assert restored_state({OPERATOR: state}, storage.read_state) == snapshot
         assert isinstance(state.coordinator, FileHandle)
         return snapshot, state.coordinator.size_bytes

@@ -588,7 +588,7 @@ def test_a_sink_goes_on_when_its_savepoint_is_gone(tmp_path: Path) -> None:
         continue_to(long_sink(tmp_path / "another", restore_from=where), 9)
 
 
-@pytest.mark.parametrize("option", ["accept_newer", "allow_non_restored"])
+@pytest.mark.parametrize("option", ["accept_newer"])
 def test_an_option_without_effect_is_refused(tmp_path: Path, option: str) -> None:
     """It would be thought to do something."""
     with pytest.raises(ConfigError, match=f"{option} has no effect without restore_from"):
@@ -622,7 +622,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.item("SP-15")
 def test_state_of_an_operator_that_is_not_there(tmp_path: Path) -> None:
-    """Refused by its id, unless it may be left behind."""
+    """Refused by its id."""
     where = Path(stopped_with_savepoint(tmp_path))
     store = LocalStore(str(where.parent))
     metadata = read_savepoint(store, where.name)
@@ -634,8 +634,6 @@ def test_state_of_an_operator_that_is_not_there(tmp_path: Path) -> None:
     complete_savepoint(store, name, more)
     with pytest.raises(RecoveryRefused, match="my-window"):
         continue_to(long_sink(tmp_path / "fresh", restore_from=where.parent / name), 9)
-    sink = long_sink(tmp_path / "fresh", restore_from=where.parent / name, allow_non_restored=True)
-    assert continue_to(sink, 9) == 4
 
 
 # A start that is refused says why in the words of its options, and leaves nothing behind.

@@ -181,6 +181,6 @@ def test_a_threshold_that_metadata_cannot_bear_is_refused(tmp_path: Path, size: 
 def test_a_sink_refuses_checkpoints_in_memory(tmp_path: Path) -> None:
     """They would be lost with the driver: a restart could not tell which staged parts count."""
     memory: Any = DriverMemoryStorageSettings()
-    with pytest.raises(ConfigError, match=r"checkpoint_dir.*lost with the driver"):
+    with pytest.raises(ConfigError, match="checkpoint_dir"):
         pf.FileSink(tmp_path / "out", uid="job", checkpoint_dir=memory)
     assert not (tmp_path / "out").exists()

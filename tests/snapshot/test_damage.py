@@ -12,11 +12,10 @@ import pytest
 
 from partfile.errors import Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, SnapshotError, SnapshotVersionError
 from partfile.snapshot.documents import FORMAT_VERSION, MAX_IDS_AHEAD, header_of
-from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
+from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore, write_operator_state
 from partfile.snapshot.savepoints import read_savepoint
 from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
-from partfile.snapshot.strategy import write_operator_state
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import ActAt, FailAt
 from support.checkpoint_owner import Owner, held, holding, storage, write_text
@@ -94,7 +93,7 @@ def test_every_damaged_byte_of_a_state_file_is_refused(
     storage = CheckpointStorage(store, "job", FileStreamSettings(inline_threshold_bytes=0))
     states = OperatorStateStore()
     states.list_state(ListStateDescriptor("s", JsonCodec())).update([{"a": [1, "é"]}, "b"])
-    handle = write_operator_state(states, storage.stream_factory(1), 1, 0)
+    handle = write_operator_state(states, storage.stream_factory(1))
     assert handle is not None
     (path,) = (tmp_path / "job" / "chk-1").iterdir()
     good = path.read_bytes()

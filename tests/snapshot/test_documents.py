@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +17,7 @@ from partfile.snapshot.documents import (
     SubtaskState,
     decode_document,
     encode_document,
+    header_of,
 )
 from partfile.snapshot.streams import Scope
 from support.checkpoint_owner import Owner
@@ -50,8 +50,8 @@ def decode(data: bytes) -> CheckpointMetadata:
     return decode_document("checkpoint", CheckpointMetadata, data, "chk-7/_metadata")
 
 
-def document(body: bytes, version: int = 1, schema: str = "checkpoint") -> bytes:
-    return f"partfile {schema} {version} {len(body)} {zlib.crc32(body):08x}\n".encode() + body + b"\n"
+def document(body: bytes, version: int = FORMAT_VERSION, schema: str = "checkpoint") -> bytes:
+    return header_of(schema, version, body) + body + b"\n"
 
 
 def test_a_document_round_trips() -> None:
@@ -83,6 +83,14 @@ def test_a_newer_version_is_refused_by_number() -> None:
     """A document of a later format says which version it has, and that partfile must be upgraded."""
     with pytest.raises(SnapshotVersionError, match=rf"version {FORMAT_VERSION + 1}.*Upgrade"):
         decode(document(b"{}", version=FORMAT_VERSION + 1))
+
+
+@pytest.mark.parametrize("version", [2, 3, 999_999_999])
+def test_a_version_that_nothing_reads_is_refused_by_number(version: int) -> None:
+    """Whole documents with a number that is not the one there is: what an unreleased partfile wrote among them."""
+    body = sample().model_dump_json().encode()
+    with pytest.raises(SnapshotVersionError, match=rf"version {version}; .*before the first release"):
+        decode(document(body, version))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +23,7 @@ from partfile.snapshot.operator_state import (
     OperatorStateStore,
     redistribute,
     restored_operators,
+    write_operator_state,
 )
 from partfile.snapshot.state_file import (
     CodecInfo,
@@ -41,7 +41,6 @@ from partfile.snapshot.strategy import (
     OperatorStateStrategy,
     SnapshotOptions,
     encode_resources,
-    write_operator_state,
 )
 from partfile.snapshot.streams import MemoryStreamFactory, Scope
 from partfile.stores.base import Persisted
@@ -275,7 +274,7 @@ def test_an_operator_without_state_has_no_handle(tmp_path: Path) -> None:
     """No registered state: no bytes, no file, no handle; and None restores to nothing."""
     with LocalStore(str(tmp_path)) as store:
         storage = CheckpointStorage(store, "job")
-        assert write_operator_state(OperatorStateStore(), storage.stream_factory(1), 1, 0) is None
+        assert write_operator_state(OperatorStateStore(), storage.stream_factory(1)) is None
         assert storage.read_state(None) == {}
         strategy = OperatorStateStrategy(OperatorStateStore())
         taken = strategy.sync_prepare_resources(1)
@@ -388,23 +387,15 @@ NO_STATE = OperatorState(parallelism=1)
 
 @pytest.mark.item("SP-15", "SP-20")
 def test_state_of_a_removed_operator_is_refused() -> None:
-    """Its id is named, and the option that allows it; operators without state may go."""
-    with pytest.raises(RecoveryRefused, match=r"'gone'.*allow_non_restored"):
-        restored_operators({"gone": FULL, "empty": NO_STATE, "kept": FULL}, {"kept"}, allow_non_restored=False)
-    assert restored_operators({"empty": NO_STATE, "kept": FULL}, {"kept"}, allow_non_restored=False) == {"kept": FULL}
-
-
-@pytest.mark.item("SP-15", "SP-20")
-def test_state_may_be_left_behind_on_demand(caplog: pytest.LogCaptureFixture) -> None:
-    """With the option it is skipped, and the log names it."""
-    with caplog.at_level(logging.WARNING, logger="partfile"):
-        assert restored_operators({"gone": FULL, "kept": FULL}, {"kept"}, allow_non_restored=True) == {"kept": FULL}
-    assert "'gone'" in caplog.text
+    """Its id is named; operators without state may go."""
+    with pytest.raises(RecoveryRefused, match=r"'gone'.*the job that wrote it"):
+        restored_operators({"gone": FULL, "empty": NO_STATE, "kept": FULL}, {"kept"})
+    assert restored_operators({"empty": NO_STATE, "kept": FULL}, {"kept"}) == {"kept": FULL}
 
 
 @pytest.mark.item("SP-19", "SP-21", "SP-22")
 def test_operators_are_found_by_their_ids() -> None:
     """A new operator begins with no state; order and operators without state mean nothing."""
     snapshot = {"a": FULL, "b": NO_STATE}
-    assert restored_operators(snapshot, ["new", "b", "a"], allow_non_restored=False) == snapshot
-    assert restored_operators({}, ["new"], allow_non_restored=False) == {}
+    assert restored_operators(snapshot, ["new", "b", "a"]) == snapshot
+    assert restored_operators({}, ["new"]) == {}

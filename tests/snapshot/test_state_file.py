@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from partfile.errors import SnapshotCorrupt, SnapshotVersionError, StateTooLarge, UnencodableState
 from partfile.snapshot import state_file
-from partfile.snapshot.documents import FORMAT_VERSION
+from partfile.snapshot.documents import FORMAT_VERSION, header_of
 from partfile.snapshot.state_file import (
     CodecInfo,
     JsonCodec,
@@ -49,7 +48,7 @@ def damaged(change: Callable[[list[dict[str, object]]], object], lines: bytes = 
     states: list[dict[str, object]] = [{"info": info("s").model_dump(), "offsets": [0, 3, 6]}]
     change(states)
     body = (json.dumps({"states": states}).encode() + b"\n" + lines)[:-1]
-    return f"partfile state 1 {len(body)} {zlib.crc32(body):08x}\n".encode() + body + b"\n"
+    return header_of("state", FORMAT_VERSION, body) + body + b"\n"
 
 
 @pytest.mark.item("SS-33")

@@ -9,7 +9,7 @@ import pytest
 from partfile.errors import ConfigError, StateTooLarge
 from partfile.snapshot.documents import FileHandle, InlineHandle, OperatorState, SubtaskState
 from partfile.snapshot.events import CoordinatorRules
-from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
+from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore, write_operator_state
 from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import (
     DriverMemoryStorageSettings,
@@ -20,7 +20,6 @@ from partfile.snapshot.storage import (
     pointer_to,
     select_storage,
 )
-from partfile.snapshot.strategy import write_operator_state
 from support.checkpoint_owner import Owner
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def started(settings: StorageSettings) -> tuple[CheckpointStorage, Owner]:
         subtasks = link.operators["o"].subtasks if link and link.operators else ()
         restored = [OperatorStateStore(storage.read_state(one.handle)) for one in subtasks]
         streams = storage.stream_factory(checkpoint_id)
-        return operators(*(write_operator_state(states, streams, checkpoint_id, 0) for states in restored))
+        return operators(*(write_operator_state(states, streams) for states in restored))
 
     owner = Owner(storage, retained=1, rules=CoordinatorRules(tolerable_failures=9))
     owner.checkpoints.start(restore)
@@ -120,8 +119,8 @@ def test_the_options_reach_the_streams(tmp_path: Path) -> None:
     settings = FileSystemStorageSettings(url=str(tmp_path), inline_threshold_bytes=300, write_buffer_bytes=7000)
     storage = open_storage(settings, "job")
     assert getattr(storage.stream_factory(1), "buffer_bytes", None) == 7000
-    assert isinstance(write_operator_state(holding(10), storage.stream_factory(1), 1, 0), InlineHandle)
-    assert isinstance(write_operator_state(holding(301), storage.stream_factory(1), 1, 0), FileHandle)
+    assert isinstance(write_operator_state(holding(10), storage.stream_factory(1)), InlineHandle)
+    assert isinstance(write_operator_state(holding(301), storage.stream_factory(1)), FileHandle)
 
 
 @pytest.mark.item("DL-09")
@@ -130,7 +129,7 @@ def test_without_a_subdirectory_everything_lies_under_the_url(tmp_path: Path) ->
     settings = FileSystemStorageSettings(url=str(tmp_path), create_subdirectory=False, inline_threshold_bytes=0)
     storage, coordinator = started(settings)
     coordinator.trigger()
-    handle = write_operator_state(holding(10), storage.stream_factory(2), 2, 0)
+    handle = write_operator_state(holding(10), storage.stream_factory(2))
     assert isinstance(handle, FileHandle)
     coordinator.complete_with(handle)
     assert sorted(tree(tmp_path)) == sorted(["chk-2/_metadata", handle.path])
@@ -150,9 +149,7 @@ def test_another_coordinator_restores_from_the_file_system(tmp_path: Path) -> No
     settings = FileSystemStorageSettings(url=tmp_path.as_uri())
     storage, coordinator = started(settings)
     pending = coordinator.trigger()
-    coordinator.complete_with(
-        write_operator_state(holding(30_000), storage.stream_factory(pending.checkpoint_id), pending.checkpoint_id, 0)
-    )
+    coordinator.complete_with(write_operator_state(holding(30_000), storage.stream_factory(pending.checkpoint_id)))
     storage.store.close()
     again, second = started(settings)
     restored = OperatorStateStore(again.read_state(second.checkpoints.newest.operators["o"].subtasks[0].handle))
@@ -168,10 +165,10 @@ def test_state_that_memory_does_not_take_fails_its_checkpoint_alone(
     storage, coordinator = started(DriverMemoryStorageSettings(max_state_bytes=1000))
     coordinator.trigger()
     with pytest.raises(StateTooLarge, match="max_state_bytes=1000"):
-        write_operator_state(holding(1000), storage.stream_factory(2), 2, 0)
+        write_operator_state(holding(1000), storage.stream_factory(2))
     coordinator.checkpoints.abort(2)
     pending = coordinator.trigger()
-    handle = write_operator_state(holding(10), storage.stream_factory(pending.checkpoint_id), pending.checkpoint_id, 1)
+    handle = write_operator_state(holding(10), storage.stream_factory(pending.checkpoint_id))
     assert isinstance(handle, InlineHandle)
     coordinator.complete_with(handle)
     assert coordinator.checkpoints.completed_id == 3
@@ -182,7 +179,7 @@ def test_state_that_memory_does_not_take_fails_its_checkpoint_alone(
 def test_the_sum_of_all_state_is_capped() -> None:
     """Acknowledgements that each are small enough are too much together; nothing was created, the next one works."""
     storage, coordinator = started(DriverMemoryStorageSettings(max_total_bytes=700))
-    handles = [write_operator_state(holding(300), storage.stream_factory(2), 2, 0) for _ in range(2)]
+    handles = [write_operator_state(holding(300), storage.stream_factory(2)) for _ in range(2)]
     coordinator.trigger()
     with pytest.raises(StateTooLarge, match="max_total_bytes=700"):
         coordinator.complete_with(*handles)

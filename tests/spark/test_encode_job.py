@@ -18,10 +18,10 @@ from pyspark.sql import Row
 
 import partfile as pf
 from partfile.errors import ConfigError, NotReady, OutcomeUnknown, PartDamaged, PartfileError, PartMissing
-from partfile.sink.coordinator import StagedParts
 from partfile.sink.encode import EncodedStage
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, PartlyEncoded, SharedJobFailed
 from partfile.sink.plan import SinkSnapshot
+from partfile.sink.publish import StagedParts
 from partfile.sink.spark.encode_job import (
     EncodeAnswer,
     EncodeGroups,

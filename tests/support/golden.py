@@ -1,7 +1,7 @@
-"""Writes the golden snapshots of the present form, once: ``PYTHONPATH=tests python -m support.golden``.
+"""Writes the golden snapshots of the present format version, once: ``PYTHONPATH=tests python -m support.golden``.
 
-What was written is never written again: a later release must read it as it is. A change of what is written, with or
-without another format version, comes with a form of its own.
+What a release has written is never written again: a later release must read it as it is. Until the first release a
+change of the form deletes the directory and makes it again.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import tempfile
 from pathlib import Path
 
 from partfile.snapshot.documents import FORMAT_VERSION
-from partfile.snapshot.operator_state import BroadcastStateDescriptor, ListStateDescriptor, OperatorStateStore
+from partfile.snapshot.operator_state import (
+    BroadcastStateDescriptor,
+    ListStateDescriptor,
+    OperatorStateStore,
+    write_operator_state,
+)
 from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
-from partfile.snapshot.strategy import write_operator_state
 from partfile.stores.local.store import LocalStore
 from support.life_cycle import LONG, batch, make_sink
 from support.staged_streams import Stages, staged_sink
 
 GOLDEN = Path(__file__).parents[1] / "snapshot" / "golden"
-PRESENT = f"{FORMAT_VERSION}-checksums"
-"""The format version, and by a word what is new in it since the last golden files of that version."""
+PRESENT = str(FORMAT_VERSION)
 WORDS = ListStateDescriptor("words", JsonCodec())
 COUNTERS = ListStateDescriptor("counters", JsonCodec())
 RULES = BroadcastStateDescriptor("rules", JsonCodec(), JsonCodec())
@@ -31,7 +34,7 @@ def main() -> None:
     """Write them, unless they are there."""
     target = GOLDEN / PRESENT
     if target.exists():
-        raise SystemExit(f"{target} is there: raise FORMAT_VERSION in partfile/snapshot/codec.py, or change the word")
+        raise SystemExit(f"{target} is there: delete it if no release has written its form, else raise FORMAT_VERSION")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         write_sink(root)
@@ -79,7 +82,7 @@ def write_state(root: Path) -> None:
     states.union_list_state(COUNTERS).update([7])
     states.broadcast_state(RULES).put("x", {"y": True})
     storage = CheckpointStorage(LocalStore(str(root)), "job", FileStreamSettings(inline_threshold_bytes=0))
-    handle = write_operator_state(states, storage.stream_factory(1), 1, 0)
+    handle = write_operator_state(states, storage.stream_factory(1))
     assert handle is not None
     (root / "handle.json").write_text(handle.model_dump_json() + "\n")
 

@@ -99,7 +99,7 @@ class IdleDriver:
     def generation(self) -> int:
         """By the newest link."""
         runtime = Runtime(self.settings, "life")
-        link = runtime.coordinator._checkpoints.look()
+        link = runtime.coordinator._log.look()[1]
         runtime.close()
         assert link is not None
         return link.generation

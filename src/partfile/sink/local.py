@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from partfile.sink.coordinator import TriggeredCheckpoint
     from partfile.sink.settings import SinkSettings
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.events import PendingCheckpoint
 
 
 _MIN_INTERVAL_S = 0.001
@@ -32,7 +32,7 @@ _MAX_INTERVAL_S = 365 * 24 * 60 * 60
 
 
 def kept_position(value: JsonValue) -> JsonValue:
-    """A copy of a position, so that who moves an offset on in place does not move the one of rows not written yet.
+    """Copy a position, so that an offset that the caller moves on in place does not change with it.
 
     Raises:
         ConfigError: It would not come back from a checkpoint as it is.
@@ -137,7 +137,7 @@ class LocalSink:
         return deepcopy(self._runtime.coordinator.state.position.user_position)
 
     def open(self) -> Self:
-        """Restore: settle and publish what the last run left, and take the sink over from it.
+        """Restore: finalize and publish what the last run left, and take the sink over from it.
 
         Raises:
             SnapshotCorrupt: The newest checkpoint cannot be read; nothing was changed.
@@ -262,7 +262,7 @@ class LocalSink:
         return self._savepoint(directory, ends_the_job=False)
 
     def stop_with_savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
-        """End with a savepoint instead of ``finish``: nothing is written after it. See ``savepoint``."""
+        """End with a savepoint instead of ``finish``: nothing is written after it; raises as ``savepoint``."""
         location = self._savepoint(directory, ends_the_job=True)
         self.close()
         return location
@@ -328,7 +328,7 @@ class LocalSink:
     def _checkpoint(self) -> BatchProgress:
         return self._complete(self._runtime.coordinator.trigger(self._settings.clock()))
 
-    def _complete(self, pending: PendingCheckpoint) -> BatchProgress:
+    def _complete(self, pending: TriggeredCheckpoint) -> BatchProgress:
         coordinator = self._runtime.coordinator
         self._operator.advance(self._context(pending.time_ms))
         snapshot = self._operator.snapshot(pending.checkpoint_id)

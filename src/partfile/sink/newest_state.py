@@ -30,12 +30,7 @@ class NewestState(NamedTuple):
     """The newest link that holds state."""
     state: SinkSnapshot
     is_published: bool
-    """Whether its pending parts have their final names, so that nobody looks for them again."""
-
-    @property
-    def owes_nothing(self) -> bool:
-        """Whether no part waits for its publication, and no stage for its encoding."""
-        return (self.is_published or not self.state.pending) and not self.state.rolled
+    """Whether its pending parts have their final names, so that no start looks for them again."""
 
 
 def newest_state(storage: CheckpointStorage) -> NewestState | None:
@@ -93,7 +88,7 @@ def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | N
         store = open_store(checkpoint_url, storage_options, create_base=False)
     except NotFound as error:
         raise NotFound(
-            f"there are no checkpoints at {checkpoint_url!r}, so nobody knows which parts are pending",
+            f"there are no checkpoints at {checkpoint_url!r}, so it is not known which parts are pending",
             hint="Pass checkpoint_dir= as the sink has it, or read finished files alone.",
             path=checkpoint_url,
         ) from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from partfile.errors import SnapshotCorrupt
+from partfile.errors import OutcomeUnknown, SnapshotCorrupt
 from partfile.sink.policies import number_in
 from partfile.sink.states import (
     OPERATOR,
@@ -56,10 +56,10 @@ def before_resuming(
 ) -> Action:
     """What a task does with a part it was handed, or has suspended (``is_own``), and now has rows for (S2).
 
-    Nobody else has ever written what it has suspended itself. Another part is appended to only if it is of this very
-    generation, and only by a first attempt: an earlier attempt of this task may still be writing it. Both are hints on
-    top of the lease and the length, which the store checks; where leases are not proven (``may_keep`` is False) nothing
-    would stop a zombie, so the part is left alone (S13).
+    No other process has ever written what it has suspended itself. Another part is appended to only if it is of this
+    very generation, and only by a first attempt: an earlier one of this task may still be writing it. Both are hints
+    on top of the lease and the length, which the store checks; where leases are not proven (``may_keep`` is False)
+    nothing would stop a zombie, so the part is left alone (S13).
     """
     if not is_own and (part.generation != generation or attempt > 0 or not may_keep):
         return Action.ABANDON
@@ -81,7 +81,7 @@ def at_checkpoint(part: PartProgress, policy: RollingPolicy, *, now_ms: int, may
 
 
 def due(parts: Iterable[OpenPart], policy: RollingPolicy, now_ms: int) -> tuple[list[OpenPart], list[OpenPart]]:
-    """Part the open parts nobody is writing into those that stay open and those whose time has come."""
+    """Part the open parts that no task is writing into those that stay open and those whose time has come."""
     stay: list[OpenPart] = []
     over: list[OpenPart] = []
     for part in parts:
@@ -95,7 +95,7 @@ def due_at_checkpoint(
     """The same at a checkpoint, for parts of which some were written to since the last one.
 
     Args:
-        parts: Open parts nobody is writing.
+        parts: Open parts that no task is writing.
         own: In-progress names of those that this operator has written to and suspended.
         policy: When to roll.
         now_ms: The coordinator's batch time.
@@ -145,9 +145,9 @@ def with_closed(
 
     Args:
         snapshot: The state, in which these parts are open no more.
-        parts: Nobody has closed them on the store; a stage needs that no more than its encoder does.
+        parts: They are not closed on the store; neither a staging file nor its encoder needs that.
         checkpoint_id: The first checkpoint that will hold them so.
-        abandoned: Somebody may still be writing them. A stage's valid length is all that is ever read of it.
+        abandoned: A zombie may still be writing them. A staging file's valid length is all that is ever read of it.
     """
     pending, rolled = list(snapshot.pending), list(snapshot.rolled)
     for part in parts:
@@ -165,7 +165,7 @@ def rolled_stage(part: OpenPart, becomes: Stage, checkpoint_id: int, *, abandone
         part: The stage.
         becomes: What it is encoded into.
         checkpoint_id: The first checkpoint that will hold it so.
-        abandoned: Somebody may still be writing it.
+        abandoned: A zombie may still be writing it.
     """
     return RolledStage(part=part.part, stage=becomes, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
 
@@ -339,7 +339,7 @@ def begin_generation(
 
     Args:
         restored: The state of the newest link.
-        published: Whether all pending parts of that link have their final names already: then nobody looks for them
+        published: Whether all pending parts of that link have their final names already: then no start looks for them
             again, since consumers may have moved them (S5).
         generation: The new generation.
         checkpoint_id: Id of the fence link.
@@ -354,6 +354,19 @@ def begin_generation(
         pending=() if published else restored.pending,
     )
     return with_closed(begun, () if keep else opened, checkpoint_id, abandoned=True)
+
+
+def check_all_answered(acknowledged: Iterable[SubtaskSnapshot], checkpoint_id: int) -> None:
+    """See that every subtask of a checkpoint has answered exactly once.
+
+    Raises:
+        OutcomeUnknown: The subtasks are not 0 to n-1: rows of one are missing, or came twice.
+    """
+    subtasks = sorted(snapshot.subtask for snapshot in acknowledged)
+    if subtasks != list(range(len(subtasks))):
+        raise OutcomeUnknown(
+            f"subtasks {subtasks} acknowledged; expected 0 to n-1 without a gap", checkpoint_id=checkpoint_id
+        )
 
 
 def after_batch(
@@ -438,7 +451,7 @@ def _without_empty(opened: Mapping[int, tuple[OpenPart, ...]]) -> OpenParts:
 
 
 def _dealt(carried: OpenParts, ran: OpenParts) -> OpenParts:
-    """Who has which part in the next batch.
+    """Assign each open part to a subtask of the next batch.
 
     A subtask that ran keeps its parts. Those of subtasks that did not are dealt out over the ones that did, as split
     list state is; if none ran, as in an empty batch, everything stays as it is assigned. Shared stages stay so in any

@@ -350,7 +350,7 @@ def _savepoint(settings: RestoreSettings, location: str, pointer: Pointer, job: 
                 f"{location!r} was taken of {savepoint.job!r}, not of the writer {job!r}",
                 hint="Each subtask_index has a position and savepoints of its own: name that of this writer.",
             )
-        operators = restored_operators(savepoint.operators, {OPERATOR}, allow_non_restored=settings.allow_non_restored)
+        operators = restored_operators(savepoint.operators, {OPERATOR})
         states = CheckpointStorage(store, pointer.directory)
         return RestorePoint(
             token=savepoint.savepoint_id,

@@ -11,6 +11,7 @@ from partfile.errors import ConfigError, PartfileError, StoreError
 from partfile.sink import plan
 from partfile.sink.settings import check_directory
 from partfile.sink.states import OPERATOR
+from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.savepoints import (
     SavepointMetadata,
     complete_savepoint,
@@ -18,7 +19,6 @@ from partfile.snapshot.savepoints import (
     is_complete,
     reserve_savepoint,
 )
-from partfile.snapshot.strategy import write_operator_state
 from partfile.snapshot.streams import FileStreamFactory
 from partfile.stores.paths import new_token
 from partfile.stores.registry import absolute, options_for, path_inside
@@ -61,7 +61,7 @@ class ReservedSavepoint:
         operator = plan.operator_state(
             # What is left of spent stages is deleted as the sink goes on; no restore of the savepoint needs it.
             replace(state, spent=()),
-            lambda states: write_operator_state(states, streams, taken_by.checkpoint_id, now_ms),
+            lambda states: write_operator_state(states, streams),
         )
         complete_savepoint(
             self.store,

@@ -1,4 +1,4 @@
-"""Options by which a sink is found, restored, settled and published, whoever writes its rows."""
+"""Options of a sink: where it lies, how it is restored and published, and how its rows are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from partfile.sink.clock import Clock, system_clock_ms
 from partfile.sink.layout import SinkDescription
 from partfile.sink.policies import AdmissionRules, Options, PartNaming, RollingPolicy
 from partfile.sink.progress import BatchProgress
-from partfile.snapshot.storage import DriverMemoryStorageSettings, StorageOptions, StorageSettings, select_storage
+from partfile.snapshot.storage import StorageOptions, StorageSettings, select_storage
 from partfile.snapshot.streams import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
 from partfile.stores.base import STATE_DIRECTORY, Cut, Store
 from partfile.stores.registry import check_options, is_adrift, open_store, options_for, path_inside
@@ -30,7 +30,7 @@ StoreOpener = Callable[[str, Mapping[str, object]], Store]
 
 
 class RestoreSettings(Options):
-    """Options of whoever takes a sink over: of the sink itself, and of a tool that only restores it."""
+    """Options of a process that takes a sink over: of the sink itself, and of a tool that only restores it."""
 
     base: str
     """Where finished files go: a local path, ``file://``, ``hdfs://`` or ``s3://``."""
@@ -55,8 +55,6 @@ class RestoreSettings(Options):
     may stay set: a sink that was restored from it goes on from its own checkpoints."""
     accept_newer: bool = False
     """Restore although the sink has gone on since: what later parts hold is then written a second time."""
-    allow_non_restored: bool = False
-    """Restore a savepoint although it holds state of operators that this job does not have; it is left behind."""
     storage_options: Mapping[str, object] = Field(default_factory=dict, repr=False)
     """Passed to the store; may hold secrets, so it is never shown."""
     retained_checkpoints: int = Field(default=2, ge=1)
@@ -79,13 +77,6 @@ class RestoreSettings(Options):
             raise ValueError("an empty path names no directory")
         return path
 
-    @field_validator("checkpoint_dir", mode="before")
-    @classmethod
-    def _checkpoints_outlive_the_driver(cls, value: object) -> object:
-        if isinstance(value, DriverMemoryStorageSettings):
-            raise ValueError("checkpoints in memory are lost with the driver, and with them which rows count")  # noqa: TRY004 - becomes a ConfigError
-        return value
-
     @field_validator("uid")
     @classmethod
     def _uid_is_a_name(cls, value: str) -> str:
@@ -100,9 +91,8 @@ class RestoreSettings(Options):
         for name in ("checkpoint_dir", "savepoint_dir"):
             if getattr(self, name) is not None:
                 check_directory(getattr(self, name), self.base, name, self.storage_options)
-        for name in ("accept_newer", "allow_non_restored"):
-            if getattr(self, name) and self.restore_from is None:
-                raise ValueError(f"{name} has no effect without restore_from")
+        if self.accept_newer and self.restore_from is None:
+            raise ValueError("accept_newer has no effect without restore_from")
         return self
 
     @property
@@ -117,7 +107,7 @@ class RestoreSettings(Options):
 
     @property
     def sink_format(self) -> Format | None:
-        """What lends its encryption to whoever encodes a stage; None where nobody writes rows."""
+        """Format whose encryption settings are used when a staging file is encoded; None where no rows are written."""
         return None
 
     @property
@@ -230,7 +220,7 @@ class SinkSettings(RestoreSettings):
 
     @property
     def sink_format(self) -> Format:
-        """What lends its encryption to whoever encodes a stage."""
+        """Format whose encryption settings are used when a staging file is encoded."""
         return self.format
 
     @property
@@ -239,7 +229,7 @@ class SinkSettings(RestoreSettings):
         if self.columnar != "staged" or not isinstance(self.format, BulkFormat):
             return None
         if getattr(self.format, "encryption", None) is not None and "columnar" not in self.model_fields_set:
-            # A stage is not encrypted: who encrypts files has to say that it may be.
+            # A staging file is not encrypted: a user who encrypts the finished files has to allow that.
             return None
         return _recipe_of(self.format)
 

@@ -38,7 +38,7 @@ class Stage(Persisted):
     least_buckets: Annotated[int, Field(ge=0)] = 0
     """So many buckets at least share it: the most that one record batch has brought."""
     crc32: Crc32 | None = None
-    """Of the valid bytes; None of a stage that an older version began."""
+    """Of the valid bytes; None where it is not known."""
 
 
 class OpenPart(Persisted):
@@ -107,9 +107,9 @@ class PendingPart(Persisted):
     since: Annotated[int, Field(ge=1)]
     """The first checkpoint that holds it; an operator repeats it until it has heard of that one's completion."""
     abandoned: bool = False
-    """No attempt vouches for bytes beyond the valid length: somebody may still be writing it."""
+    """No attempt vouches for bytes beyond the valid length: a zombie may still be writing it."""
     crc32: Crc32 | None = None
-    """Of all bytes of a file that a stage was encoded into; None of any other part, and of those of older versions."""
+    """Of all bytes of a file that a stage was encoded into; None of any other part."""
 
     _is_published_as_it_is = field_validator("part")(_no_stage)
 
@@ -125,7 +125,7 @@ class RolledStage(Persisted):
     since: Annotated[int, Field(ge=1)]
     """The first checkpoint that holds it as rolled."""
     abandoned: bool = False
-    """A task had to leave it alone, or a start found it open: somebody may still be writing it."""
+    """A task had to leave it alone, or a start found it open: a zombie may still be writing it."""
 
     _is_encoded_first = field_validator("part")(_a_stage)
 
@@ -210,7 +210,7 @@ class SubtaskSnapshot(Persisted):
     open: tuple[OpenPart, ...] = ()
     pending: tuple[PendingPart, ...] = ()
     rolled: tuple[RolledStage, ...] = ()
-    """Stages that somebody else is to encode; repeated like pending parts."""
+    """Staging files that another process is to encode; repeated like pending parts."""
     spent: tuple[SpentStage, ...] = ()
     """Stages that it has encoded itself; the files are among the pending parts."""
     max_count: Annotated[int, Field(ge=-1)] = -1

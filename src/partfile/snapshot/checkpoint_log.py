@@ -1,4 +1,4 @@
-"""The chain of links that makes two coordinators unable to both win (S7).
+"""The checkpoint log, by which two coordinators cannot both win (R7): read it, take it over, add to it, subsume.
 
 Completed checkpoints are links with consecutive ids. A coordinator creates only the direct successor of the newest link
 it knows, and the link counts only if its predecessor is still there afterwards. So of two coordinators that go on from
@@ -24,13 +24,13 @@ from partfile.errors import (
     StoreError,
 )
 from partfile.snapshot import documents
-from partfile.snapshot.documents import CORRUPT_HINT, MAX_DOCUMENT_BYTES, LinkRef
+from partfile.snapshot.documents import CORRUPT_HINT, MAX_DOCUMENT_BYTES, CheckpointMetadata, LinkRef
 from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from partfile.snapshot.documents import CheckpointMetadata
+    from partfile.snapshot.documents import LinkKind, OperatorState
     from partfile.snapshot.storage import CheckpointStorage
 
 
@@ -114,7 +114,7 @@ def _reserved(
     tried = [number for number in map(documents.checkpoint_id_of, names) if number is not None]
     highest = max(newest + ahead, *tried)
     if highest > newest + documents.MAX_IDS_AHEAD:
-        # No coordinator has come so far: somebody else made that directory.
+        # No coordinator has come so far, so another program made that directory.
         raise error
     return highest
 
@@ -148,7 +148,7 @@ def _mark(storage: CheckpointStorage, checkpoint_id: int) -> str:
 
 
 def fenced(storage: CheckpointStorage, link: CheckpointMetadata) -> Fenced:
-    """Say whether another coordinator has the chain, or whether nobody has and its end was deleted."""
+    """The error for a link that does not count: another coordinator has gone on, or the end of the log was deleted."""
     with suppress(StoreError, SnapshotError):
         before = link.predecessor
         if before is not None and not _is_succeeded(storage, link) and not stands(storage, before):
@@ -186,6 +186,44 @@ def _is_succeeded(storage: CheckpointStorage, link: CheckpointMetadata) -> bool:
 
 def _path_of(storage: CheckpointStorage, checkpoint_id: int) -> str:
     return f"{storage.store.base}/{storage.path(documents.metadata_path(checkpoint_id))}"
+
+
+def new_checkpoint(
+    job: str,
+    kind: LinkKind,
+    checkpoint_id: int,
+    *,
+    generation: int,
+    ids_ahead: int,
+    time_ms: int,
+    writer: str,
+    operators: Mapping[str, OperatorState],
+) -> CheckpointMetadata:
+    """An entry of a checkpoint log that is not part of it yet; ``Chain`` names its predecessor and creates it.
+
+    Args:
+        job: The name of the log.
+        kind: What it is for.
+        checkpoint_id: The id it takes.
+        generation: The epoch that creates it.
+        ids_ahead: So many ids after its own may be triggered before the next entry.
+        time_ms: The coordinator's batch time, in milliseconds since the epoch.
+        writer: Version of the program.
+        operators: The state of each operator.
+    """
+    return CheckpointMetadata(
+        checkpoint_id=checkpoint_id,
+        kind=kind,
+        job=job,
+        generation=generation,
+        nonce=new_token(),
+        chain_id=new_token(),
+        predecessor=None,
+        ids_ahead=ids_ahead,
+        time_ms=time_ms,
+        writer=writer,
+        operators=dict(operators),
+    )
 
 
 def tombstone_of(link: CheckpointMetadata, **changes: int) -> CheckpointMetadata:
@@ -392,7 +430,7 @@ class Chain:
     def _lost_after(self, newest: int, published: Sequence[int]) -> int | None:
         """The id of a link beyond the newest one that was deleted: its parts are there, and would come again (S12)."""
         lost = [number for number in published if number > newest]
-        # Subsumption deletes a link before its mark, but never the newest: whoever went on since has left one above.
+        # Subsumption deletes a link before its mark, but never the newest: one that went on since is above.
         return lost[-1] if lost and lost[-1] > self._storage.newest_linked_id() else None
 
     def _deleted(self, checkpoint_id: int) -> SnapshotCorrupt:
@@ -470,7 +508,7 @@ class Chain:
             raise undecided(self._storage, link) from error
 
     def _is_alone(self, link: CheckpointMetadata) -> bool:
-        """Whether this would be the first link, and nobody has one."""
+        """Whether this would be the first link, and there is none yet."""
         try:
             return link.predecessor is None and not self._storage.list_links()
         except NotApplied as error:

@@ -1,4 +1,8 @@
-"""The coordinator of one job's checkpoints: does what its state machine decides, in one place."""
+"""The asynchronous coordinator of one job's checkpoints, for subtasks that run concurrently.
+
+``CheckpointCoordinator`` takes events, asks the state machine, and ``Execution`` does what that decides. The sink does
+not run through it: it takes one checkpoint at a time. Both complete through the same checkpoint log.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from partfile.errors import Fenced, NotApplied, PartfileError
+from partfile.errors import Fenced, NotApplied, PartfileError, UnencodableState
 from partfile.snapshot import events as does
 from partfile.snapshot import events as tells
-from partfile.snapshot.checkpoint_log import Chain, DamagedEnd
-from partfile.snapshot.documents import CheckpointMetadata, FileHandle, checkpoint_directory
+from partfile.snapshot.checkpoint_log import Chain, DamagedEnd, new_checkpoint
+from partfile.snapshot.documents import FileHandle, checkpoint_directory
 from partfile.snapshot.events import CoordinatorRules, FailureReason
 from partfile.snapshot.machine import begin, step
 from partfile.stores.paths import new_token, number_between
@@ -20,7 +24,7 @@ from partfile.stores.paths import new_token, number_between
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partfile.snapshot.documents import LinkKind, OperatorState, StateHandle
+    from partfile.snapshot.documents import CheckpointMetadata, LinkKind, OperatorState, StateHandle
     from partfile.snapshot.events import (
         Action,
         CheckpointRequest,
@@ -95,18 +99,15 @@ class Execution:
         operators: Mapping[str, OperatorState],
     ) -> CheckpointMetadata:
         """A link that is not part of the chain yet."""
-        return CheckpointMetadata(
-            checkpoint_id=checkpoint_id,
-            kind=kind,
-            job=self._storage.job,
+        return new_checkpoint(
+            self._storage.job,
+            kind,
+            checkpoint_id,
             generation=generation,
-            nonce=new_token(),
-            chain_id=new_token(),
-            predecessor=None,
             ids_ahead=self._settings.rules.ids_ahead,
             time_ms=time_ms,
             writer=self._settings.writer,
-            operators=dict(operators),
+            operators=operators,
         )
 
     def do(self, action: does.Action, now_ms: int) -> None:
@@ -149,9 +150,9 @@ class Execution:
             return
         try:
             self._chain.extend(link)
-        except NotApplied as error:
+        except (NotApplied, UnencodableState) as error:
             self._failed(checkpoint_id, error)
-        except Exception as error:  # noqa: BLE001 - what nobody has classified may have happened
+        except Exception as error:  # noqa: BLE001 - an unclassified error may have come after it happened
             self._lose(checkpoint_id, error)
         else:
             self._tell(tells.LinkCreated(checkpoint_id))
@@ -164,10 +165,10 @@ class Execution:
     def _close(self, checkpoint_id: int, now_ms: int) -> None:
         try:
             self._chain.extend(self.link("tombstone", checkpoint_id, self._chain.newest.generation, now_ms, {}))
-        except NotApplied as error:
+        except (NotApplied, UnencodableState) as error:
             logger.warning("the aborted checkpoint %d could not be closed, trying again: %s", checkpoint_id, error)
             self._tell(tells.CloseFailed(checkpoint_id))
-        except Exception as error:  # noqa: BLE001 - what nobody has classified may have happened
+        except Exception as error:  # noqa: BLE001 - an unclassified error may have come after it happened
             self._lose(checkpoint_id, error)
         else:
             self._tell(tells.IdClosed(checkpoint_id))
@@ -450,7 +451,7 @@ def at_once(work: Callable[[], None]) -> None:
 
 
 def no_timer(at_ms: int) -> None:
-    """Whoever calls ``tick`` learns the time from what it returns."""
+    """Set no timer: the caller of ``tick`` learns the time from what it returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Names inside a job's directory: ``chk-N/_metadata``, ``_published`` and ``_released``, ``shared``, ``taskowned``."""
+"""Persisted documents: the names in a job's directory, the header and checksum, and what a checkpoint holds.
+
+A job's directory holds ``chk-N/_metadata``, ``_published`` and ``_released``, ``shared`` and ``taskowned``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_serializer, model_validator
 
-from partfile.errors import FileTooLarge, SnapshotCorrupt, SnapshotVersionError, StateTooLarge
+from partfile.errors import (
+    FileTooLarge,
+    SnapshotCorrupt,
+    SnapshotError,
+    SnapshotVersionError,
+    StateTooLarge,
+    UnencodableState,
+)
 from partfile.stores.base import Persisted
 from partfile.stores.checksums import crc32_of
 from partfile.stores.paths import TOKEN_HEX_DIGITS, check_relative_path
@@ -51,12 +61,12 @@ def published_path(checkpoint_id: int) -> str:
 
 
 def released_path(checkpoint_id: int) -> str:
-    """The file that says that whoever created the link has let go of the chain."""
+    """The file that says that the coordinator that created the link has let go of the log."""
     return f"{checkpoint_directory(checkpoint_id)}/{RELEASED}"
 
 
 def state_path(directory: str, token: str) -> str:
-    """A state file of a directory; the token keeps rivals apart, who share the directory of the next checkpoint."""
+    """A state file of a directory; the token keeps rivals apart, which share the directory of the next checkpoint."""
     return below(directory, f"{token}.state")
 
 
@@ -66,7 +76,7 @@ def is_state_file(name: str) -> bool:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file is called as those are that somebody is about to give their names."""
+    """Whether a file has the temporary name under which a store writes it before it gives it its own."""
     return bool(_TEMPORARY.fullmatch(name))
 
 
@@ -107,7 +117,7 @@ def check_strict(data: bytes, *, most_digits: int | None = None) -> None:
 
 
 def _without_doubled_names(pairs: list[tuple[str, object]]) -> None:
-    # A parser takes the last of two fields with one name, and whoever wrote two meant something else.
+    # A parser takes the last of two fields with one name, and the writer of two meant something else.
     names = {name for name, _ in pairs}
     if len(names) < len(pairs):
         raise ValueError(f"of the fields {sorted(names)} one is in it twice")
@@ -122,9 +132,8 @@ def _no_number(word: str) -> None:
     raise ValueError(f"{word} is not a finite number")
 
 
-FORMAT_VERSION = 3
-"""2: links reserve ids. 3: parts may be stages, and the checksum is of the header's beginning too."""
-_FIRST_CHECKED_HEADER = 3
+FORMAT_VERSION = 1
+"""The only one there is. Documents that were written before the first release need no reading."""
 MAX_DOCUMENT_BYTES = 1 << 28
 """Some 500 000 open parts; a reader takes no more, so a writer makes no more."""
 _MAX_HEADER_BYTES = 128
@@ -159,13 +168,12 @@ def encode_body(schema: str, body: bytes) -> bytes:
 
 
 def header_of(schema: str, version: int, body: bytes | memoryview) -> bytes:
-    """The header line of a body, with its line feed. From version 3 on the checksum is of the line's beginning too.
+    """The header line of a body, with its line feed. The checksum is of the line's beginning and of the body.
 
-    Without that a damaged version could be that of an older format.
+    Without the first a damaged version number would pass for the version of a whole document.
     """
     begin = f"partfile {schema} {version} {len(body)}".encode()
-    checksum = crc32_of(body, 0 if version < _FIRST_CHECKED_HEADER else crc32_of(begin))
-    return b"%b %08x\n" % (begin, checksum)
+    return b"%b %08x\n" % (begin, crc32_of(body, crc32_of(begin)))
 
 
 def decode_document(schema: str, model: type[Document], data: bytes, path: str) -> Document:
@@ -179,7 +187,7 @@ def decode_document(schema: str, model: type[Document], data: bytes, path: str) 
 
     Raises:
         SnapshotCorrupt: Header, length, checksum or content is wrong.
-        SnapshotVersionError: It was written in a newer format.
+        SnapshotVersionError: It was written in another format version.
     """
     return decode_model(schema, model, decode_body(schema, data, path), path)
 
@@ -204,7 +212,7 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
 
     Raises:
         SnapshotCorrupt: Header, length or checksum is wrong.
-        SnapshotVersionError: It was written in a newer format.
+        SnapshotVersionError: It was written in another format version.
     """
     header = data[:_MAX_HEADER_BYTES].partition(b"\n")[0]
     match = _HEADER.fullmatch(header)
@@ -213,14 +221,16 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
     found_schema, version = match.groups()[:2]
     if int(version) > FORMAT_VERSION:
         raise SnapshotVersionError(
-            f"{path} has format version {int(version)}; this partfile reads up to {FORMAT_VERSION}",
-            hint="Upgrade partfile on this machine.",
+            f"{path} has format version {int(version)}; this partfile reads version {FORMAT_VERSION} alone",
+            hint="Upgrade partfile on this machine if a newer one wrote it. Nothing reads what was written before the "
+            "first release.",
             path=path,
         )
     if found_schema.decode() != schema:
         raise SnapshotCorrupt(f"{path} is a {found_schema.decode()} document, not a {schema}", path=path)
     body = memoryview(data)[len(header) + 1 : -1]
-    if int(version) < 1 or data[-1:] != b"\n" or data[: len(header) + 1] != header_of(schema, int(version), body):
+    # No version is below the first, so a lower number is damage, and so is any other deviation.
+    if data[-1:] != b"\n" or data[: len(header) + 1] != header_of(schema, FORMAT_VERSION, body):
         raise SnapshotCorrupt(f"{path} is damaged: length or checksum is wrong", hint=CORRUPT_HINT, path=path)
     return body
 
@@ -237,6 +247,15 @@ def decode_model(schema: str, model: type[Document], text: bytes | memoryview, p
         return model.model_validate_json(data, strict=True)
     except (ValidationError, ValueError, RecursionError) as error:
         raise SnapshotCorrupt(f"{path} is not a valid {schema}: {error}", hint=CORRUPT_HINT, path=path) from error
+
+
+def unreadable(what: str, error: SnapshotError) -> UnencodableState:
+    """The error for a document that its own reader refuses, found before it was created (R1)."""
+    return UnencodableState(
+        f"{what} was not created, because no start could read it: {error.message}",
+        hint="The checkpoint before it is in force. Look at the position and the clock that were passed.",
+        path=error.path,
+    )
 
 
 CORRUPT_HINT = "Nothing was changed. Put the file back from a backup or a copy."
@@ -339,20 +358,13 @@ class CheckpointMetadata(Persisted):
     nonce: str
     """Drawn by the coordinator for this link; how it recognises its own."""
     predecessor: LinkRef | None
-    ids_ahead: int = 0
-    """So many ids after its own its coordinator may trigger before its next link; who succeeds it closes them. 0 in
-    format version 1, which had no such promise."""
+    ids_ahead: Annotated[int, Field(ge=0, le=MAX_IDS_AHEAD)]
+    """So many ids after its own its coordinator may trigger before its next entry; a successor closes them."""
     time_ms: int
     """The coordinator's batch time, in milliseconds since the epoch; for people, never for decisions."""
     writer: str
     """Version of partfile that wrote it."""
     operators: dict[str, OperatorState] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _reserves_few_ids(self) -> Self:
-        if not 0 <= self.ids_ahead <= MAX_IDS_AHEAD:
-            raise ValueError(f"it reserves {self.ids_ahead} ids")
-        return self
 
     @model_validator(mode="after")
     def _names_only_what_it_keeps(self) -> Self:

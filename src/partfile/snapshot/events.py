@@ -75,7 +75,7 @@ class FailureTally:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """Somebody wants a checkpoint."""
+    """A checkpoint is asked for."""
 
     kind: RequestKind
     submission: str
@@ -245,7 +245,7 @@ Event = (
 
 
 class Stray(Enum):
-    """Why nobody needs an acknowledged state."""
+    """Why an acknowledged state is not needed."""
 
     ABORTED = "its checkpoint was aborted"
     UNKNOWN_SUBTASK = "its subtask takes no part in the checkpoint"
@@ -296,14 +296,14 @@ class NotifyAborted:
 
 @dataclass(frozen=True, slots=True)
 class FulfilRequest:
-    """Tell whoever asked that the checkpoint is complete."""
+    """Tell the owner that the checkpoint of a request is complete."""
 
     pending: PendingCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseRequest:
-    """Tell whoever asked that there will be no checkpoint."""
+    """Tell the owner that there will be no checkpoint for a request."""
 
     request: CheckpointRequest
     reason: Refusal | FailureReason
@@ -313,7 +313,7 @@ class RefuseRequest:
 
 @dataclass(frozen=True, slots=True)
 class DiscardState:
-    """Delete an acknowledged state that nobody needs, unless the link of its checkpoint names it."""
+    """Delete an acknowledged state that is not needed, unless the link of its checkpoint names it."""
 
     checkpoint_id: int
     handle: StateHandle | None
@@ -383,7 +383,7 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """Somebody wants a checkpoint."""
+    """A checkpoint is asked for."""
 
     number: int
     """Tells requests apart; later ones have higher numbers."""
@@ -407,7 +407,7 @@ class CheckpointRequest:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int, int]:
-        """Savepoints before all others, then the forced, then those that somebody waits for, then the oldest."""
+        """Savepoints before all others, then the forced, then those that a caller waits for, then the oldest."""
         is_periodic = self.kind is RequestKind.PERIODIC
         return self.kind is not RequestKind.SAVEPOINT, not self.is_forced, is_periodic, self.time_ms, self.number
 
@@ -472,7 +472,7 @@ class RequestQueue:
         """Take the first request, if one may go now.
 
         None goes while another is being triggered, or while more subsumed checkpoints wait for their deletion than may
-        be taken at once: who deletes slowly must not make ever more.
+        be taken at once: where deletion is slow, checkpoints must not pile up.
         """
         if situation.is_triggering or not self.waiting or situation.cleaning > limits.max_concurrent:
             return Choice(self)
@@ -668,7 +668,7 @@ class PendingCheckpoint:
         """The acknowledged states in the order of their subtasks.
 
         Raises:
-            OutcomeUnknown: The subtasks are not exactly 0 to n-1: somebody's rows are missing.
+            OutcomeUnknown: The subtasks are not exactly 0 to n-1: rows of one are missing.
         """
         if sorted(self.acknowledged) != list(range(len(self.acknowledged))):
             raise OutcomeUnknown(

@@ -62,7 +62,7 @@ _JOB_ENDS = {FailureReason.SUSPENDED, FailureReason.SHUTDOWN}
 
 
 def acknowledged(state: CoordinatorState, event: Acknowledged) -> Decision:
-    """Take one subtask's state: the first counts, the same again changes nothing, what nobody needs is deleted."""
+    """Take one subtask's state: the first counts, the same again changes nothing, what is not needed is deleted."""
     pending = state.find(event.checkpoint_id)
     if pending is None or pending.submission != event.submission:
         return _stray(state, event)
@@ -74,7 +74,7 @@ def acknowledged(state: CoordinatorState, event: Acknowledged) -> Decision:
 
 
 def subtasks_known(state: CoordinatorState, event: SubtasksKnown) -> Decision:
-    """Learn how many subtasks there are; what others acknowledged belongs to nobody."""
+    """Learn how many subtasks there are; what others acknowledged is deleted."""
     pending = state.find(event.checkpoint_id)
     if pending is None or pending.expected is not None:
         return Decision(state)
@@ -353,7 +353,7 @@ def _triggering(
 ) -> Decision:
     match event:
         case Requested():
-            # Somebody waits: a tombstone that could not be created is tried at once, for it may hold the next id back.
+            # A caller waits, and a tombstone that could not be created may hold the next id back: try it at once.
             return _requested(Decision(state).having(retry_ms=None), event, now_ms)
         case PeriodicStarted():
             return Decision(state).having(next_periodic_ms=now_ms + event.first_delay_ms)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError
-from partfile.snapshot.state_file import NamedState, StateMetaInfo, decode_json, encode_json
+from partfile.snapshot.state_file import NamedState, StateMetaInfo, decode_json, encode_json, encode_states
+from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from partfile.snapshot.documents import OperatorState
+    from partfile.snapshot.documents import OperatorState, StateHandle
     from partfile.snapshot.state_file import Codec, Mode, States
+    from partfile.snapshot.streams import CheckpointStreamFactory
 
 
 Element = TypeVar("Element")
@@ -144,7 +145,7 @@ class OperatorStateStore:
     """The states of one subtask of an operator, by name. Source: Flink's ``OperatorStateBackend``, as of 1.20.
 
     Only lists and maps are offered, since nothing else can be dealt out anew without a key. What was restored is
-    decoded when its state is registered; a state that nobody registers is carried on into the next snapshot.
+    decoded when its state is registered; a state that is not registered is carried on into the next snapshot.
 
     Args:
         restored: This subtask's share of the states of a snapshot.
@@ -214,6 +215,30 @@ class OperatorStateStore:
     def _register(self, state: ListState[Any] | BroadcastState[Any, Any]) -> None:
         self._registered[state.info.name] = state
         self._restored.pop(state.info.name, None)
+
+
+def write_operator_state(states: OperatorStateStore, streams: CheckpointStreamFactory) -> StateHandle | None:
+    """Encode and write the states in the caller's thread; return what the checkpoint names, None if there is no state.
+
+    Durability: a file is durable before its handle exists. Idempotence: none; each call writes a new file, and one that
+    no checkpoint comes to name is deleted together with the directory.
+
+    Args:
+        states: The live states.
+        streams: Where it goes.
+
+    Raises:
+        UnencodableState: A codec has no form for a value; nothing was written.
+        StateTooLarge: The storage does not take that much; nothing was written.
+    """
+    encoded = [*map(_encoded, states.registered), *((state.info, state.elements) for state in states.carried)]
+    return streams.keep(encode_states(encoded), Scope.EXCLUSIVE) if encoded else None
+
+
+def _encoded(state: ListState[Any] | BroadcastState[Any, Any]) -> tuple[StateMetaInfo, Sequence[bytes]]:
+    if isinstance(state, ListState):
+        return state.info, [state.codec.encode(element) for element in state.get()]
+    return state.info, [encode_map(state.descriptor, state.entries())]
 
 
 def check_same_state(known: StateMetaInfo, asked: StateMetaInfo, where: str) -> None:
@@ -354,30 +379,22 @@ def deal(elements: Sequence[Element], parallelism: int, start: int = 0) -> tuple
     return shares, (start + odd) % parallelism
 
 
-logger = logging.getLogger("partfile")
-
-
-def restored_operators(
-    snapshot: Mapping[str, OperatorState], registered: Collection[str], *, allow_non_restored: bool
-) -> dict[str, OperatorState]:
+def restored_operators(snapshot: Mapping[str, OperatorState], registered: Collection[str]) -> dict[str, OperatorState]:
     """The states that the operators of a job begin with; one that the snapshot does not know begins with none.
 
     Args:
         snapshot: The states by operator id.
         registered: The ids of the job's operators.
-        allow_non_restored: Whether state that no operator takes may be left behind, which is logged.
 
     Raises:
         RecoveryRefused: The snapshot holds state of operators that the job does not have.
     """
     left = sorted(name for name, state in snapshot.items() if name not in registered and not is_empty(state))
-    if left and not allow_non_restored:
+    if left:
         raise RecoveryRefused(
             f"the snapshot holds state of {', '.join(map(repr, left))}, which this job does not have",
-            hint="Restore the job that wrote it, or set allow_non_restored=True to leave that state behind.",
+            hint="Restore it into the job that wrote it.",
         )
-    for name in left:
-        logger.warning("the state of operator %r in the snapshot is left behind: this job has no such operator", name)
     return {name: state for name, state in snapshot.items() if name in registered}
 
 

@@ -23,6 +23,7 @@ from partfile.snapshot.documents import (
     encode_document,
     handles_of,
     read_document,
+    unreadable,
 )
 from partfile.snapshot.storage import pointer_to
 from partfile.stores.base import Persisted
@@ -121,8 +122,15 @@ def complete_savepoint(target: MetadataStore, directory: str, metadata: Savepoin
 
     Raises:
         AlreadyExists: It is complete already.
+        UnencodableState: ``read_savepoint`` would refuse it; nothing was created.
     """
-    target.create_file(f"{directory}/{_METADATA}", encode_document(SCHEMA, metadata))
+    path = f"{directory}/{_METADATA}"
+    data = encode_document(SCHEMA, metadata)
+    try:
+        decode_document(SCHEMA, SavepointMetadata, data, path)
+    except SnapshotError as error:
+        raise unreadable(f"savepoint {directory!r}", error) from error
+    target.create_file(path, data)
     with suppress(StoreError):
         target.delete_file(f"{directory}/{_STARTED}")
 

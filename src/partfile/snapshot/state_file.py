@@ -109,7 +109,7 @@ class StateFile:
 
     Raises:
         SnapshotCorrupt: It is damaged, or its offsets are not those of lines.
-        SnapshotVersionError: It was written in a newer format.
+        SnapshotVersionError: It was written in another format version.
     """
 
     def __init__(self, data: bytes, path: str) -> None:
@@ -180,7 +180,7 @@ def decode_states(data: bytes, path: str) -> States:
 
     Raises:
         SnapshotCorrupt: It is damaged.
-        SnapshotVersionError: It was written in a newer format.
+        SnapshotVersionError: It was written in another format version.
     """
     return StateFile(data, path).states()
 

@@ -14,6 +14,7 @@ from partfile.errors import (
     NotApplied,
     NotFound,
     SnapshotCorrupt,
+    SnapshotError,
     StateTooLarge,
 )
 from partfile.snapshot import documents
@@ -24,6 +25,7 @@ from partfile.snapshot.documents import (
     decode_document,
     encode_document,
     read_document,
+    unreadable,
 )
 from partfile.snapshot.state_file import decode_states
 from partfile.snapshot.streams import (
@@ -292,11 +294,17 @@ class CheckpointStorage:
         Raises:
             AlreadyExists: Some link is there; it may be this very one, read it back.
             StateTooLarge: Its state together is more than the coordinator may hold; nothing was created.
+            UnencodableState: ``read_link`` would refuse it; nothing was created.
             OutcomeUnknown: It may be there now.
         """
         self._streams.check_total(metadata)
         path = self.path(documents.metadata_path(metadata.checkpoint_id))
-        self.store.create_file(path, encode_document(_LINK_SCHEMA, metadata))
+        data = encode_document(_LINK_SCHEMA, metadata)
+        try:
+            self._decoded(data, metadata.checkpoint_id, path)
+        except SnapshotError as error:
+            raise unreadable(f"checkpoint {metadata.checkpoint_id} of job {self.job!r}", error) from error
+        self.store.create_file(path, data)
 
     def read_link(self, checkpoint_id: int) -> CheckpointMetadata | None:
         """Return the link with this id, or None if there is none.
@@ -310,7 +318,9 @@ class CheckpointStorage:
             data = read_document(self.store, path)
         except NotFound:
             return None
-        path = f"{self.store.base}/{path}"
+        return self._decoded(data, checkpoint_id, f"{self.store.base}/{path}")
+
+    def _decoded(self, data: bytes, checkpoint_id: int, path: str) -> CheckpointMetadata:
         link = decode_document(_LINK_SCHEMA, CheckpointMetadata, data, path)
         if link.checkpoint_id != checkpoint_id or link.job != self.job:
             raise SnapshotCorrupt(
@@ -358,14 +368,14 @@ class CheckpointStorage:
         return self.store.file_exists(self.path(documents.published_path(checkpoint_id)))
 
     def mark_released(self, checkpoint_id: int) -> None:
-        """Record that whoever created the link does no more with the chain. Idempotent and durable."""
+        """Record that the coordinator that created the link does no more with the log. Idempotent and durable."""
         try:
             self.store.create_file(self.path(documents.released_path(checkpoint_id)), b"")
         except AlreadyExists:
             return
 
     def is_released(self, checkpoint_id: int) -> bool:
-        """Whether somebody has recorded that."""
+        """Whether that has been recorded."""
         return self.store.file_exists(self.path(documents.released_path(checkpoint_id)))
 
     def delete_checkpoint(self, checkpoint_id: int) -> None:

@@ -436,7 +436,7 @@ if TYPE_CHECKING:
 
 
 class CopiedStates:
-    """The states of an operator as they were at the synchronous part: copies, which nobody else changes."""
+    """The states of an operator as they were at the synchronous part: copies, which no other code changes."""
 
     def __init__(self, states: OperatorStateStore) -> None:
         self._copies = [
@@ -510,30 +510,6 @@ def encode_resources(resources: FullSnapshotResources) -> bytes:
     for state_id, element in resources.entries():
         elements[state_id].append(element)
     return encode_states(zip(resources.infos, elements, strict=True))
-
-
-def write_operator_state(
-    states: OperatorStateStore,
-    streams: CheckpointStreamFactory,
-    checkpoint_id: int,
-    timestamp_ms: int,
-) -> StateHandle | None:
-    """Snapshot the states in the caller's thread and return what the checkpoint names; None if there is no state.
-
-    Durability: a file is durable before its handle exists. Idempotence: none; each call writes a new file, and one that
-    no link comes to name is deleted together with the directory.
-
-    Args:
-        states: The live states.
-        streams: Where it goes.
-        checkpoint_id: The checkpoint.
-        timestamp_ms: The coordinator's time, in milliseconds since the epoch.
-
-    Raises:
-        StateTooLarge: The storage does not take that much; nothing was written.
-    """
-    runner = StrategyRunner(OperatorStateStrategy(states))
-    return runner.snapshot(checkpoint_id, timestamp_ms, streams, SnapshotOptions()).result().primary
 
 
 def _list_copy(state: ListState[Any]) -> tuple[StateMetaInfo, Encoder]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Scope(Enum):
-    """Whose a file of state is, and so which directory it lies in and who deletes it."""
+    """What a file of state belongs to: this decides its directory, and when it is deleted."""
 
     EXCLUSIVE = "exclusive"
     """Of one checkpoint, and deleted with it: ``chk-N/``."""
@@ -122,14 +122,14 @@ class BufferedStream:
         return self._collected.position
 
     def write(self, data: bytes) -> None:
-        """Append ``data``; see ``CheckpointOutputStream``."""
+        """Collect ``data``."""
         with self._lock:
             self._check_open()
             self._check(self.position + len(data))
             self._collected.add(data)
 
     def close_and_get_handle(self) -> StateHandle | None:
-        """End the stream; see ``CheckpointOutputStream``."""
+        """Hand everything over; if the stream is closed meanwhile, what became of it is discarded."""
         with self._lock:
             self._check_open()
             self._is_ended = True
@@ -144,7 +144,7 @@ class BufferedStream:
         return handle
 
     def close(self) -> None:
-        """Discard what was written; see ``CheckpointOutputStream``."""
+        """Drop what was collected."""
         with self._lock:
             self._is_discarded = True
             self._collected.take()
@@ -166,6 +166,15 @@ class CheckpointStreamFactory(Protocol):
 
     def create(self, scope: Scope) -> CheckpointOutputStream:
         """Open a stream whose file, if it comes to one, belongs to ``scope``."""
+
+    def keep(self, data: bytes, scope: Scope) -> StateHandle:
+        """Keep bytes that are whole already, and return what the checkpoint names.
+
+        Durability: a file is durable before its handle exists.
+
+        Raises:
+            StateTooLarge: The storage does not take that much; nothing was written.
+        """
 
     def discard(self, handle: StateHandle) -> None:
         """Delete what a handle of this factory names and no checkpoint does. Idempotent."""
@@ -208,7 +217,7 @@ class FileStreamFactory:
         return BufferedStream(
             CollectedBytes(self.buffer_bytes),
             check=lambda _position: None,
-            keep=lambda data: self._keep(data, scope),
+            keep=lambda data: self.keep(data, scope),
             discard=self.discard,
         )
 
@@ -217,7 +226,8 @@ class FileStreamFactory:
         if isinstance(handle, FileHandle):
             self._store.delete_file(documents.below(self._directory, handle.path))
 
-    def _keep(self, data: bytes, scope: Scope) -> StateHandle:
+    def keep(self, data: bytes, scope: Scope) -> StateHandle:
+        """Inline up to the threshold, else in a file of its own that is created whole."""
         if len(data) <= self._inline_threshold_bytes:
             return InlineHandle(data=data)
         name = documents.state_path(self._directory_of(scope), new_token())
@@ -253,10 +263,13 @@ class MemoryStreamFactory:
         self._lock = threading.Lock()
         self._acknowledged_bytes = 0
 
-    def create(self, scope: Scope) -> CheckpointOutputStream:  # noqa: ARG002 - memory has no directories.
+    def create(self, scope: Scope) -> CheckpointOutputStream:
         """Open a stream; memory is the same for every scope."""
         return BufferedStream(
-            CollectedBytes(DEFAULT_WRITE_BUFFER_BYTES), check=self._check, keep=self._keep, discard=self.discard
+            CollectedBytes(DEFAULT_WRITE_BUFFER_BYTES),
+            check=self._check,
+            keep=lambda data: self.keep(data, scope),
+            discard=self.discard,
         )
 
     def discard(self, handle: StateHandle) -> None:
@@ -277,7 +290,8 @@ class MemoryStreamFactory:
                 hint="Configure a checkpoint directory: its files do not travel in acknowledgements.",
             )
 
-    def _keep(self, data: bytes) -> StateHandle:
+    def keep(self, data: bytes, scope: Scope) -> StateHandle:  # noqa: ARG002 - memory has no directories.
+        """Inline, if one piece of state and one acknowledgement may be that large."""
         with self._lock:
             self._check(len(data))
             self._acknowledged_bytes += len(data)

@@ -79,7 +79,7 @@ class Timer:
                 if not self._wait():
                     return
                 self._set_earlier(self._tick())
-            except Exception as error:  # noqa: BLE001 - whoever made the timer decides what it means
+            except Exception as error:  # noqa: BLE001 - the owner of the timer decides what it means
                 self._failed(error)
                 self._try_again()
 

@@ -16,9 +16,8 @@ from partfile.sink.local import batches_of
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import assigned_to
 from partfile.snapshot.documents import InlineHandle
-from partfile.snapshot.operator_state import OperatorStateStore, redistribute
+from partfile.snapshot.operator_state import OperatorStateStore, redistribute, write_operator_state
 from partfile.snapshot.state_file import decode_states
-from partfile.snapshot.strategy import write_operator_state
 from partfile.snapshot.streams import MemoryStreamFactory
 
 if TYPE_CHECKING:
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from partfile.sink.coordinator import CommitReport
+    from partfile.sink.coordinator import CommitReport, TriggeredCheckpoint
     from partfile.sink.file_sink import FileSink
     from partfile.sink.states import SubtaskSnapshot
-    from partfile.snapshot.events import PendingCheckpoint
     from partfile.snapshot.state_file import States
 
 
@@ -127,7 +125,7 @@ class OperatorHarness(Generic[Element]):
         encoded = []
         for operator, states in zip(self.operators, self._states, strict=True):
             operator.snapshot(self._newest_id)
-            handle = write_operator_state(states, MemoryStreamFactory(), self._newest_id, 0)
+            handle = write_operator_state(states, MemoryStreamFactory())
             encoded.append(handle.data if isinstance(handle, InlineHandle) else b"")
         return HarnessSnapshot(self._newest_id, tuple(encoded))
 
@@ -208,7 +206,7 @@ class SinkHarness:
         """The operators by subtask; empty while nothing is open."""
         self._parallelism = check_parallelism(parallelism)
         self._runtime: Runtime | None = None
-        self._taken: tuple[PendingCheckpoint, list[SubtaskSnapshot]] | None = None
+        self._taken: tuple[TriggeredCheckpoint, list[SubtaskSnapshot]] | None = None
 
     @property
     def runtime(self) -> Runtime:

@@ -15,8 +15,9 @@ from partfile.recovery.inspect import files as knowledge
 from partfile.sink import encode as encoding
 from partfile.sink import encoded_files, operator, plan
 from partfile.sink import plan as stage_planning
-from partfile.sink.coordinator import Encoding, SinkCoordinator, StagedParts
+from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.plan import Action
+from partfile.sink.publish import Encoding, StagedParts
 from partfile.snapshot.checkpoint_log import Chain
 from partfile.stores.local import stream
 from partfile.stores.local import tree as local_files
@@ -79,13 +80,13 @@ def no_predecessor(patch: pytest.MonkeyPatch) -> None:
 
 def published_early(patch: pytest.MonkeyPatch) -> None:
     """Parts are published before their checkpoint is complete."""
-    complete: Any = SinkCoordinator._complete
+    commit: Any = SinkCoordinator._commit
 
-    def early(self: SinkCoordinator, after: plan.SinkSnapshot) -> object:
+    def early(self: SinkCoordinator, triggered: object, after: plan.SinkSnapshot, now_ms: int) -> object:
         self._publisher.publish(after.pending)
-        return complete(self, after)
+        return commit(self, triggered, after, now_ms)
 
-    patch.setattr(SinkCoordinator, "_complete", early)
+    patch.setattr(SinkCoordinator, "_commit", early)
 
 
 def nothing_owed(patch: pytest.MonkeyPatch) -> None:

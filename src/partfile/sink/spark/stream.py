@@ -542,9 +542,7 @@ class SparkStream:
         hashed = hash_partitions(df, self._settings, stands)
         acknowledged = run_write_job(df, self._settings, runtime, pending, hashed)
         write_ms = stopwatch_ms() - began
-        for one in acknowledged:
-            runtime.coordinator.acknowledge(one.state, one.submission)
-        snapshots = acknowledged_snapshots(runtime, len(acknowledged))
+        snapshots = acknowledged_snapshots(runtime, pending, acknowledged)
         position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
         done = runtime.coordinator.complete(pending, snapshots, position)
         told = of_commit(self._settings.uid, runtime.coordinator, done)

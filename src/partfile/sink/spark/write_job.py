@@ -26,23 +26,22 @@ from partfile.sink.layout import SinkDescription, SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot, assigned_to
 from partfile.snapshot.documents import SubtaskState
+from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import open_storage
-from partfile.snapshot.strategy import write_operator_state
 from partfile.stores.checksums import crc32_of
 from partfile.stores.registry import options_of_tasks
 from partfile.version import __version__
 from partfile.writers.base import RowFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
     from partfile.bucketers.base import Bucketer, HashKey
-    from partfile.sink.coordinator import Runtime
+    from partfile.sink.coordinator import Runtime, TriggeredCheckpoint
     from partfile.sink.settings import SinkSettings, StoreOpener
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.events import PendingCheckpoint
     from partfile.snapshot.storage import CheckpointStorage, StorageSettings
     from partfile.stores.base import Store
 
@@ -201,7 +200,7 @@ class WriteTask:
         finally:
             operator.close()
         streams = storage.stream_factory(self.checkpoint_id)
-        handle = write_operator_state(snapshot.to_states(), streams, self.checkpoint_id, self.batch_time_ms)
+        handle = write_operator_state(snapshot.to_states(), streams)
         return Acknowledgement(
             self.submission,
             __version__,
@@ -292,7 +291,7 @@ logger = logging.getLogger("partfile")
 
 
 def run_write_job(
-    df: DataFrame, settings: SinkSettings, runtime: Runtime, pending: PendingCheckpoint, hashed: int | None
+    df: DataFrame, settings: SinkSettings, runtime: Runtime, pending: TriggeredCheckpoint, hashed: int | None
 ) -> list[Acknowledgement]:
     """Write the rows of a batch as one task a partition, and collect what the tasks answer.
 
@@ -332,25 +331,27 @@ def run_write_job(
     return [read_acknowledgement(row) for row in df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()]
 
 
-def acknowledged_snapshots(runtime: Runtime, rows: int) -> list[SubtaskSnapshot]:
-    """The snapshots of the pending checkpoint's subtasks, exactly one for each of the partitions 0 to n-1.
+def acknowledged_snapshots(
+    runtime: Runtime, pending: TriggeredCheckpoint, acknowledged: Sequence[Acknowledgement]
+) -> list[SubtaskSnapshot]:
+    """The snapshots of a checkpoint's subtasks, one for each row that the write job returned.
 
     Args:
-        runtime: The driver's side of this generation.
-        rows: How many acknowledgements came.
+        runtime: The driver's side of this epoch.
+        pending: The checkpoint that the rows answer.
+        acknowledged: The rows.
 
     Raises:
-        PartfileError: Some subtask answered twice or not at all: rows would be missing.
+        PartfileError: A row answers another trigger: the rows of a subtask would be missing.
     """
-    pending = runtime.coordinator.pending
-    subtasks = pending.subtasks()
-    if len(subtasks) != rows:
-        raise PartfileError(
-            f"{rows} acknowledgements for {len(subtasks)} partitions: one was counted twice or belongs elsewhere",
-            checkpoint_id=pending.checkpoint_id,
-        )
+    for one in acknowledged:
+        if one.submission != pending.submission:
+            raise PartfileError(
+                f"the acknowledgement of partition {one.state.subtask} belongs to another try of the batch",
+                checkpoint_id=pending.checkpoint_id,
+            )
     read = runtime.storage.read_state
-    return [SubtaskSnapshot.from_states(state.subtask, read(state.handle)) for state in subtasks]
+    return [SubtaskSnapshot.from_states(one.state.subtask, read(one.state.handle)) for one in acknowledged]
 
 
 def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:

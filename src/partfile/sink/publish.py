@@ -1,0 +1,284 @@
+"""What becomes of the parts of a completed checkpoint: published, encoded from staging files, or left for later.
+
+``Publisher`` gives pending parts their final names. ``StagedParts`` has rolled staging files encoded, and deletes them
+once no retained checkpoint needs them.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, StoreError
+from partfile.sink import plan
+from partfile.sink.clock import stopwatch_ms
+from partfile.sink.concurrency import Patience, for_each
+from partfile.sink.encode import EncodeRetries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from partfile.sink.encode import EncodedStage, StageEncoder
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.sink.states import PendingPart, RolledStage, SpentStage
+    from partfile.snapshot.storage import CheckpointStorage
+    from partfile.stores.base import Cut, PartStore
+
+
+logger = logging.getLogger("partfile")
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What became of the parts that did not become finished files."""
+
+    owed: tuple[PendingPart, ...]
+    """Could not be published now; tried again."""
+    given_up: tuple[PendingPart, ...]
+    """Gone, and looked for no more."""
+
+
+class Publisher:
+    """Finalizes and publishes parts through the store.
+
+    Args:
+        store: Where the parts are.
+        cut: How a part that is longer than its valid length is cut.
+        threads: Parts published at the same time, at least 1; None takes what suits the store.
+        job: Whose parts they are, for messages.
+        accept_missing: Give a part up that is gone, with a line in the log, instead of stopping.
+    """
+
+    def __init__(
+        self, store: PartStore, cut: Cut, threads: int | None, *, job: str, accept_missing: bool = False
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._cut = cut
+        self._threads = threads or store.capabilities.publish_threads
+        self._accept_missing = accept_missing
+
+    def publish(
+        self,
+        parts: Sequence[PendingPart],
+        gives_up: Collection[str] | None = None,
+        tried: Callable[[int], None] = lambda _parts: None,
+    ) -> Publication:
+        """Publish each part.
+
+        Idempotent. A storage failure leaves the part owed: it stays in the snapshot and is tried again with the next
+        checkpoint and at restore. Where storage does not answer, parts that have not begun are owed untried.
+
+        Args:
+            parts: To be published.
+            gives_up: Final paths of the only parts that ``accept_missing`` is meant for; None is all.
+            tried: Told how many parts more were published, or could not be; from any thread.
+
+        Returns:
+            Those that were not published.
+
+        Raises:
+            PartMissing: A part that the checkpoint vouches for is gone; the others have been published.
+            PartDamaged: One is not what was written, as its store can tell; the others have been published.
+            CommitConflict: Foreign bytes stand in the place of one; the others have been published.
+        """
+        patience = Patience(self._threads)
+
+        def attempt(part: PendingPart) -> Exception | None:
+            failure = self._attempt(patience, part)
+            tried(1)
+            return failure
+
+        failures = for_each(attempt, parts, self._threads, "partfile-publish")
+        owed, given_up = [], []
+        for part, failure in zip(parts, failures, strict=True):
+            if isinstance(failure, PartMissing) and self._may_give_up(part, gives_up):
+                given_up.append(part)
+                logger.error("given up, because accept_missing is set: %s", failure)
+            elif isinstance(failure, CommitError):
+                where = f"sink {self._job!r} at {self._store.base!r}"
+                raise type(failure)(f"{where}: {failure.message}", hint=failure.hint, path=failure.path) from failure
+            elif failure is not None and not isinstance(failure, StoreError):
+                raise failure
+            elif failure is not None:
+                owed.append(part)
+        return Publication(tuple(owed), tuple(given_up))
+
+    def _may_give_up(self, part: PendingPart, gives_up: Collection[str] | None) -> bool:
+        return self._accept_missing and (gives_up is None or part.part.path_of(part.part.name) in gives_up)
+
+    def _attempt(self, patience: Patience, part: PendingPart) -> Exception | None:
+        if patience.is_over:
+            return NotReady("not tried, since storage does not answer", path=part.part.path_of(part.part.name))
+        try:
+            self._store.publish(part.part, self._cut)
+        except StoreError as error:
+            patience.note(error)
+            logger.warning("part %s is not published yet: %s", part.part.path_of(part.part.name), error)
+            return error
+        except Exception as error:  # noqa: BLE001 - raised by the caller once the other parts are published
+            return error
+        return None
+
+
+def mark_published(storage: CheckpointStorage, checkpoint_id: int) -> None:
+    """Note that all parts of a checkpoint have their final names, so that no start looks for them again.
+
+    Without the mark the next start publishes them once more, which changes nothing.
+    """
+    try:
+        storage.mark_published(checkpoint_id)
+    except StoreError as error:
+        logger.warning("checkpoint %d is complete and published, but not marked so: %s", checkpoint_id, error)
+
+
+class Encoding(NamedTuple):
+    """What a state has become by encoding its rolled stages."""
+
+    after: SinkSnapshot
+    """The state, for the checkpoint that is to hold it; the very same object if nothing has come of it."""
+    failure: Exception | None
+    """To be raised once that checkpoint is complete: a stage that no further try will encode."""
+    given_up: int = 0
+    """Stages that were gone, and that are looked for no more because ``accept_missing`` is set."""
+    encoded: int = 0
+    """Stages that have become files."""
+    encode_ms: float = 0.0
+
+
+class StagedParts:
+    """Encodes and deletes the stages of one sink.
+
+    Args:
+        store: Where they are.
+        encoder: Has the hands for it.
+        job: Whose they are, for messages.
+        accept_missing: Give a stage up that is gone, with a line in the log, instead of stopping.
+    """
+
+    def __init__(self, store: PartStore, encoder: StageEncoder, *, job: str, accept_missing: bool = False) -> None:
+        self._store = store
+        self._encoder = encoder
+        self._job = job
+        self._accept_missing = accept_missing
+        self._retries = EncodeRetries()
+
+    def encode(
+        self,
+        before: SinkSnapshot,
+        checkpoint_id: int,
+        now_ms: int,
+        *,
+        gives_up: Collection[str] | None = None,
+        at_once: bool = False,
+    ) -> Encoding:
+        """Encode the rolled stages of a state.
+
+        A storage failure leaves a stage rolled, to be tried again with the next checkpoint, then less and less often.
+
+        Args:
+            before: The state.
+            checkpoint_id: The checkpoint that is to hold the result; it must be complete before a file is published.
+            now_ms: The coordinator's time, in milliseconds since the epoch.
+            gives_up: Final paths of the only parts that ``accept_missing`` is meant for; None is all.
+            at_once: Try also those that have failed and are left alone for a while, since this is the end or the state
+                is for a savepoint. It makes no wait longer.
+        """
+        stages = before.rolled if at_once else self._retries.due(before.rolled, now_ms)
+        if not stages:
+            return Encoding(before, None)
+        began = stopwatch_ms()
+        encoded = [self._judged(self._looked_at(one), gives_up) for one in self._encoder.encode(stages)]
+        self._retries.note(encoded, now_ms, at_once=at_once)
+        took_ms, done = stopwatch_ms() - began, sum(one.is_done for one in encoded)
+        failures = [one.problem for one in encoded if one.problem is not None and not one.is_given_up]
+        for one in encoded:
+            if isinstance(one.problem, StoreError):
+                what = "is left for later" if at_once else f"is tried again {self._when(one.stage, now_ms)}"
+                logger.warning("stage %s is not wholly encoded yet, and %s: %s", _path(one), what, one.problem)
+        fatal = next((error for error in failures if not isinstance(error, StoreError)), None)
+        if not any(one.files is not None or one.is_given_up for one in encoded):
+            return Encoding(before, self._explained(fatal), encode_ms=took_ms)
+        after = plan.after_encoding(before, encoded, checkpoint_id)
+        given_up = sum(one.is_given_up for one in encoded)
+        return Encoding(after, self._explained(fatal), given_up, done, took_ms)
+
+    def discard(self, snapshot: SinkSnapshot, oldest_retained_id: int) -> SinkSnapshot:
+        """Delete the spent stages that no retained checkpoint names as data any more, and take them out of the state.
+
+        One that cannot be deleted is left to the cleaner, so that the state stays bounded.
+
+        Args:
+            snapshot: A state that a completed checkpoint holds.
+            oldest_retained_id: Id of the oldest link that is still there.
+        """
+        gone = plan.disposable(snapshot.spent, oldest_retained_id)
+        if not gone:
+            return snapshot
+        self._delete(gone)
+        names = {stage.part.in_progress for stage in gone}
+        return replace(snapshot, spent=tuple(stage for stage in snapshot.spent if stage.part.in_progress not in names))
+
+    def _delete(self, stages: Sequence[SpentStage]) -> None:
+        threads = self._store.persist_threads
+        patience = Patience(threads)
+
+        def attempt(stage: SpentStage) -> None:
+            try:
+                if not patience.is_over:
+                    self._store.discard(stage.part)
+            except StoreError as error:
+                patience.note(error)
+                path = stage.part.path_of(stage.part.in_progress)
+                logger.warning("stage %s is not needed any more, but cannot be deleted: %s", path, error)
+
+        for_each(attempt, stages, threads, "partfile-discard")
+
+    def _when(self, stage: RolledStage, now_ms: int) -> str:
+        left_ms = self._retries.left_ms(stage, now_ms)
+        return f"in {left_ms / 1000:.0f} s at the earliest" if left_ms else "with the next checkpoint"
+
+    def _looked_at(self, one: EncodedStage) -> EncodedStage:
+        """What became of a stage; that it is gone is believed only once it is missed from here as well."""
+        if not (isinstance(one.problem, PartMissing) and self._encoder.is_elsewhere):
+            return one
+        try:
+            # Where a stage is many objects, the last of them says nothing of the others.
+            if not self._store.is_staged(one.stage.part):
+                return one
+            with closing(self._store.open_stage(one.stage.part, fences=True)) as file:
+                # On some stores only reading shows that a file is too short.
+                file.seek(max(0, one.stage.part.valid_length - 1))
+                file.read(1)
+        except PartfileError as error:
+            return replace(one, problem=error)
+        there = NotReady(
+            f"stage {_path(one)!r} was missed by the worker that was to encode it, and is there: {one.problem.message}",
+            hint="It is tried again later. All executors must see the base path as the driver does.",
+            path=_path(one),
+        )
+        return replace(one, problem=there)
+
+    def _judged(self, one: EncodedStage, gives_up: Collection[str] | None) -> EncodedStage:
+        if not (isinstance(one.problem, PartMissing) and self._accept_missing):
+            return one
+        if gives_up is not None and _path(one) not in gives_up:
+            return one
+        logger.error("given up, because accept_missing is set: %s", one.problem)
+        return replace(one, is_given_up=True)
+
+    def _explained(self, error: Exception | None) -> Exception | None:
+        if error is None:
+            return None
+        where = f"sink {self._job!r} at {self._store.base!r}"
+        if not isinstance(error, PartfileError):
+            error = PartfileError(f"{type(error).__name__}: {error}")
+        explained = type(error)(f"{where}: {error.message}", hint=error.hint, path=error.path)
+        explained.__cause__ = error
+        return explained
+
+
+def _path(one: EncodedStage) -> str:
+    return one.stage.part.path_of(one.stage.part.name)
