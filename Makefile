@@ -1,6 +1,6 @@
 # partfile: `make demo` and `make test` need only Python 3.11+ and Java 17+ on the machine; everything else goes into .venv.
-# The tests on HDFS also need Maven, once, to fetch Hadoop's servers into ~/.cache/partfile.
-# Those on S3 need Ceph's servers from Debian's packages; as root they install them.
+# `make test-all` also needs Maven, once, to fetch Hadoop's servers into ~/.cache/partfile,
+# and Ceph's servers from Debian's packages; as root it installs them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -22,6 +22,8 @@ FORMAT ?= json
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 
 export SPARK_LOCAL_IP := 127.0.0.1
+# The same order of sets in every run of the same commit.
+export PYTHONHASHSEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A PYTHONPATH of the shell's would be searched before .venv, here and in Spark's workers.
 unexport PYTHONPATH SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
@@ -49,21 +51,29 @@ demo-s3: java setup ## The same on a real S3 server that is restarted too (under
 demo-stuck: java setup ## Make a mess with real kills, and mend it with the command line (about a minute)
 	@PYTHON=$(abspath $(BIN)/python) bash examples/stuck.sh
 
+# The lanes: conftest.py's header says which one runs and with which seed, tests/support/repo/lanes.py what the quick one takes.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+QUICK := $(BIN)/python -c 'import sys; sys.path.insert(0, "tests"); from support.repo import lanes; print(lanes.QUICK)'
+
 .PHONY: test
-test: java setup ## Run the tests, of the slowest a few cases drawn anew; ARGS="-k name" selects
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=10 $(ARGS)
+test: java setup ## Run the quick tests: Python and Java suffice, a few minutes; ARGS="-k name" selects
+	@$(PYTEST) --durations=15 --durations-min=10 -m "$$($(QUICK))" $(ARGS)
+
+.PHONY: test-all
+test-all: java setup ## Run all tests, on real HDFS (Maven) and Ceph too, under half an hour; ARGS='-m "not hdfs"' leaves some out
+	@$(PYTEST) --durations=25 --durations-min=10 $(ARGS)
 
 .PHONY: test-hdfs
-test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test; PARTFILE_SKIP=hdfs leaves them out; ARGS=--long: 20 kills)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/hdfs $(ARGS)
+test-hdfs: java setup ## Run the tests on a real HDFS alone (part of test-all; ARGS=--long: 20 kills)
+	@$(PYTEST) -m hdfs $(ARGS)
 
 .PHONY: test-s3
-test-s3: java setup ## Run the tests on real S3 servers alone (part of test; PARTFILE_SKIP=radosgw leaves Ceph's out; ARGS=--long: 23 kills)
+test-s3: java setup ## Run the tests on real S3 servers alone (part of test-all; ARGS=--long: 23 kills)
 	@$(BIN)/python -m pytest tests/s3 $(ARGS)
 
 .PHONY: items
 items: setup ## Print which items of the snapshot core's list the tests check
-	@$(BIN)/python -m pytest -q --collect-only --no-summary --items | sed -n '/^[A-Z][A-Z]-[0-9]/p; /^[0-9]* items$$/p'
+	@PYTHONPATH=tests $(BIN)/python -m support.repo.list_marks items
 
 .PHONY: docs
 docs: setup ## Make docs/CLI.md from the code
@@ -74,8 +84,8 @@ runbook: java setup ## Make the outputs in docs/RUNBOOK.md by causing each failu
 	@PYTHONPATH=tests $(BIN)/python examples/runbook.py $(ARGS)
 
 .PHONY: crash
-crash: setup ## Kill everything everywhere, twice, on every store (over an hour; seeds are printed)
-	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --long \
+crash: setup ## Kill everything everywhere, twice, on every store (over an hour; with a new seed, or SEED=N)
+	@HYPOTHESIS_PROFILE=thorough $(PYTEST) --long --randomly-seed=$(or $(SEED),$$($(BIN)/python -c 'import secrets; print(secrets.randbits(32))')) \
 	  tests/faults tests/s3/test_kills.py tests/hdfs/test_kills_truncate.py \
 	  tests/hdfs/test_kills_rewrite.py tests/hdfs/test_kills_valid_length.py $(ARGS)
 
@@ -85,7 +95,7 @@ mutants: setup ## Show that the tests kill each deliberate bug of tests/mutants 
 
 .PHONY: faults
 faults: setup ## Print each row of docs/FAULTS.md: which tests hold it, or why it is not ours
-	@$(BIN)/python -m pytest -q --collect-only --no-summary --faults | sed -n '/^[A-Z][0-9]*b\?  /p; /^[0-9]* rows$$/p'
+	@PYTHONPATH=tests $(BIN)/python -m support.repo.list_marks faults
 
 .PHONY: check
 check: setup ## Lint (bandit's rules too), format check, strict types, known vulnerabilities of dependencies
@@ -97,7 +107,7 @@ check: setup ## Lint (bandit's rules too), format check, strict types, known vul
 
 .PHONY: audit
 audit: setup ## Look for known vulnerabilities of dependencies, and fail where nobody can be asked
-	@PARTFILE_AUDIT=strict $(BIN)/python tests/support/repo/dependency_audit.py
+	@$(BIN)/python tests/support/repo/dependency_audit.py --strict
 
 .PHONY: format
 format: setup ## Let ruff format the code and mend what it can

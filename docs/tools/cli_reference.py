@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from partfile.cli.clean import CleanReport
 from partfile.cli.command import COMMON_OPTIONS
-from partfile.cli.main import app
+from partfile.cli.main import LazyVerb, app
 from partfile.cli.output import ErrorReport, WarningReport
 from partfile.cli.recover import AdoptReport, RecoverReport
 from partfile.cli.savepoint import CreateReport, DisposeReport
@@ -122,6 +122,7 @@ def _sections() -> Iterator[str]:
 
 def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Every verb with its name, those of a group under the group's."""
+    command = command.loaded() if isinstance(command, LazyVerb) else command
     below = getattr(command, "commands", None)
     if below is None:
         yield name, command

@@ -1,7 +1,7 @@
 """partfile: a transactional file sink for PySpark and plain Python.
 
-Importing this package needs neither Spark nor a client of any remote store. The readers are imported when they are
-first asked for, since a task that writes does not need them.
+A public name is imported when it is first asked for. So a program loads what it uses: neither Spark nor a client of a
+remote store, and no pyarrow for a command that looks at no rows.
 """
 
 from __future__ import annotations
@@ -9,45 +9,44 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from partfile.bucketers.base import BucketContext, Bucketer
-from partfile.bucketers.builtin import BasePathBucketer, CompositeBucketer
-from partfile.bucketers.date_time import DateTimeBucketer
-from partfile.bucketers.hive import HiveBucketer
-from partfile.errors import (
-    BucketValueError,
-    CheckpointMismatch,
-    CommitConflict,
-    ConfigError,
-    Fenced,
-    OutcomeUnknown,
-    PartfileError,
-    PartMissing,
-    RecoveryRefused,
-    SnapshotCorrupt,
-    SnapshotVersionError,
-    StoreError,
-    UnsupportedTypeError,
-)
-from partfile.sink.file_sink import FileSink
-from partfile.sink.local import LocalSink
-from partfile.sink.policies import PartNaming, PartProgress, RollingPolicy
-from partfile.sink.progress import BatchProgress
-from partfile.snapshot.savepoints import dispose_savepoint, list_savepoints, show_savepoint
 from partfile.version import __version__
-from partfile.writers.avro import AvroFormat
-from partfile.writers.base import Format, RowFormat, RowWriter, Writer
-from partfile.writers.csv import CsvFormat
-from partfile.writers.json import JsonLinesFormat
-from partfile.writers.orc import OrcFormat
-from partfile.writers.parquet import ParquetFormat
-from partfile.writers.text import TextFormat
 
 if TYPE_CHECKING:
+    from partfile.bucketers.base import BucketContext, Bucketer
+    from partfile.bucketers.builtin import BasePathBucketer, CompositeBucketer
+    from partfile.bucketers.date_time import DateTimeBucketer
+    from partfile.bucketers.hive import HiveBucketer
+    from partfile.errors import (
+        BucketValueError,
+        CheckpointMismatch,
+        CommitConflict,
+        ConfigError,
+        Fenced,
+        OutcomeUnknown,
+        PartfileError,
+        PartMissing,
+        RecoveryRefused,
+        SnapshotCorrupt,
+        SnapshotVersionError,
+        StoreError,
+        UnsupportedTypeError,
+    )
     from partfile.readers.dataset import read
     from partfile.readers.files import FlinkSidecars, SidecarNaming
     from partfile.readers.filesystem import valid_length_filesystem
     from partfile.readers.spark import read_spark
-
+    from partfile.sink.file_sink import FileSink
+    from partfile.sink.local import LocalSink
+    from partfile.sink.policies import PartNaming, PartProgress, RollingPolicy
+    from partfile.sink.progress import BatchProgress
+    from partfile.snapshot.savepoints import dispose_savepoint, list_savepoints, show_savepoint
+    from partfile.writers.avro import AvroFormat
+    from partfile.writers.base import Format, RowFormat, RowWriter, Writer
+    from partfile.writers.csv import CsvFormat
+    from partfile.writers.json import JsonLinesFormat
+    from partfile.writers.orc import OrcFormat
+    from partfile.writers.parquet import ParquetFormat
+    from partfile.writers.text import TextFormat
 
 __all__ = [
     "AvroFormat",
@@ -96,17 +95,56 @@ __all__ = [
     "valid_length_filesystem",
 ]
 
-_READERS = {
-    "FlinkSidecars": "partfile.readers.files",
-    "SidecarNaming": "partfile.readers.files",
-    "read": "partfile.readers.dataset",
-    "read_spark": "partfile.readers.spark",
-    "valid_length_filesystem": "partfile.readers.filesystem",
+_NAMES = {
+    "partfile.bucketers.base": ("BucketContext", "Bucketer"),
+    "partfile.bucketers.builtin": ("BasePathBucketer", "CompositeBucketer"),
+    "partfile.bucketers.date_time": ("DateTimeBucketer",),
+    "partfile.bucketers.hive": ("HiveBucketer",),
+    "partfile.errors": (
+        "BucketValueError",
+        "CheckpointMismatch",
+        "CommitConflict",
+        "ConfigError",
+        "Fenced",
+        "OutcomeUnknown",
+        "PartMissing",
+        "PartfileError",
+        "RecoveryRefused",
+        "SnapshotCorrupt",
+        "SnapshotVersionError",
+        "StoreError",
+        "UnsupportedTypeError",
+    ),
+    "partfile.readers.dataset": ("read",),
+    "partfile.readers.files": ("FlinkSidecars", "SidecarNaming"),
+    "partfile.readers.filesystem": ("valid_length_filesystem",),
+    "partfile.readers.spark": ("read_spark",),
+    "partfile.sink.file_sink": ("FileSink",),
+    "partfile.sink.local": ("LocalSink",),
+    "partfile.sink.policies": ("PartNaming", "PartProgress", "RollingPolicy"),
+    "partfile.sink.progress": ("BatchProgress",),
+    "partfile.snapshot.savepoints": ("dispose_savepoint", "list_savepoints", "show_savepoint"),
+    "partfile.writers.avro": ("AvroFormat",),
+    "partfile.writers.base": ("Format", "RowFormat", "RowWriter", "Writer"),
+    "partfile.writers.csv": ("CsvFormat",),
+    "partfile.writers.json": ("JsonLinesFormat",),
+    "partfile.writers.orc": ("OrcFormat",),
+    "partfile.writers.parquet": ("ParquetFormat",),
+    "partfile.writers.text": ("TextFormat",),
 }
+"""The module of each public name."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a reader when it is first asked for."""
-    if name not in _READERS:
+    """Import a public name when it is first asked for."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_READERS[name]), name)
+    # Kept, so that the next look at it is one of a plain attribute.
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """All public names, also those that are not imported yet."""
+    return sorted({*globals(), *__all__})

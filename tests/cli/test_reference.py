@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 from cli_reference import DOCUMENTS, reference
-from partfile.cli.main import app
+from partfile.cli.main import VERBS, app
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +32,12 @@ def test_no_verb_is_left_out() -> None:
     command = get_command(app)
     names = {name for name in command.commands if name != "savepoint"}  # type: ignore[attr-defined]
     assert names - {"cat"} <= {name.partition(" ")[0] for name in DOCUMENTS}
+
+
+def test_the_list_of_verbs_says_what_each_verb_says() -> None:
+    """The list is printed before a verb is imported, so it has the first paragraph of the verb's own help."""
+    own = {verb.name: " ".join((verb.loaded().help or "").split("\n\n")[0].split()) for verb in VERBS}
+    assert {verb.name: verb.help for verb in VERBS} == own
 
 
 def test_every_field_has_a_meaning() -> None:

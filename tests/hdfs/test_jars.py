@@ -119,10 +119,10 @@ def test_what_is_missing_is_said_with_what_to_install(tmp_path: Path, monkeypatc
     """No jars and no Maven, or no Java: the sentence names the package, and the way to leave HDFS out."""
     for name, value in environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(MissingProgram, match=r"apt-get install maven.*PARTFILE_SKIP=hdfs"):
+    with pytest.raises(MissingProgram, match=r"apt-get install maven.*not hdfs"):
         hadoop_jars()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(MissingProgram, match=r"apt-get install openjdk.*PARTFILE_SKIP=hdfs"):
+    with pytest.raises(MissingProgram, match=r"apt-get install openjdk.*not hdfs"):
         hdfs_jars.java()
     monkeypatch.delenv("JAVA_HOME")
     with pytest.raises(MissingProgram, match="apt-get install openjdk"):

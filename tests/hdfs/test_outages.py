@@ -372,6 +372,7 @@ def sink_at(url: str, http_address: str) -> pf.FileSink:
     )
 
 
+@pytest.mark.hdfs
 def test_a_part_whose_disk_filled_up_in_the_middle_of_a_block_is_owed_until_its_datanode_is_started_again(
     own_hdfs: HdfsCluster, own_hdfs_directory: str
 ) -> None:
@@ -413,6 +414,7 @@ def fill(stream: Any) -> None:
     stream.persist()
 
 
+@pytest.mark.hdfs
 @pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES])
 def test_a_batch_for_which_there_is_no_room_counts_for_nothing(
     own_hdfs: HdfsCluster, own_hdfs_directory: str, room_bytes: int
@@ -429,6 +431,7 @@ def test_a_batch_for_which_there_is_no_room_counts_for_nothing(
     assert lines_at(url) == sorted(lines)
 
 
+@pytest.mark.hdfs
 def test_a_disk_without_room_for_a_block_is_named(tmp_path: Path) -> None:
     """The NameNode finds no DataNode for the block, so certainly nothing happened."""
     with HdfsCluster(tmp_path / "cluster", {RESERVED: "0"}) as cluster:

@@ -49,6 +49,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.hdfs
 def test_a_file_is_written_and_read_with_the_configuration_directory_alone(
     hdfs: HdfsCluster, hdfs_directory: str
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_file_is_written_and_read_with_the_configuration_directory_alone(
     assert client.read(f"{hdfs_directory}/a").read() == b"abc"
 
 
+@pytest.mark.hdfs
 @pytest.mark.parametrize("server", ["namenode", "datanode"])
 def test_a_killed_server_comes_back_with_the_data(own_hdfs: HdfsCluster, own_hdfs_directory: str, server: str) -> None:
     """After a SIGKILL and a restart on the same port old files are there, and files can be written."""
@@ -72,6 +74,7 @@ def test_a_killed_server_comes_back_with_the_data(own_hdfs: HdfsCluster, own_hdf
     assert again.read(f"{own_hdfs_directory}/after-{server}").read() == b"after"
 
 
+@pytest.mark.hdfs
 @pytest.mark.parametrize("server", ["namenode", "datanode"])
 def test_a_paused_server_keeps_its_callers_waiting(own_hdfs: HdfsCluster, own_hdfs_directory: str, server: str) -> None:
     """While it is paused nothing is written; once it goes on, the write that had to wait succeeds."""
@@ -86,6 +89,7 @@ def test_a_paused_server_keeps_its_callers_waiting(own_hdfs: HdfsCluster, own_hd
     assert client.read(f"{own_hdfs_directory}/paused-{server}").read() == b"late"
 
 
+@pytest.mark.hdfs
 def test_operations_are_counted_as_they_happen(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """Each call counts once, at once, under the name of the protocol and under what it did to the namespace."""
     client = hdfs_native.Client(own_hdfs.url)
@@ -102,6 +106,7 @@ def test_operations_are_counted_as_they_happen(own_hdfs: HdfsCluster, own_hdfs_d
     assert {name: done[name] for name in effects} == effects
 
 
+@pytest.mark.hdfs
 def test_safe_mode_refuses_writers_and_ends_with_its_block(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """Inside the block nothing can be created, after it everything can."""
     client = hdfs_native.Client(own_hdfs.url)
@@ -110,6 +115,7 @@ def test_safe_mode_refuses_writers_and_ends_with_its_block(own_hdfs: HdfsCluster
     write(client, f"{own_hdfs_directory}/safe", b"x")
 
 
+@pytest.mark.hdfs
 def test_properties_reach_the_servers_and_a_failed_start_shows_the_log(tmp_path: Path) -> None:
     """A NameNode that cannot start is reported with its own reason, not with a time-out."""
     cluster = HdfsCluster(tmp_path / "cluster", {"dfs.namenode.http-address": "127.0.0.1:not-a-port"})
@@ -117,6 +123,7 @@ def test_properties_reach_the_servers_and_a_failed_start_shows_the_log(tmp_path:
         pass
 
 
+@pytest.mark.hdfs
 def test_a_killed_owner_leaves_no_server_behind(tmp_path: Path) -> None:
     """When the process that started the servers is SIGKILLed, both end by themselves."""
     tests = Path(__file__).parents[1]
@@ -132,6 +139,7 @@ def test_a_killed_owner_leaves_no_server_behind(tmp_path: Path) -> None:
     wait_until_gone(servers)
 
 
+@pytest.mark.hdfs
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     """A server that a passing thread has restarted goes on when that thread ends."""
     server = ServerProcess("sleeper", ["sleep", "600"], log=tmp_path / "log", environment=os.environ)

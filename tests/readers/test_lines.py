@@ -113,6 +113,7 @@ print(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processors", [1, 2, 3])
 def test_every_scan_of_json_ends(tmp_path: Path, processors: int) -> None:
     """Six files of 6 MB each, with as many threads as processors; the rows of one file come after the other's."""

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+
+import partfile as pf
 
 ROOT = Path(__file__).parents[2]
 
@@ -237,24 +240,62 @@ def test_a_forbidden_import_is_caught(file: str, source: str) -> None:
     assert violations(tuple(imports_in(source, file)))
 
 
-def test_importing_partfile_loads_nothing_optional() -> None:
-    """``import partfile`` loads no Spark, no client of a remote store and nothing that pyarrow does not load itself."""
+BULKY = {"asyncio", "fsspec", "numpy", "pyarrow", "ssl"}
+"""What takes long to import. A command that looks at no rows waits for none of it."""
+
+WAITS_FOR_NONE_OF = {
+    "import partfile": OPTIONAL | COMMAND_LINE | BULKY | {"pydantic"},
+    "import partfile; partfile.FileSink": OPTIONAL | COMMAND_LINE,
+    "import partfile.cli.main": OPTIONAL | BULKY | {"pydantic", "rich"},
+    "import partfile.cli.status": OPTIONAL | BULKY | {"rich"},
+    "import partfile.cli.recover, partfile.cli.clean, partfile.cli.savepoint": OPTIONAL | BULKY | {"rich"},
+    "import partfile.cli.list, partfile.cli.verify, partfile.cli.cat": OPTIONAL | BULKY | {"rich"},
+}
+"""What must not be loaded after a statement."""
+
+
+def loaded_after(script: str, *arguments: str) -> set[str]:
+    """The packages that a new process has loaded when it has run a script."""
+    script += "\nimport json, sys; sys.stderr.write(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("script", WAITS_FOR_NONE_OF)
+def test_an_import_loads_what_is_asked_for(script: str) -> None:
+    """Pyarrow itself may load numpy and pandas, so what it has loaded before does not count."""
+    before: set[str] = set()
+    if "FileSink" in script:
+        before = loaded_after("import pyarrow; pyarrow.scalar('it looks for numpy and pandas with its first value')")
+    assert sorted(WAITS_FOR_NONE_OF[script] & loaded_after(script) - before) == []
+
+
+def test_status_of_a_sink_loads_neither_numpy_nor_pyarrow(tmp_path: Path) -> None:
+    """Run to its end on a sink that was left with an open part."""
+    out = pf.FileSink(tmp_path / "base", uid="life", format="json").local()
+    out.open()
+    out.write(pa.RecordBatch.from_pydict({"value": [1, 2, 3]}))
+    out.checkpoint()
     script = """if True:
-        import json, sys, pyarrow
-        pyarrow.scalar("pyarrow looks for numpy and pandas with its first value")
-        before = set(sys.modules)
-        import partfile
-        print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before})))
+        import sys
+        from partfile.cli.main import app
+        app(sys.argv[1:], standalone_mode=False)
     """
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd="/")
-    assert sorted((OPTIONAL | COMMAND_LINE) & set(json.loads(done.stdout))) == []
+    loaded = loaded_after(script, "status", str(tmp_path / "base"), "--json")
+    assert "pydantic" in loaded
+    assert sorted((OPTIONAL | BULKY) & loaded) == []
 
 
-def test_the_command_line_waits_for_no_reader_of_formats() -> None:
-    """What only ``cat`` and the readers need would double the time until a command begins."""
-    script = "import sys, partfile.cli.main; print({'pandas', 'pyarrow.dataset'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd="/")
-    assert done.stdout == "set()\n"
+def test_every_public_name_is_listed_and_found() -> None:
+    """``dir`` and ``__all__`` know the names that are not imported yet, and no others come."""
+    script = (
+        "import partfile; assert set(partfile.__all__) <= set(dir(partfile)), dir(partfile); from partfile import *"
+    )
+    assert "pyarrow" in loaded_after(script)
+    assert {*pf.__all__} == {"__version__", *pf._MODULES}
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        pf.nothing  # noqa: B018 - asked for.
 
 
 def test_what_is_always_imported_is_always_installed() -> None:

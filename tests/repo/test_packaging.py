@@ -117,6 +117,7 @@ def test_wheel_and_sdist_hold_the_package_and_nothing_else(dist: Path, wheel: Pa
     assert in_wheel == in_sdist == package_files()
 
 
+@pytest.mark.slow
 def test_the_wheel_imports_in_a_clean_environment(wheel: Path, clean_python: Path) -> None:
     """Every module imports with the required packages alone: no Spark, no client of a remote store."""
     home = str(clean_python.parents[1])
@@ -132,6 +133,7 @@ def test_the_wheel_brings_the_command(clean_python: Path) -> None:
     assert "verify" in run(clean_python.with_name("partfile"), "--help")
 
 
+@pytest.mark.slow
 def test_the_wheel_imports_from_a_zip(wheel: Path, clean_python: Path, tmp_path: Path) -> None:
     """A wheel renamed to .zip on ``sys.path``, as Spark's ``--py-files`` puts it there, holds a whole package."""
     archive = tmp_path / "partfile.zip"

@@ -1,8 +1,7 @@
-"""Which tests a run leaves out: cases that are drawn, and servers that ``PARTFILE_SKIP`` names."""
+"""Which cases a run leaves out: the same in every process that shares them, others in another run, none of a few."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,13 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from support.repo import selection
+from support.repo import lanes, selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
-# Which cases a run leaves out: the same in every process that shares them, others in another run, none of a few.
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,73 +82,74 @@ def test_a_mark_without_a_number_is_refused(few: Any) -> None:
 TWO_CASES = "tests/recovery/test_adopt_flink.py"
 NAME = "test_killed_at_any_call_and_run_again_it_ends_the_same"
 """A test of two cases, of which a run draws one."""
+MANY_CASES = "tests/sink/test_columns.py"
+"""A file with a test of which a run draws four cases."""
+S3_STORE = "tests/s3/test_contract.py"
+
+
+def run_pytest(*options: str) -> subprocess.CompletedProcess[str]:
+    """A run of its own with this project's conftest."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def collected(*options: str) -> list[str]:
     """What pytest itself collects with this project's conftest."""
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_pytest("-q", "--collect-only", *options)
+    assert done.returncode == 0, done.stdout
     return sorted(line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line)
 
 
+@pytest.mark.slow
 def test_a_real_run_draws_and_repeats_what_its_seed_drew() -> None:
-    """Four seeds draw each case, and none but one; the other tests of the file are all there."""
+    """Runs that are given no seed draw the same case, and say which; another seed draws another one."""
     drawn = [
-        [one for one in collected(TWO_CASES, f"--randomly-seed={seed}") if one.startswith(NAME)]
-        for seed in (1, 2, 3, 4, 1)
+        [one for one in collected(TWO_CASES, *options) if one.startswith(f"{NAME}[")]
+        for options in ((), (), *((f"--randomly-seed={seed}",) for seed in (1, 2, 3, 4)))
     ]
     assert all(len(each) == 1 for each in drawn)
     assert {one for each in drawn for one in each} == {f"{NAME}[before]", f"{NAME}[after]"}
-    assert drawn[0] == drawn[-1]
+    assert drawn[0] == drawn[1]
 
 
+@pytest.mark.slow
+def test_what_was_drawn_is_printed() -> None:
+    """Processes that share the tests draw the same as one alone, and the lines say which lane and which seed."""
+    said = [run_pytest(MANY_CASES, "-n", count, "-m", "drawn", "--randomly-seed=1").stdout for count in ("0", "2")]
+    drawn = [[line for line in text.splitlines() if line.startswith("drawn: ")] for text in said]
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 1
+    assert drawn[0][0].count("[") == 4
+    assert all("lane: -m 'drawn'" in text and "seed: --randomly-seed=1 of order" in text for text in said)
+    assert all(" 4 passed" in text for text in said)
+
+
+@pytest.mark.slow
+def test_a_run_says_which_servers_it_did_not_test() -> None:
+    """The quick lane needs none, and its last lines say so; a run of all says nothing."""
+    quick = run_pytest("-q", "--collect-only", "-m", lanes.QUICK, MANY_CASES).stdout
+    assert [server for server in lanes.SERVERS if f"{server.upper()} WAS NOT TESTED" in quick] == [*lanes.SERVERS]
+    assert "WAS NOT TESTED" not in run_pytest("-q", "--collect-only", MANY_CASES).stdout
+
+
+@pytest.mark.slow
+def test_the_servers_that_a_test_needs_are_its_markers() -> None:
+    """Of a test on each S3 server the quick lane takes the one that needs nothing besides Python."""
+    quick, whole = collected(S3_STORE, "-m", lanes.QUICK), collected(S3_STORE)
+    assert {server: any(f"[{server}" in one for one in quick) for server in ("moto", "rclone", "radosgw")} == {
+        "moto": True,
+        "rclone": False,
+        "radosgw": False,
+    }
+    assert any("[rclone" in one for one in whole)
+    assert any("[radosgw" in one for one in whole)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [(TWO_CASES, "--every-case"), (TWO_CASES, "-k", NAME), (f"{TWO_CASES}::{NAME}[before]",)], ids=str
+    "options", [(TWO_CASES, "--long"), (TWO_CASES, "-k", NAME), (f"{TWO_CASES}::{NAME}[before]",)], ids=str
 )
 def test_what_is_asked_for_is_not_drawn_from(options: tuple[str, ...]) -> None:
     """All cases, those of a word, and one by its name."""
-    cases = [one for one in collected("--randomly-seed=1", *options) if one.startswith(NAME)]
+    cases = [one for one in collected("--randomly-seed=1", *options) if one.startswith(f"{NAME}[")]
     assert cases == [f"{NAME}[before]"] if "[" in options[0] else [f"{NAME}[after]", f"{NAME}[before]"]
-
-
-# ``PARTFILE_SKIP`` leaves out the tests of a real server, and nobody can overlook it.
-
-
-def run(skip: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest with ``PARTFILE_SKIP`` set, in a process of its own."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    environment = {**os.environ, "PARTFILE_SKIP": skip}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_the_tests_of_a_server_are_skipped_and_the_last_lines_say_so() -> None:
-    """Tests elsewhere run; the report stands right above pytest's closing line."""
-    done = run(" hdfs ,", "tests/hdfs/test_jars.py", "tests/repo/test_readme.py::test_every_option_is_documented")
-    report, closing = done.stdout.splitlines()[-2:]
-    assert done.returncode == 0, done.stdout
-    assert report == "HDFS WAS NOT TESTED (PARTFILE_SKIP=hdfs)"
-    assert closing.startswith("1 passed, 6 skipped"), closing
-
-
-def test_of_the_s3_servers_only_the_named_one_is_left_out() -> None:
-    """A test that runs on every S3 server runs on the others, and one that asks for the named one does not run."""
-    done = run("radosgw", "tests/s3/test_servers.py", "-k", "an_upload_of_two_parts")
-    report, closing = done.stdout.splitlines()[-2:]
-    assert done.returncode == 0, done.stdout
-    assert report == "RADOSGW WAS NOT TESTED (PARTFILE_SKIP=radosgw)"
-    assert closing.startswith("2 passed, 1 skipped"), closing
-
-
-@pytest.mark.parametrize("skip", ["hdsf", "hdfs,ceph", "HDFS"])
-def test_an_unknown_server_is_refused_by_name(skip: str) -> None:
-    """A slip must not look like a full run."""
-    done = run(skip, "tests/hdfs/test_jars.py")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"PARTFILE_SKIP names {skip.rpartition(',')[2]}; it knows hdfs, radosgw, spark_avro" in done.stderr
-
-
-def test_without_it_nothing_is_reported() -> None:
-    """An empty value leaves nothing out."""
-    done = run("", "tests/hdfs/test_jars.py", "--collect-only")
-    assert done.returncode == 0
-    assert "NOT TESTED" not in done.stdout

@@ -84,6 +84,7 @@ def test_secrets_are_shown_nowhere(moto: S3Server, tmp_path: Path) -> None:
 # The verbs that change, on a real S3 server: unfinished parts are uploads, side objects and claims there.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB], ids=["side objects", "uploads"])
 def test_a_dead_sink_is_recovered_and_goes_on(moto: S3Server, tmp_path: Path, row_bytes: int) -> None:
     """The plan sends GET and HEAD alone; --apply publishes; the sink's next run ends with each row once."""
@@ -101,6 +102,7 @@ def test_a_dead_sink_is_recovered_and_goes_on(moto: S3Server, tmp_path: Path, ro
     stream.assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_what_parts_have_left_goes_on_demand_alone(moto: S3Server, tmp_path: Path) -> None:
     """Uploads, side objects and claims of our chain that no checkpoint names: left without --delete, which takes them.
 
@@ -148,6 +150,7 @@ def test_what_parts_have_left_goes_on_demand_alone(moto: S3Server, tmp_path: Pat
     stream.assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_open_parts_survive_a_clean(moto: S3Server, tmp_path: Path) -> None:
     """What a checkpoint names is no leftover, whatever its age: the sink goes on and publishes all of it."""
     stream = crashed(moto, f"s3://{moto.bucket()}/base", 3 * MIB)
@@ -159,6 +162,7 @@ def test_open_parts_survive_a_clean(moto: S3Server, tmp_path: Path) -> None:
     stream.assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_credentials_that_may_only_read(moto: S3Server, tmp_path: Path) -> None:
     """H7: they get the plan; --apply ends with 3 and one message, and nothing is changed."""
     stream = crashed(moto, f"s3://{moto.bucket()}/base", 10)
@@ -214,6 +218,7 @@ def side_objects(stream: Stream) -> set[str]:
         return {one.path for one in store.leftovers((), 1 << 50) if one.kind == "side object"}
 
 
+@pytest.mark.slow
 def test_stages_are_seen_and_read_up_to_their_valid_length(stream: Stream, place: tuple[Any, ...]) -> None:
     """Status, list and verify know them by their handles alone; cat prints the rows that count."""
     crash(stream)
@@ -232,6 +237,7 @@ def cat_of(place: tuple[Any, ...], path: str) -> tuple[Any, ...]:
     return "cat", place[0], path, *place[1:]
 
 
+@pytest.mark.slow
 def test_a_dead_sink_with_stages_is_recovered_and_goes_on(
     stream: Stream, place: tuple[Any, ...], moto: S3Server
 ) -> None:
@@ -245,6 +251,7 @@ def test_a_dead_sink_with_stages_is_recovered_and_goes_on(
     assert told_json("verify", *place)["findings"] == []
 
 
+@pytest.mark.slow
 def test_a_stage_whose_object_is_gone_is_missing(stream: Stream, place: tuple[Any, ...]) -> None:
     """Recover refuses before it takes the sink over."""
     crash(stream, checkpoints=1)
@@ -257,6 +264,7 @@ def test_a_stage_whose_object_is_gone_is_missing(stream: Stream, place: tuple[An
     assert sink["parts"]["stage"]["count"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_recovered", [False, True], ids=["open", "spent"])
 def test_what_a_checkpoint_names_is_no_leftover(
     stream: Stream, place: tuple[Any, ...], moto: S3Server, *, has_recovered: bool
@@ -296,6 +304,7 @@ def named(stream: Stream) -> set[str]:
     return side_objects(stream) - others
 
 
+@pytest.mark.slow
 @pytest.mark.fault("S18")
 def test_a_changed_bit_of_an_object_is_found(stream: Stream, place: tuple[Any, ...]) -> None:
     """By the object's own checksum; without the option no object is read. Finished files are read as well."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
 A_SECOND_S = 1.1
 """Times of objects are in whole seconds."""
 FEW = 1

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 4
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from support.spark.drivers import Driver
 
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 MIB = 1 << 20
 WIDE_BYTES = 1500
 """A batch has 6 MB for bucket 0, so that its part is an upload by the time the batch ends."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Replies that are lost, servers that fail or throttle: at each kind of request, the stream ends exactly once.
 
+pytestmark = pytest.mark.slow
+
 CHANGING = [
     "PutObject",
     "CreateMultipartUpload",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = {"moto": 4, "rclone": 2, "radosgw": 2}
 
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
+
 LOST_IN_TURN = 5
 """Requests of a life whose replies are lost, on each server, unless all are."""
 

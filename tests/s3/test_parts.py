@@ -204,6 +204,7 @@ SIZES = [100, 6 * MIB]
 """A part of side objects, and one with an upload."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.fault("D1", "D2", "D4")
 def test_two_attempts_with_number_0_never_mix(store: S3Store, size: int) -> None:
@@ -219,6 +220,7 @@ def test_two_attempts_with_number_0_never_mix(store: S3Store, size: int) -> None
     assert store.read_file(winner.path_of(winner.name), 1 << 24) == b"w" * (size + 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.fault("D2")
 def test_two_attempts_that_resume_one_part(store: S3Store, size: int) -> None:
@@ -232,6 +234,7 @@ def test_two_attempts_that_resume_one_part(store: S3Store, size: int) -> None:
     assert store.read_file(handle.path_of(handle.name), 1 << 24) == bytes(size) + b"first"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.fault("D3")
 def test_a_zombie_that_goes_on_after_everything(s3_base: str, s3_options: S3Options, size: int) -> None:
@@ -252,6 +255,7 @@ def test_a_zombie_that_goes_on_after_everything(s3_base: str, s3_options: S3Opti
     assert [(file.path, file.size, file.modified_at_ms) for file in store.list()] == before
 
 
+@pytest.mark.slow
 @pytest.mark.fault("D5", "D6")
 def test_a_batch_that_is_written_again_with_other_rows(moto: S3Server) -> None:
     """D5, D6: what a crash left of the first try is in no file, though it was durable and had more rows."""
@@ -269,6 +273,7 @@ def test_a_batch_that_is_written_again_with_other_rows(moto: S3Server) -> None:
     stream.assert_exactly_once()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("D9", "D10")
 def test_a_fenced_coordinator_that_sleeps_before_it_publishes(moto: S3Server) -> None:
     """D9, D10: it wakes up after another run has published the same part, finds it its own, and is fenced after."""
@@ -285,6 +290,7 @@ def test_a_fenced_coordinator_that_sleeps_before_it_publishes(moto: S3Server) ->
     assert stream.finished() == seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.fault("D10")
 def test_a_publication_that_arrives_after_another_part_took_the_name(
@@ -299,6 +305,7 @@ def test_a_publication_that_arrives_after_another_part_took_the_name(
     assert store.read_file(handle.path_of(handle.name), 1 << 24) == b"r" * size
 
 
+@pytest.mark.slow
 @pytest.mark.fault("D11", "D12")
 def test_two_sinks_on_one_base(moto: S3Server) -> None:
     """D11, D12: two uids that start at the same time never meet: not in names, not in what they delete."""

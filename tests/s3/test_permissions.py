@@ -83,6 +83,7 @@ def crash_and_go_on(stream: Stream) -> None:
     stream.assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_every_request_of_a_life_is_granted(moto: S3Server, proxy: S3Proxy) -> None:
     """The policy names exactly what is asked for, discarding an orphan included."""
     for row_bytes in (10, 3 * MIB):
@@ -95,6 +96,7 @@ def test_every_request_of_a_life_is_granted(moto: S3Server, proxy: S3Proxy) -> N
     assert asked == granted()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB])
 @pytest.mark.fault("S4")
 def test_without_leave_to_delete_all_is_committed(
@@ -109,6 +111,7 @@ def test_without_leave_to_delete_all_is_committed(
     assert "stay" in caplog.text
 
 
+@pytest.mark.slow
 def test_without_what_is_optional_all_is_committed(moto: S3Server, proxy: S3Proxy) -> None:
     """Who may not look at the S3 bucket's settings is not warned of them, and goes on."""
     assert granted() > OPTIONAL
@@ -118,6 +121,7 @@ def test_without_what_is_optional_all_is_committed(moto: S3Server, proxy: S3Prox
     crash_and_go_on(stream_on(proxy, moto, 3 * MIB))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["AccessDenied", "ExpiredToken"])
 @pytest.mark.parametrize("operation", ["UploadPart", "CompleteMultipartUpload", "PutObject", "CreateMultipartUpload"])
 @pytest.mark.fault("N6")

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[1]
 
 SENT_BY_THE_CLIENT = 2

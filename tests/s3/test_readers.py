@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.int64()), ("bucket", pa.string())])
 BUCKETS = ("a b", "c%#é", "plain+&")
 ROWS = sorted((number, BUCKETS[number % 3]) for number in range(12))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
 ABOUT_THE_BUCKET = {"HeadBucket", "GetBucketVersioning", "GetBucketLifecycleConfiguration"}
 CHECKPOINT = Counter(PutObject=1, GetObject=1, ListObjectsV2=1, DeleteObject=1)
 """Its link; the one before it, read again; the oldest one goes."""

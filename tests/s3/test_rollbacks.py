@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
 BACK: dict[str, Any] = {"accept_newer": True, "retained_checkpoints": 9}
 BATCHES, BATCH_ROWS = 4, 6
 

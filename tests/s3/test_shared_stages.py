@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
+pytestmark = pytest.mark.slow
+
 ROWS = 4 * BUCKETS
 SAMPLES = {"moto": 3, "radosgw": 1}
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])

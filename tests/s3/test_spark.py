@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # A real Spark stream to real S3 servers: exactly once, parts that live across batches, no upload left open.
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 MIB = 1 << 20
 ROWS_A_FILE = 3000
 WIDE_BYTES = 3000

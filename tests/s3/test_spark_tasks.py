@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TESTS = Path(__file__).parents[1]
 DAEMON = {"spark.python.daemon.module": "support.programs.daemon_with_client"}
 FORKED_FOR_EACH_TASK = {**DAEMON, "spark.python.worker.reuse": "false"}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from partfile.writers.base import BulkFormat
 
 
+pytestmark = pytest.mark.slow
+
 LONG_BYTES = 2 << 30
 SHORT_BYTES = 320 << 20
 """Three row groups of Parquet, or five stripes of ORC: held at once they would break each bound."""

@@ -12,9 +12,8 @@ import pytest
 
 from partfile.errors import ConfigError, Fenced, NotFound, PartfileError, RecoveryRefused, SnapshotCorrupt, StoreError
 from partfile.sink.coordinator import Runtime
-from partfile.sink.multi_bucket import own_name
 from partfile.sink.plan import SinkSnapshot
-from partfile.sink.policies import PartNaming, PartNumber, number_in
+from partfile.sink.policies import PartNaming, PartNumber, number_in, own_name
 from partfile.sink.restore_rules import (
     Choice,
     FinishedPart,

@@ -22,9 +22,9 @@ from partfile.sink.coordinator import Runtime
 from partfile.sink.encode import SharedStage, encode_shared, encode_stage
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.sink.layout import SubtaskContext
-from partfile.sink.multi_bucket import OpenParts, Sharing, clashing, own_name, parted, unmarked
+from partfile.sink.multi_bucket import OpenParts, Sharing, parted
 from partfile.sink.operator import SinkOperator
-from partfile.sink.policies import PartNumber, number_in
+from partfile.sink.policies import PartNumber, clashing, number_in, own_name, unmarked
 from partfile.sink.states import assigned_to
 from partfile.stores.local.store import LocalStore
 from partfile.testing.harness import SinkHarness

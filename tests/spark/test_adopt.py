@@ -32,7 +32,7 @@ BLOCKING_ROW = (COMMITTED_FILES + 1) * ROWS_A_FILE
 """In batch 3, after Spark has compacted its log at batch 2; the file before it is of the same batch."""
 LONGEST_RUN_S = 250
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def start(tmp_path: Path) -> subprocess.Popen[bytes]:

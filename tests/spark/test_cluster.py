@@ -15,7 +15,7 @@ from support.servers.spark_cluster import standalone_cluster
 from support.spark.streams import expected, ids_by_duckdb, write_source
 from support.spark.watcher import Watcher
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DRIVER = Path(__file__).parents[1] / "support" / "programs" / "kill_driver.py"
 CLUSTER = "local-cluster[2,1,1024]"
 

@@ -91,6 +91,7 @@ def answer(
     return Row(submission=submission, version=version, answer=bytearray(said.model_dump_json().encode()))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 1 << 30), max_size=60), st.integers(1, 8))
 def test_every_stage_is_in_one_share(lengths: list[int], slots: int) -> None:
     """No task has nothing to do, as many run as can, and none has more than its part and one stage."""
@@ -105,11 +106,13 @@ def test_every_stage_is_in_one_share(lengths: list[int], slots: int) -> None:
         assert loads[0] <= sum(loads) / len(loads) + max(lengths) + (1 << 20)
 
 
+@pytest.mark.slow
 def test_a_thousand_small_stages_are_no_thousand_tasks() -> None:
     """Starting a task costs more than encoding a few rows."""
     assert len(shared_out([rolled(number) for number in range(1000)], 2)) < 10
 
 
+@pytest.mark.slow
 def test_an_answer_counts_once() -> None:
     """The first one to this job is taken; of another job, of another stage, or none at all: not encoded yet."""
     stages = [rolled(number) for number in range(4)]
@@ -126,6 +129,7 @@ def test_an_answer_counts_once() -> None:
     assert [type(one.problem) for one in found] == [type(None), NotReady, NotReady, NotReady]
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_partly_encoded_is_not_done() -> None:
     """Its files come with what keeps the others from being made, and both reach the driver."""
     stage = rolled(1)
@@ -138,12 +142,14 @@ def test_a_stage_that_is_partly_encoded_is_not_done() -> None:
     assert (found.problem.message, found.problem.hint, found.problem.path) == (partly.message, "wait", "k=7")
 
 
+@pytest.mark.slow
 def test_a_worker_of_another_version_is_refused() -> None:
     """It may have encoded otherwise."""
     with pytest.raises(PartfileError, match=r"an executor has partfile 0\.0\.0-other"):
         read_answers([rolled(1)], "this", [answer(rolled(1), version="0.0.0-other")])
 
 
+@pytest.mark.slow
 def test_stages_of_a_job_that_failed_are_parted() -> None:
     """The one that ends its job is alone after as many tries as halve them; no other has to wait for it then."""
     stages, culprit = [rolled(number) for number in range(8)], 5
@@ -160,6 +166,7 @@ def test_stages_of_a_job_that_failed_are_parted() -> None:
     assert groups.of([new, *left]) == [[new], left]
 
 
+@pytest.mark.slow
 def test_what_had_no_job_comes_first_and_a_suspect_that_waits_stays_one() -> None:
     """Every stage that is asked for is in one job."""
     stages, groups = [rolled(number) for number in range(6)], EncodeGroups()
@@ -174,6 +181,7 @@ class OfNobody(PartMissing):
     """A kind of error that only the task knows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PartMissing, PartDamaged, ConfigError, OutcomeUnknown, NotItsOwn, SharedJobFailed])
 def test_an_error_keeps_its_kind_on_the_way(kind: type[PartfileError]) -> None:
     """The coordinator tries again after some and stops after others."""
@@ -182,6 +190,7 @@ def test_an_error_keeps_its_kind_on_the_way(kind: type[PartfileError]) -> None:
     assert (type(back), back.message, back.hint, back.path) == (kind, "what", "do this", "a/b")
 
 
+@pytest.mark.slow
 def test_an_unknown_error_is_the_nearest_known_one() -> None:
     """A class that the driver does not have, and one from outside the tree."""
     assert type(Problem.of(OfNobody("gone")).to_error()) is PartMissing
@@ -233,6 +242,7 @@ def ids(base: Path, encoded: EncodedStage) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_timer_encodes_in_the_pool_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
     """A thread of its own has no properties of the query's; those that it has are as they were afterwards."""
@@ -256,6 +266,7 @@ def test_the_timer_encodes_in_the_pool_of_the_query(spark: SparkSession, tmp_pat
     assert [ids(tmp_path / "out", one) for one in encoded] == [[0, 3], [1, 4], [2, 5]]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_stage_that_fails_keeps_no_other_from_being_encoded(spark: SparkSession, tmp_path: Path) -> None:
     """One is gone, storage refuses another: each has its own problem, and the third its file."""
@@ -270,6 +281,7 @@ def test_a_stage_that_fails_keeps_no_other_from_being_encoded(spark: SparkSessio
     assert ids(base, done) == [encoded.index(done), encoded.index(done) + 3]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_stage_that_kills_its_worker_does_not_keep_the_others_back(spark: SparkSession, tmp_path: Path) -> None:
     """The job fails, which is no error but a problem of its stages; tries later the others have their files."""
@@ -286,6 +298,7 @@ def test_a_stage_that_kills_its_worker_does_not_keep_the_others_back(spark: Spar
     assert sorted(done) == [[0, 3], [2, 5]]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_tasks_encrypt_what_they_encode(spark: SparkSession, tmp_path: Path) -> None:
     """The sink's format goes with the closure, since no recipe holds what encrypts."""
@@ -299,6 +312,7 @@ def test_tasks_encrypt_what_they_encode(spark: SparkSession, tmp_path: Path) -> 
     assert decrypted_ids(base / file.part.path_of(file.part.pending)) == [0, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_task_that_does_not_see_the_base_says_so(spark: SparkSession, tmp_path: Path) -> None:
     """It finds no marker of the driver's (S13): worth another try, no stage counts as gone, and none is to blame."""
@@ -309,6 +323,7 @@ def test_a_task_that_does_not_see_the_base_says_so(spark: SparkSession, tmp_path
     assert all("all executors share" in str(one.problem) for one in encoded)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_only_tasks_miss_is_not_given_up(spark: SparkSession, tmp_path: Path) -> None:
     """S13: they see the marker and none of the stages; the driver, who sees both, looks itself."""
@@ -326,6 +341,7 @@ FATAL = FatalBucket("bucket=1")
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_worker_that_dies_each_time_ends_neither_start_nor_query(spark: SparkSession, tmp_path: Path) -> None:
     """Its jobs fail at the start and at the clean end; batches complete meanwhile, and a sound run has every row."""
     base, checkpoint = tmp_path / "out", str(tmp_path / "spark")
@@ -344,6 +360,7 @@ def test_a_worker_that_dies_each_time_ends_neither_start_nor_query(spark: SparkS
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_idle_timer_survives_a_job_that_fails(spark: SparkSession, tmp_path: Path) -> None:
     """Later turns show the parts of all buckets but the one whose stage kills its worker."""
     base, now = tmp_path / "out", [1_000_000]

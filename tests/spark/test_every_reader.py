@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PARQUET = [(codec, "staged") for codec in ("snappy", "zstd", "gzip", "lz4", "brotli", "none")]
 ORC = [(codec, "staged") for codec in ("zstd", "snappy", "zlib", "lz4", "none")]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # The files are made where the sink makes them, in ``mapInArrow``, so that the Arrow types are those that a task gets.
 # The options each reader is given here are the ones that docs/FORMATS.md tells its readers to use.
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _pc: Any = pc  # the stubs lack the operands used here
 

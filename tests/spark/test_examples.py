@@ -16,6 +16,8 @@ from runbook_remote import ON_S3, WITH_SPARK
 
 # docs/RUNBOOK.md shows what there is: each failure is caused again, and commands, exit codes and verdicts compared.
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "runbook.py"
 
 

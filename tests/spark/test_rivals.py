@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Run two drivers at once, and stop one of them anywhere: one history.
 
-pytestmark = pytest.mark.spark
 STOPS = (110, 150, 211, 280, 333)
 """Storage calls of a driver; one of them in every run, all with ``--long``."""
 
@@ -34,6 +33,8 @@ def start_driver(root: Path, checkpoint: str = "spark", **job: Any) -> Driver:
     return Driver(fixed | job)
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.fault("D9")
 def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
     """A second driver takes over in the middle: the first one is fenced, and every row is there once."""
@@ -51,6 +52,8 @@ def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.fault("D10")
 def test_a_driver_stopped_at_a_storage_call_is_fenced_later(
     tmp_path: Path, chosen: Callable[[int, int], list[int]]
@@ -102,6 +105,7 @@ def let_it_write(flag: Path) -> dict[str, Any]:
     return outcome
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("cut", ["auto", "rewrite"])
 @pytest.mark.fault("D3")
 def test_a_zombie_that_writes_after_the_commit_changes_nothing(spark: SparkSession, tmp_path: Path, cut: str) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import partfile as pf
 
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "savepoint.py"
 NOW = {"availableNow": True}
 

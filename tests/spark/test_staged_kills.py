@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LONGEST_RETRY_S = 50
 """From the death of a worker in the middle of an encode to the end of the stream."""
 

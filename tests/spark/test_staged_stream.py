@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # Spark streams into Parquet parts that stay open over micro-batches: few files, each row once, no work for drivers.
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 BATCHES = 6
 
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # A real Spark stream into local files: exactly once, few files, whatever the partitions do.
 
-pytestmark = pytest.mark.spark
 NOW = {"availableNow": True}
 
 
@@ -55,6 +54,7 @@ def run_function(spark: SparkSession, function: Any, root: Path, checkpoint: str
     writer.option("checkpointLocation", str(root / checkpoint)).trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.spark
 def test_many_batches_become_few_files_that_every_reader_reads(spark: SparkSession, tmp_path: Path) -> None:
     """Six batches of two partitions leave one part a bucket and partition at most; three readers see each row once."""
     rows = write_source(tmp_path / "source", 6)
@@ -67,6 +67,7 @@ def test_many_batches_become_few_files_that_every_reader_reads(spark: SparkSessi
     assert len(finished(base)) <= 2 * BUCKETS
 
 
+@pytest.mark.spark
 def test_hash_distribution_leaves_one_file_a_bucket(spark: SparkSession, tmp_path: Path) -> None:
     """With distribution="hash" each bucket is open in one subtask alone, by a Spark key and by a Python bucketer."""
     rows = write_source(tmp_path / "source", 4)
@@ -82,6 +83,7 @@ def test_hash_distribution_leaves_one_file_a_bucket(spark: SparkSession, tmp_pat
         assert len(finished(base)) == BUCKETS
 
 
+@pytest.mark.spark
 def test_plain_foreach_batch_leaves_parts_that_the_next_run_publishes(spark: SparkSession, tmp_path: Path) -> None:
     """A process that just ends loses nothing: its parts stay staged, and a later run settles and publishes them."""
     write_source(tmp_path / "source", 3)
@@ -93,6 +95,7 @@ def test_plain_foreach_batch_leaves_parts_that_the_next_run_publishes(spark: Spa
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.spark
 @pytest.mark.fault("K9", "D5")
 def test_a_replayed_batch_is_recognised(spark: SparkSession, tmp_path: Path) -> None:
     """Spark forgets that a batch was committed and sends it again: it is skipped, and the stream goes on."""
@@ -112,6 +115,7 @@ def forget_commit(checkpoint: Path, batch_id: int) -> None:
         path.unlink()
 
 
+@pytest.mark.spark
 @pytest.mark.fault("D6")
 def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A batch id whose offsets changed behind our back is neither skipped nor written."""
@@ -129,6 +133,7 @@ def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_p
         run_to_the_end(spark, make_sink(base), tmp_path)
 
 
+@pytest.mark.spark
 @pytest.mark.fault("D7")
 def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSession, tmp_path: Path) -> None:
     """A new query on a used uid is refused with the way out in the message; adopting works and retires the old one."""
@@ -150,6 +155,7 @@ def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSessi
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.spark
 def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tmp_path: Path) -> None:
     """A second query on the uid, while the first one runs, is refused before it takes a link; the first one goes on."""
     base, sink, rows = tmp_path / "out", make_sink(tmp_path / "out"), write_source(tmp_path / "source", 4)
@@ -171,6 +177,7 @@ def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tm
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.spark
 @pytest.mark.fault("D8")
 def test_an_empty_batch_without_partitions_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """A batch with no partition at all is a checkpoint that carries every open part."""
@@ -188,6 +195,7 @@ def test_an_empty_batch_without_partitions_changes_nothing(spark: SparkSession, 
     assert len(finished(base)) <= 2 * BUCKETS
 
 
+@pytest.mark.spark
 def test_open_parts_follow_a_changing_number_of_partitions(spark: SparkSession, tmp_path: Path) -> None:
     """From 4 partitions to 2 to 7: open parts are carried and dealt out again, no row is lost or doubled."""
     rows = write_source(tmp_path / "source", 6)
@@ -197,6 +205,7 @@ def test_open_parts_follow_a_changing_number_of_partitions(spark: SparkSession, 
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("deed", ["raise", "kill"])
 @pytest.mark.fault("D1", "D4")
 def test_a_task_that_fails_once_is_retried_without_a_trace(spark: SparkSession, tmp_path: Path, deed: str) -> None:
@@ -211,6 +220,7 @@ def test_a_task_that_fails_once_is_retried_without_a_trace(spark: SparkSession, 
     assert sum(one.parts_abandoned for one in progress) > 0
 
 
+@pytest.mark.spark
 def test_a_sink_object_is_used_again_after_its_query_failed(spark: SparkSession, tmp_path: Path) -> None:
     """The next run of the query on the same object restores and goes on."""
     rows = write_source(tmp_path / "source", 4)
@@ -227,6 +237,7 @@ def test_a_sink_object_is_used_again_after_its_query_failed(spark: SparkSession,
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.spark
 def test_kept_parts_are_resumed_after_a_clean_stop(spark: SparkSession, tmp_path: Path) -> None:
     """With on_stop="keep" a restart appends to the parts of the run before, so that restarts make no files."""
     base = tmp_path / "out"
@@ -244,6 +255,7 @@ def test_kept_parts_are_resumed_after_a_clean_stop(spark: SparkSession, tmp_path
 # A real Spark stream to a file system of fsspec: exactly once, although every part rolls at each checkpoint.
 
 
+@pytest.mark.spark
 def test_a_stream_through_a_failing_task_is_read_exactly_once(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,6 +279,7 @@ def test_a_stream_through_a_failing_task_is_read_exactly_once(
     assert set(before) < set(finished(base))
 
 
+@pytest.mark.spark
 def test_the_memory_of_a_process_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """What a task wrote there would be gone with it, so no batch begins."""
     write_source(tmp_path / "source", 1)
@@ -301,6 +314,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.spark
 def test_partition_directories_equal_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
     """For texts, numbers, booleans, dates, timestamps, decimals and nulls, row by row."""
     rows = spark.createDataFrame([(number, text) for number, text in enumerate([*TEXTS, None])], "n int, text string")
@@ -334,6 +348,8 @@ def rows_by_directory(base: Path) -> dict[str, set[str]]:
 # The inline threshold of a sink holds in Spark's tasks as on the driver.
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.item("ST-08", "ST-09")
 @pytest.mark.parametrize(("threshold", "files"), [(0, 3), (1 << 20, 0)])
 def test_the_threshold_decides_what_tasks_send(spark: SparkSession, tmp_path: Path, threshold: int, files: int) -> None:

@@ -178,7 +178,7 @@ def test_a_server_that_knows_no_condition_is_used_without() -> None:
         began_s = time.monotonic()
         assert not store.capabilities.exclusive_create
         assert not store.capabilities.no_replace
-        assert time.monotonic() - began_s < 3
+        assert time.monotonic() - began_s < 20
         operations = stub.operations()
         assert operations.count("AbortMultipartUpload") == operations.count("CreateMultipartUpload") == 1
 

@@ -345,7 +345,8 @@ def test_a_server_that_drips_is_left_at_the_deadline() -> None:
         began_s = time.monotonic()
         with pytest.raises(OutcomeUnknown, match="no answer in time"):
             WebHdfs([WebAddress("127.0.0.1", dripping.getsockname()[1], is_tls=False)]).truncate("/part", 0, 0.5)
-        assert time.monotonic() - began_s < 2
+        # Without the deadline it would last as long as the server drips, which is until the next line.
+        assert time.monotonic() - began_s < 30
         stop.set()
         thread.join()
 

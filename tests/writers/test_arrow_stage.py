@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import io
-import random
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +24,10 @@ from partfile.writers.arrow_stage import (
     weight,
 )
 from partfile.writers.parquet import ParquetFormat
+
+if TYPE_CHECKING:
+    import random
+
 
 # Stages: each length that a persist returned reads back, can be continued, and nothing else passes for one.
 
@@ -419,16 +422,14 @@ class _Stream:
         self.pieces.append(bytes(data))
 
 
-def test_small_and_large_pieces_arrive_whole_and_in_order() -> None:
+def test_small_and_large_pieces_arrive_whole_and_in_order(rng: random.Random) -> None:
     """Whatever the sizes, the stream has all bytes in order at the end of each block, and tell() knew it before."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201
-    chance, stream, expected = random.Random(seed), _Stream(), bytearray()
+    stream, expected = _Stream(), bytearray()
     file = StreamFile(stream)
     for _ in range(20):
         with file.passing():
-            for _ in range(chance.randrange(10)):
-                piece = chance.randbytes(chance.choice([1, 100, 100_000, 300_000]))
+            for _ in range(rng.randrange(10)):
+                piece = rng.randbytes(rng.choice([1, 100, 100_000, 300_000]))
                 assert file.write(piece) == len(piece)
                 expected += piece
                 assert file.tell() == len(expected)

@@ -1,24 +1,115 @@
-"""The command ``partfile``: its verbs in one place."""
+"""The command ``partfile``: its verbs, each of which is imported when it is called.
+
+So ``--help``, TAB and a verb wait for no module of another verb.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from partfile.cli import savepoint
-from partfile.cli.cat import cat
-from partfile.cli.checkpoints import checkpoints
-from partfile.cli.clean import clean_
-from partfile.cli.list import list_parts
-from partfile.cli.recover import recover_
-from partfile.cli.savepoint import create, dispose_
-from partfile.cli.status import status
-from partfile.cli.verify import verify
 from partfile.version import __version__
 
+_EPILOG = "Example: partfile "
+
+
+class LazyVerb(TyperCommand):
+    """Stands for a verb, or for a group of verbs, until it is called.
+
+    Args:
+        name: What the user types.
+        where: Its module and the function or the group in it, with a colon between them.
+        text: What the list of verbs says of it: the first paragraph of its own help.
+        example: Shown below its help.
+    """
+
+    def __init__(self, name: str, where: str, text: str, example: str = "") -> None:
+        super().__init__(name, help=text, rich_markup_mode=None)
+        self._where = where
+        self._example = example
+
+    def loaded(self) -> Any:
+        """The command itself."""
+        module, _, name = self._where.partition(":")
+        found = getattr(import_module(module), name)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
+            alone.command(self.name, epilog=_EPILOG + self._example)(found)
+            found = alone
+        command = typer.main.get_command(found)
+        command.name = self.name
+        return command
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Let the command itself read its arguments; the context names it, so that it is what runs."""
+        return self.loaded().make_context(info_name, args, parent=parent, **extra)
+
+
+VERBS = (
+    LazyVerb(
+        "status",
+        "partfile.cli.status:status",
+        "Show what is stuck, why, and what mends it; then how each sink stands.",
+        "status /data/flights --scan",
+    ),
+    LazyVerb(
+        "list",
+        "partfile.cli.list:list_parts",
+        "List every part and file below PATH: state, size, valid length, rows, checkpoint, subtask, age and path.",
+        "list /data/flights --state orphan --older-than 24h",
+    ),
+    LazyVerb(
+        "cat",
+        "partfile.cli.cat:cat",
+        "Print what counts of a part: the rows up to its valid length, finished or not.",
+        "cat /data/flights 2013-01-01/part-0a1b2c3d-0-4.json.gz | head",
+    ),
+    LazyVerb(
+        "checkpoints",
+        "partfile.cli.checkpoints:checkpoints",
+        "List the retained checkpoints of each sink: links, fences, tombstones, published or not, and damage.",
+        "checkpoints /data/flights --uid flights",
+    ),
+    LazyVerb(
+        "verify",
+        "partfile.cli.verify:verify",
+        "Check every invariant of PATH, and say which finished files belong to which checkpoint.",
+        "verify /data/flights --json",
+    ),
+    LazyVerb(
+        "recover",
+        "partfile.cli.recover:recover_",
+        "Publish what a stopped sink has left: each part that a completed checkpoint vouches for, at its valid length.",
+        "recover /data/flights --uid flights --apply",
+    ),
+    LazyVerb(
+        "clean",
+        "partfile.cli.clean:clean_",
+        "Take away what crashes have left and no retained checkpoint names: staged files, uploads, state files.",
+        "clean /data/flights --older-than 2d --apply",
+    ),
+    LazyVerb(
+        "savepoint",
+        "partfile.cli.savepoint:app",
+        "Savepoints: snapshots that belong to you, which nothing deletes unasked.",
+    ),
+)
+"""In the order of ``--help``."""
+
+
+class _Verbs(TyperGroup):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for one in VERBS:
+            self.add_command(one)
+
+
 app = typer.Typer(
+    cls=_Verbs,
     name="partfile",
     help="Look at what a partfile sink has written, and mend what a crash has left. Verbs that read are safe at any "
     "time, also while the job runs; those that change something print a plan and do nothing without --apply.",
@@ -27,20 +118,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog="Example: partfile status /data/flights --scan")(status)
-app.command("list", epilog="Example: partfile list /data/flights --state orphan --older-than 24h")(list_parts)
-app.command(epilog="Example: partfile cat /data/flights 2013-01-01/part-0a1b2c3d-0-4.json.gz | head")(cat)
-app.command(epilog="Example: partfile checkpoints /data/flights --uid flights")(checkpoints)
-app.command(epilog="Example: partfile verify /data/flights --json")(verify)
-app.command("recover", epilog="Example: partfile recover /data/flights --uid flights --apply")(recover_)
-app.command("clean", epilog="Example: partfile clean /data/flights --older-than 2d --apply")(clean_)
-savepoint.app.command(
-    "create", epilog="Example: partfile savepoint create /data/flights --to /data/savepoints --apply"
-)(create)
-savepoint.app.command(
-    "dispose", epilog="Example: partfile savepoint dispose /data/savepoints/savepoint-flight-0123456789ab --apply"
-)(dispose_)
-app.add_typer(savepoint.app, name="savepoint")
 
 
 def _show_version(value: bool) -> None:

@@ -12,10 +12,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from partfile.errors import ConfigError, PartfileError
 from partfile.recovery.documents import Json, code_of, in_words_of_a_command, json_text
@@ -75,6 +71,9 @@ class Output:
     """
 
     def __init__(self, *, as_json: bool = False, no_color: bool = False) -> None:
+        # In functions, since --help and TAB need no terminal of rich.
+        from rich.console import Console  # noqa: PLC0415
+
         self.as_json = as_json
         # None asks rich to look at the environment, which False would overrule.
         self._console = Console(
@@ -97,10 +96,14 @@ class Output:
         if style is None or not self._console.is_terminal:
             sys.stdout.write(f"{shown(text)}\n")
         else:
+            from rich.text import Text  # noqa: PLC0415
+
             self._console.print(Text(shown(text), style=style))
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0) -> None:
         """Print rows in columns as wide as they need to be; nothing is cut off, and the last one is ragged."""
+        from rich.cells import cell_len  # noqa: PLC0415
+
         lines = [[shown(cell) for cell in row] for row in rows]
         if not lines:
             return
@@ -111,6 +114,8 @@ class Output:
 
     def note(self, text: str, style: Style | None = None) -> None:
         """Print one line to standard error."""
+        from rich.text import Text  # noqa: PLC0415
+
         self.flush()
         self._errors.print(Text(shown(text), style=style or ""))
 
@@ -133,6 +138,15 @@ class Output:
         if self.as_json or not self._errors.is_terminal:
             yield lambda _steps: None
             return
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
         count = TextColumn("{task.completed:,.0f}") if total is None else MofNCompleteColumn()
         bar = SpinnerColumn() if total is None else BarColumn()
         columns = (TextColumn("{task.description}"), bar, count, TimeElapsedColumn())

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-app = typer.Typer(help="Savepoints: snapshots that belong to you, which nothing deletes unasked.", no_args_is_help=True)
+app = typer.Typer(
+    help="Savepoints: snapshots that belong to you, which nothing deletes unasked.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
 
 
 @app.command("list", epilog="Example: partfile savepoint list /data/savepoints")
@@ -120,6 +125,7 @@ class DisposeReport(Json):
     """Whether ``--apply`` was given."""
 
 
+@app.command(epilog="Example: partfile savepoint create /data/flights --to /data/savepoints --apply")
 @verb()
 def create(
     call: Call,
@@ -181,6 +187,9 @@ def _report_created(call: Call, planned: CreationPlan, done: CreatedSavepoint | 
         call.out.line(f"savepoint {done.location}", "green")
 
 
+@app.command(
+    "dispose", epilog="Example: partfile savepoint dispose /data/savepoints/savepoint-flight-0123456789ab --apply"
+)
 @verb(path="The savepoint: its directory, or the _metadata in it.")
 def dispose_(
     call: Call,

@@ -14,7 +14,6 @@ from partfile.errors import Fenced, PartfileError, StoreError
 from partfile.recovery.documents import Json, code_of
 from partfile.recovery.inspect.checkpoints import is_marker_held
 from partfile.recovery.inspect.status import Problem
-from partfile.sink.coordinator import Runtime
 from partfile.sink.newest_state import newest_state
 from partfile.sink.restore import Beginning, RestoreOnDemand
 from partfile.sink.settings import RestoreSettings
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partfile.recovery.inspect.places import Job, Place
-    from partfile.sink.coordinator import CommitReport
+    from partfile.sink.coordinator import CommitReport, Runtime
     from partfile.sink.restore import StartTerms
     from partfile.sink.settings import StoreOpener
     from partfile.stores.base import Store
@@ -89,6 +88,8 @@ def taken_over(
         PartMissing, PartDamaged, CommitConflict: It is taken over, and a part cannot be encoded or published; the
             others have been.
     """
+    from partfile.sink.coordinator import Runtime  # noqa: PLC0415 - the largest import; --help and TAB need no driver.
+
     runtime = Runtime(settings, job.name, encoded=terms.tried)
     coordinator = runtime.coordinator
     try:

@@ -13,7 +13,6 @@ from partfile.recovery.documents import Json, Plan, check_same
 from partfile.recovery.inspect.checkpoints import as_damage
 from partfile.recovery.ownership import FailedJob, Stores, foresee, settings_of, taken_over
 from partfile.sink.concurrency import for_each
-from partfile.sink.encode import why_not_here
 from partfile.sink.restore import RestoreOnDemand, StartTerms
 from partfile.sink.restore_rules import shown
 from partfile.snapshot.storage import CheckpointStorage
@@ -373,6 +372,8 @@ def _part(pending: PendingPart, found: Mapping[str, Found]) -> PlannedPart:
 
 
 def _staged(stage: RolledStage, found: Mapping[str, Found], *, was_open: bool) -> PlannedPart:
+    from partfile.sink.encode import why_not_here  # noqa: PLC0415 - it loads pyarrow, which a plan without stages does not need.
+
     part = stage.part
     return PlannedPart(
         path=part.path_of(part.name),

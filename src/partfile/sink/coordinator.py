@@ -22,7 +22,6 @@ from partfile.errors import (
 )
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
-from partfile.sink.encode import StagesInProcess
 from partfile.sink.publish import Publication, Publisher, StagedParts, mark_published
 from partfile.sink.restore import Beginning, RestoreOnDemand, StartTerms
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
@@ -540,6 +539,8 @@ class Runtime:
         except BaseException:
             self.store.close()
             raise
+        from partfile.sink.encode import StagesInProcess  # noqa: PLC0415 - it loads pyarrow, which status does not need.
+
         self._warn(settings)
         self.coordinator = SinkCoordinator(
             self.store,

@@ -29,7 +29,8 @@ from partfile.sink.encoded_files import (
     target_of,
     written_file,
 )
-from partfile.sink.multi_bucket import clashing, file_schema, own_name
+from partfile.sink.multi_bucket import file_schema
+from partfile.sink.policies import clashing, own_name
 from partfile.writers.arrow_stage import content_of, weight
 from partfile.writers.base import BulkFormat, EncodedRows, RowWriter
 from partfile.writers.registry import format_of, lent_for

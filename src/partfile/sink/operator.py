@@ -18,9 +18,9 @@ from partfile.sink.concurrency import Patience, for_each
 from partfile.sink.encode import encode_stage
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.sink.layout import RowLayouts
-from partfile.sink.multi_bucket import OpenParts, longest_bucket, own_path, parted, shared_rows
+from partfile.sink.multi_bucket import OpenParts, longest_bucket, parted, shared_rows
 from partfile.sink.plan import Action, less, promised, rolled_stage, spent_stage
-from partfile.sink.policies import PartNumber, PartProgress
+from partfile.sink.policies import PartNumber, PartProgress, own_path
 from partfile.sink.states import OpenPart, PendingPart, Stage, SubtaskSnapshot, published_size_bytes
 from partfile.stores.parts import part_refused
 from partfile.stores.paths import new_token

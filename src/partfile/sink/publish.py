@@ -15,7 +15,6 @@ from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, S
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import Patience, for_each
-from partfile.sink.encode import EncodeRetries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -163,6 +162,8 @@ class StagedParts:
         self._encoder = encoder
         self._job = job
         self._accept_missing = accept_missing
+        from partfile.sink.encode import EncodeRetries  # noqa: PLC0415 - it loads pyarrow, which status does not need.
+
         self._retries = EncodeRetries()
 
     def encode(

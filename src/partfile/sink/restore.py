@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from partfile.errors import ConfigError, Fenced, NotFound, RecoveryRefused, SnapshotCorrupt, SnapshotError, StoreError
 from partfile.sink import plan
-from partfile.sink.multi_bucket import unmarked
 from partfile.sink.plan import SinkSnapshot
-from partfile.sink.policies import number_in
+from partfile.sink.policies import number_in, unmarked
 from partfile.sink.restore_rules import (
     Choice,
     FinishedPart,

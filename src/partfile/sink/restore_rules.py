@@ -7,8 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt
-from partfile.sink.multi_bucket import unmarked
-from partfile.sink.policies import ADOPT, AdmissionRules
+from partfile.sink.policies import ADOPT, AdmissionRules, unmarked
 from partfile.sink.states import OpenPart, RolledStage
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Options of a sink: where it lies, how it is restored and published, and how its rows are written."""
+"""Options of a sink: where it lies, how it is restored and published, and how its rows are written.
+
+Modules that load pyarrow are imported by the functions that need them: a command that restores a sink sees no rows.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,13 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from partfile.bucketers.base import Bucketer, is_safe_path
-from partfile.bucketers.builtin import BasePathBucketer, resolve_bucketer
 from partfile.errors import ConfigError
 from partfile.sink.clock import Clock, system_clock_ms
-from partfile.sink.layout import SinkDescription
 from partfile.sink.policies import AdmissionRules, Options, PartNaming, RollingPolicy
 from partfile.sink.progress import BatchProgress
 from partfile.snapshot.storage import StorageOptions, StorageSettings, select_storage
@@ -22,7 +23,9 @@ from partfile.snapshot.streams import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE
 from partfile.stores.base import STATE_DIRECTORY, Cut, Store
 from partfile.stores.registry import check_options, is_adrift, open_store, options_for, path_inside
 from partfile.writers.base import BulkFormat, Format
-from partfile.writers.registry import check_recipe, format_option_names, recipe_of, resolve_format
+
+if TYPE_CHECKING:
+    from partfile.sink.layout import SinkDescription
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -161,7 +164,7 @@ class SinkSettings(RestoreSettings):
 
     format: Format
     """How rows become bytes."""
-    bucketer: Bucketer = Field(default_factory=BasePathBucketer)
+    bucketer: Bucketer = Field(default_factory=lambda: _base_path())  # noqa: PLW0108 - it is defined below.
     """Which directory a row goes to."""
     naming: PartNaming = Field(default_factory=PartNaming)
     """Affixes of part files."""
@@ -197,6 +200,8 @@ class SinkSettings(RestoreSettings):
     @field_validator("bucketer", mode="before")
     @classmethod
     def _bucketer_may_be_a_callable(cls, value: Any) -> Bucketer:
+        from partfile.bucketers.builtin import resolve_bucketer  # noqa: PLC0415
+
         return resolve_bucketer(value)
 
     @field_validator("on_bad_bucket")
@@ -215,6 +220,8 @@ class SinkSettings(RestoreSettings):
     @field_validator("format")
     @classmethod
     def _stages_can_be_encoded(cls, value: Format) -> Format:
+        from partfile.writers.registry import check_recipe  # noqa: PLC0415
+
         check_recipe(value)
         return value
 
@@ -244,6 +251,8 @@ class SinkSettings(RestoreSettings):
     @property
     def description(self) -> SinkDescription:
         """What every operator of the sink does with rows."""
+        from partfile.sink.layout import SinkDescription  # noqa: PLC0415
+
         return SinkDescription(
             format=self.format,
             bucketer=self.bucketer,
@@ -271,6 +280,8 @@ def make_settings(
     Raises:
         ConfigError: An option cannot be used; the message names it.
     """
+    from partfile.writers.registry import resolve_format  # noqa: PLC0415
+
     _check_names(options)
     rules = AdmissionRules(
         **{name: options.pop(name) for name in ("on_new_query", "on_gap") if name in options},
@@ -278,13 +289,21 @@ def make_settings(
     return SinkSettings(
         base=base,
         format=resolve_format(format, compression, **options.pop("format_options", {})),
-        bucketer=BasePathBucketer() if bucketer is None else bucketer,
+        bucketer=_base_path() if bucketer is None else bucketer,
         rules=rules,
         **options,
     )
 
 
+def _base_path() -> Bucketer:
+    from partfile.bucketers.builtin import BasePathBucketer  # noqa: PLC0415
+
+    return BasePathBucketer()
+
+
 def _recipe_of(format: Format) -> Mapping[str, JsonValue] | None:
+    from partfile.writers.registry import recipe_of  # noqa: PLC0415
+
     try:
         return recipe_of(format)
     except ConfigError:
@@ -293,6 +312,8 @@ def _recipe_of(format: Format) -> Mapping[str, JsonValue] | None:
 
 def _check_names(options: Mapping[str, Any]) -> None:
     """Refuse an option that a user cannot pass, and show the one that was probably meant."""
+    from partfile.writers.registry import format_option_names  # noqa: PLC0415
+
     known = {*SinkSettings.model_fields, *AdmissionRules.model_fields, "compression", "format_options"} - {"rules"}
     for name in options:
         if name not in known:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from partfile.errors import SnapshotCorrupt
-from partfile.sink.multi_bucket import SHARED_PARTS
-from partfile.sink.policies import PartProgress
+from partfile.sink.policies import SHARED_PARTS, PartProgress
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 from partfile.snapshot.state_file import JsonCodec, ModelCodec
 from partfile.stores.base import PartHandle, Persisted

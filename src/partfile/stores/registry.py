@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.errors import ConfigError
 from partfile.stores.fsspec.schemes import FsspecUrl, canonical, is_of_fsspec
-from partfile.stores.hdfs.client import check_setup, default_file_system
 from partfile.stores.hdfs.options import COORDINATOR_OPTIONS, HdfsOptions
 from partfile.stores.local.store import LocalStore
 from partfile.stores.s3.options import S3Options
@@ -103,6 +102,8 @@ def check_options(url: str, storage_options: Mapping[str, object], cut: Cut) -> 
         ConfigError: As ``open_store``; or Hadoop's files, the way to its web server or ``ca_file`` cannot be used.
     """
     if _is_hdfs(url):
+        from partfile.stores.hdfs.client import check_setup  # noqa: PLC0415 - it loads TLS and HTTP.
+
         check_setup(HdfsUrl.of(url).root, HdfsOptions.of(storage_options), cut)
     elif _is_s3(url):
         S3Url.of(url)
@@ -224,7 +225,12 @@ def _scheme_of(url: str) -> str:
 
 def _hdfs_of(url: str, known: HdfsOptions) -> str:
     """The authority of an HDFS URL in one spelling; without one that of ``fs.defaultFS``, empty if that is no HDFS."""
-    return HdfsUrl.of(url).file_system or default_file_system(known)
+    named = HdfsUrl.of(url).file_system
+    if named:
+        return named
+    from partfile.stores.hdfs.client import default_file_system  # noqa: PLC0415 - likewise.
+
+    return default_file_system(known)
 
 
 def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:

@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import pyarrow as pa
 import pydantic
 
 from partfile.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
+
+    import pyarrow as pa
 
 
 class ByteStream(Protocol):
@@ -55,6 +56,8 @@ class EncodedRows:
         Args:
             lines: Fresh from a kernel, or a slice, whose rows are then a slice of the bytes.
         """
+        import pyarrow as pa  # noqa: PLC0415 - commands that see no rows do not load it.
+
         _, offsets, data = lines.buffers()
         if len(lines) == 0 or offsets is None:
             return cls(memoryview(b""), pa.array([0], pa.int64()))
@@ -64,6 +67,8 @@ class EncodedRows:
 
     def lines(self) -> Any:
         """The rows as an array of binary values, without a copy."""
+        import pyarrow as pa  # noqa: PLC0415 - likewise.
+
         count = len(self.offsets) - 1
         buffers = [None, self.offsets.buffers()[1], pa.py_buffer(self.data)]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers, offset=self.offsets.offset)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import configparser
 import json
-import os
 import re
 import subprocess
 import sys
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 EXTRAS = ("spark", "s3", "hdfs")
 SERVICES = ("pypi", "osv")
-STRICT = "PARTFILE_AUDIT"
-"""Set to ``strict``, an audit that could not be done fails."""
+STRICT = "--strict"
+"""With it an audit that could not be done fails."""
 _TIMEOUT_S = 240
 _RED, _PLAIN = "\033[1;31m", "\033[0m"
 
@@ -131,7 +130,7 @@ def main() -> int:
         f"{len(wanted)} packages from here. Run `make audit` where the internet is reachable.{_PLAIN}",
         file=sys.stderr,
     )
-    return 1 if os.environ.get(STRICT) == "strict" else 0
+    return 1 if STRICT in sys.argv[1:] else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which tests a run leaves out: cases that are not drawn, and servers that ``PARTFILE_SKIP`` names."""
+"""Tests of many cases of which a run draws a few: ``@pytest.mark.drawn(few)``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-
-# Tests of many cases of which a run draws a few: ``@pytest.mark.drawn(few)``; ``--every-case`` takes all.
+    from collections.abc import Sequence
 
 
 def left_out(tests: Sequence[pytest.Item], seed: object) -> set[pytest.Item]:
@@ -38,6 +34,16 @@ def left_out(tests: Sequence[pytest.Item], seed: object) -> set[pytest.Item]:
     }
 
 
+def names(tests: Sequence[pytest.Item]) -> list[str]:
+    """A line for each test of which cases were drawn: its name and their parameters."""
+    cases: dict[str, list[str]] = defaultdict(list)
+    for test in sorted(tests, key=_nodeid):
+        if test.get_closest_marker("drawn") is not None:
+            name, _, parameters = test.nodeid.partition("[")
+            cases[name].append(f"[{parameters}" if parameters else "")
+    return [f"{name}{' '.join(drawn)}" for name, drawn in cases.items()]
+
+
 def _few(test: pytest.Item, mark: pytest.Mark) -> int:
     if len(mark.args) != 1 or not isinstance(mark.args[0], int) or mark.args[0] < 1:
         raise pytest.UsageError(f"{test.nodeid}: @pytest.mark.drawn takes the number of cases that a run draws")
@@ -46,51 +52,3 @@ def _few(test: pytest.Item, mark: pytest.Mark) -> int:
 
 def _nodeid(test: pytest.Item) -> str:
     return test.nodeid
-
-
-# Which real servers a run of the tests leaves out: ``PARTFILE_SKIP``, names with commas between them.
-
-VARIABLE = "PARTFILE_SKIP"
-
-SERVERS = ("hdfs", "radosgw", "spark_avro")
-"""The servers that a run can leave out, and Spark's reader of Avro. Each has a fixture of its name, or a folder of its
-name below ``tests``."""
-
-FIXTURES = ("s3_server",)
-"""Fixtures whose parameter is the name of a server."""
-
-
-def skipped_servers(environment: Mapping[str, str]) -> list[str]:
-    """The servers that ``environment`` asks to leave out, each once, in order.
-
-    Raises:
-        pytest.UsageError: There is no server of that name: a slip must not pass for a full run.
-    """
-    names = sorted({name.strip() for name in environment.get(VARIABLE, "").split(",")} - {""})
-    unknown = [name for name in names if name not in SERVERS]
-    if unknown:
-        raise pytest.UsageError(f"{VARIABLE} names {', '.join(unknown)}; it knows {', '.join(SERVERS)}")
-    return names
-
-
-def skip_tests_of(servers: Iterable[str], tests: Iterable[pytest.Item], root: Path) -> None:
-    """Mark the tests of some servers to be skipped."""
-    for server in servers:
-        for test in tests:
-            if _needs(test, server, root):
-                test.add_marker(pytest.mark.skip(reason=f"{VARIABLE}={server}"))
-
-
-def report(servers: Iterable[str], reporter: pytest.TerminalReporter) -> None:
-    """Say loudly, at the end of a run, what has not been tested."""
-    for server in servers:
-        reporter.write_line(f"{server.upper()} WAS NOT TESTED ({VARIABLE}={server})", red=True, bold=True)
-
-
-def _needs(test: pytest.Item, server: str, root: Path) -> bool:
-    if test.path.is_relative_to(root / "tests" / server):
-        return True
-    if not isinstance(test, pytest.Function):
-        return False
-    chosen = test.callspec.params if hasattr(test, "callspec") else {}
-    return server in test.fixturenames or any(chosen.get(fixture) == server for fixture in FIXTURES)

@@ -41,7 +41,7 @@ def ensure_ceph(say: Callable[[str], object]) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise MissingProgram(
             f"The S3 server of Ceph needs {', '.join(missing_programs())}, and installing takes root and apt. "
-            f"Install them (Debian: {install}), or set PARTFILE_SKIP=radosgw to leave it out."
+            f"Install them (Debian: {install}), or leave it out: make test-all ARGS='-m \"not radosgw\"'."
         )
     with Path(tempfile.gettempdir(), "partfile-ceph.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -50,7 +50,7 @@ def maven_jars(
         name: Of the directory in the cache; says the version.
         artifacts: Group, artifact and version of each.
         what: They are, for messages.
-        skip: What ``PARTFILE_SKIP`` calls the tests that need them.
+        skip: The marker of the tests that need them.
         alone: Without what they depend on.
         prepare: Called once with the directory of what was fetched.
 
@@ -65,7 +65,8 @@ def maven_jars(
     if maven is None:
         raise MissingProgram(
             f"{what} are not in {jars}, and there is no Maven to fetch them. "
-            f"Install it (Debian: apt-get install maven), or set PARTFILE_SKIP={skip} to leave out what needs them."
+            "Install it (Debian: apt-get install maven), or leave out what needs them: "
+            f"make test-all ARGS='-m \"not {skip}\"'."
         )
     jars.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{jars}.lock").open("w") as lock:
@@ -136,7 +137,7 @@ def java() -> str:
         raise MissingProgram(
             "HDFS needs Java 17 or newer, and there is none in JAVA_HOME or on the PATH. "
             "Install one (Debian: apt-get install openjdk-17-jre-headless), "
-            "or set PARTFILE_SKIP=hdfs to leave HDFS out."
+            "or leave HDFS out: make test-all ARGS='-m \"not hdfs\"'."
         )
     return found
 

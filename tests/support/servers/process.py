@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 # Ports for the servers of tests.
 
 
+def is_free(port: int) -> bool:
+    """Whether a server could listen on a port now."""
+    with socket.socket() as probe:
+        # As servers do: connections that are at their end do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
 def free_port() -> int:
     """A port that nobody listens on, outside the range that the kernel gives to outgoing connections.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import s3fs
 from botocore.exceptions import BotoCoreError
 
-from support.servers.process import MissingProgram, ServerProcess, free_port
+from support.servers.process import MissingProgram, ServerProcess, free_port, is_free
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,7 +120,8 @@ class S3Server:
         deadline = time.monotonic() + timeout_s
         while (refusal := self._refusal()) is not None:
             if not self._process.is_running:
-                raise RuntimeError(f"{self.name} does not run\n{self._process.log_tail()}")
+                taken = "" if is_free(self.port) else f": port {self.port} is taken"
+                raise RuntimeError(f"{self.name} does not run{taken}\n{self._process.log_tail()}")
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"{self.name} is not ready after {timeout_s} s\n{self._process.log_tail()}"

@@ -11,7 +11,6 @@ from pydantic import Field
 from partfile.errors import NotApplied, SnapshotCorrupt, SnapshotError, StoreError
 from partfile.recovery.documents import Json
 from partfile.recovery.inspect.savepoints import SavepointEntry
-from partfile.sink.coordinator import MARKER
 from partfile.sink.newest_state import newest_state, state_of
 from partfile.snapshot import documents
 from partfile.snapshot.checkpoint_log import is_of_damage
@@ -113,6 +112,8 @@ def is_marker_held(storage: CheckpointStorage) -> bool | None:
     A sink in plain Python holds none, and some stores have no locks. On HDFS the marker of a driver that died counts
     as held for a minute, and a user without write permission cannot know.
     """
+    from partfile.sink.coordinator import MARKER  # noqa: PLC0415 - the largest import; --help and TAB need no driver.
+
     store = storage.store
     if not store.markers_are_locks:
         return None

@@ -14,7 +14,7 @@ from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
 from partfile.recovery.documents import Json
 from partfile.recovery.inspect.checkpoints import read_chain
 from partfile.recovery.inspect.files import FileKind, classified, is_of, parts_of
-from partfile.sink.multi_bucket import unmarked
+from partfile.sink.policies import unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

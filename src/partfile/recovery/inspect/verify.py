@@ -18,10 +18,8 @@ from partfile.errors import (
     StoreError,
 )
 from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
-from partfile.readers.filesystem import open_for_reading
 from partfile.recovery.documents import Json, in_words_of_a_command
 from partfile.recovery.inspect.checkpoints import doubtful_ids, holes, is_deletion, stray_ids
-from partfile.recovery.inspect.content import open_known
 from partfile.recovery.inspect.files import FileKind, is_of, read_base
 from partfile.recovery.inspect.places import odd_entries
 from partfile.recovery.inspect.tree import all_files, missing_parts, read_tree, readable_files
@@ -590,6 +588,8 @@ def compare(place: Place, base: Store, parts: Iterable[KnownPart], step: Callabl
     Raises:
         ConfigError: Nothing can read from there, for want of a package.
     """
+    from partfile.readers.filesystem import open_for_reading  # noqa: PLC0415 - only who reads files waits for it.
+
     files, findings = 0, list[Finding]()
     behind, root = open_for_reading(place.base, place.storage_options)
     for part in parts:
@@ -610,6 +610,8 @@ def compare(place: Place, base: Store, parts: Iterable[KnownPart], step: Callabl
 
 def _read(base: Store, behind: AbstractFileSystem, root: str, part: KnownPart) -> int | Finding | None:
     """The CRC-32 of a part, or what is to be told instead; None if it cannot have one here, or has moved on."""
+    from partfile.recovery.inspect.content import open_known  # noqa: PLC0415 - likewise.
+
     try:
         return _crc32_of(base.open_stage(part.handle) if part.is_stage else open_known(behind, root, part))
     except (RecoveryRefused, NotFound, FileNotFoundError):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from fsspec.registry import known_implementations, registry
-
 from partfile.errors import ConfigError
 from partfile.stores.urls import check_no_secret, shown_url
 
@@ -187,7 +185,11 @@ def is_of_fsspec(url: str) -> bool:
     scheme = scheme.lower()
     if not separator or scheme in _ELSEWHERE:
         return False
-    return is_listed(scheme) or scheme in known_implementations or scheme in registry
+    if is_listed(scheme):
+        return True
+    from fsspec.registry import known_implementations, registry  # noqa: PLC0415 - it loads asyncio.
+
+    return scheme in known_implementations or scheme in registry
 
 
 def _checked(url: str, path: str, *, is_absolute: bool) -> str:
