@@ -105,7 +105,7 @@ def test_a_real_run_draws_and_repeats_what_its_seed_drew() -> None:
     """Runs that are given no seed draw the same case, and say which; another seed draws another one."""
     drawn = [
         [one for one in collected(TWO_CASES, *options) if one.startswith(f"{NAME}[")]
-        for options in ((), (), *((f"--randomly-seed={seed}",) for seed in (1, 2, 3, 4)))
+        for options in ((), (), *((f"--randomly-seed={seed}",) for seed in range(1, 9)))
     ]
     assert all(len(each) == 1 for each in drawn)
     assert {one for each in drawn for one in each} == {f"{NAME}[before]", f"{NAME}[after]"}
