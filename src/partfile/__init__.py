@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SnapshotCorrupt,
         SnapshotVersionError,
         StoreError,
+        UnencodableState,
         UnsupportedTypeError,
     )
     from partfile.readers.dataset import read
@@ -84,6 +85,7 @@ __all__ = [
     "SnapshotVersionError",
     "StoreError",
     "TextFormat",
+    "UnencodableState",
     "UnsupportedTypeError",
     "Writer",
     "__version__",
@@ -113,6 +115,7 @@ _NAMES = {
         "SnapshotCorrupt",
         "SnapshotVersionError",
         "StoreError",
+        "UnencodableState",
         "UnsupportedTypeError",
     ),
     "partfile.readers.dataset": ("read",),
