@@ -97,7 +97,7 @@ def collected(*options: str) -> list[str]:
     """What pytest itself collects with this project's conftest."""
     done = run_pytest("-q", "--collect-only", *options)
     assert done.returncode == 0, done.stdout
-    return sorted(line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line)
+    return sorted(line.rpartition("::")[2] for line in done.stdout.splitlines() if line.startswith("tests/"))
 
 
 @pytest.mark.slow
