@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
-from partfile.sink.batches import larger_batches, write_ahead
+from partfile.sink.batches import coalesce_batches, prefetch
 from partfile.sink.spark.write_job import begin_task
 from partfile.writers.json import JsonLinesFormat
 from processes import Meter
@@ -98,10 +98,10 @@ def encoding_parquet() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
 
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
-        file, rows = pa.BufferOutputStream(), larger_batches(batches)
+        file, rows = pa.BufferOutputStream(), coalesce_batches(batches)
         first = next(rows)
         with pq.ParquetWriter(file, first.schema, compression="snappy", write_page_index=True) as writer:
-            write_ahead(chain([first], rows), writer.write_batch)
+            prefetch(chain([first], rows), writer.write_batch)
         yield pa.RecordBatch.from_pydict({"bytes": [file.tell()]})
 
     return encode
@@ -114,7 +114,7 @@ def encoding_json() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBa
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
         sizes: list[int] = []
-        write_ahead(batches, lambda batch: sizes.append(len(lines.encode(batch).data)))
+        prefetch(batches, lambda batch: sizes.append(len(lines.encode(batch).data)))
         yield pa.RecordBatch.from_pydict({"bytes": [sum(sizes)]})
 
     return encode

@@ -96,7 +96,7 @@ def _complete(work: Path) -> Pair:
 
 
 def _restore(work: Path) -> Pair:
-    """The chain that ``_complete`` left, and the file of its baseline."""
+    """The checkpoint log that ``_complete`` left, and the file of its baseline."""
     with _runtime(work) as runtime:
         return _in_turns(lambda: runtime.coordinator.look, lambda: lambda: _read_once(work / "once"))
 
@@ -159,7 +159,7 @@ def _open_part(naming: PartNaming, subtask: int, count: int) -> OpenPart:
         part=handle.at(1_000_000 + count),
         count=count,
         schema_fingerprint="f" * 16,
-        generation=1,
+        epoch=1,
         created_at_ms=1,
         last_write_ms=1,
         rows=1000,

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 BATCHES = 48
 AIRPORTS = ("EWR", "JFK", "LGA")
 _OLDEST_FILE = 1_388_534_400
-"""Modification time of the first file, in seconds since the epoch; Spark reads files in the order of these times."""
+"""Modification time of the first file, in seconds since 1970; Spark reads files in the order of these times."""
 
 
 @dataclass(frozen=True, slots=True)

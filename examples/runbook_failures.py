@@ -125,8 +125,10 @@ def checkpoint_damaged(terminal: Terminal) -> None:
     """A disk that has eaten the end of the newest metadata."""
     base = terminal.root / "landing"
     die(base, checkpoints=2)
-    links = sorted((base / "_partfile" / "events").glob("chk-*/_metadata"), key=lambda path: path.stat().st_mtime_ns)
-    newest, before = links[-1], links[-2]
+    metadata_files = sorted(
+        (base / "_partfile" / "events").glob("chk-*/_metadata"), key=lambda path: path.stat().st_mtime_ns
+    )
+    newest, before = metadata_files[-1], metadata_files[-2]
     newest.write_bytes(newest.read_bytes()[:-20])
     terminal.section("seen")
     terminal.job(lambda: run_batches(base))
@@ -209,8 +211,8 @@ def back_to_a_savepoint(terminal: Terminal) -> None:
     terminal.partfile("verify", base)
 
 
-def stage_stuck(terminal: Terminal) -> None:
-    """Killed while a columnar part was staged; and later somebody spoils a stage."""
+def staging_file_stuck(terminal: Terminal) -> None:
+    """Killed while a columnar part was staged; and later somebody spoils a staging file."""
     base = terminal.root / "landing"
     staged: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
     terminal.section("seen")
@@ -225,11 +227,11 @@ def stage_stuck(terminal: Terminal) -> None:
     terminal.section("damaged")
     spent = set(base.glob("_part-*.in-progress"))
     die(base, **staged)
-    (stage,) = set(base.glob("_part-*.in-progress")) - spent
-    spoil(stage)
+    (staging_file,) = set(base.glob("_part-*.in-progress")) - spent
+    spoil(staging_file)
     terminal.partfile("verify", base, "--checksums")
     terminal.partfile("recover", base, "--apply", *AT_ONCE)
-    shutil.move(stage, terminal.root / "damaged")
+    shutil.move(staging_file, terminal.root / "damaged")
     terminal.partfile("recover", base, "--apply", "--accept-missing", *AT_ONCE)
 
 
@@ -248,6 +250,6 @@ LOCAL = {
     "name-taken": name_taken,
     "disk-full": disk_full,
     "back-to-a-savepoint": back_to_a_savepoint,
-    "stage-stuck": stage_stuck,
+    "staging file-stuck": staging_file_stuck,
 }
 """Those on local disk, by the names in the document."""

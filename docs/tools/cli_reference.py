@@ -89,7 +89,7 @@ _JSON = """\
 
 With `--json` a verb prints one document to standard output, `list` one document a line; an error is a document on
 standard error, and so is a warning. Each has `schema` and `schema_version`. Within a version fields are only added;
-`null` means that nobody can know. Times are milliseconds since the epoch, paths relative to the base.
+`null` means that nobody can know. Times are milliseconds since 1970, paths relative to the base.
 """
 
 

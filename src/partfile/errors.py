@@ -19,7 +19,7 @@ PartfileError
 │   ├── CommitConflict          somebody else's bytes are where ours should be
 │   ├── PartMissing             a part that a completed checkpoint vouches for is gone or too short
 │   ├── PartDamaged             a part holds something else than what was written to it
-│   ├── Fenced                  a newer generation exists; stop, never retry
+│   ├── Fenced                  a newer epoch exists; stop, never retry
 │   └── CheckpointMismatch      the query or batch does not continue what the checkpoint holds
 ├── SnapshotError
 │   ├── SnapshotCorrupt         unreadable: wrong checksum, length, schema or shape

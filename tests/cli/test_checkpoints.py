@@ -1,4 +1,4 @@
-"""``partfile checkpoints`` shows every retained link, and what is damaged."""
+"""``partfile checkpoints`` shows every retained checkpoint, and what is damaged."""
 
 from __future__ import annotations
 
@@ -12,60 +12,66 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def links(base: Path, code: int = 0) -> list[dict[str, Any]]:
-    """The links of the only sink."""
-    (chain,) = told_json("checkpoints", base, code=code)["chains"]
-    found: list[dict[str, Any]] = chain["links"]
+def checkpoints(base: Path, code: int = 0) -> list[dict[str, Any]]:
+    """The checkpoints of the only sink."""
+    (log,) = told_json("checkpoints", base, code=code)["logs"]
+    found: list[dict[str, Any]] = log["checkpoints"]
     return found
 
 
-def test_each_link_has_its_facts(tmp_path: Path) -> None:
-    """Kind, generation, open parts, what it owes, and which one is in force."""
+def test_each_checkpoint_has_its_facts(tmp_path: Path) -> None:
+    """Kind, epoch, open parts, what it owes, and which one is in force."""
     seed_with_a_tail(tmp_path)
     facts = [
-        (link["checkpoint_id"], link["kind"], link["open_parts"], link["publication"], link["is_in_force"])
-        for link in links(tmp_path)
+        (
+            checkpoint["checkpoint_id"],
+            checkpoint["kind"],
+            checkpoint["open_parts"],
+            checkpoint["publication"],
+            checkpoint["is_in_force"],
+        )
+        for checkpoint in checkpoints(tmp_path)
     ]
     assert facts == [
-        (1, "fence", 0, "nothing to publish", False),
+        (1, "takeover", 0, "nothing to publish", False),
         (2, "checkpoint", 2, "nothing to publish", True),
     ]
     assert "*  2" in told("checkpoints", tmp_path)
 
 
 def test_what_is_owed_and_what_is_published_is_told_apart(tmp_path: Path) -> None:
-    """A link whose parts have not got their names owes them; after the next start they are published."""
+    """A checkpoint whose parts have not got their names owes them; after the next start they are published."""
     crash_when_promised(tmp_path)
-    assert links(tmp_path)[-1]["publication"] == "owed"
+    assert checkpoints(tmp_path)[-1]["publication"] == "owed"
     with make_sink(tmp_path).local():
         pass
-    assert "published" in {link["publication"] for link in links(tmp_path)}
+    assert "published" in {checkpoint["publication"] for checkpoint in checkpoints(tmp_path)}
 
 
-def test_tombstones_are_links(tmp_path: Path) -> None:
-    """An id that a start has closed is shown as what it is, with the generation that closed it."""
+def test_tombstones_are_checkpoints(tmp_path: Path) -> None:
+    """An id that a start has closed is shown as what it is, with the epoch that closed it."""
     out = long_sink(tmp_path).local().open()
     out.write(batch(0, 2), position=2)
     out.checkpoint()
     out.close()
     out = long_sink(tmp_path).local().open()
-    kinds = [link["kind"] for link in links(tmp_path)]
-    assert kinds[-2:] == ["tombstone", "fence"]
+    kinds = [checkpoint["kind"] for checkpoint in checkpoints(tmp_path)]
+    assert kinds[-2:] == ["tombstone", "takeover"]
     out.close()
 
 
-def test_a_damaged_link_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_told_with_its_reason(tmp_path: Path) -> None:
     """What cannot be read is listed with why, the others as they are; the exit code is 1."""
     seed_with_a_tail(tmp_path)
     (tmp_path / "_partfile" / "life" / "chk-1" / "_metadata").write_bytes(b"")
-    first, second = links(tmp_path, code=1)
+    first, second = checkpoints(tmp_path, code=1)
     assert (first["kind"], second["kind"]) == ("damaged", "checkpoint")
     assert "partfile header" in first["problem"]
     assert second["is_in_force"]
 
 
-def test_a_deleted_newest_link_is_told(tmp_path: Path) -> None:
-    """A link that was complete and published, and is gone, is listed as deleted."""
+def test_a_deleted_newest_checkpoint_is_told(tmp_path: Path) -> None:
+    """A checkpoint that was complete and published, and is gone, is listed as deleted."""
     with make_sink(tmp_path).local() as out:
         out.write(batch(0, 4), position=4)
     newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_published"), key=lambda path: path.parent.name)
@@ -73,7 +79,7 @@ def test_a_deleted_newest_link_is_told(tmp_path: Path) -> None:
     for later in (tmp_path / "_partfile" / "life").glob("chk-*"):
         if later.name > newest.parent.name:
             (later / "_metadata").unlink()
-    assert links(tmp_path, code=1)[-1]["kind"] == "deleted"
+    assert checkpoints(tmp_path, code=1)[-1]["kind"] == "deleted"
 
 
 def test_savepoints_are_shown_where_they_are(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from partfile.recovery.inspect.files import Knowledge, KnownChain, SeenBase
+from partfile.recovery.inspect.files import KnownChain, PartIndex, SeenBase
 from partfile.recovery.inspect.places import Job
 from partfile.recovery.inspect.tree import Filters, listed, page
 from partfile.stores.base import StoredFile
@@ -127,7 +127,7 @@ class HugeStore(LocalStore):
 
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     """A stream and a page hold a bounded number of files, however many there are."""
-    seen = SeenBase((), Knowledge(chains={"0a1b2c3d": KnownChain(Job("huge"), HugeStore.files)}))
+    seen = SeenBase((), PartIndex(chains={"0a1b2c3d": KnownChain(Job("huge"), HugeStore.files)}))
     with LocalStore(str(tmp_path)) as store:
         huge = HugeStore(store.base)
 

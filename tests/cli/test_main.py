@@ -263,8 +263,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     age(top / "lost")
     for part in (top / "lost").rglob("*.in-progress"):
         part.unlink()
-    links = (top / "damaged" / "_partfile" / "life").glob("chk-*/_metadata")
-    max(links, key=lambda link: int(link.parent.name.removeprefix("chk-"))).write_bytes(b"garbage")
+    metadata_files = (top / "damaged" / "_partfile" / "life").glob("chk-*/_metadata")
+    max(metadata_files, key=lambda metadata: int(metadata.parent.name.removeprefix("chk-"))).write_bytes(b"garbage")
     (top / "file").write_text("x")
     (top / "empty").mkdir()
     return top

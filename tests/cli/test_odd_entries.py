@@ -42,7 +42,7 @@ def seed(base: Path) -> Path:
 
 @pytest.mark.parametrize("thing", ["directory", "pipe", "link"])
 @pytest.mark.parametrize("number", [2, 4])
-def test_something_else_in_the_place_of_a_link(tmp_path: Path, thing: str, number: int) -> None:
+def test_something_else_in_the_place_of_metadata(tmp_path: Path, thing: str, number: int) -> None:
     """No verb ends as if the store could not be reached; what is damaged is a finding."""
     base = tmp_path / "out"
     place = seed(base).parents[1] / f"chk-{number}" / "_metadata"

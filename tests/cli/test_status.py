@@ -59,7 +59,7 @@ def test_open_parts_of_a_dead_sink_are_stuck(tmp_path: Path) -> None:
     counted = {"count": 2, "bytes": 36, "shared": 0, "buckets": None, "oldest_age_s": sink["stuck"][0]["age_s"]}
     assert sink["parts"]["in-progress"] == counted
     assert all(part["is_for_recover"] and "first 18 bytes" in part["why"] for part in sink["stuck"])
-    assert (sink["generation"], sink["newest_checkpoint_id"], sink["is_running"]) == (1, 2, None)
+    assert (sink["epoch"], sink["newest_checkpoint_id"], sink["is_running"]) == (1, 2, None)
     text = told("status", tmp_path, code=1)
     assert text.startswith("STUCK  life: 2 parts")
     assert f"partfile recover {tmp_path} --uid life" in text
@@ -81,7 +81,7 @@ def test_a_sink_that_ended_cleanly_has_nothing_stuck(tmp_path: Path) -> None:
     assert sink["stuck"] == []
     assert sink["problem"] is None
     assert all(total["count"] == 0 for total in sink["parts"].values())
-    assert "unfinished parts   none" in told("status", tmp_path)
+    assert "unfinished parts      none" in told("status", tmp_path)
 
 
 def test_parts_that_a_clean_stop_kept_are_not_stuck(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_status_lists_no_bucket_and_changes_nothing(tmp_path: Path) -> None:
     assert checkpoints is not None
     with checkpoints:
         seen = read_base(place, checkpoints)
-        status = status_of(seen, seen.chains[0], system_clock_ms(), HOUR_S, system_clock_ms())
+        status = status_of(seen, seen.logs[0], system_clock_ms(), HOUR_S, system_clock_ms())
     assert len(status.stuck) == 2
     assert opened == [f"{tmp_path}/_partfile"]
     assert {name.split("/")[0] for name in asked} == {"", "life"}
@@ -185,7 +185,7 @@ def test_status_lists_no_bucket_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_damaged_newest_checkpoint_is_told_first(tmp_path: Path) -> None:
-    """A link that cannot be read is a finding with its message and the command that shows more."""
+    """A checkpoint that cannot be read is a finding with its message and the command that shows more."""
     seed_with_a_tail(tmp_path)
     (tmp_path / "_partfile" / "life" / "chk-2" / "_metadata").write_bytes(b"partfile checkpoint 1 9 00000000\n{}\n")
     sink = one_sink(tmp_path)
@@ -195,7 +195,7 @@ def test_a_damaged_newest_checkpoint_is_told_first(tmp_path: Path) -> None:
     assert f"partfile checkpoints {tmp_path} --uid life" in text
 
 
-def test_writers_with_chains_of_their_own_are_told_apart(tmp_path: Path) -> None:
+def test_writers_with_logs_of_their_own_are_told_apart(tmp_path: Path) -> None:
     """A uid names the sink and its writers, uid~n one writer."""
     for index in (0, 3):
         with long_sink(tmp_path).local(subtask_index=index) as out:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.schedules.job import violation_of
-from support.schedules.mutations import MUTATIONS, STAGE_MUTATIONS
+from support.schedules.mutations import MUTATIONS, STAGING_MUTATIONS
 
 if TYPE_CHECKING:
     from support.schedules.mutations import Mutation
@@ -28,13 +28,16 @@ def test_a_change_of_the_protocol_is_found(
 
 
 @pytest.mark.drawn(4)
-@pytest.mark.parametrize("mutation", STAGE_MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_a_change_of_what_becomes_of_stages_is_found(
+@pytest.mark.parametrize("mutation", STAGING_MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_change_of_what_becomes_of_staging_files_is_found(
     mutation: Mutation, numbered_tokens: NumberedTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same where parts are staged: with one rule less a row is lost or comes twice, or a stage goes too early."""
+    """The same where parts are staged.
+
+    With one rule less a row is lost or comes twice, or a staging file goes too early.
+    """
     mutation(monkeypatch)
-    assert finds_it([STAGE_MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, is_staged=True)
+    assert finds_it([STAGING_MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, is_staged=True)
 
 
 def finds_it(seeds: list[int], numbered_tokens: NumberedTokens, *, is_staged: bool) -> bool:

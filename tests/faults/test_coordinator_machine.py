@@ -1,7 +1,7 @@
-"""Coordinators under random schedules, over a real directory; oracle: the links that are there.
+"""Coordinators under random schedules, over a real directory; oracle: the checkpoints that are there.
 
 Checkpoints are asked for, triggered, acknowledged in any order and more than once, declined, timed out and given up;
-links and tombstones fail or get lost; notifications are lost; coordinators crash, and two of them run at once.
+checkpoints and tombstones fail or get lost; notifications are lost; coordinators crash, and two of them run at once.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from partfile.testing.faults import Call
 
 
-# A coordinator's owner for random schedules: it checks what it is told, and can have its next link fail.
+# A coordinator's owner for random schedules: it checks what it is told, and can have its next checkpoint fail.
 
 RULES = CoordinatorRules(
     limits=RequestLimits(max_concurrent=3, min_pause_ms=50), timeout_ms=400, interval_ms=200, tolerable_failures=10**6
 )
 
 
-class NextLinkFails:
-    """Fails the next creation of a link, if told to."""
+class NextCommitFails:
+    """Fails the next creation of a checkpoint, if told to."""
 
     def __init__(self) -> None:
         self.fault: tuple[type[PartfileError], bool] | None = None
         self.passed = 0
-        """Links that are created before the one that fails."""
+        """Checkpoints that are created before the one that fails."""
 
     def around(self, call: Call, proceed: Callable[[], object]) -> object:
         """Fail it, done or not."""
@@ -61,18 +61,18 @@ class RandomOwner(Owner):
     """An owner whose notifications are checked when they are told."""
 
     def __init__(self, base: Path, ids: set[int]) -> None:
-        self.faults = NextLinkFails()
+        self.faults = NextCommitFails()
         super().__init__(base, self.faults, rules=RULES, draw=lambda least, _most: least)
         self.ids = ids
         self.believed: dict[int, str] = {}
-        """The nonces of the links that this coordinator takes for its own, by id."""
+        """The nonces of the checkpoints that this coordinator takes for its own, by id."""
         self.violations: list[str] = []
         """What a hook has seen; raising there would be taken for the hook's own failure."""
 
     def trigger_tasks(self, pending: PendingCheckpoint) -> None:
-        """No coordinator has ever used the id, for a checkpoint or a fence, and it is beyond every link."""
+        """No coordinator has ever used the id, for a checkpoint or a takeover, and it is beyond every checkpoint."""
         self.check(pending.checkpoint_id not in self.ids, f"id {pending.checkpoint_id} again")
-        self.check(pending.checkpoint_id > self.checkpoints.newest.checkpoint_id, "an id that has a link")
+        self.check(pending.checkpoint_id > self.checkpoints.newest.checkpoint_id, "an id that has a checkpoint")
         self.ids.add(pending.checkpoint_id)
         super().trigger_tasks(pending)
 
@@ -82,17 +82,17 @@ class RandomOwner(Owner):
         return super().finalise(pending)
 
     def notify_complete(self, checkpoint_id: int) -> None:
-        """Its link is there, holds state and is this coordinator's; the notification may get lost."""
-        link = self.storage.read_link(checkpoint_id)
-        self.check(link is not None and link.holds_state, f"told of {checkpoint_id} without a link")
-        self.check(link == self.checkpoints.newest, f"told of {checkpoint_id}, which is not its own")
+        """Its checkpoint is there, holds state and is this coordinator's; the notification may get lost."""
+        checkpoint = self.storage.read_checkpoint(checkpoint_id)
+        self.check(checkpoint is not None and checkpoint.holds_state, f"told of {checkpoint_id} without a checkpoint")
+        self.check(checkpoint == self.checkpoints.newest, f"told of {checkpoint_id}, which is not its own")
         self.believed[checkpoint_id] = self.checkpoints.newest.nonce
         super().notify_complete(checkpoint_id)
 
     def fulfilled(self, pending: PendingCheckpoint) -> None:
-        """Its link is there."""
-        link = self.storage.read_link(pending.checkpoint_id)
-        self.check(link == self.checkpoints.newest, f"fulfilled {pending.checkpoint_id} without a link")
+        """Its checkpoint is there."""
+        checkpoint = self.storage.read_checkpoint(pending.checkpoint_id)
+        self.check(checkpoint == self.checkpoints.newest, f"fulfilled {pending.checkpoint_id} without a checkpoint")
         super().fulfilled(pending)
 
     def check(self, holds: bool, violation: str) -> None:
@@ -118,8 +118,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.ids: set[int] = set()
         """Every id that any coordinator has triggered or begun with."""
         self.owners = [RandomOwner(self.base, self.ids), RandomOwner(self.base, self.ids)]
-        self.links: dict[int, str] = {}
-        """The nonce of every link of the chain, by id."""
+        self.checkpoints: dict[int, str] = {}
+        """The nonce of every checkpoint of the checkpoint log, by id."""
         self.sent: list[tuple[int, int, str, StateHandle]] = []
         """Acknowledgements; any may come again, also to the wrong coordinator."""
         self.most_holders = 0
@@ -130,16 +130,19 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def crash(self, who: int, happens: int, faults: list[tuple[int, tuple[type[PartfileError], bool]]]) -> None:
         """A coordinator crashes, without a word to anybody, and another takes over; its first starts may die."""
         if happens == 0 or not self.live:
-            for links, fault in faults:
-                self.failed_start(who, links, fault)
+            for checkpoints, fault in faults:
+                self.failed_start(who, checkpoints, fault)
             self.restart(who)
 
-    def failed_start(self, who: int, links: int, fault: tuple[type[PartfileError], bool]) -> None:
-        """A start that fails at one of its links, a tombstone or the fence; or it was not that far from its end."""
+    def failed_start(self, who: int, checkpoints: int, fault: tuple[type[PartfileError], bool]) -> None:
+        """A start that fails at one of its checkpoints, a tombstone or the takeover.
+
+        Or it was not that far from its end.
+        """
         self.owners[who].storage.store.close()
         new = self.owners[who] = RandomOwner(self.base, self.ids)
         new.now_ms = self.now_ms
-        new.faults.fault, new.faults.passed = fault, links - 1
+        new.faults.fault, new.faults.passed = fault, checkpoints - 1
         self.live.discard(who)
         with suppress(NotApplied, OutcomeUnknown):
             self.ids.add(new.start().checkpoint_id)
@@ -150,9 +153,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.owners[who].storage.store.close()
         new = self.owners[who] = RandomOwner(self.base, self.ids)
         new.now_ms = self.now_ms
-        fence = new.start().checkpoint_id
-        assert fence not in self.ids
-        self.ids.add(fence)
+        takeover = new.start().checkpoint_id
+        assert takeover not in self.ids
+        self.ids.add(takeover)
         new.checkpoints.start_periodic()
         self.live.add(who)
 
@@ -230,7 +233,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.act(who, do)
 
     @rule(who=WHO, fault=FAULTS)
-    def next_link_fails(self, who: int, fault: tuple[type[PartfileError], bool]) -> None:
+    def next_commit_fails(self, who: int, fault: tuple[type[PartfileError], bool]) -> None:
         """The store fails, before or after it has done its work."""
         self.owners[who].faults.fault = fault
 
@@ -257,57 +260,64 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.owners[who].raising = set()
 
     @invariant()
-    def links_have_no_holes_and_never_change(self) -> None:
+    def checkpoints_have_no_holes_and_never_change(self) -> None:
         """Never two checkpoints with one id; two that hold state are retained, and every state they name is there."""
-        chain = self.chain()
-        for link in chain:
-            assert self.links.setdefault(link.checkpoint_id, link.nonce) == link.nonce
-        assert chain[0].checkpoint_id == max(self.links)
-        assert len([link for link in chain if link.holds_state]) >= min(2, self.most_holders)
-        self.most_holders = max(self.most_holders, len([link for link in chain if link.holds_state]))
-        for link in chain:
-            for operator in link.operators.values():
+        log = self.log()
+        for checkpoint in log:
+            assert self.checkpoints.setdefault(checkpoint.checkpoint_id, checkpoint.nonce) == checkpoint.nonce
+        assert log[0].checkpoint_id == max(self.checkpoints)
+        assert len([checkpoint for checkpoint in log if checkpoint.holds_state]) >= min(2, self.most_holders)
+        self.most_holders = max(self.most_holders, len([checkpoint for checkpoint in log if checkpoint.holds_state]))
+        for checkpoint in log:
+            for operator in checkpoint.operators.values():
                 for state in operator.subtasks:
                     assert isinstance(state.handle, FileHandle)
                     self.keep.read_bytes(state.handle)
 
-    def chain(self) -> list[CheckpointMetadata]:
-        """The links from the newest one on, by their predecessors; a fenced coordinator's stray link is none."""
-        link = self.keep.read_link(self.keep.list_links()[-1])
-        chain = []
-        while link is not None:
-            chain.append(link)
-            before = link.predecessor
+    def log(self) -> list[CheckpointMetadata]:
+        """The checkpoints from the newest one on, by their predecessors.
+
+        A fenced coordinator's stray checkpoint is none.
+        """
+        checkpoint = self.keep.read_checkpoint(self.keep.list_completed_ids()[-1])
+        log = []
+        while checkpoint is not None:
+            log.append(checkpoint)
+            before = checkpoint.predecessor
             if before is None:
                 break
-            assert before.checkpoint_id == link.checkpoint_id - 1
-            link = self.keep.read_link(before.checkpoint_id)
-            if link is not None and link.nonce != before.nonce:
+            assert before.checkpoint_id == checkpoint.checkpoint_id - 1
+            checkpoint = self.keep.read_checkpoint(before.checkpoint_id)
+            if checkpoint is not None and checkpoint.nonce != before.nonce:
                 break
-        return chain
+        return log
 
     @invariant()
     def nothing_is_stuck(self) -> None:
         """The next id of the row is pending and not complete, or has not been given; or its tombstone is retried."""
         for who in self.live:
             state = self.owners[who].checkpoints.state
-            pending = state.find(state.newest_link + 1)
-            assert state.linking is None
-            assert state.retry_ms or state.next_id == state.newest_link + 1 or (pending and not pending.is_acknowledged)
+            pending = state.find(state.newest_checkpoint + 1)
+            assert state.creating is None
+            assert (
+                state.retry_ms
+                or state.next_id == state.newest_checkpoint + 1
+                or (pending and not pending.is_acknowledged)
+            )
 
     @invariant()
     def nobody_was_told_too_much(self) -> None:
         """What was told is complete, and nothing is both complete and aborted."""
         for owner in self.owners:
             assert owner.violations == []
-            assert all(self.links.get(number, nonce) == nonce for number, nonce in owner.believed.items())
+            assert all(self.checkpoints.get(number, nonce) == nonce for number, nonce in owner.believed.items())
             told = {number for what, number in owner.told if what == "complete"} | set(owner.completed)
             assert not told & {number for what, number in owner.told if what == "aborted"}
 
     def teardown(self) -> None:
-        """A last start finds a chain to go on from."""
+        """A last start finds a checkpoint log to go on from."""
         self.restart(0)
-        self.links_have_no_holes_and_never_change()
+        self.checkpoints_have_no_holes_and_never_change()
         for checkpoints in (self.keep, *(owner.storage for owner in self.owners)):
             checkpoints.store.close()
         shutil.rmtree(self.base)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
-@pytest.mark.fault("S16")
+@pytest.mark.fault("F16")
 def test_a_call_fails_once(
     scenario: Scenario, applied: bool, is_long: bool, numbered_tokens: NumberedTokens, failing: Choose
 ) -> None:
@@ -42,7 +42,7 @@ CASES = [(errno.ENOSPC, one) for one in EVERY_SCENARIO] + [
 
 
 @pytest.mark.parametrize(("number", "scenario"), CASES, ids=lambda one: getattr(one, "name", None))
-@pytest.mark.fault("S3", "S4")
+@pytest.mark.fault("F3", "F4")
 def test_calls_fail_from_one_on(
     number: int, scenario: Scenario, numbered_tokens: NumberedTokens, failing: Choose
 ) -> None:

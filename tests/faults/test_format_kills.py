@@ -53,7 +53,7 @@ def test_a_power_loss_loses_and_doubles_nothing(
 
 @EACH
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
-@pytest.mark.fault("S16")
+@pytest.mark.fault("F16")
 def test_a_call_fails_once(
     scenario: Scenario, applied: bool, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
 ) -> None:

@@ -40,7 +40,7 @@ FEW = 6
 
 @pytest.fixture(params=URLS)
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where a path is on a file system that links, one that renames and replaces, and one that copies."""
+    """Where a path is on a file system that checkpoints, one that renames and replaces, and one that copies."""
     register(monkeypatch)
     return URLS[str(request.param)]
 
@@ -96,7 +96,7 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.fault("S8", "S16")
+@pytest.mark.fault("F8", "F16")
 def test_a_call_that_fails_or_whose_reply_is_lost(
     url: str, applied: bool, tmp_path: Path, chosen: Callable[[int, int], list[int]]
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_call_that_fails_or_whose_reply_is_lost(
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_kill_in_the_middle_of_a_link_is_undone_or_named(url: str, number: int, tmp_path: Path) -> None:
-    """Where a link is written in place, the start stops and names it; without it, it was never there."""
+    """Where a checkpoint is written in place, the start stops and names it; without it, it was never there."""
     dying = partial(HalfDone, words=f"/chk-{number}/")
     assert in_child(partial(life, url, tmp_path, make=dying)) == -signal.SIGKILL
     before = finished_files(tmp_path)

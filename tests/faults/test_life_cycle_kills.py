@@ -64,7 +64,7 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(
 def test_a_kill_at_any_call_of_a_restore_that_cuts(
     cut: str, when: When, tmp_path: Path, chosen: Callable[[int, int], list[int]]
 ) -> None:
-    """The same from a crash on that left open parts with a tail, so that the restore has something to settle."""
+    """The same from a crash on that left open parts with a tail, so that the restore has something to finalize."""
     seed_with_a_tail(tmp_path / "seed", cut=cut)
 
     def again(number: int | str) -> Path:

@@ -208,10 +208,10 @@ def test_credentials_expire_for_good(
 @pytest.mark.drawn(5)
 @pytest.mark.parametrize("scenario", FAULTY_SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.parametrize("lag", [2, 12])
-@pytest.mark.fault("S12")
+@pytest.mark.fault("F12")
 def test_lists_are_old_and_name_keys_twice(
     scenario: Scenario, lag: int, rules: Rules, numbered_tokens: NumberedTokens, failing: Choose
 ) -> None:
-    """After a kill the next start asks again until it has found the end of the chain."""
+    """After a kill the next start asks again until it has found the end of the checkpoint log."""
     harness: CrashHarness[Bucket] = CrashHarness(scenario, Objects(rules, lag), numbered_tokens, second=none_of)
     assert harness.kill_then_crash(failing) >= 1

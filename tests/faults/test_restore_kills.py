@@ -45,8 +45,8 @@ def seed(root: Path, *, is_published: bool) -> None:
         "savepoint",
         "rollback",
         "rollback over published parts",
-        "rollback over a damaged link",
-        "rollback over a damaged link and published parts",
+        "rollback over a damaged checkpoint",
+        "rollback over a damaged checkpoint and published parts",
     ],
 )
 @pytest.mark.fault("K16", "M8")
@@ -54,8 +54,8 @@ def test_a_kill_at_any_call_of_a_restore(tmp_path: Path, case: str, chosen: Call
     """The options stay set: it begins where the user said, once; no row is lost, and only accepted ones come twice."""
     seed(tmp_path / "seed", is_published="published" in case)
     if "damaged" in case:
-        links = (tmp_path / "seed" / "out" / "_partfile" / "life").glob("chk-*/_metadata")
-        newest = max(links, key=lambda path: int(path.parent.name[4:]))
+        metadata_files = (tmp_path / "seed" / "out" / "_partfile" / "life").glob("chk-*/_metadata")
+        newest = max(metadata_files, key=lambda path: int(path.parent.name[4:]))
         newest.write_bytes(newest.read_bytes()[:-9])
     restored = "fresh" if case == "savepoint" else "out"
 

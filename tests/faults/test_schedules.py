@@ -29,10 +29,10 @@ def test_no_schedule_loses_or_doubles_a_row(
 
 
 @pytest.mark.fault("D1", "D2", "D3", "D9", "D10", "D14", "D16", "K17", "H4", "H6")
-def test_no_schedule_loses_or_doubles_a_row_of_a_stage(
+def test_no_schedule_loses_or_doubles_a_row_of_a_staging_file(
     rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config
 ) -> None:
-    """The same where parts are staged; nor does a stage go that a retained checkpoint names as data."""
+    """The same where parts are staged; nor does a staging file go that a retained checkpoint names as data."""
     for _ in range(400 if pytestconfig.getoption("long") else 7):
         numbered_tokens.begin("run")
         assert violation_of(rng.getrandbits(32), is_staged=True) is None

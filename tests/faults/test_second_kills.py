@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("scenario", [stream("auto"), restore_that_cuts("truncate"), *OTHERS], ids=lambda one: one.name)
-@pytest.mark.fault("K1", "K2", "K3", "K5", "K6", "K7", "K9", "K10", "K11", "K11b", "K13", "K15", "K16", "S5", "S8")
+@pytest.mark.fault("K1", "K2", "K3", "K5", "K6", "K7", "K9", "K10", "K11", "K11b", "K13", "K15", "K16", "F5", "F8")
 def test_two_kills_anywhere_lose_and_double_nothing(
     scenario: Scenario, numbered_tokens: NumberedTokens, second: Choose, is_long: bool
 ) -> None:

@@ -55,7 +55,7 @@ class Job:
         self.runtime = self.restored()
 
     def restored(self) -> Runtime:
-        """Begin a generation."""
+        """Begin an epoch."""
         runtime = Runtime(self.sink.settings, "machine")
         runtime.coordinator.start(lambda _position: None, self.clock())
         return runtime
@@ -89,7 +89,7 @@ class Job:
         return SubtaskContext(
             subtask,
             attempt,
-            coordinator.generation,
+            coordinator.epoch,
             coordinator.state.position.chain,
             self.clock.now_ms,
             may_stage=self.runtime.may_stage,

@@ -17,12 +17,12 @@ from partfile import show_savepoint
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import KillAt, Recorder
 from support.crash.harness import CrashHarness, all_of, some_of
-from support.crash.staged import STAGED_COMMANDS, STAGES_CLEANED_TWICE
+from support.crash.staged import STAGED_COMMANDS, STAGING_FILES_CLEANED_TWICE
 from support.crash.worlds import Local
-from support.dead_sinks import die_with_an_unnamed_encode, die_with_open_stages
+from support.dead_sinks import die_with_an_unnamed_encode, die_with_open_staging_files
 from support.life_cycle import assert_only_grew, continue_to, finished_files, in_child
 from support.recovery import age, broken_invariants, clean_all, planned_cleaning, planned_recovery, recover_all, save
-from support.staged_streams import finished_rows, names, pending_in, staged_sink, stages_in
+from support.staged_streams import finished_rows, names, pending_in, staged_sink, staging_files_in
 
 if TYPE_CHECKING:
     import random
@@ -43,7 +43,7 @@ WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
 @pytest.mark.drawn(4)
-@pytest.mark.parametrize("scenario", [*STAGED_COMMANDS, *STAGES_CLEANED_TWICE], ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", [*STAGED_COMMANDS, *STAGING_FILES_CLEANED_TWICE], ids=lambda one: one.name)
 @pytest.mark.fault("K16", "H6")
 def test_two_kills_of_commands_lose_and_double_nothing(
     scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, *, is_long: bool
@@ -71,7 +71,7 @@ def ended(base: Path, seen: dict[str, bytes]) -> None:
 @pytest.mark.fault("H6")
 def test_a_kill_at_any_call_of_recover(when: When, chosen: Choose, tmp_path: Path) -> None:
     """In the middle of an encode, before a checkpoint names the file, before it is published: run again it ends."""
-    die_with_open_stages(tmp_path / "seed")
+    die_with_open_staging_files(tmp_path / "seed")
     recorder = Recorder(CHANGING_CALLS)
     recover_all(copied(tmp_path, "counted"), recorder)
     for number in chosen(len(recorder.calls), FEW):
@@ -90,11 +90,14 @@ def test_a_kill_at_any_call_of_recover(when: When, chosen: Choose, tmp_path: Pat
 @pytest.mark.parametrize("delete", [False, True])
 @pytest.mark.fault("H6")
 def test_a_kill_at_any_call_of_clean(tmp_path: Path, when: When, chosen: Choose, *, delete: bool) -> None:
-    """Files that were encoded for no checkpoint go; the stages that one vouches for stay, and are encoded later."""
+    """Files that were encoded for no checkpoint go.
+
+    The staging files that one vouches for stay, and are encoded later.
+    """
     seed = tmp_path / "seed"
     die_with_an_unnamed_encode(seed)
     age(seed)
-    assert (len(stages_in(seed)), len(pending_in(seed))) == (2, 2)
+    assert (len(staging_files_in(seed)), len(pending_in(seed))) == (2, 2)
     recorder = Recorder(CHANGING_CALLS)
     clean_all(copied(tmp_path, "counted"), recorder, delete=delete)
     assert ("unlink" if delete else "move") in recorder.names
@@ -113,8 +116,8 @@ def test_a_kill_at_any_call_of_clean(tmp_path: Path, when: When, chosen: Choose,
 @WHEN
 @pytest.mark.fault("H6")
 def test_a_kill_at_any_call_of_a_savepoint(when: When, chosen: Choose, tmp_path: Path) -> None:
-    """Run again it is whole, and names no stage: every row of it is finished."""
-    die_with_open_stages(tmp_path / "seed")
+    """Run again it is whole, and names no staging file: every row of it is finished."""
+    die_with_open_staging_files(tmp_path / "seed")
     recorder = Recorder(CHANGING_CALLS)
     save(copied(tmp_path, "counted"), recorder)
     for number in chosen(len(recorder.calls), FEW):

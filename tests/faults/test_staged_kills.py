@@ -1,4 +1,4 @@
-"""Staged parts under kills, lost power and failing calls: every row once, no stage ever visible."""
+"""Staged parts under kills, lost power and failing calls: every row once, no staging file ever visible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from support.tokens import NumberedTokens
 
 
-# Staged parts under kills, lost power and failing calls, encodes among them: every row once, no stage ever visible.
+# Staged parts under kills, lost power and failing calls, encodes among them: every row once, no staging file ever
+# visible.
 
 EACH = pytest.mark.parametrize("scenario", STAGED_SCENARIOS, ids=lambda one: one.name)
 FEW_LOSSES = 25
@@ -35,7 +36,10 @@ FEW_CALLS = 8
 
 @pytest.fixture
 def some_groups(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
-    """Files of a shared stage are committed together or one by one: a crash falls within a group, or between two."""
+    """Files of a multi-bucket staging file are committed together or one by one.
+
+    A crash falls within a group, or between two.
+    """
     monkeypatch.setattr(shared_files, "_MOST_OPEN", rng.choice([1, 64]))
 
 
@@ -59,7 +63,7 @@ def test_two_kills_anywhere_lose_and_double_nothing(
 def test_a_power_loss_loses_and_doubles_nothing(
     scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
 ) -> None:
-    """A file is durable before a checkpoint promises it, and its stage is there until then."""
+    """A file is durable before a checkpoint promises it, and its staging file is there until then."""
     first = all_of if is_long else some_of(rng, FEW_LOSSES)
     explored = CrashHarness(scenario, Powerless(), numbered_tokens, first=first, second=none_of).explore()
     assert explored.moments > len(explored.calls)
@@ -69,7 +73,7 @@ def test_a_power_loss_loses_and_doubles_nothing(
 @pytest.mark.drawn(8)
 @EACH
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
-@pytest.mark.fault("S16")
+@pytest.mark.fault("F16")
 def test_a_call_fails_once(
     scenario: Scenario, applied: bool, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
 ) -> None:
@@ -84,7 +88,7 @@ def test_a_call_fails_once(
 
 @pytest.mark.usefixtures("some_groups")
 @EACH
-@pytest.mark.fault("S3", "S4")
+@pytest.mark.fault("F3", "F4")
 def test_the_disk_is_full_from_a_call_on(
     scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
 ) -> None:
@@ -98,11 +102,11 @@ def test_the_disk_is_full_from_a_call_on(
     assert ended > 0
 
 
-# Staged parts under kills at some requests or all, on a strict model of S3: a stage is side objects alone.
+# Staged parts under kills at some requests or all, on a strict model of S3: a staging file is side objects alone.
 
 FEW_MOMENTS = 8
 """Kills of each scenario that a run draws; with ``--long`` at each request."""
-FEW = [one for one in STAGED_SCENARIOS if one.name in {"full stages", "restored stages"}]
+FEW = [one for one in STAGED_SCENARIOS if one.name in {"full staging files", "restored staging files"}]
 CASES = [(AWS, one) for one in STAGED_SCENARIOS] + [(GATEWAY, one) for one in FEW]
 
 

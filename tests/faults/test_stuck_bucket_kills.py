@@ -1,4 +1,7 @@
-"""SIGKILL of a sink whose shared stage has a bucket in which no file can be made: what the others got stays theirs."""
+"""SIGKILL of a sink whose multi-bucket staging file has a bucket in which no file can be made.
+
+What the others got stays theirs.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class OneAfterTheOther(LocalStore):
 
 
 def live(base: Path, form: str, interceptor: Interceptor) -> None:
-    """Write what is missing; each checkpoint rolls the stage, so that its task encodes what it can."""
+    """Write what is missing; each checkpoint rolls the staging file, so that its task encodes what it can."""
     aged: dict[str, Any] = {"rolling": LONG.model_copy(update={"rollover_interval_s": 1e-3}), "publish_threads": 1}
     calls = intercept(PosixCalls(), interceptor)
     opened = {"open_store": lambda url, _options: OneAfterTheOther(url, calls=calls)}

@@ -35,8 +35,8 @@ FEW, MANY = 12, 100
 """Kills of each kind of part in every run, and with ``--long``: no two lives make their calls in the same order."""
 LONGEST_PAUSE_S = 0.002
 FORMS: dict[str, dict[str, Any]] = {
-    "json": {"format": "json", "shared_stage_buckets": None},
-    "staged": {"shared_stage_buckets": None, "retained_checkpoints": 1},
+    "json": {"format": "json", "buckets_per_staging_file": None},
+    "staged": {"buckets_per_staging_file": None, "retained_checkpoints": 1},
     "shared": {},
     "shared json": {"format": "json"},
 }

@@ -1,4 +1,4 @@
-"""A coordinator that sleeps anywhere while another takes over never adds a row to the other's history (S7)."""
+"""A coordinator that sleeps anywhere while another takes over never adds a row to the other's history (R7)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FEW = 8
 ROWS = 9
 MORE_ROWS = 18
 WHETHER_IT_COUNTS = 60
-"""At most so many calls after a link until it is known to count."""
+"""At most so many calls after a checkpoint until it is known to count."""
 
 
 @pytest.mark.fault("D9", "D10")
@@ -48,7 +48,7 @@ def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path, chosen: Cal
     """SIGSTOP at call n, for some n or all; another goes on for three batches; SIGCONT: the output is one history."""
     recorder = Recorder()
     run_to_the_end(make_sink(tmp_path / "counted", interceptor=recorder), ROWS)
-    links = [number for number, call in enumerate(recorder.calls, 1) if is_link(call)]
+    commits = [number for number, call in enumerate(recorder.calls, 1) if is_link(call)]
     for number in chosen(len(recorder.calls), 2 * FEW):
         base = tmp_path / f"{number}"
         sleeper = make_sink(base, interceptor=StopAt(number))
@@ -58,19 +58,22 @@ def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path, chosen: Cal
         files = assert_exactly_once(base, MORE_ROWS)
         os.kill(pid, signal.SIGCONT)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert code in possible_ends(number, links), f"call {number}: {recorder.names[number - 1]}"
+        assert code in possible_ends(number, commits), f"call {number}: {recorder.names[number - 1]}"
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
         assert not broken_invariants(base), f"call {number}"
-    assert len(links) > 2
+    assert len(commits) > 2
 
 
-def possible_ends(number: int, links: list[int]) -> set[int]:
-    """How one may end that slept before call ``number``, where ``links`` are the calls that create its links."""
-    if number <= links[0]:
+def possible_ends(number: int, commits: list[int]) -> set[int]:
+    """How one may end that slept before call ``number``, where ``commits`` are the calls that create checkpoints."""
+    if number <= commits[0]:
         return {0}  # It begins after the other.
-    if links[0] + WHETHER_IT_COUNTS < number <= links[-1]:
-        return {FENCED}  # The next link is refused.
-    return {0, FENCED}  # It finds that its fence link does not count and begins anew, or it had no link left to create.
+    if commits[0] + WHETHER_IT_COUNTS < number <= commits[-1]:
+        return {FENCED}  # The next checkpoint is refused.
+    return {
+        0,
+        FENCED,
+    }  # It finds that its takeover does not count and begins anew, or it had no checkpoint left to create.
 
 
 def is_link(call: Call) -> bool:
@@ -82,7 +85,7 @@ def is_link(call: Call) -> bool:
 def test_a_restore_stopped_at_any_call_is_fenced(
     cut: str, tmp_path: Path, chosen: Callable[[int, int], list[int]]
 ) -> None:
-    """The same for one that sleeps while it restores open parts with a tail, which the other then settles."""
+    """The same for one that sleeps while it restores open parts with a tail, which the other then finalizes."""
     seed_with_a_tail(tmp_path / "seed", cut=cut)
 
     def sink(base: Path, interceptor: Any = None) -> FileSink:
@@ -99,7 +102,7 @@ def test_a_restore_stopped_at_any_call_is_fenced(
         files = assert_exactly_once(base, MORE_ROWS)
         os.kill(pid, signal.SIGCONT)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        # Before it has its fence link it begins a generation of its own, after the other has ended; then never again.
+        # Before it has its takeover it begins an epoch of its own, after the other has ended; then never again.
         assert code in {0, FENCED}, f"call {number}: {recorder.names[number - 1]}"
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
         assert not broken_invariants(base), f"call {number}"
@@ -109,14 +112,14 @@ def test_a_restore_stopped_at_any_call_is_fenced(
 def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(
     tmp_path: Path, chosen: Callable[[int, int], list[int]]
 ) -> None:
-    """Two go back over the same damaged link, one asleep: one history, in which no row is lost or comes twice."""
+    """Two go back over the same damaged checkpoint, one asleep: one history, in which no row is lost or comes twice."""
     seed = make_sink(tmp_path / "seed", rolling=LONG).local().open()
     for first, count in ((0, 4), (4, 3)):
         seed.write(batch(first, count), position=first + count)
         seed.checkpoint()
     seed.close()
-    link = tmp_path / "seed" / "_partfile" / "life" / "chk-3" / "_metadata"
-    link.write_bytes(link.read_bytes()[:-9])
+    metadata = tmp_path / "seed" / "_partfile" / "life" / "chk-3" / "_metadata"
+    metadata.write_bytes(metadata.read_bytes()[:-9])
 
     def sink(base: Path, interceptor: Any = None) -> FileSink:
         chosen = base / "_partfile" / "life" / "chk-2"

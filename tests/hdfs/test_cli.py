@@ -39,7 +39,7 @@ def test_a_killed_sink_is_told_and_nothing_is_changed(hdfs: HdfsCluster, hdfs_di
     assert [(part["valid_length"], part["is_current"]) for part in parts] == [(VALID_BYTES, True)] * 2
     assert told_json("verify", url)["findings"] == []
     assert told_json("status", url, "--scan", code=1)["scan"]["missing"] == []
-    assert told_json("checkpoints", url)["chains"][0]["links"][-1]["open_parts"] == 2
+    assert told_json("checkpoints", url)["logs"][0]["checkpoints"][-1]["open_parts"] == 2
     after = hdfs.operations()
     asked = {name for name, count in after.items() if count != before.get(name, 0)}
     assert "getListing" in asked
@@ -126,7 +126,7 @@ def test_an_orphan_goes_to_the_quarantine_unless_somebody_writes_it(hdfs: HdfsCl
         whole = told_json(*clean, code=1)
         report, items = whole["cleaned"], whole["plan"]["items"]
         assert {item["path"] for item in items if item["kind"] == "orphan"} == {free, busy}
-        # The link that the sink was about to create is there under its temporary name.
+        # The checkpoint that the sink was about to create is there under its temporary name.
         assert {item["kind"] for item in items} == {"orphan", "state file"}
         assert (report["done"], report["busy"]) == (len(items) - 1, [busy])
         (quarantine,) = report["quarantines"]

@@ -20,58 +20,58 @@ if TYPE_CHECKING:
 
 # Small whole files on HDFS: lost replies, rivals, what is left behind.
 
-LINK, DATA = "job/chk-1/_metadata", b"nonce"
+METADATA, DATA = "job/chk-1/_metadata", b"nonce"
 RESET = OSError("connection reset")
 
 
 @pytest.mark.parametrize("error", [RESET, FileNotFoundError("the second attempt found no source")])
-def test_a_link_whose_reply_was_lost_is_known_by_its_bytes(opener: Opener, error: Exception) -> None:
+def test_a_checkpoint_whose_reply_was_lost_is_known_by_its_bytes(opener: Opener, error: Exception) -> None:
     """The rename was done, and maybe repeated: the temporary file is gone and the name holds what was written."""
-    opener(FailAt(1, error, applied=True, only={"rename"})).create_file(LINK, DATA)
-    assert opener().read_file(LINK, 99) == DATA
+    opener(FailAt(1, error, applied=True, only={"rename"})).create_file(METADATA, DATA)
+    assert opener().read_file(METADATA, 99) == DATA
     assert opener().list_names("job/chk-1") == ["_metadata"]
 
 
 @pytest.mark.parametrize("call", ["create", "write", "sync", "rename"])
 @pytest.mark.parametrize("error", [RESET, OSError("RPC listener disconnected")])
-def test_a_link_is_created_although_the_network_failed_once(opener: Opener, call: str, error: Exception) -> None:
+def test_a_checkpoint_is_created_although_the_network_failed_once(opener: Opener, call: str, error: Exception) -> None:
     """What was certainly not created is tried again, under another temporary name."""
-    opener(FailAt(1, error, only={call})).create_file(LINK, DATA)
-    assert opener().read_file(LINK, 99) == DATA
+    opener(FailAt(1, error, only={call})).create_file(METADATA, DATA)
+    assert opener().read_file(METADATA, 99) == DATA
     assert opener().list_names("job/chk-1") == ["_metadata"]
 
 
-def test_a_link_that_was_not_created_will_not_be_later(opener: Opener) -> None:
+def test_a_checkpoint_that_was_not_created_will_not_be_later(opener: Opener) -> None:
     """Deleting the temporary file decides: a rename that is still on its way finds nothing, so this is no unknown."""
     store = opener(FailAt(1, RESET, persistent=True, only={"rename"}))
     with pytest.raises(NotApplied) as raised:
-        store.create_file(LINK, DATA)
+        store.create_file(METADATA, DATA)
     assert not isinstance(raised.value, AlreadyExists)
     assert store.list_names("job/chk-1") == []
-    opener().create_file(LINK, DATA)
+    opener().create_file(METADATA, DATA)
 
 
-def test_a_link_that_a_rival_created_meanwhile_is_his(opener: Opener) -> None:
+def test_a_checkpoint_that_a_rival_created_meanwhile_is_his(opener: Opener) -> None:
     """His bytes stay and ours are gone."""
-    rival = ActAt(1, lambda: opener().create_file(LINK, b"rival"), only={"rename"})
+    rival = ActAt(1, lambda: opener().create_file(METADATA, b"rival"), only={"rename"})
     with pytest.raises(AlreadyExists):
-        opener(rival).create_file(LINK, DATA)
-    assert opener().read_file(LINK, 99) == b"rival"
+        opener(rival).create_file(METADATA, DATA)
+    assert opener().read_file(METADATA, 99) == b"rival"
     assert opener().list_names("job/chk-1") == ["_metadata"]
 
 
-def test_a_lost_reply_does_not_make_a_rivals_link_ours(opener: Opener) -> None:
+def test_a_lost_reply_does_not_make_a_rivals_checkpoint_ours(opener: Opener) -> None:
     """The rename found no source, as after a repetition, but the name holds other bytes."""
 
     def meddle() -> None:
         other = opener()
         for name in other.list_names("job/chk-1"):
             other.delete_file(f"job/chk-1/{name}")
-        other.create_file(LINK, b"rival")
+        other.create_file(METADATA, b"rival")
 
     with pytest.raises(AlreadyExists):
-        opener(ActAt(1, meddle, only={"rename"})).create_file(LINK, DATA)
-    assert opener().read_file(LINK, 99) == b"rival"
+        opener(ActAt(1, meddle, only={"rename"})).create_file(METADATA, DATA)
+    assert opener().read_file(METADATA, 99) == b"rival"
 
 
 @pytest.mark.parametrize("call", ["create", "write", "sync"])
@@ -80,26 +80,26 @@ def test_what_fails_before_the_rename_was_not_applied(opener: Opener, call: str,
     """Nobody will ever rename the temporary file, so even a lost reply is a clear no; nothing is left behind."""
     store = opener(FailAt(1, RESET, applied=applied, persistent=True, only={call}))
     with pytest.raises(NotApplied):
-        store.create_file(LINK, DATA)
+        store.create_file(METADATA, DATA)
     assert [name for name in store.list_names("job/chk-1") if not name.startswith("_tmp.")] == []
-    opener().create_file(LINK, DATA)
-    assert store.read_file(LINK, 99) == DATA
+    opener().create_file(METADATA, DATA)
+    assert store.read_file(METADATA, 99) == DATA
 
 
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_close_that_fails_is_done_by_hdfs(opener: Opener, applied: bool) -> None:
     """Every byte is durable by then, and nobody else knows the temporary name: its lease is recovered instead."""
     store = opener(FailAt(1, RESET, applied=applied, only={"close"}))
-    store.create_file(LINK, DATA)
-    assert store.read_file(LINK, 99) == DATA
+    store.create_file(METADATA, DATA)
+    assert store.read_file(METADATA, 99) == DATA
     assert store.list_names("job/chk-1") == ["_metadata"]
 
 
-def test_a_link_that_nobody_can_find_out_about_is_unknown(opener: Opener) -> None:
+def test_a_checkpoint_that_nobody_can_find_out_about_is_unknown(opener: Opener) -> None:
     """The network stays down after the rename: only then the caller must look for himself."""
     store = opener(FailAt(1, RESET, persistent=True, only={"rename", "delete", "status", "open"}))
     with pytest.raises(StoreError) as raised:
-        store.create_file(LINK, DATA)
+        store.create_file(METADATA, DATA)
     assert isinstance(raised.value, OutcomeUnknown)
 
 
@@ -112,13 +112,13 @@ def test_a_link_that_nobody_can_find_out_about_is_unknown(opener: Opener) -> Non
         ("delete", RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "denied")')),
     ],
 )
-def test_a_link_that_is_there_is_never_said_not_to_be(opener: Opener, call: str, error: Exception) -> None:
+def test_a_checkpoint_that_is_there_is_never_said_not_to_be(opener: Opener, call: str, error: Exception) -> None:
     """The rename was done and its reply lost; whatever then keeps us from looking, its caller must decide."""
     calls = intercept(HdfsCalls(opener().base.rpartition("/")[0], HdfsOptions()), FailAt(1, error, only={call}))
     lost = intercept(calls, FailAt(1, RESET, applied=True, only={"rename"}))
     with pytest.raises(OutcomeUnknown):
-        HdfsStore(opener().base, calls=lost).create_file(LINK, DATA)
-    assert opener().read_file(LINK, 99) == DATA
+        HdfsStore(opener().base, calls=lost).create_file(METADATA, DATA)
+    assert opener().read_file(METADATA, 99) == DATA
 
 
 # Markers on HDFS whose holder has died: their lease can be had after a minute, and until then nobody waits for it.

@@ -11,7 +11,7 @@ import pytest
 import partfile as pf
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
-from partfile.testing.store import read_stage, write_part, write_stage
+from partfile.testing.store import read_staging_file, write_part, write_staging_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,24 +113,24 @@ def test_a_part_that_is_too_long_is_cut_and_published_by_four_more(
 def test_a_small_file_is_made_by_five_and_read_by_one(
     store: HdfsStore, asked: Callable[[Callable[[], object]], dict[str, int]]
 ) -> None:
-    """A link of the chain; its directory is made on the way."""
+    """A checkpoint of the checkpoint log; its directory is made on the way."""
     found = asked(lambda: store.create_file("job/chk-1/_metadata", DATA))
     assert is_as_promised(found, CREATE_FILE), found
     assert asked(lambda: store.read_file("job/chk-1/_metadata", 99)) == {"getBlockLocations": 1}
 
 
-def test_a_stage_that_is_closed_is_read_by_one(
+def test_a_staging_file_that_is_closed_is_read_by_one(
     store: HdfsStore, asked: Callable[[Callable[[], object]], dict[str, int]]
 ) -> None:
     """However long it is: its blocks come from DataNodes."""
-    stage = write_stage(store, DATA, TAIL)
-    assert asked(lambda: read_stage(store, stage)) == {"getBlockLocations": 1}
+    staging_file = write_staging_file(store, DATA, TAIL)
+    assert asked(lambda: read_staging_file(store, staging_file)) == {"getBlockLocations": 1}
 
 
 def test_an_old_checkpoint_goes_without_being_listed(
     store: HdfsStore, asked: Callable[[Callable[[], object]], dict[str, int]]
 ) -> None:
-    """Its link first; then its directory, which holds a file for each subtask and no directory."""
+    """Its checkpoint first; then its directory, which holds a file for each subtask and no directory."""
 
     def delete() -> None:
         store.delete_file("job/chk-1/_metadata")
@@ -166,20 +166,20 @@ AGAIN = "complete"
 WAITS = {"append", "alreadyBeingCreatedException", "recoveryInProgressException"}
 """Asked until HDFS has recovered a lease."""
 
-LINK = Counter(create=1, addBlock=1, fsync=1, complete=1, rename2=1, getBlockLocations=1)
+METADATA = Counter(create=1, addBlock=1, fsync=1, complete=1, rename2=1, getBlockLocations=1)
 SUBSUME = Counter(delete=2, getContentSummary=1)
 MARK = Counter(create=1, complete=1, rename2=1)
-CHECKPOINT = LINK + SUBSUME
+CHECKPOINT = METADATA + SUBSUME
 NEW_PART = Counter(create=1, addBlock=1)
 OPEN_PART = Counter(fsync=1, getFileInfo=1)
 IDLE_PART = Counter(getFileInfo=1)
 ROLLED_PART = Counter(rename2=1, complete=1)
 PUBLISHED_PART = Counter(recoverLease=1, getFileInfo=1, rename2=1)
 # The first recoverLease is of a name that is not there, so it is counted by its exception.
-SETTLED_PART = Counter(fileNotFoundException=1, rename2=2, recoverLease=1, getFileInfo=1)
-# Lists the directories of the chain and of both retained checkpoints; looks for the mark; reads both links.
+FINALIZED_PART = Counter(fileNotFoundException=1, rename2=2, recoverLease=1, getFileInfo=1)
+# Lists the directories of the chain and of both retained checkpoints; looks for the mark; reads both checkpoints.
 LOOK = Counter(getListing=3, getFileInfo=1, getBlockLocations=2)
-# That no link is above the fence (S7): the chain's directory and the one of the fence.
+# That no checkpoint is above the takeover (R7): the checkpoint log's directory and the one of the takeover.
 IS_LAST = Counter(getListing=2)
 
 
@@ -200,7 +200,7 @@ class Job:
             bucketer=pf.HiveBucketer("bucket"),
             rolling=pf.RollingPolicy(max_part_bytes=1_000_000, rollover_interval_s=1e6, inactivity_interval_s=1e6),
             storage_options={"http_address": cluster.http_address},
-            # So that the state of fifty parts lies in the link, too.
+            # So that the state of fifty parts lies in the checkpoint, too.
             inline_threshold_bytes=1 << 20,
         )
         self.out = self._start()
@@ -311,7 +311,10 @@ def test_a_finished_part_is_asked_for_once_and_never_again(job: Job) -> None:
 
 @pytest.mark.parametrize("finished", [0, 150])
 def test_a_restore_lists_the_checkpoints_alone(job: Job, finished: int) -> None:
-    """Ten open parts: five each, whatever is finished; what is listed is the chain's, and retention bounds it."""
+    """Ten open parts: five each, whatever is finished.
+
+    What is listed is the checkpoint log's, and retention bounds it.
+    """
     done = 0
     while done < finished:
         done += job.finished(50)
@@ -321,6 +324,6 @@ def test_a_restore_lists_the_checkpoints_alone(job: Job, finished: int) -> None:
         job.batch(10)
     job.crash()
     found = job.asked(job.start)
-    # Two links: the fence, and a tombstone for the id that the crashed run may have triggered (CC-06).
-    promised = LOOK + LINK + LINK + IS_LAST + MARK + SUBSUME + times(10, SETTLED_PART)
+    # Two checkpoints: the takeover, and a tombstone for the id that the crashed run may have triggered (CC-06).
+    promised = LOOK + METADATA + METADATA + IS_LAST + MARK + SUBSUME + times(10, FINALIZED_PART)
     assert sink_is_as_promised(found, promised), (found - promised, promised - found)

@@ -123,7 +123,7 @@ def test_an_open_part_outlives_its_namenode(own_hdfs: HdfsCluster) -> None:
     assert finished_bytes(store, handle) == DATA + TAIL
 
 
-def test_a_link_whose_namenode_dies_is_there_whole_or_not_at_all(
+def test_a_checkpoint_whose_namenode_dies_is_there_whole_or_not_at_all(
     own_hdfs: HdfsCluster, reopen: Callable[[], HdfsStore]
 ) -> None:
     """Whatever moment it dies at: creating again says whether the first attempt counted."""
@@ -174,7 +174,7 @@ def test_safe_mode_is_waited_for_and_then_named(own_hdfs: HdfsCluster, reopen: C
 
 
 @pytest.mark.parametrize("cut", ["truncate", "rewrite"])
-@pytest.mark.fault("S9")
+@pytest.mark.fault("F9")
 def test_a_lease_recovery_that_does_not_end_leaves_the_part_owed(
     own_hdfs: HdfsCluster, reopen: Callable[[], HdfsStore], cut: Any
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_datanode_that_is_killed_loses_nothing(own_hdfs: HdfsCluster, reopen: 
 
 
 def test_a_full_quota_is_named_and_nothing_is_left(own_hdfs: HdfsCluster, reopen: Callable[[], HdfsStore]) -> None:
-    """D: no space. A link is not created, a part is poisoned; both work when there is room."""
+    """D: no space. A checkpoint is not created, a part is poisoned; both work when there is room."""
     store = reopen()
     handle = write_part(store, DATA, state="pending")
     path = "/" + store.base.rpartition("/")[2]
@@ -285,7 +285,7 @@ def lines_in(hdfs: HdfsCluster, directory: str) -> list[str]:
 def test_an_erasure_coded_base_is_refused_at_the_start(
     hdfs: HdfsCluster, hdfs_directory: str, make_sink: MakeSink
 ) -> None:
-    """The fence link is the first thing that cannot be made durable; no part has been made yet."""
+    """The takeover is the first thing that cannot be made durable; no part has been made yet."""
     hdfs.erasure_code(hdfs_directory)
     with pytest.raises(NotApplied, match="hdfs ec -setPolicy -replicate"):
         write(make_sink(), "a")
@@ -313,7 +313,7 @@ def test_what_hdfs_native_says_of_erasure_coding_is_sorted() -> None:
     ("quota", "lift"),
     [(("-setQuota", "6"), "-clrQuota"), (("-setSpaceQuota", str(SMALL_BLOCK_BYTES // 2)), "-clrSpaceQuota")],
 )
-@pytest.mark.fault("S3")
+@pytest.mark.fault("F3")
 def test_a_quota_stops_the_stream_and_loses_nothing(
     hdfs: HdfsCluster, hdfs_directory: str, make_sink: MakeSink, quota: tuple[str, str], lift: str
 ) -> None:

@@ -76,20 +76,20 @@ def test_a_writer_killed_between_hsync_and_close_loses_nothing(opener: Opener, z
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.fault("D3")
-def test_a_zombie_that_writes_after_settlement_is_refused_by_the_datanode(
+def test_a_zombie_that_writes_after_finalization_is_refused_by_the_datanode(
     opener: Opener, zombie: RemoteWriter, cut: Cut
 ) -> None:
     """Its write is taken by its own client, or refused already; persisting fails, and the file keeps its length."""
     store = opener()
     handle = written_by(zombie)
-    settled = store.settle(handle, cut)
+    finalized = store.finalize(handle, cut)
     before = files_in(store)
     answers = [zombie.write(TAIL * 100), zombie.persist()]
     refused = next(answer for answer in answers if answer != "done")
     assert refused.startswith("LeaseUnavailable: ")
     assert zombie.close_for_commit() != "done"
     assert files_in(store) == before
-    store.publish(settled, cut)
+    store.publish(finalized, cut)
     assert finished_bytes(store, handle) == DATA
 
 
@@ -98,7 +98,7 @@ def test_recovering_before_renaming_lets_a_zombie_in(
 ) -> None:
     """The wrong order by hand: the zombie opens the part again by the name that it knows, and writes into it for ever.
 
-    This is why S5 wants the pending name first.
+    This is why R5 wants the pending name first.
     """
     store = opener()
     handle = new_part()
@@ -208,7 +208,7 @@ def test_the_calls_of_a_writer_are_those_that_are_killed(opener: Opener) -> None
 def test_a_kill_at_any_call_of_a_publish_is_survived(
     opener: Opener, hdfs: HdfsCluster, forks: CleanForks, cut: Cut
 ) -> None:
-    """SIGKILL after each changing call of settling and publishing, among them a truncate that has begun."""
+    """SIGKILL after each changing call of finalizing and publishing, among them a truncate that has begun."""
     store = opener()
     recorder = Recorder(CHANGING_CALLS)
     opener(recorder).publish(write_part(store, DATA, tail=TAIL), cut)
@@ -225,7 +225,7 @@ def test_a_kill_at_any_call_of_a_publish_is_survived(
         assert finished_bytes(store, handle) == DATA
 
 
-@pytest.mark.fault("S10")
+@pytest.mark.fault("F10")
 def test_a_part_that_lost_bytes_is_missing(opener: Opener, raw: hdfs_native.Client, hdfs_directory: str) -> None:
     """A staged file that is shorter than vouched for is refused under each of its names."""
     store = opener()

@@ -73,7 +73,7 @@ def move_away(opener: Opener, handle: PartHandle) -> None:
 
 
 @pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.fault("S7")
+@pytest.mark.fault("F7")
 def test_a_finished_file_that_was_moved_is_missing(opener: Opener, cut: Cut) -> None:
     """By each way of cutting; nothing that is left over is published in its place."""
     handle = write_part(opener(), DATA, tail=TAIL)
@@ -185,7 +185,7 @@ def test_a_part_that_a_rival_is_cutting_is_not_taken_for_one_that_lost_bytes(
 
 def test_a_sidecar_that_cannot_be_read_for_a_moment_is_no_conflict(opener: Opener) -> None:
     """Nobody needs to look at the files: the part is tried again."""
-    handle = opener().settle(write_part(opener(), DATA, tail=TAIL), "valid-length")
+    handle = opener().finalize(write_part(opener(), DATA, tail=TAIL), "valid-length")
     store = opener(FailAt(1, OSError("Connection refused"), only={"open"}))
     with pytest.raises(NotApplied, match="Connection refused"):
         store.publish(handle, "valid-length")
@@ -421,7 +421,9 @@ def test_a_part_that_is_closed_in_safe_mode_can_be_resumed(own_hdfs: HdfsCluster
     assert finished_bytes(store, handle) == HALF_A_BLOCK
 
 
-def test_a_link_whose_close_falls_into_safe_mode_is_created(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
+def test_a_checkpoint_whose_close_falls_into_safe_mode_is_created(
+    own_hdfs: HdfsCluster, own_hdfs_directory: str
+) -> None:
     """The coordinator goes on as if nothing had been."""
     store, calls = open_with(own_hdfs, own_hdfs_directory, "close")
     calls.is_armed = True

@@ -247,7 +247,7 @@ class StoppedAt(HdfsStore):
         self._stage = stage
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
-        """Publish up to the stage."""
+        """Publish up to the staging file."""
         if self._stage == "finished":
             super().publish(handle, cut)
             return
@@ -257,12 +257,12 @@ class StoppedAt(HdfsStore):
             rename_staged(self._access, handle.path_of(handle.in_progress), handle.path_of(handle.pending))
             recover_lease(self._access, handle.path_of(handle.pending))
         if self._stage == "cut":
-            self.settle(handle, cut)
+            self.finalize(handle, cut)
         raise NotApplied(f"stopped at {self._stage}: {handle.name}")
 
 
 def sink_up_to(stage: Stage, cluster: HdfsCluster, base: str, cut: str) -> pf.FileSink:
-    """The sink of ``hdfs.life``, which publishes up to a stage."""
+    """The sink of ``hdfs.life``, which publishes up to a staging file."""
     options = HdfsOptions(http_address=cluster.http_address)
 
     def opened(url: str, _options: Any) -> HdfsStore:
@@ -297,7 +297,9 @@ def forks() -> Iterator[CleanForks]:
 def test_pending_parts_are_read_at_every_stage(
     cut: str, hdfs: HdfsCluster, hdfs_directory: str, forks: CleanForks
 ) -> None:
-    """In progress and pending with tails, cut, finished: a dataset of each stage gives its rows at all later ones.
+    """In progress and pending with tails, cut, finished.
+
+    A dataset of each staging file gives its rows at all later ones.
 
     Of a part that a dead writer or a zombie holds open HDFS shows no byte; that is an error, and neither missing data
     nor fewer rows.
@@ -306,19 +308,19 @@ def test_pending_parts_are_read_at_every_stage(
     assert forks.run("seed", url=url, http_address=hdfs.http_address, cut=cut) == -signal.SIGKILL
     datasets = []
     stages: tuple[Stage, ...] = ("open", "in-progress", "pending", "cut", "finished")
-    for stage in stages:
-        sink_up_to(stage, hdfs, base, cut).local().open().close()
+    for staging_file in stages:
+        sink_up_to(staging_file, hdfs, base, cut).local().open().close()
         lengths = parts_below(hdfs, base)
-        if stage in {"in-progress", "pending"}:
-            assert sorted(path.rpartition(".")[2] for path in lengths) == [stage, stage]
+        if staging_file in {"in-progress", "pending"}:
+            assert sorted(path.rpartition(".")[2] for path in lengths) == [staging_file, staging_file]
             assert min(lengths.values()) > VALID_BYTES, "there is no tail"
-        assert values(pf.read(url, schema=TEXT)) == (numbered(4) if stage == "finished" else [])
+        assert values(pf.read(url, schema=TEXT)) == (numbered(4) if staging_file == "finished" else [])
         datasets.append(pf.read(url, include="pending", schema=TEXT))
-        if stage == "open":
+        if staging_file == "open":
             with pytest.raises(NotReady, match=r"/_part-.*\.in-progress' was open .* saw 0 bytes"):
                 datasets[0].to_table()
         else:
-            assert [values(dataset) for dataset in datasets] == [numbered(4)] * len(datasets), stage
+            assert [values(dataset) for dataset in datasets] == [numbered(4)] * len(datasets), staging_file
     continue_to(sink_up_to("finished", hdfs, base, cut), 12)
     assert values(pf.read(url, include="pending")) == values(pf.read(url)) == numbered(12)
     assert [values(dataset) for dataset in datasets] == [numbered(4)] * len(datasets)

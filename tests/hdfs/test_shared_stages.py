@@ -1,4 +1,4 @@
-"""Stages that many buckets share, on a real HDFS: kills at calls, starts that are killed too, the command line."""
+"""Multi-bucket staging files, on a real HDFS: kills at calls, starts that are killed too, the command line."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def lives(request: pytest.FixtureRequest, hdfs: HdfsCluster, hdfs_directory: str
 def test_a_kill_at_a_call_loses_and_doubles_nothing(
     lives: Lives, tmp_path: Path, rng: random.Random, chosen: Callable[[int, int], list[int]], format: str
 ) -> None:
-    """SIGKILL at call n of a life whose buckets share a stage: a restart ends with each row once, in its bucket."""
+    """SIGKILL at call n of a life whose buckets share a staging file.
+
+    A restart ends with each row once, in its bucket.
+    """
     lives.name = "counted"
     calls = lives.calls(tmp_path / "calls.json", is_restore=False)
     for number in chosen(len(calls), SAMPLES):
@@ -97,7 +100,7 @@ def test_a_kill_at_a_call_loses_and_doubles_nothing(
 @pytest.mark.drawn(1)
 @EACH_FORMAT
 @pytest.mark.fault("K16")
-def test_two_kills_of_starts_that_encode_a_shared_stage(
+def test_two_kills_of_starts_that_encode_a_multi_bucket_staging_file(
     lives: Lives, tmp_path: Path, rng: random.Random, chosen: Callable[[int, int], list[int]], format: str
 ) -> None:
     """Of its files none is seen, or all are published in the end, whichever starts died while they were made."""
@@ -116,7 +119,7 @@ def test_two_kills_of_starts_that_encode_a_shared_stage(
 
 
 @EACH_FORMAT
-def test_the_command_line_knows_shared_stages(lives: Lives, hdfs: HdfsCluster, format: str) -> None:
+def test_the_command_line_knows_multi_bucket_staging_files(lives: Lives, hdfs: HdfsCluster, format: str) -> None:
     """How many buckets share, and the rows; recover publishes in each; then nothing is wrong, and the sink goes on."""
     lives.name = "out"
     assert lives.run("seed") == 0

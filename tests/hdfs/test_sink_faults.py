@@ -194,7 +194,7 @@ def test_a_batch_in_safe_mode_without_patience_says_so(own_hdfs: HdfsCluster, ow
 
 
 def test_of_two_coordinators_the_second_fences_the_first(hdfs: HdfsCluster, hdfs_directory: str) -> None:
-    """The first one, whose rows are durable and whose parts nobody has touched, cannot create the link after them."""
+    """The first one, whose rows are durable and whose parts are untouched, cannot create the checkpoint after them."""
     base = f"{hdfs_directory}/out"
     with abandoned(hdfs_sink(hdfs, base, rolling=pf.RollingPolicy(on_checkpoint=True))) as first:
         first.write(rows_from(0))

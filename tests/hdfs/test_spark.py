@@ -121,7 +121,7 @@ MANY = 150
 """Buckets, of which each batch has rows."""
 
 
-def test_stages_stay_open_over_batches_and_outlive_a_run(
+def test_staging_files_stay_open_over_batches_and_outlive_a_run(
     spark: SparkSession,
     hdfs: HdfsCluster,
     hdfs_directory: str,
@@ -143,7 +143,7 @@ def test_stages_stay_open_over_batches_and_outlive_a_run(
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("format", ["parquet", "json"])
-def test_many_buckets_share_stages_that_spark_encodes(  # noqa: PLR0917 - fixtures.
+def test_many_buckets_share_staging_files_that_spark_encodes(  # noqa: PLR0917 - fixtures.
     spark: SparkSession,
     hdfs: HdfsCluster,
     hdfs_directory: str,

@@ -1,4 +1,4 @@
-"""Stages on HDFS that somebody has open: read over WebHDFS, or after his lease was taken, or not at all."""
+"""Staging files on HDFS that somebody has open: read over WebHDFS, or after his lease was taken, or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.stores.hdfs.webhdfs import Unreachable
 from partfile.testing.faults import FailAt, Recorder
-from partfile.testing.store import new_stage, read_stage, write_stage
+from partfile.testing.store import new_staging_file, read_staging_file, write_staging_file
 from support.programs.remote_writer import RemoteWriter
 
 if TYPE_CHECKING:
@@ -33,27 +33,29 @@ def store_without_web(cluster: HdfsCluster, directory: str) -> HdfsStore:
 
 
 def begun(store: HdfsStore) -> tuple[PartStream, PartHandle]:
-    """A stage that is open, with a persisted length."""
-    stream = store.create(new_stage())
+    """A staging file that is open, with a persisted length."""
+    stream = store.create(new_staging_file())
     stream.write(DATA)
     return stream, stream.persist()
 
 
-def test_an_open_stage_of_several_blocks_is_read_from_any_position(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+def test_an_open_staging_file_of_several_blocks_is_read_from_any_position(
+    hdfs: HdfsCluster, hdfs_directory: str
+) -> None:
     """Closed blocks and the one that is being written are one file, in pieces smaller and larger than a request."""
     draw = random.Random(8)
     data = draw.randbytes(4 * BLOCK_BYTES + 12_345)
     store = HdfsStore(
         hdfs.url + hdfs_directory, HdfsOptions(http_address=hdfs.http_address, block_size_bytes=BLOCK_BYTES)
     )
-    stream = store.create(new_stage())
+    stream = store.create(new_staging_file())
     stream.write(data[: 2 * BLOCK_BYTES])
     first = stream.persist()
     stream.write(data[2 * BLOCK_BYTES :])
-    stage = stream.persist()
+    staging_file = stream.persist()
     stream.write(b"not durable")
-    assert read_stage(store, first) == data[: 2 * BLOCK_BYTES]
-    with store.open_stage(stage) as file:
+    assert read_staging_file(store, first) == data[: 2 * BLOCK_BYTES]
+    with store.open_staging_file(staging_file) as file:
         assert file.read() == data
         for _ in range(10):
             start, count = file.seek(draw.randrange(len(data))), draw.choice((10, 100_000, 2 * BLOCK_BYTES))
@@ -65,62 +67,62 @@ def test_an_open_stage_of_several_blocks_is_read_from_any_position(hdfs: HdfsClu
 def test_a_large_last_block_is_read_in_several_requests(opener: Opener) -> None:
     """No request asks for more than an answer may hold."""
     data = random.Random(8).randbytes((5 << 20) // 2)
-    stream = opener().create(new_stage())
+    stream = opener().create(new_staging_file())
     stream.write(data)
-    stage = stream.persist()
+    staging_file = stream.persist()
     recorder = Recorder({"read_open"})
-    with opener(recorder).open_stage(stage) as file:
+    with opener(recorder).open_staging_file(staging_file) as file:
         assert file.read() == data
     assert recorder.count == 4, recorder.calls
     stream.close()
 
 
-def test_a_closed_stage_needs_no_web_server(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+def test_a_closed_staging_file_needs_no_web_server(hdfs: HdfsCluster, hdfs_directory: str) -> None:
     """What a task has released is read as any file."""
     store = store_without_web(hdfs, hdfs_directory)
-    assert read_stage(store, write_stage(store, DATA, MORE)) == DATA + MORE
+    assert read_staging_file(store, write_staging_file(store, DATA, MORE)) == DATA + MORE
 
 
 def test_without_web_server_a_writer_is_left_alone_or_fenced(hdfs: HdfsCluster, hdfs_directory: str) -> None:
     """Who may not fence him is told to wait; who may takes his lease, reads, and nothing that he adds counts."""
     store = store_without_web(hdfs, hdfs_directory)
-    stream, stage = begun(store)
+    stream, staging_file = begun(store)
     with pytest.raises(NotReady, match="WebHDFS"):
-        store.open_stage(stage)
+        store.open_staging_file(staging_file)
     stream.write(MORE)
     stream.verify()
     longer = stream.persist()
-    for each, data in ((stage, DATA), (longer, DATA + MORE)):
-        with store.open_stage(each, fences=True) as file:
+    for each, data in ((staging_file, DATA), (longer, DATA + MORE)):
+        with store.open_staging_file(each, fences=True) as file:
             assert file.read() == data
     with pytest.raises(StoreError):
         _go_on(stream)
     stream.close()
-    assert read_stage(store, longer) == DATA + MORE
+    assert read_staging_file(store, longer) == DATA + MORE
     assert store.discard(longer)
 
 
 @pytest.mark.parametrize("fences", [False, True])
 def test_what_a_killed_writer_persisted_is_read_at_once(hdfs: HdfsCluster, hdfs_directory: str, fences: bool) -> None:
     """Nobody waits until the lease of the dead has ended: WebHDFS does without it, and who may fence takes it."""
-    stage = new_stage()
+    staging_file = new_staging_file()
     with RemoteWriter(hdfs.url + hdfs_directory, {}) as writer:
-        assert writer.create(stage) == writer.write(DATA) == writer.persist() == writer.write(MORE) == "done"
+        assert writer.create(staging_file) == writer.write(DATA) == writer.persist() == writer.write(MORE) == "done"
         writer.kill()
     address = NOWHERE if fences else hdfs.http_address
     store = HdfsStore(hdfs.url + hdfs_directory, HdfsOptions(http_address=address))
-    with store.open_stage(stage.at(len(DATA)), fences=fences) as file:
+    with store.open_staging_file(staging_file.at(len(DATA)), fences=fences) as file:
         assert file.read() == DATA
     if not fences:
         with pytest.raises(LeaseUnavailable):
-            store.discard(stage)
+            store.discard(staging_file)
 
 
-def test_a_stage_that_is_closed_while_it_is_read_is_read_on_without_web_server(opener: Opener) -> None:
+def test_a_staging_file_that_is_closed_while_it_is_read_is_read_on_without_web_server(opener: Opener) -> None:
     """What WebHDFS does not show any more, HDFS itself does by then."""
-    stream, stage = begun(opener())
+    stream, staging_file = begun(opener())
     fault = FailAt(2, Unreachable("nobody listens"), persistent=True, only={"read_open"})
-    with opener(fault).open_stage(stage) as file:
+    with opener(fault).open_staging_file(staging_file) as file:
         stream.close()
         assert file.read() == DATA
     assert fault.count == 2
@@ -129,9 +131,9 @@ def test_a_stage_that_is_closed_while_it_is_read_is_read_on_without_web_server(o
 def test_a_stage_that_is_taken_away_while_it_is_read_is_missing(opener: Opener) -> None:
     """Neither an end of file nor an error that nobody understands."""
     store = opener()
-    stream, stage = begun(store)
-    with store.open_stage(stage) as file:
-        store.delete_file(stage.path_of(stage.in_progress))
+    stream, staging_file = begun(store)
+    with store.open_staging_file(staging_file) as file:
+        store.delete_file(staging_file.path_of(staging_file.in_progress))
         with pytest.raises(PartMissing):
             file.read()
     stream.close()
@@ -139,19 +141,21 @@ def test_a_stage_that_is_taken_away_while_it_is_read_is_missing(opener: Opener) 
 
 def test_readers_do_not_disturb_a_writer(opener: Opener) -> None:
     """While others read what was persisted, the writer goes on, and each of them sees exactly its length."""
-    stream, stage = begun(opener())
+    stream, staging_file = begun(opener())
     seen: list[bytes] = []
-    readers = [threading.Thread(target=lambda: seen.append(read_stage(opener(), stage))) for _ in range(4)]
+    readers = [
+        threading.Thread(target=lambda: seen.append(read_staging_file(opener(), staging_file))) for _ in range(4)
+    ]
     for reader in readers:
         reader.start()
     for _ in range(5):
-        stage = _go_on(stream)
+        staging_file = _go_on(stream)
     for reader in readers:
         reader.join(60)
     # Each was given the handle that was the newest when it began.
     assert len(seen) == len(readers)
     assert all((DATA + 5 * MORE).startswith(data) and len(data) >= len(DATA) for data in seen)
-    assert read_stage(opener(), stage) == DATA + 5 * MORE
+    assert read_staging_file(opener(), staging_file) == DATA + 5 * MORE
     stream.close()
 
 
@@ -161,16 +165,16 @@ def _go_on(stream: PartStream) -> PartHandle:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 def test_a_bit_that_has_changed_on_disk_is_never_handed_out(
     hdfs: HdfsCluster, hdfs_directory: str, *, is_open: bool
 ) -> None:
     """The client compares HDFS's own checksums, and so does a DataNode for WebHDFS; ``checks_reads`` says so."""
     store = HdfsStore(hdfs.url + hdfs_directory, HdfsOptions(http_address=hdfs.http_address))
     data = random.Random(str(is_open)).randbytes(50_000)
-    stream = store.create(new_stage())
+    stream = store.create(new_staging_file())
     stream.write(data)
-    stage = stream.persist()
+    staging_file = stream.persist()
     if not is_open:
         stream.close()
     blocks = [path for path in hdfs.directory.rglob("blk_*") if not path.name.endswith(".meta")]
@@ -181,8 +185,8 @@ def test_a_bit_that_has_changed_on_disk_is_never_handed_out(
     assert store.checks_reads
     # A DataNode ends its answer before the first byte of an open file: that is no end of the file.
     with pytest.raises(StoreError, match="no DataNode hands out byte" if is_open else None) as told:
-        read_stage(store, stage)
+        read_staging_file(store, staging_file)
     # `accept_missing` gives up what is missing, and nobody gives up what may be damaged.
     assert not isinstance(told.value, PartMissing)
     stream.close()
-    store.discard(stage)
+    store.discard(staging_file)

@@ -81,7 +81,7 @@ def test_a_cut_that_needs_no_datanode_is_finished_at_once(
     assert read(hdfs, path) == data[:length_bytes] + b"more"
 
 
-@pytest.mark.fault("S9")
+@pytest.mark.fault("F9")
 def test_a_cut_inside_a_block_begins_and_then_finishes(hdfs: HdfsCluster, hdfs_directory: str) -> None:
     """The first answer says begun, nobody can append meanwhile; the one that says finished means it."""
     web = connect(hdfs)

@@ -77,7 +77,7 @@ def test_a_damaged_sidecar_is_an_error_that_names_it(content: bytes) -> None:
     assert caught.value.path == "day=1/_x.valid-length"
 
 
-@pytest.mark.fault("S10")
+@pytest.mark.fault("F10")
 def test_a_file_shorter_than_its_valid_length_is_missing_data() -> None:
     """Equal is whole, longer is cut, shorter is an error that names both lengths."""
     file = ListedFile("b/part-1", 10, "b/_part-1.valid-length")

@@ -197,7 +197,7 @@ def test_links_and_pipes_in_a_parts_place_are_passed_over(tmp_path: Path) -> Non
 
 
 def test_parts_of_partfile_are_none_of_flinks(tmp_path: Path) -> None:
-    """A sink that writes to the same base is left alone, however its chain's id looks."""
+    """A sink that writes to the same base is left alone, however its checkpoint log's id looks."""
     token = "0123456789abcdef" * 2
     for name in (
         "part-12345678-0-4.json",

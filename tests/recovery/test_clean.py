@@ -41,7 +41,7 @@ from support.recovery import (
     seed_with_orphans,
 )
 
-# ``partfile clean``: only what no retained checkpoint names, old enough, and whose lease can be had (S6).
+# ``partfile clean``: only what no retained checkpoint names, old enough, and whose lease can be had (R6).
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -104,7 +104,10 @@ def test_what_is_young_is_left(tmp_path: Path) -> None:
 
 
 def test_what_a_crash_left_after_the_last_checkpoint_goes(tmp_path: Path) -> None:
-    """It is younger than the newest checkpoint, which no start will ever make older; the cleaner's own link is."""
+    """It is younger than the newest checkpoint, which no start will ever make older.
+
+    The cleaner's own checkpoint is.
+    """
     base = tmp_path / "out"
     seed_with_a_tail(base)
 
@@ -171,7 +174,7 @@ def test_a_copy_of_a_part_that_counts_is_its_owners(tmp_path: Path) -> None:
     named = next(path for path in staged_files(base) if (base / path).stat().st_size > 18)
     copy = Path(shutil.copy2(base / named, aside))
     age(base)
-    os.utime(max(base.rglob("_metadata"), key=lambda link: link.parent.name))
+    os.utime(max(base.rglob("_metadata"), key=lambda metadata: metadata.parent.name))
     told("clean", base, "--apply", "--fence")
     assert copy.exists()
     assert quarantined(base)
@@ -216,7 +219,7 @@ def test_a_clean_publishes_nothing_and_keeps_what_was_kept(tmp_path: Path) -> No
 def test_a_clean_leaves_what_is_owed_to_recover(tmp_path: Path) -> None:
     """Parts that a checkpoint promised to publish are not published by the cleaner; the next start does."""
     base = seeded(tmp_path)
-    # The first two links are a tombstone and the fence, the third one is that of a part.
+    # The first two checkpoints are a tombstone and the takeover, the third one is that of a part.
     killer = KillAt(3, only={"link"})
     assert in_child(partial(recover_all, base, killer)) == -signal.SIGKILL
     owed = set(staged_files(base)) - set(orphans_of(base))
@@ -290,7 +293,7 @@ def test_each_delete_is_of_one_literal_name(tmp_path: Path) -> None:
     assert sorted(name for name in names if not name.startswith("_tmp.")) == staged
 
 
-# ``partfile clean`` among checkpoints: what no link names, and on demand what is beyond those to retain.
+# ``partfile clean`` among checkpoints: what no checkpoint names, and on demand what is beyond those to retain.
 
 
 def test_nothing_is_cleaned_while_a_checkpoint_cannot_be_read(tmp_path: Path) -> None:
@@ -301,8 +304,8 @@ def test_nothing_is_cleaned_while_a_checkpoint_cannot_be_read(tmp_path: Path) ->
         out.write(batch(number, 1), position=number + 1)
         out.checkpoint()
     out.close()
-    link = base / "_partfile" / "life" / "chk-2" / "_metadata"
-    link.write_bytes(link.read_bytes()[:-5])
+    metadata = base / "_partfile" / "life" / "chk-2" / "_metadata"
+    metadata.write_bytes(metadata.read_bytes()[:-5])
     before = everything(base)
     refused = run("clean", base, "--apply", "--fence", "--older-than", "0s")
     assert refused.exit_code == 1
@@ -311,7 +314,7 @@ def test_nothing_is_cleaned_while_a_checkpoint_cannot_be_read(tmp_path: Path) ->
 
 
 def test_files_of_checkpoints_that_nobody_needs(tmp_path: Path) -> None:
-    """State of rivals, temporary files and what a half deleted checkpoint left go; links and named state stay."""
+    """State of rivals, temporary files and what a half deleted checkpoint left go; checkpoints and named state stay."""
     base = tmp_path / "out"
     out = long_sink(base, retained_checkpoints=9, inline_threshold_bytes=0).local().open()
     for number in range(3):
@@ -379,7 +382,7 @@ def dead_sink(base: Path, uid: str = "dead") -> None:
     long_sink(base, uid=uid).local().open().close()
 
 
-def with_links(base: Path, count: int) -> list[int]:
+def with_checkpoints(base: Path, count: int) -> list[int]:
     """A sink with checkpoints of two days ago; their ids."""
     out = long_sink(base, retained_checkpoints=9).local().open()
     for number in range(count):
@@ -387,10 +390,10 @@ def with_links(base: Path, count: int) -> list[int]:
         out.checkpoint()
     out.close()
     age(base)
-    return link_ids(base)
+    return checkpoint_ids(base)
 
 
-def link_ids(base: Path) -> list[int]:
+def checkpoint_ids(base: Path) -> list[int]:
     return sorted(int(path.parent.name[4:]) for path in (base / "_partfile/life").glob("chk-*/_metadata"))
 
 
@@ -428,31 +431,31 @@ def test_a_sink_that_moves_on_meanwhile_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_plain_clean_leaves_checkpoints_below_a_hole(tmp_path: Path) -> None:
-    """A link that somebody deleted does not make those below it strays: they stay, and are named."""
+    """A checkpoint that somebody deleted does not make those below it strays: they stay, and are named."""
     base = tmp_path / "out"
-    ids = with_links(base, 4)
+    ids = with_checkpoints(base, 4)
     shutil.rmtree(base / f"_partfile/life/chk-{ids[2]}")
     left = [number for number in ids if number != ids[2]]
     output = told("clean", base, "--apply", "--fence", code=1)
     assert f"left: checkpoint {ids[1]} of sink life" in output
-    assert link_ids(base) == left
+    assert checkpoint_ids(base) == left
 
 
 def test_retention_stops_at_a_checkpoint_that_is_too_young(tmp_path: Path) -> None:
-    """S7: the oldest one was put back a minute ago, so it stays whole, and all later ones stay with it."""
+    """R7: the oldest one was put back a minute ago, so it stays whole, and all later ones stay with it."""
     base = tmp_path / "out"
-    ids = with_links(base, 4)
+    ids = with_checkpoints(base, 4)
     os.utime(base / f"_partfile/life/chk-{ids[0]}/_metadata")
     told("clean", base, "--retain", "1", "--apply", "--fence")
-    assert link_ids(base) == ids
+    assert checkpoint_ids(base) == ids
     os.utime(base / f"_partfile/life/chk-{ids[0]}/_metadata", (1, 1))
     (base / f"_partfile/life/chk-{ids[1]}/_published").touch()
     told("clean", base, "--retain", "1", "--apply", "--fence")
-    assert link_ids(base)[:3] == ids[1:4]
+    assert checkpoint_ids(base)[:3] == ids[1:4]
     assert (base / f"_partfile/life/chk-{ids[1]}/_published").exists()
 
 
-@pytest.mark.fault("S14")
+@pytest.mark.fault("F14")
 def test_what_cannot_be_moved_is_told_and_the_rest_goes(tmp_path: Path) -> None:
     """A bucket on a file system of its own: its orphan stays, is named with the reason, and ends nothing early."""
     base = tmp_path / "out"
@@ -469,15 +472,15 @@ def test_what_cannot_be_moved_is_told_and_the_rest_goes(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_taken_stops_those_after_it(tmp_path: Path) -> None:
-    """S7: where the oldest link stays, everything of it and of every later one stays."""
+    """R7: where the oldest link stays, everything of it and of every later one stays."""
     base = tmp_path / "out"
-    ids = with_links(base, 4)
+    ids = with_checkpoints(base, 4)
     error = FailAt(1, OSError(errno.EPERM, os.strerror(errno.EPERM)), only={"move"})
     report = clean_all(base, error, retain=1)
     assert report is not None
     assert report.done == 0
     assert report.failed[0].path == f"life/chk-{ids[0]}/_metadata"
-    assert set(ids) <= set(link_ids(base))
+    assert set(ids) <= set(checkpoint_ids(base))
 
 
 def test_a_failure_is_shown_and_ends_with_1(tmp_path: Path) -> None:
@@ -525,7 +528,7 @@ def test_temporary_files_of_a_base_stay_if_checkpoints_are_elsewhere(tmp_path: P
 def test_a_damaged_checkpoint_that_was_passed_by_stops_no_cleaning(tmp_path: Path) -> None:
     """It is not retained any more; it stays with its files until its turn has come, and is no hole."""
     base = tmp_path / "out"
-    ids = with_links(base, 3)
+    ids = with_checkpoints(base, 3)
     newest = base / f"_partfile/life/chk-{ids[-1]}/_metadata"
     newest.write_bytes(newest.read_bytes()[:-9])
     state = newest.with_name(f"{TOKEN}.state")
@@ -542,7 +545,7 @@ def test_a_damaged_checkpoint_that_was_passed_by_stops_no_cleaning(tmp_path: Pat
 
 @pytest.mark.fault("H4")
 def test_a_sink_that_starts_during_the_last_look_stops_the_cleaning(tmp_path: Path) -> None:
-    """It has taken the chain over, and what was an orphan may be its own by then: nothing is taken away."""
+    """It has taken the checkpoint log over, and what was an orphan may be its own by then: nothing is taken away."""
     base = tmp_path / "out"
     seed_with_orphans(base)
     plan = planned_cleaning(base)
@@ -565,7 +568,7 @@ ROWS = 6
 
 
 def stopped(base: Path) -> list[int]:
-    """A sink that completed a checkpoint for each row and was stopped; the ids of its links with state."""
+    """A sink that completed a checkpoint for each row and was stopped; the ids of its checkpoints with state."""
     out = long_sink(base, retained_checkpoints=9).local().open()
     for number in range(ROWS):
         out.write(batch(number, 1), position=number + 1)
@@ -576,8 +579,8 @@ def stopped(base: Path) -> list[int]:
 
 
 def held(base: Path) -> list[int]:
-    links = told_json("checkpoints", base)["chains"][0]["links"]
-    return [link["checkpoint_id"] for link in links if link["kind"] != "tombstone"]
+    checkpoints = told_json("checkpoints", base)["logs"][0]["checkpoints"]
+    return [checkpoint["checkpoint_id"] for checkpoint in checkpoints if checkpoint["kind"] != "tombstone"]
 
 
 def test_night_after_night_the_points_to_go_back_to_stay(tmp_path: Path) -> None:
@@ -591,7 +594,7 @@ def test_night_after_night_the_points_to_go_back_to_stay(tmp_path: Path) -> None
         age(base)
         assert "nothing to clean" in told("clean", base, "--retain", "3", "--apply")
         assert held(base) == kept
-        # What makes the command take the sink over, and so leave a fence.
+        # What makes the command take the sink over, and so leave a takeover.
         temporary = base / "_partfile" / "life" / f"_tmp.{'0' * 32}"
         temporary.write_bytes(b"")
         age(base)

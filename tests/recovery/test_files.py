@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming
-from partfile.recovery.inspect.checkpoints import SeenChain
+from partfile.recovery.inspect.checkpoints import SeenLog
 from partfile.recovery.inspect.files import (
     Classified,
-    Knowledge,
     KnownChain,
     KnownPart,
+    PartIndex,
     classified,
     classify,
-    knowledge_of,
+    part_index_of,
     tokens_in,
 )
 from partfile.recovery.inspect.places import Job
@@ -40,10 +40,10 @@ def part(count: int, *, is_current: bool = True, **affixes: str) -> KnownPart:
     return KnownPart(JOB, handle(count, **affixes), "in-progress", 7, None, is_current, 3, 1, 0, 0)
 
 
-def knowing(*parts: KnownPart, **more: object) -> Knowledge:
+def knowing(*parts: KnownPart, **more: object) -> PartIndex:
     """What checkpoints say that name these parts."""
     staged = {path: one for one in parts for path in one.staged_paths}
-    return Knowledge(
+    return PartIndex(
         chains={CHAIN: KnownChain(JOB, 9)},
         parts={one.path: one for one in parts},
         staged=staged,
@@ -91,7 +91,7 @@ def knowing(*parts: KnownPart, **more: object) -> Knowledge:
     ],
 )
 def test_a_path_is_what_its_name_says(path: str, kind: str) -> None:
-    """Ours is only what has our grammar and the id of a chain that is known; all else is foreign."""
+    """Ours is only what has our grammar and the id of a checkpoint log that is known; all else is foreign."""
     assert classify(path, knowing()).kind == kind
 
 
@@ -129,7 +129,7 @@ def test_staged_affixes_of_a_sink_are_known_by_its_parts() -> None:
     pending = PendingPart(part=handle(2, **affixes), rows=1, since=7)
     state = SinkSnapshot(StreamPosition(chain=CHAIN), {}, (pending,), 9)
     storage = CheckpointStorage(MemoryMetadataStore(), JOB.name)
-    known = knowledge_of([(SeenChain(JOB, storage, (), (), None, None), {7: state})])
+    known = part_index_of([(SeenLog(JOB, storage, (), (), None, None), {7: state})])
     for name in (handle(5, **affixes).in_progress, handle(5, **affixes).pending, handle(5).pending):
         assert classify(f"b/{name.replace(TOKEN, TOKEN[::-1])}", known).kind == "orphan"
     assert classify(f"b/{handle(5, **affixes).in_progress}", knowing()).kind == "foreign"
@@ -161,5 +161,5 @@ def test_a_sidecar_is_alone_without_its_part() -> None:
     ],
 )
 def test_every_number_that_a_name_may_hold_is_found(name: str, numbers: list[tuple[str, int, int]]) -> None:
-    """A prefix that ends like a chain hides no number."""
+    """A prefix that ends like a checkpoint log hides no number."""
     assert numbers_in(name) == [PartNumber(*number) for number in numbers]

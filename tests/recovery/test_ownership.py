@@ -82,8 +82,8 @@ def seed(tmp_path: Path) -> Path:
 
 def damage(base: Path, uid: str = "b") -> None:
     """Make the newest checkpoint of a sink unreadable."""
-    links = (base / "_partfile" / uid).glob("chk-*/_metadata")
-    max(links, key=lambda link: int(link.parent.name.removeprefix("chk-"))).write_bytes(b"garbage")
+    metadata_files = (base / "_partfile" / uid).glob("chk-*/_metadata")
+    max(metadata_files, key=lambda metadata: int(metadata.parent.name.removeprefix("chk-"))).write_bytes(b"garbage")
 
 
 def test_a_sink_whose_parts_are_gone_does_not_hold_up_the_others(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_an_unreadable_sink_does_not_hide_the_others(tmp_path: Path, verb: str) 
         seen = [(one["job"], len(one["stuck"]), one["problem"] is None) for one in report["sinks"]]
         assert seen == [("a", 2, True), ("b", 0, False), ("c", 2, True)]
     elif verb == "checkpoints":
-        assert [bool(one["problem"]) for one in report["chains"]] == [False, True, False]
+        assert [bool(one["problem"]) for one in report["logs"]] == [False, True, False]
     else:
         assert report["jobs"] == [*_UIDS]
         assert {one["job"] for one in report["findings"] if one["severity"] == "error"} == {"b"}

@@ -47,7 +47,7 @@ def seeded(tmp_path: Path) -> Path:
     return base
 
 
-def links_of(base: Path) -> list[Path]:
+def checkpoints_of(base: Path) -> list[Path]:
     return sorted((base / "_partfile" / "life").glob("chk-*/_metadata"))
 
 
@@ -84,9 +84,9 @@ def test_retention_is_the_sinks_own_affair(tmp_path: Path) -> None:
         out.write(batch(number, 1), position=number + 1)
         out.checkpoint()
     out.close()
-    before = links_of(base)
+    before = checkpoints_of(base)
     told("recover", base, "--apply", "--fence")
-    assert set(before) < set(links_of(base))
+    assert set(before) < set(checkpoints_of(base))
 
 
 @pytest.mark.fault("H4")
@@ -263,7 +263,7 @@ def test_a_killed_process_is_recovered_by_a_process(tmp_path: Path) -> None:
 
     pid = start_child(write)
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and len(links_of(base)) < 2:
+    while time.monotonic() < deadline and len(checkpoints_of(base)) < 2:
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -301,14 +301,14 @@ def test_going_back_tells_first_what_it_costs(tmp_path: Path) -> None:
 
 
 def test_going_back_over_a_damaged_checkpoint(tmp_path: Path) -> None:
-    """A newest link that cannot be read is refused; the older one that is named is gone back to, and goes on."""
+    """A newest checkpoint that cannot be read is refused; the older one that is named is gone back to, and goes on."""
     base = tmp_path / "out"
     seed = long_sink(base, retained_checkpoints=9).local().open()
     for first, count in ((0, 4), (4, 3)):
         seed.write(batch(first, count), position=first + count)
         seed.checkpoint()
     seed.close()
-    newest = max(links_of(base), key=lambda path: int(path.parent.name[4:]))
+    newest = max(checkpoints_of(base), key=lambda path: int(path.parent.name[4:]))
     newest.write_bytes(newest.read_bytes()[:-9])
     before = everything(base)
     assert run("recover", base, "--apply", "--fence").exit_code == 1
@@ -436,7 +436,10 @@ def test_a_stopped_sink_notes_its_base_by_its_owners_word(tmp_path: Path) -> Non
 
 @pytest.mark.fault("M7")
 def test_a_base_is_what_its_link_meant_when_it_was_begun(tmp_path: Path) -> None:
-    """H2: a link on the way to the base that leads elsewhere by then makes it another one; the real one goes on."""
+    """H2: a checkpoint on the way to the base that leads elsewhere by then makes it another one.
+
+    The real one goes on.
+    """
     link, checkpoints = tmp_path / "link", tmp_path / "checkpoints"
     real, other = tmp_path / "real", tmp_path / "other"
     real.mkdir()

@@ -65,7 +65,7 @@ def test_no_savepoint_beside_a_live_job(tmp_path: Path) -> None:
 
 
 def test_no_savepoint_where_a_part_is_missing(tmp_path: Path) -> None:
-    """S12: what cannot be published is in no savepoint; nothing of one is left behind."""
+    """R12: what cannot be published is in no savepoint; nothing of one is left behind."""
     base = seeded(tmp_path)
     min(base.rglob("*.in-progress")).unlink()
     refused = run("savepoint", "create", base, "--to", tmp_path / "savepoints", "--apply")

@@ -1,4 +1,4 @@
-"""Shared stages and the command line: what becomes of each, also where one bucket is stuck."""
+"""Multi-bucket staging files and the command line: what becomes of each, also where one bucket is stuck."""
 
 from __future__ import annotations
 
@@ -34,20 +34,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Stages that buckets share, and the command line: how many share, what becomes of each, whose files there are.
+# Multi-bucket staging files, and the command line: how many share, what becomes of each, whose files there are.
 
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json", "csv", "avro"])
 ROWS = 2 * BUCKETS
 
 
 def die_rolled(base: Path, **options: Any) -> None:
-    """The same stage, which a start has taken over and has encoded for nobody: it died before a checkpoint names it."""
+    """The same staging file, which a start has taken over and has encoded for nobody.
+
+    It died before a checkpoint names it.
+    """
     die_sharing(sharing_sink(base, **options))
     out = sharing_sink(base, **options).local()
     coordinator: Any = out._runtime.coordinator
 
     def die(*_arguments: object) -> None:
-        raise SimulatedCrash("before the second link")
+        raise SimulatedCrash("before the second checkpoint")
 
     coordinator._checkpoint_of_its_own = die
     with pytest.raises(SimulatedCrash):
@@ -56,12 +59,14 @@ def die_rolled(base: Path, **options: Any) -> None:
 
 
 DEATHS = [lambda base, **options: die_sharing(sharing_sink(base, **options)), die_rolled]
-EACH_DEATH = pytest.mark.parametrize(("die", "state"), list(zip(DEATHS, ["stage", "rolled-stage"], strict=True)))
+EACH_DEATH = pytest.mark.parametrize(
+    ("die", "state"), list(zip(DEATHS, ["staging-file", "closed-staging-file"], strict=True))
+)
 
 
 @pytest.fixture
 def some_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the files of a stage some have its name, others one of their own."""
+    """Of the files of a staging file some have its name, others one of their own."""
     mark_some_buckets(monkeypatch)
 
 
@@ -86,24 +91,24 @@ def test_status_and_list_say_how_many_buckets_share(tmp_path: Path, die: Any, st
 
 @pytest.mark.usefixtures("some_marked")
 def test_the_most_buckets_of_a_batch_count(tmp_path: Path) -> None:
-    """Over batches, and over the attempts that go on with a stage."""
+    """Over batches, and over the attempts that go on with a staging file."""
     for batches in ((5, 9), (7, 4)):
         with sharing_sink(tmp_path, on_stop="keep").local() as out:
             for buckets in batches:
                 out.write(many(0, buckets, buckets=buckets))
     (sink,) = told_json("status", tmp_path, "--quiet-after", "0s")["sinks"]
-    assert (sink["parts"]["stage"]["count"], sink["parts"]["stage"]["buckets"]) == (1, 9)
+    assert (sink["parts"]["staging-file"]["count"], sink["parts"]["staging-file"]["buckets"]) == (1, 9)
 
 
 @pytest.mark.usefixtures("some_marked")
 def test_nothing_else_is_shared(tmp_path: Path) -> None:
-    """Parts of one bucket each, stages or not."""
-    out = sharing_sink(tmp_path, shared_stage_buckets=None).local().open()
+    """Parts of one bucket each, staging files or not."""
+    out = sharing_sink(tmp_path, buckets_per_staging_file=None).local().open()
     out.write(many(0))
     out.checkpoint()
     out.close()
     (sink,) = told_json("status", tmp_path, "--quiet-after", "0s", code=1)["sinks"]
-    assert (sink["parts"]["stage"]["shared"], sink["parts"]["stage"]["buckets"]) == (0, None)
+    assert (sink["parts"]["staging-file"]["shared"], sink["parts"]["staging-file"]["buckets"]) == (0, None)
     assert {part["buckets"] for part in sink["stuck"]} == {None}
     assert {one["buckets"] for one in told_lines("list", tmp_path)} == {None}
     assert "shared by" not in told("status", tmp_path, "--quiet-after", "0s", code=1)
@@ -119,7 +124,7 @@ def test_recover_tells_of_buckets_and_publishes_in_each(tmp_path: Path, die: Any
     before = everything(tmp_path)
     first, second = (told("recover", tmp_path, code=1) for _ in range(2))
     assert ageless(first) == ageless(second)
-    assert f"of a stage that {BUCKETS} buckets or more share ({ROWS} rows) and publish in each: part-" in first
+    assert f"of a staging file that {BUCKETS} buckets or more share ({ROWS} rows) and publish in each: part-" in first
     assert everything(tmp_path) == before
     (done,) = told_json("recover", tmp_path, "--apply", "--fence")["recovered"]
     assert (done["published"], done["rolled"], done["given_up"]) == (BUCKETS, 0, 0)
@@ -136,7 +141,10 @@ def test_recover_tells_of_buckets_and_publishes_in_each(tmp_path: Path, die: Any
 def test_files_of_one_name_in_many_buckets_are_no_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_last_first: bool
 ) -> None:
-    """Nor are they once no checkpoint knows of their stage any more; what has another name is one, listed as it may."""
+    """Nor are they once no checkpoint knows of their staging file any more.
+
+    What has another name is one, listed as it may.
+    """
     monkeypatch.setattr(
         verification,
         "read_tree",
@@ -158,7 +166,7 @@ def test_files_of_one_name_in_many_buckets_are_no_copies(
 @pytest.mark.usefixtures("some_marked")
 def test_before_buckets_share_a_number_is_one_files_alone(tmp_path: Path) -> None:
     """A copy in another directory is found, whatever came later."""
-    with sharing_sink(tmp_path, shared_stage_buckets=None).local() as out:
+    with sharing_sink(tmp_path, buckets_per_staging_file=None).local() as out:
         out.write(many(0))
     continue_sharing(sharing_sink(tmp_path), BUCKETS)
     path = next(tmp_path.glob("k=3/part-*-0-*"))
@@ -169,38 +177,38 @@ def test_before_buckets_share_a_number_is_one_files_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("some_marked")
-def test_a_file_that_comes_before_its_stage_is_encoded_is_found(tmp_path: Path) -> None:
+def test_a_file_that_comes_before_its_staging_file_is_encoded_is_found(tmp_path: Path) -> None:
     """In whichever bucket; it stands in the way of the sink's own."""
     die_rolled(tmp_path)
-    (stage,) = shared_in(tmp_path)
+    (staging_file,) = shared_in(tmp_path)
     pending = next(one for one in pending_in(tmp_path) if one.parent.name == "k=4")
-    final = pending.with_name(f"{stage.name[1:].partition('.parquet')[0]}.parquet")
+    final = pending.with_name(f"{staging_file.name[1:].partition('.parquet')[0]}.parquet")
     shutil.copy(pending, final)
     (problem,) = broken_invariants(tmp_path)
     assert problem.startswith("published-early: k=4/part-")
 
 
 @pytest.mark.usefixtures("some_marked")
-def test_a_shared_stage_that_is_gone_or_short_is_found(tmp_path: Path) -> None:
+def test_a_multi_bucket_staging_file_that_is_gone_or_short_is_found(tmp_path: Path) -> None:
     """By verify and by recover, which changes nothing before it has been told to give it up."""
     die_rolled(tmp_path)
-    (stage,) = shared_in(tmp_path)
-    content = stage.read_bytes()
-    stage.write_bytes(content[:100])
+    (staging_file,) = shared_in(tmp_path)
+    content = staging_file.read_bytes()
+    staging_file.write_bytes(content[:100])
     assert [one.partition(":")[0] for one in broken_invariants(tmp_path)] == ["part-short"]
     assert "SHORTER" in told("recover", tmp_path, code=1)
-    stage.unlink()
+    staging_file.unlink()
     assert [one.partition(":")[0] for one in broken_invariants(tmp_path)] == ["part-missing"]
     before = everything(tmp_path)
     assert run("recover", tmp_path, "--apply", "--fence").exit_code == 1
     assert everything(tmp_path) == before
-    stage.write_bytes(content)
+    staging_file.write_bytes(content)
     assert f"{BUCKETS} parts published" in told("recover", tmp_path, "--apply", "--fence")
 
 
 @pytest.mark.usefixtures("some_marked")
 def test_clean_knows_every_file_of_an_encode_that_nobody_came_to_name(tmp_path: Path) -> None:
-    """One a bucket; the stage stays, and what it becomes later too."""
+    """One a bucket; the staging file stays, and what it becomes later too."""
     die_rolled(tmp_path)
     orphans = sorted(str(path.relative_to(tmp_path)) for path in pending_in(tmp_path))
     assert len(orphans) == BUCKETS
@@ -217,7 +225,7 @@ def test_clean_knows_every_file_of_an_encode_that_nobody_came_to_name(tmp_path: 
 @pytest.mark.usefixtures("some_marked")
 @EACH_DEATH
 def test_cat_prints_rows_with_their_buckets(tmp_path: Path, die: Any, state: str) -> None:
-    """Those that count, whichever state the stage is in."""
+    """Those that count, whichever state the staging file is in."""
     die(tmp_path)
     lines = printed(tmp_path)
     assert sorted((line["row"], line["bucket"]) for line in lines) == in_buckets(), state
@@ -226,25 +234,25 @@ def test_cat_prints_rows_with_their_buckets(tmp_path: Path, die: Any, state: str
 @pytest.mark.usefixtures("some_marked")
 @pytest.mark.parametrize("format", ["json", "csv", "avro"])
 def test_cat_prints_what_rows_of_a_row_format_have_become(tmp_path: Path, format: str) -> None:
-    """Text as text, Avro decoded; spent stages as well."""
+    """Text as text, Avro decoded; encoded staging files as well."""
     die_sharing(sharing_sink(tmp_path, format=format))
     lines = printed(tmp_path)
     rows = [row_of(line["line"], format) for line in lines]
     assert sorted(zip(rows, (line["bucket"] for line in lines), strict=True)) == in_buckets()
     told("recover", tmp_path, "--apply", "--fence")
-    assert len(told_lines("list", tmp_path, "--state", "spent-stage")) == 1
+    assert len(told_lines("list", tmp_path, "--state", "encoded-staging-file")) == 1
     assert printed(tmp_path) == lines
 
 
 @pytest.mark.usefixtures("some_marked")
 @pytest.mark.parametrize(("format", "suffix"), [("avro", ".rec"), ("json", ".avro.json")])
-def test_cat_goes_by_the_format_of_a_stage_not_by_its_name(tmp_path: Path, format: str, suffix: str) -> None:
-    """The affixes of parts are the user's; it is told as long as a retained checkpoint needs the stage."""
+def test_cat_goes_by_the_format_of_a_staging_file_not_by_its_name(tmp_path: Path, format: str, suffix: str) -> None:
+    """The affixes of parts are the user's; it is told as long as a retained checkpoint needs the staging file."""
     die_sharing(sharing_sink(tmp_path, format=format, naming=pf.PartNaming(part_suffix=suffix)))
     lines = printed(tmp_path)
     assert sorted((row_of(line["line"], format), line["bucket"]) for line in lines) == in_buckets()
     told("recover", tmp_path, "--apply", "--fence")
-    assert len(told_lines("list", tmp_path, "--state", "spent-stage")) == 1
+    assert len(told_lines("list", tmp_path, "--state", "encoded-staging-file")) == 1
     assert printed(tmp_path) == lines
 
 
@@ -262,18 +270,19 @@ def in_buckets() -> list[tuple[int, str]]:
 
 
 def printed(base: Path) -> list[dict[str, Any]]:
-    """What ``cat`` prints of the one shared stage."""
-    (stage,) = shared_in(base)
-    return [json.loads(line) for line in told("cat", base, stage.name).splitlines()]
+    """What ``cat`` prints of the one multi-bucket staging file."""
+    (staging_file,) = shared_in(base)
+    return [json.loads(line) for line in told("cat", base, staging_file.name).splitlines()]
 
 
-# A shared stage that waits for one bucket, and the command line: what the other buckets have is theirs, and finished.
+# A multi-bucket staging file that waits for one bucket, and the command line: what the other buckets have is theirs,
+# and finished.
 #
-# The base is one of the buckets, so that the file of that one has the final path of the stage.
+# The base is one of the buckets, so that the file of that one has the final path of the staging file.
 
 STUCK = "k7"
 AGED: dict[str, Any] = {"rolling": LONG.model_copy(update={"rollover_interval_s": 1e-3})}
-"""Options that make the task roll its stage at each checkpoint."""
+"""Options that make the task roll its staging file at each checkpoint."""
 
 
 def _somewhere(batch: pa.RecordBatch) -> pa.Array[Any]:
@@ -292,7 +301,7 @@ def wait_for_one(base: Path, format: str = "json") -> Path:
 
 
 def test_the_file_in_the_base_is_finished_like_any_other(tmp_path: Path) -> None:
-    """It is its own rows and bytes that are shown and compared, whatever the stage of that path still waits for."""
+    """Its own rows and bytes are shown and compared, whatever the staging file of that path still waits for."""
     path = wait_for_one(tmp_path)
     assert broken_invariants(tmp_path) == []
     assert [json.loads(line)["row"] for line in told("cat", tmp_path, path.name).splitlines()] == [0, BUCKETS]
@@ -308,14 +317,14 @@ def test_the_file_in_the_base_is_finished_like_any_other(tmp_path: Path) -> None
     (checkpoint,) = report["checkpoints"]
     assert sorted(checkpoint["files"]) == sorted(str(one.relative_to(tmp_path)) for one in tmp_path.rglob("part-*"))
     assert report["checksums_compared"] == BUCKETS
-    (stage,) = shared_in(tmp_path)
-    assert len(told("cat", tmp_path, stage.name).splitlines()) == ROWS
+    (staging_file,) = shared_in(tmp_path)
+    assert len(told("cat", tmp_path, staging_file.name).splitlines()) == ROWS
     (waiting,) = told_json("status", tmp_path, "--quiet-after", "0s", code=1)["sinks"][0]["stuck"]
-    assert (waiting["state"], waiting["path"]) == ("rolled-stage", path.name)
+    assert (waiting["state"], waiting["path"]) == ("closed-staging-file", path.name)
 
 
 def test_the_file_in_the_base_is_missed_and_measured_like_any_other(tmp_path: Path) -> None:
-    """The stage does not stand for it, nor it for the stage."""
+    """The staging file does not stand for it, nor it for the staging file."""
     path = wait_for_one(tmp_path)
     content = path.read_bytes()
     path.write_bytes(content[:-1])
@@ -324,22 +333,25 @@ def test_the_file_in_the_base_is_missed_and_measured_like_any_other(tmp_path: Pa
     codes = {one["code"] for one in told_json("verify", tmp_path)["findings"]}
     assert "moved-away" in codes
     path.write_bytes(content)
-    (stage,) = shared_in(tmp_path)
-    stage.unlink()
+    (staging_file,) = shared_in(tmp_path)
+    staging_file.unlink()
     (problem,) = broken_invariants(tmp_path)
-    assert problem.startswith(f"part-missing: {stage.name}")
+    assert problem.startswith(f"part-missing: {staging_file.name}")
 
 
 def test_a_file_in_the_base_that_comes_too_early_is_found(tmp_path: Path) -> None:
-    """While the base waits for its own; no such file keeps the stage from being shown by its final path before."""
+    """While the base waits for its own.
+
+    No such file keeps the staging file from being shown by its final path before.
+    """
     out = sharing_sink(tmp_path, format="json", bucketer=_somewhere).local().open()
     out.write(many(0, ROWS), position=ROWS)
     out.checkpoint()
     out.close()
-    (stage,) = shared_in(tmp_path)
-    name = f"{stage.name[1:].partition('.json')[0]}.json"
+    (staging_file,) = shared_in(tmp_path)
+    name = f"{staging_file.name[1:].partition('.json')[0]}.json"
     assert len(told("cat", tmp_path, name).splitlines()) == ROWS
-    shutil.copy(stage, tmp_path / name)
+    shutil.copy(staging_file, tmp_path / name)
     (problem,) = broken_invariants(tmp_path)
     assert problem.startswith(f"published-early: {name}")
 
@@ -361,11 +373,11 @@ def test_status_and_recover_say_how_many_buckets_have_their_files(tmp_path: Path
     assert len(list(tmp_path.rglob("part-*"))) == BUCKETS
 
 
-def test_giving_a_stage_up_is_told_with_what_stays(tmp_path: Path) -> None:
-    """Only the rows of the bucket without a file are lost, whatever the stage held."""
+def test_giving_a_staging_file_up_is_told_with_what_stays(tmp_path: Path) -> None:
+    """Only the rows of the bucket without a file are lost, whatever the staging file held."""
     wait_for_one(tmp_path)
-    (stage,) = shared_in(tmp_path)
-    stage.unlink()
+    (staging_file,) = shared_in(tmp_path)
+    staging_file.unlink()
     finished = everything(tmp_path)
     stays = f"with their rows; but {BUCKETS - 1} buckets have theirs in files already"
     assert f"--accept-missing gives them up, {stays}" in told("recover", tmp_path, code=1)

@@ -20,7 +20,7 @@ from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, KillAt, Recorder, SimulatedCrash, intercept
 from support.command_line import run, start, told, told_json, told_lines
-from support.dead_sinks import crash_when_promised, die_with_open_stages, die_with_rolled_stages
+from support.dead_sinks import crash_when_promised, die_with_closed_staging_files, die_with_open_staging_files
 from support.life_cycle import (
     LONG,
     assert_exactly_once,
@@ -31,7 +31,7 @@ from support.life_cycle import (
     run_to_the_end,
     seed_with_a_tail,
 )
-from support.staged_streams import STAGED, pending_in, staged_sink, stages_in
+from support.staged_streams import STAGED, pending_in, staged_sink, staging_files_in
 from support.trees import sidecars, write_tree
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def staged(base: Path) -> Path:
     return min(base.glob("bucket=*/_part-*"))
 
 
-def newest_link(base: Path) -> Path:
+def newest_metadata(base: Path) -> Path:
     """The directory of the newest checkpoint."""
     return max((base / "_partfile" / "life").glob("chk-*"), key=lambda path: int(path.name[4:]))
 
 
 def linked_state(base: Path) -> Path:
     """A state file."""
-    return next(newest_link(base).glob("*.state"))
+    return next(newest_metadata(base).glob("*.state"))
 
 
 def cut(path: Path, length: int) -> None:
@@ -110,20 +110,20 @@ def link_orphan(base: Path) -> None:
 
 
 def link_stage(base: Path) -> None:
-    """A stage with a finished name, which is that of no part of its own."""
+    """A staging file with a finished name, which is that of no part of its own."""
     path = staged(base)
     path.with_name(f"{path.name[1:].split('.parquet')[0]}.parquet").hardlink_to(path)
 
 
 BROKEN: dict[str, tuple[str, Breaking]] = {
-    "state-unreadable": ("open", lambda base: cut(newest_link(base) / "_metadata", 20)),
-    "link-damaged": ("open", lambda base: (base / "_partfile/life/chk-1/_metadata").write_bytes(b"?")),
-    "chain-hole": ("many", lambda base: (base / f"_partfile/life/{_middle(base)}/_metadata").unlink()),
+    "state-unreadable": ("open", lambda base: cut(newest_metadata(base) / "_metadata", 20)),
+    "checkpoint-damaged": ("open", lambda base: (base / "_partfile/life/chk-1/_metadata").write_bytes(b"?")),
+    "log-hole": ("many", lambda base: (base / f"_partfile/life/{_middle(base)}/_metadata").unlink()),
     "state-file": ("files", lambda base: linked_state(base).unlink()),
     "name-beyond-counter": ("done", lambda base: shutil.copy(finished(base), renumbered(finished(base), 77))),
     "name-twice": ("done", lambda base: shutil.copy(finished(base), base)),
     "published-early": ("open", finish_open_part),
-    "stage-published": ("staged", link_stage),
+    "staging-file-published": ("staged", link_stage),
     "finished-length": ("done", cut_all),
     "part-missing": ("open", lambda base: staged(base).unlink()),
     "part-short": ("open", lambda base: cut(staged(base), 5)),
@@ -149,7 +149,7 @@ def make_tree(kind: str, base: Path) -> None:
     if kind == "open":
         seed_with_a_tail(base)
     elif kind == "staged":
-        die_with_open_stages(base)
+        die_with_open_staging_files(base)
     elif kind == "files":
         seed_with_a_tail(base, inline_threshold_bytes=0)
     elif kind == "sidecars":
@@ -160,7 +160,7 @@ def make_tree(kind: str, base: Path) -> None:
 
 def test_every_invariant_is_broken_by_a_case() -> None:
     """No check is without a tree that shows that it works; some have tests of their own."""
-    elsewhere = {"link-of-another-chain", "of-another-base", "checksum-differs", "part-unreadable"}
+    elsewhere = {"checkpoint-of-another-log", "of-another-base", "checksum-differs", "part-unreadable"}
     assert {*BROKEN, *elsewhere} == INVARIANTS.keys()
 
 
@@ -177,14 +177,14 @@ def test_each_broken_invariant_is_found(tmp_path: Path, code: str) -> None:
     assert "verify: errors=" in told("verify", tmp_path, code=1)
 
 
-def test_a_link_of_another_chain_is_found(tmp_path: Path) -> None:
-    """A link that was copied here from another base of the same uid does not belong."""
+def test_a_checkpoint_of_another_log_is_found(tmp_path: Path) -> None:
+    """A checkpoint that was copied here from another base of the same uid does not belong."""
     for name in ("one", "other"):
         run_to_the_end(make_sink(tmp_path / name, retained_checkpoints=6), rows=12)
     first = "_partfile/life/chk-2/_metadata"
     assert findings(tmp_path / "one", code=0) == []
     shutil.copy(tmp_path / "other" / first, tmp_path / "one" / first)
-    assert "link-of-another-chain" in {one["code"] for one in findings(tmp_path / "one")}
+    assert "checkpoint-of-another-log" in {one["code"] for one in findings(tmp_path / "one")}
 
 
 @pytest.mark.parametrize("make", [seed_with_a_tail, crash_when_promised])
@@ -364,18 +364,18 @@ def test_what_is_seen_once_is_no_finding(tmp_path: Path) -> None:
     assert listings == 2
 
 
-# ``verify`` beside a link that a fenced coordinator has left under a freed name: a note, and no alarm.
+# ``verify`` beside a checkpoint that a fenced coordinator has left under a freed name: a note, and no alarm.
 
 MORE_ROWS = 18
 
 
-class AtLink:
-    """An interceptor that lets others go on before one of the links of a process.
+class AtCommit:
+    """An interceptor that lets others go on before one of the checkpoints of a process.
 
     Args:
         number: Which of them, from 1.
         others: What they do.
-        dies: Whether the process is dead once the link is there.
+        dies: Whether the process is dead once the checkpoint is there.
     """
 
     def __init__(self, number: int, others: Callable[[], object], *, dies: bool = False) -> None:
@@ -396,7 +396,7 @@ class AtLink:
         return None
 
 
-def sleeping(base: Path, at: AtLink, **options: Any) -> pf.LocalSink:
+def sleeping(base: Path, at: AtCommit, **options: Any) -> pf.LocalSink:
     """A sink whose process is asleep there."""
     return long_sink(base, open_store=lambda url, _options: intercept(LocalStore(url), at), **options).local()
 
@@ -409,38 +409,39 @@ def found(base: Path) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize("retained", [1, 2, 4])
 @pytest.mark.parametrize("inline_threshold_bytes", [0, 20_000])
 @pytest.mark.fault("D9")
-def test_a_stray_link_is_noted(tmp_path: Path, retained: int, inline_threshold_bytes: int) -> None:
+def test_a_stray_checkpoint_is_noted(tmp_path: Path, retained: int, inline_threshold_bytes: int) -> None:
     """It knows a part longer than it became, and files that are gone: neither is an error, and a start deletes it."""
     options: dict[str, Any] = {"retained_checkpoints": retained, "inline_threshold_bytes": inline_threshold_bytes}
     others = partial(run_to_the_end, make_sink(tmp_path, **options), MORE_ROWS)
-    sleeper = sleeping(tmp_path, AtLink(3, others), **options).open()
+    sleeper = sleeping(tmp_path, AtCommit(3, others), **options).open()
     sleeper.write(batch(0, 4), position=4)
     sleeper.checkpoint()
     sleeper.write(batch(4, 4), position=8)
     with pytest.raises(Fenced):
         sleeper.checkpoint()
     sleeper.close()
-    assert ("stray-link", "note") in found(tmp_path)
+    assert ("stray-checkpoint", "note") in found(tmp_path)
     make_sink(tmp_path, **options).local().open().close()
     # The sleeper still held its parts, so copies of them were finished.
     assert {code for code, _ in found(tmp_path)} == {"orphan"}
 
 
 @pytest.mark.parametrize("retained", [2, 4])
-def test_a_stray_first_link_is_noted(tmp_path: Path, retained: int) -> None:
-    """It is of a chain of its own, and was not copied here."""
+def test_a_stray_first_checkpoint_is_noted(tmp_path: Path, retained: int) -> None:
+    """It is of a checkpoint log of its own, and was not copied here."""
     others = partial(run_to_the_end, make_sink(tmp_path, retained_checkpoints=retained), MORE_ROWS)
-    late = sleeping(tmp_path, AtLink(1, others, dies=True))
+    late = sleeping(tmp_path, AtCommit(1, others, dies=True))
     with pytest.raises(SimulatedCrash):
         late.open()
-    assert ("stray-link", "note") in found(tmp_path)
+    assert ("stray-checkpoint", "note") in found(tmp_path)
 
 
-# ``partfile verify --checksums``: a bit that has changed in a stage or an encoded file, and nothing else, is told.
+# ``partfile verify --checksums``: a bit that has changed in a staging file or an encoded file, and nothing else, is
+# told.
 
 
 def finish(base: Path) -> None:
-    """Two encoded files, and their spent stages."""
+    """Two encoded files, and their encoded staging files."""
     with staged_sink(base).local() as out:
         out.write(batch(0, 4), position=4)
         out.checkpoint()
@@ -467,14 +468,14 @@ EACH = pytest.mark.parametrize(
     [
         (finish, finished_in),
         (promise, pending_in),
-        (die_with_open_stages, stages_in),
-        (die_with_rolled_stages, stages_in),
+        (die_with_open_staging_files, staging_files_in),
+        (die_with_closed_staging_files, staging_files_in),
     ],
     ids=["finished", "pending", "open", "rolled"],
 )
 
 
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 @EACH
 def test_a_changed_bit_is_found(
     tmp_path: Path, make: Callable[[Path], None], found_in: Callable[[Path], list[Path]]
@@ -496,17 +497,17 @@ def test_a_changed_bit_is_found(
     assert told_json("verify", tmp_path, code=0)["checksums_compared"] is None
 
 
-@pytest.mark.fault("S18")
-@pytest.mark.parametrize("make", [die_with_open_stages, die_with_rolled_stages])
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("make", [die_with_open_staging_files, die_with_closed_staging_files])
 def test_what_no_checkpoint_vouches_for_may_be_anything(tmp_path: Path, make: Any) -> None:
-    """The tail of a stage is read by nobody."""
+    """The tail of a staging file is read by nobody."""
     make(tmp_path)
-    for path in stages_in(tmp_path):
+    for path in staging_files_in(tmp_path):
         flip(path, -1)
     assert told_json("verify", tmp_path, "--checksums", code=0)["checksums_compared"] == 2
 
 
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 def test_parts_without_a_checksum_are_not_read(tmp_path: Path) -> None:
     """Those of row formats, which are checked by their length; and what a consumer has moved away."""
     run_to_the_end(make_sink(tmp_path / "text"))
@@ -516,7 +517,7 @@ def test_parts_without_a_checksum_are_not_read(tmp_path: Path) -> None:
     assert told_json("verify", tmp_path / "moved", "--checksums", code=0)["checksums_compared"] == 1
 
 
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 def test_only_the_sink_that_is_asked_for_is_read(tmp_path: Path) -> None:
     """Another one's damage is not its own."""
     finish(tmp_path)
@@ -527,11 +528,11 @@ def test_only_the_sink_that_is_asked_for_is_read(tmp_path: Path) -> None:
     assert told_json("verify", tmp_path, "--checksums", code=0)["checksums_compared"] == 4
 
 
-@pytest.mark.fault("S18")
-def test_cat_tells_a_changed_bit_of_a_stage(tmp_path: Path) -> None:
+@pytest.mark.fault("F18")
+def test_cat_tells_a_changed_bit_of_a_staging_file(tmp_path: Path) -> None:
     """After the rows, which are printed as they are read."""
-    die_with_open_stages(tmp_path)
-    path = stages_in(tmp_path)[0]
+    die_with_open_staging_files(tmp_path)
+    path = staging_files_in(tmp_path)[0]
     (length,) = {one["valid_length"] for one in told_lines("list", tmp_path) if one["path"].endswith(path.name)}
     # Of the last row's text: every row decodes, and the last one is another.
     flip(path, length - 1)
@@ -542,10 +543,12 @@ def test_cat_tells_a_changed_bit_of_a_stage(tmp_path: Path) -> None:
     assert "is not what was written" in result.stderr
 
 
-@pytest.mark.fault("S18")
-@pytest.mark.parametrize("die", [die_with_open_stages, die_with_rolled_stages])
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("die", [die_with_open_staging_files, die_with_closed_staging_files])
 @pytest.mark.parametrize(("call", "number"), [("read_into", errno.EIO), ("open_existing", errno.EACCES)])
-def test_a_stage_that_cannot_be_read_keeps_no_other_from_it(tmp_path: Path, die: Any, call: str, number: int) -> None:
+def test_a_staging_file_that_cannot_be_read_keeps_no_other_from_it(
+    tmp_path: Path, die: Any, call: str, number: int
+) -> None:
     """It is told as an error, for it is waited for; so is all else that is found."""
     die(tmp_path)
     (tmp_path / "foreign").touch()
@@ -557,14 +560,14 @@ def test_a_stage_that_cannot_be_read_keeps_no_other_from_it(tmp_path: Path, die:
         report = verify(place, base, checkpoints, None, lambda _files: None, checksums=True)
     (problem,) = report.errors
     assert problem.code == "part-unreadable"
-    assert problem.path in {str(path.relative_to(tmp_path)) for path in stages_in(tmp_path)}
+    assert problem.path in {str(path.relative_to(tmp_path)) for path in staging_files_in(tmp_path)}
     assert os.strerror(number) in problem.message
     assert problem.hint
     assert report.checksums_compared == 1
     assert "foreign" in {one.code for one in report.findings}
 
 
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 @pytest.mark.parametrize(
     ("raised", "found"),
     [

@@ -16,7 +16,7 @@ import pytest
 
 import partfile as pf
 from partfile.sink.clock import system_clock_ms
-from partfile.sink.policies import AdmissionRules
+from partfile.sink.policies import ReplayRules
 from partfile.sink.settings import SinkSettings
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.s3.options import S3Options
@@ -105,10 +105,10 @@ def test_what_the_command_line_shows_is_what_it_prints(tmp_path: Path, monkeypat
     shown = re.search(r"    \$ (partfile status .*)\n((?:    .*\n|\n)+)", (ROOT / "README.md").read_text())
     assert shown is not None
     words = shown[1].split()[1:]
-    beginning, _, rest = without_chain(dedent(shown[2])).partition("...\n")
+    beginning, _, rest = without_log_id(dedent(shown[2])).partition("...\n")
     assert len(beginning.splitlines()) > 4
     assert not rest.strip()
-    assert without_chain(told(*words, code=1)).startswith(beginning)
+    assert without_log_id(told(*words, code=1)).startswith(beginning)
 
 
 def die_with_open_parts() -> None:
@@ -126,7 +126,7 @@ def die_with_open_parts() -> None:
     os._exit(0)
 
 
-def without_chain(text: str) -> str:
+def without_log_id(text: str) -> str:
     """A text without what makes part names unique."""
     return re.sub(r"part-[0-9a-f]{8}-", "part-", text)
 
@@ -171,5 +171,5 @@ def test_every_option_is_documented() -> None:
     """docs/OPTIONS.md has a row for each option that FileSink takes, and none for another."""
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", (ROOT / "docs" / "OPTIONS.md").read_text(), flags=re.MULTILINE)
     documented = {name for row in rows for name in re.findall("[a-z_]+", row)}
-    fields = {*SinkSettings.model_fields, *AdmissionRules.model_fields, "format_options", "compression"}
+    fields = {*SinkSettings.model_fields, *ReplayRules.model_fields, "format_options", "compression"}
     assert documented == fields - {"rules"}

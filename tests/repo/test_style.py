@@ -29,7 +29,7 @@ CLOCKS = {
     "datetime.datetime.today",
     "datetime.date.today",
 }
-"""Clocks are injected (S8): only the system clock's own module reads one."""
+"""Clocks are injected (R8): only the system clock's own module reads one."""
 
 CHANCE = {"random", "secrets", "uuid", "os.urandom"}
 """Tokens come from one place, so that a test can replace them."""
@@ -104,7 +104,7 @@ def test_functions_are_short() -> None:
 
 @pytest.mark.fault("T3")
 def test_no_pickle_no_hidden_clock_no_hidden_chance() -> None:
-    """Persisted state is never code (S10), clocks are injected (S8), tokens come from one module."""
+    """Persisted state is never code (R10), clocks are injected (R8), tokens come from one module."""
     found = {name_of(path): forbidden_in(ast.parse(path.read_text()), name_of(path)) for path in sources(PACKAGE)}
     assert {name: uses for name, uses in found.items() if uses} == {}
 

@@ -179,7 +179,7 @@ def test_credentials_that_may_only_read(moto: S3Server, tmp_path: Path) -> None:
     stream.assert_exactly_once()
 
 
-# The command line over staged columnar parts on a real S3 server, where a stage is no file but side objects.
+# The command line over staged columnar parts on a real S3 server, where a staging file is no file but side objects.
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def place(moto: S3Server, stream: Stream, tmp_path: Path) -> tuple[Any, ...]:
 
 
 def crash(stream: Stream, *, checkpoints: int = 2) -> None:
-    """Two open stages of two rows a checkpoint, with a tail; the process has gone."""
+    """Two open staging files of two rows a checkpoint, with a tail; the process has gone."""
     out = stream.sink(**STAGED).local().open()
     for number in range(checkpoints):
         out.write(batch(4 * number, 4), position=4 * (number + 1))
@@ -219,12 +219,12 @@ def side_objects(stream: Stream) -> set[str]:
 
 
 @pytest.mark.slow
-def test_stages_are_seen_and_read_up_to_their_valid_length(stream: Stream, place: tuple[Any, ...]) -> None:
+def test_staging_files_are_seen_and_read_up_to_their_valid_length(stream: Stream, place: tuple[Any, ...]) -> None:
     """Status, list and verify know them by their handles alone; cat prints the rows that count."""
     crash(stream)
     (sink,) = told_json("status", *place, "--quiet-after", "0s", code=1)["sinks"]
-    assert sink["parts"]["stage"]["count"] == 2
-    listed = told_lines("list", *place, "--state", "stage")
+    assert sink["parts"]["staging-file"]["count"] == 2
+    listed = told_lines("list", *place, "--state", "staging-file")
     assert [(one["rows"], one["size_bytes"]) for one in listed] == [(4, None)] * 2
     assert told_json("verify", *place)["findings"] == []
     lines = [json.loads(line)["row"] for line in told(*cat_of(place, listed[0]["path"])).splitlines()]
@@ -238,12 +238,12 @@ def cat_of(place: tuple[Any, ...], path: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.slow
-def test_a_dead_sink_with_stages_is_recovered_and_goes_on(
+def test_a_dead_sink_with_staging_files_is_recovered_and_goes_on(
     stream: Stream, place: tuple[Any, ...], moto: S3Server
 ) -> None:
-    """Stages are encoded at their valid length; the tail counts nowhere, and each row comes once."""
+    """Staging files are encoded at their valid length; the tail counts nowhere, and each row comes once."""
     crash(stream)
-    assert told("recover", *place, code=1).count("of a stage (4 rows) and publish") == 2
+    assert told("recover", *place, code=1).count("of a staging file (4 rows) and publish") == 2
     assert "2 parts published" in told("recover", *place, "--apply", "--fence")
     assert rows_read(stream, moto) == names(0, 8)
     assert continue_to(stream.sink(**STAGED), 12) == 8
@@ -252,16 +252,16 @@ def test_a_dead_sink_with_stages_is_recovered_and_goes_on(
 
 
 @pytest.mark.slow
-def test_a_stage_whose_object_is_gone_is_missing(stream: Stream, place: tuple[Any, ...]) -> None:
+def test_a_staging_file_whose_object_is_gone_is_missing(stream: Stream, place: tuple[Any, ...]) -> None:
     """Recover refuses before it takes the sink over."""
     crash(stream, checkpoints=1)
     with S3Store(stream.base, stream.options) as store:
         for path in side_objects(stream):
-            store.take_away(path, None)
+            store.remove(path, None)
     assert {one["code"] for one in told_json("verify", *place, code=1)["findings"]} == {"part-missing"}
     assert run("recover", *place, "--apply", "--fence").exit_code == 1
     (sink,) = told_json("status", *place, "--quiet-after", "0s", code=1)["sinks"]
-    assert sink["parts"]["stage"]["count"] == 2
+    assert sink["parts"]["staging-file"]["count"] == 2
 
 
 @pytest.mark.slow
@@ -269,7 +269,10 @@ def test_a_stage_whose_object_is_gone_is_missing(stream: Stream, place: tuple[An
 def test_what_a_checkpoint_names_is_no_leftover(
     stream: Stream, place: tuple[Any, ...], moto: S3Server, *, has_recovered: bool
 ) -> None:
-    """Side objects of open and of spent stages stay, whatever their age; those of an orphan stage go."""
+    """Side objects of open and of encoded staging files stay, whatever their age.
+
+    Those of an orphan staging file go.
+    """
     out = stream.sink(**STAGED).local().open()
     out.write(batch(0, 4), position=4)
     for part in out._operator._active.values():
@@ -295,7 +298,7 @@ def test_what_a_checkpoint_names_is_no_leftover(
 
 
 def named(stream: Stream) -> set[str]:
-    """The side objects of every stage that a retained checkpoint names, however many objects it is."""
+    """The side objects of every staging file that a retained checkpoint names, however many objects it is."""
     place = Place(stream.base, opener=stream.process().open_store)
     with stream.process().open_store(f"{stream.base}/_partfile", {}) as checkpoints:
         handles = _named(read_base(place, checkpoints), {})
@@ -305,7 +308,7 @@ def named(stream: Stream) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 def test_a_changed_bit_of_an_object_is_found(stream: Stream, place: tuple[Any, ...]) -> None:
     """By the object's own checksum; without the option no object is read. Finished files are read as well."""
     crash(stream)

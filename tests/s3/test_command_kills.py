@@ -44,14 +44,14 @@ COMMANDS: dict[str, Callable[[Process], object]] = {
 }
 
 
-class KillBeforeTheLink:
+class KillBeforeTheCommit:
     """Kills its own process when a checkpoint is about to be complete."""
 
     def __init__(self) -> None:
         self.is_armed = False
 
     def around(self, call: Call, proceed: Callable[[], object]) -> object:
-        """SIGKILL instead of creating a link."""
+        """SIGKILL instead of creating a checkpoint."""
         if self.is_armed and any(str(one).endswith(f"/{METADATA}") for one in call.arguments):
             os.kill(os.getpid(), signal.SIGKILL)
         return proceed()
@@ -59,7 +59,7 @@ class KillBeforeTheLink:
 
 def die_early(stream: Stream) -> None:
     """Leave parts that no checkpoint names."""
-    killer = KillBeforeTheLink()
+    killer = KillBeforeTheCommit()
     out = stream.sink(killer).local().open()
     out.write(stream.batch(0, 4), position=4)
     killer.is_armed = True

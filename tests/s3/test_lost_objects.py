@@ -1,4 +1,4 @@
-"""A large stage on real S3 servers, of which one object is gone or changed, and is missed by a worker."""
+"""A large staging file on real S3 servers, of which one object is gone or changed, and is missed by a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from partfile.errors import PartDamaged, PartMissing
 from partfile.stores.s3.store import S3Store
 from support.crash.worlds import Process
-from support.lost_objects import OBJECTS, leave_a_stage, start
+from support.lost_objects import OBJECTS, leave_a_staging_file, start
 from support.s3.life import options_of
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ def process(s3_proxy: S3Proxy, s3_base: str) -> Process:
 
 
 @pytest.mark.parametrize("place", [0, OBJECTS - 1])
-@pytest.mark.fault("S7")
+@pytest.mark.fault("F7")
 def test_an_object_that_is_gone_is_told_and_given_up_on_demand(
     process: Process, s3_proxy: S3Proxy, rng: random.Random, place: int
 ) -> None:
     """As a lifecycle rule takes the oldest first. The coordinator asks for each object, and reads none but the last."""
-    paths = leave_a_stage(process, rng, MIB)
+    paths = leave_a_staging_file(process, rng, MIB)
     with process.open_store(process.base, {}) as store:
         store.delete_file(paths[place])
     with pytest.raises(PartMissing, match="is not there"):
@@ -55,10 +55,10 @@ def test_an_object_that_is_gone_is_told_and_given_up_on_demand(
     assert not process.owes()
 
 
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 def test_an_object_that_was_changed_is_damage(process: Process, rng: random.Random) -> None:
-    """Whoever accepts missing parts does not lose a large stage by one bit; put back, it is encoded."""
-    path = leave_a_stage(process, rng, MIB)[0]
+    """Whoever accepts missing parts does not lose a large staging file by one bit; put back, it is encoded."""
+    path = leave_a_staging_file(process, rng, MIB)[0]
     with process.open_store(process.base, {}) as store:
         written = store.read_file(path, 16 * MIB)
         store.delete_file(path)

@@ -98,7 +98,7 @@ def test_every_request_of_a_life_is_granted(moto: S3Server, proxy: S3Proxy) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB])
-@pytest.mark.fault("S4")
+@pytest.mark.fault("F4")
 def test_without_leave_to_delete_all_is_committed(
     moto: S3Server, proxy: S3Proxy, row_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,7 +188,7 @@ def test_nothing_that_is_stored_logged_or_returned_has_a_secret(
 
 @pytest.mark.parametrize("fault", [error(403, "SignatureDoesNotMatch"), error(400, "Whatever"), reset()])
 def test_no_error_has_a_secret(moto: S3Server, fault: object) -> None:
-    """Neither its text, nor its hint, nor its chain of causes."""
+    """Neither its text, nor its hint, nor its checkpoint log of causes."""
     with (
         S3Proxy(moto) as proxy,
         S3Store(f"s3://{moto.bucket()}/x", options_of(proxy, call_timeout_s=0.3, **SECRETS)) as store,

@@ -180,16 +180,16 @@ def test_two_coordinators_that_publish_at_once_make_one_file(s3_base: str, s3_op
 @pytest.mark.parametrize("batches", [[b"small"], [bytes(6 * MIB)], [bytes(6 * MIB), b"tail"]])
 @pytest.mark.fault("N7")
 def test_a_part_whose_bytes_are_gone_is_missing(store: S3Store, batches: list[bytes]) -> None:
-    """N7: an upload that was aborted, or a side object that was deleted, is reported, by publish and settle."""
+    """N7: an upload that was aborted, or a side object that was deleted, is reported, by publish and finalize."""
     handle = written_open(store, batches)
     assert store.discard(handle)
-    for commit in (store.publish, store.settle):
+    for commit in (store.publish, store.finalize):
         with pytest.raises(PartMissing, match=handle.name):
             commit(handle, "auto")
     assert not list(store.list())
 
 
-@pytest.mark.fault("S11")
+@pytest.mark.fault("F11")
 def test_a_side_object_that_was_changed_is_not_published(store: S3Store, s3_server: S3Server) -> None:
     """Its length and checksum are in the handle."""
     handle = written_open(store, [b"valid bytes"])

@@ -28,11 +28,11 @@ pytestmark = pytest.mark.slow
 
 ABOUT_THE_BUCKET = {"HeadBucket", "GetBucketVersioning", "GetBucketLifecycleConfiguration"}
 CHECKPOINT = Counter(PutObject=1, GetObject=1, ListObjectsV2=1, DeleteObject=1)
-"""Its link; the one before it, read again; the oldest one goes."""
+"""Its checkpoint; the one before it, read again; the oldest one goes."""
 MARK = Counter(PutObject=1)
 """Of a checkpoint that published something."""
 RESTORE = Counter(ListObjectsV2=6, HeadObject=1, GetObject=4, PutObject=3, DeleteObject=1)
-"""Two links, a mark, and the oldest checkpoint goes."""
+"""Two checkpoints, a mark, and the oldest checkpoint goes."""
 
 
 class Job:

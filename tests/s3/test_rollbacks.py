@@ -43,11 +43,13 @@ def stream(s3_server: S3Server) -> Stream:
 
 
 def checkpoints(stream: Stream) -> list[str]:
-    """The links of the batches, oldest first."""
+    """The checkpoints of the batches, oldest first."""
     with S3Store(stream.base, stream.options) as store:
         names = [name for name in store.list_names("_partfile/life") if name.startswith("chk-")]
-        links = sorted((name for name in names if store.file_exists(f"_partfile/life/{name}/_metadata")), key=_number)
-    return [f"{stream.base}/_partfile/life/{name}" for name in links[-BATCHES:]]
+        checkpoints = sorted(
+            (name for name in names if store.file_exists(f"_partfile/life/{name}/_metadata")), key=_number
+        )
+    return [f"{stream.base}/_partfile/life/{name}" for name in checkpoints[-BATCHES:]]
 
 
 def _number(name: str) -> int:

@@ -1,4 +1,4 @@
-"""Stages that many buckets share, on real S3 servers: kills of lives and of starts, and the command line."""
+"""Multi-bucket staging files, on real S3 servers: kills of lives and of starts, and the command line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def new_stream(server: S3Server) -> Stream:
 
 
 def sink_of(stream: Stream, format: str, interceptor: Interceptor | None = None) -> FileSink:
-    """A sink of twelve buckets that share a stage."""
+    """A sink of twelve buckets that share a staging file."""
     return sharing_sink(stream.base, format=format, open_store=stream.process(interceptor).open_store)
 
 
@@ -85,7 +85,10 @@ def rows_in(stream: Stream, format: str) -> Counter[tuple[str, int]]:
 def test_a_kill_at_a_request_loses_and_doubles_nothing(
     s3_server: S3Server, tmp_path: Path, format: str, when: When, chosen: Callable[[int, int], list[int]]
 ) -> None:
-    """SIGKILL at request n of a life whose buckets share a stage: a restart ends with each row once, in its bucket."""
+    """SIGKILL at request n of a life whose buckets share a staging file.
+
+    A restart ends with each row once, in its bucket.
+    """
     calls = count_calls(partial(live, new_stream(s3_server), format), CHANGING_CALLS)
     for number in chosen(calls, SAMPLES[s3_server.name]):
         stream, notes = new_stream(s3_server), tmp_path / f"{number}.told"
@@ -101,7 +104,7 @@ def test_a_kill_at_a_request_loses_and_doubles_nothing(
 @pytest.mark.drawn(1)
 @EACH_FORMAT
 @pytest.mark.fault("K16")
-def test_two_kills_of_starts_that_encode_a_shared_stage(
+def test_two_kills_of_starts_that_encode_a_multi_bucket_staging_file(
     s3_server: S3Server, format: str, rng: random.Random, chosen: Callable[[int, int], list[int]]
 ) -> None:
     """Of its files none is seen, or all are published in the end, whichever starts died while they were made."""
@@ -128,7 +131,7 @@ def test_two_kills_of_starts_that_encode_a_shared_stage(
 
 @pytest.mark.drawn(2)
 @EACH_FORMAT
-def test_the_command_line_knows_shared_stages(s3_server: S3Server, tmp_path: Path, format: str) -> None:
+def test_the_command_line_knows_multi_bucket_staging_files(s3_server: S3Server, tmp_path: Path, format: str) -> None:
     """How many buckets share, and the rows; recover publishes in each; then nothing is wrong, and the sink goes on."""
     stream = new_stream(s3_server)
     die_sharing(sink_of(stream, format))
@@ -140,7 +143,10 @@ def test_the_command_line_knows_shared_stages(s3_server: S3Server, tmp_path: Pat
 
 
 def test_what_a_dead_encode_has_left_is_cleaned(s3_server: S3Server, tmp_path: Path) -> None:
-    """Objects of files in every bucket that no checkpoint came to name; the stage's own stay, and it is encoded."""
+    """Objects of files in every bucket that no checkpoint came to name.
+
+    The staging file's own stay, and it is encoded.
+    """
     stream = new_stream(s3_server)
     die_sharing(sink_of(stream, "parquet"))
     named = leftovers(stream)
@@ -165,6 +171,6 @@ def _die(*_arguments: object) -> None:
 
 
 def leftovers(stream: Stream) -> set[str]:
-    """Every object of a part that is not finished, of stages as well."""
+    """Every object of a part that is not finished, of staging files as well."""
     with S3Store(stream.base, stream.options) as store:
         return {one.path for one in store.leftovers((), 1 << 50)}

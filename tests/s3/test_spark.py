@@ -152,7 +152,7 @@ def rows_on_s3(server: S3Server, base: str) -> Counter[tuple[int, int]]:
 
 
 @pytest.mark.drawn(1)
-def test_stages_stay_open_over_batches_and_outlive_a_run(
+def test_staging_files_stay_open_over_batches_and_outlive_a_run(
     spark: SparkSession, s3_server: S3Server, s3_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six batches leave a file a bucket and run, and no upload; where nobody can claim, a file a batch and bucket."""
@@ -161,7 +161,7 @@ def test_stages_stay_open_over_batches_and_outlive_a_run(
     write_source(tmp_path / "source", 3)
     run_without_end(s3_sink(s3_server, s3_base, **STAGED, **HASHED), stream(spark, tmp_path / "source"), checkpoint)
     with S3Store(s3_base, options_of(s3_server)) as store:
-        is_staged = store.capabilities.append and store.capabilities.stages
+        is_staged = store.capabilities.append and store.capabilities.staging_files
     assert len(visible_objects(s3_server.filesystem(), s3_base)) == (0 if is_staged else 3 * BUCKETS)
     rows = write_source(tmp_path / "source", 3, first=90)
     run(s3_sink(s3_server, s3_base, **STAGED, **HASHED), stream(spark, tmp_path / "source"), checkpoint)
@@ -172,7 +172,7 @@ def test_stages_stay_open_over_batches_and_outlive_a_run(
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(("server", "format"), [("moto", "parquet"), ("radosgw", "json")])
-def test_many_buckets_share_stages_that_spark_encodes(  # noqa: PLR0917 - fixtures.
+def test_many_buckets_share_staging_files_that_spark_encodes(  # noqa: PLR0917 - fixtures.
     spark: SparkSession,
     request: pytest.FixtureRequest,
     tmp_path: Path,

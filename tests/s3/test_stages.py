@@ -1,4 +1,7 @@
-"""Stages on real S3 servers: killed writers, lost replies, what each verb costs, and what the cleaner is shown."""
+"""Staging files on real S3 servers.
+
+Killed writers, lost replies, what each verb costs, and what the cleaner is shown.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from partfile.stores.s3.client import CHANGING_CALLS
 from partfile.stores.s3.handle import side_path
 from partfile.stores.s3.store import S3Store
 from partfile.testing.faults import KillAt, count_calls
-from partfile.testing.store import new_stage, read_stage, write_stage
+from partfile.testing.store import new_staging_file, read_staging_file, write_staging_file
 from support.life_cycle import in_child
 from support.s3.life import options_of, staging_of, watched
 from support.servers.proxy import internal_error, lost_reply, reset
-from support.stage_job import BATCHES, StageJob
+from support.stage_job import BATCHES, StagingJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,14 +45,14 @@ def s3_server(request: pytest.FixtureRequest) -> S3Server:
     return server
 
 
-def job_on(server: S3Server, options: S3Options, notes: Path | None = None) -> StageJob:
+def job_on(server: S3Server, options: S3Options, notes: Path | None = None) -> StagingJob:
     """A job in a bucket of its own, each batch by another attempt."""
     base = f"s3://{server.bucket()}/base"
 
     def open_store(interceptor: Interceptor | None) -> S3Store:
         return S3Store(base, options) if interceptor is None else watched(base, options, interceptor)
 
-    return StageJob(open_store, resumes=True, notes=notes)
+    return StagingJob(open_store, resumes=True, notes=notes)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -68,7 +71,7 @@ def test_a_kill_at_a_request_loses_and_doubles_nothing(
         job = job_on(s3_server, s3_options, notes)
         killer = KillAt(number, "before" if when == "before" else "after", only=CHANGING_CALLS)
         assert in_child(lambda job=job, killer=killer: job.run(killer)) == -signal.SIGKILL  # type: ignore[misc]
-        survivor = StageJob(job._open_store, resumes=True, notes=notes)
+        survivor = StagingJob(job._open_store, resumes=True, notes=notes)
         survivor.check()
         survivor.run()
         survivor.check()
@@ -91,40 +94,40 @@ def test_a_request_that_goes_wrong_once(
             s3_proxy.heal()
             assert injection.struck.is_set(), (operation, position)
             job.check()
-            assert len(job.stages) == 1
+            assert len(job.staging_files) == 1
 
 
-def test_what_stages_cost(s3_proxy: S3Proxy, s3_base: str) -> None:
+def test_what_staging_files_cost(s3_proxy: S3Proxy, s3_base: str) -> None:
     """A persist is one request, and one more for who goes on; what is merged is read; a discard is two."""
     with S3Store(s3_base, options_of(s3_proxy)) as store:
         assert store.capabilities.append
         s3_proxy.forget()
-        stage = write_stage(store, BATCHES[0])
+        staging_file = write_staging_file(store, BATCHES[0])
         assert s3_proxy.count() == Counter(PutObject=1)
         for batch in BATCHES[1:8]:
             s3_proxy.forget()
-            stream = store.resume(stage)
+            stream = store.resume(staging_file)
             stream.write(batch)
-            stage = stream.persist()
+            staging_file = stream.persist()
             stream.close()
         # The eighth makes one object of all.
         assert s3_proxy.count() == Counter(PutObject=2, GetObject=7)
-        assert len(staging_of(stage).sides) == 1
+        assert len(staging_of(staging_file).sides) == 1
         s3_proxy.forget()
-        assert read_stage(store, stage) == b"".join(BATCHES[:8])
+        assert read_staging_file(store, staging_file) == b"".join(BATCHES[:8])
         assert s3_proxy.count() == Counter(GetObject=1)
         s3_proxy.forget()
-        store.discard(stage)
+        store.discard(staging_file)
         assert s3_proxy.count() == Counter(ListObjectsV2=1, DeleteObjects=1)
 
 
-def test_a_large_stage_is_read_piece_by_piece(s3_proxy: S3Proxy, s3_base: str) -> None:
+def test_a_large_staging_file_is_read_piece_by_piece(s3_proxy: S3Proxy, s3_base: str) -> None:
     """No more is asked for than what is read, so that who encodes it holds little."""
     data = [bytes([number]) * (5 * MIB) for number in range(4)]
     with S3Store(s3_base, options_of(s3_proxy)) as store:
-        stage = write_stage(store, *data)
+        staging_file = write_staging_file(store, *data)
         s3_proxy.forget()
-        with store.open_stage(stage) as file:
+        with store.open_staging_file(staging_file) as file:
             assert file.read(10) == data[0][:10]
             assert s3_proxy.count()["GetObject"] == 1
             assert file.seek(16 * MIB) == 16 * MIB
@@ -133,14 +136,17 @@ def test_a_large_stage_is_read_piece_by_piece(s3_proxy: S3Proxy, s3_base: str) -
 
 
 def test_the_cleaner_is_shown_whose_side_objects_they_are(s3_base: str, s3_options: S3Options) -> None:
-    """Of a stage that a checkpoint names nothing is left over, merged objects included; of another one all is."""
+    """Of a staging file that a checkpoint names nothing is left over, merged objects included.
+
+    Of another one all is.
+    """
     with S3Store(s3_base, s3_options) as store:
-        kept, orphan = (write_stage(store, *BATCHES[:10]) for _ in range(2))
+        kept, orphan = (write_staging_file(store, *BATCHES[:10]) for _ in range(2))
         found = list(store.leftovers([kept], ALWAYS_MS))
-        assert {one.name for one in found} == {new_stage().name}
+        assert {one.name for one in found} == {new_staging_file().name}
         assert {side_path(side.name) for side in staging_of(orphan).sides} < {one.path for one in found}
         for one in found:
             assert store.drop_leftover(one)
-        assert read_stage(store, kept) == b"".join(BATCHES[:10])
+        assert read_staging_file(store, kept) == b"".join(BATCHES[:10])
         with pytest.raises(PartMissing):
-            read_stage(store, orphan)
+            read_staging_file(store, orphan)

@@ -99,7 +99,7 @@ def test_a_sink_says_at_its_start_what_can_hurt_it(moto: S3Server, caplog: pytes
 
 
 def test_tasks_keep_leased_parts_open_only_if_markers_are_locks(moto: S3Server, tmp_path: Path) -> None:
-    """S13: a marker on S3 proves nothing of local locks; parts on S3 need none, for they are claimed."""
+    """R13: a marker on S3 proves nothing of local locks; parts on S3 need none, for they are claimed."""
     for base, checkpoints, expected in (
         (f"s3://{moto.bucket()}/x", None, True),
         (str(tmp_path / "base"), f"s3://{moto.bucket()}/x", False),

@@ -99,7 +99,7 @@ def test_checkpoints_do_not_lie_visibly_below_the_base(tmp_path: Path, inside: s
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no other file system here answers like /proc")
 def test_a_base_that_cannot_be_made_is_told_as_that() -> None:
-    """And not as a rival's work, though the directory of the first link is never there."""
+    """And not as a rival's work, though the directory of the first checkpoint is never there."""
     with pytest.raises(NotApplied, match="cannot make the base '/proc/partfile-test/_partfile'"):
         make_sink("/proc/partfile-test").local().open()
 
@@ -174,7 +174,7 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", path], check=True)
 
 
-@pytest.mark.fault("S3")
+@pytest.mark.fault("F3")
 def test_a_full_disk_loses_nothing_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
     """A real file system runs full in the middle of a stream: the error says so, and the stream resumes after it."""
     with small_disk(tmp_path / "disk", "192k") as base:
@@ -203,7 +203,10 @@ def test_a_full_disk_loses_nothing_and_goes_on_once_there_is_room(tmp_path: Path
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
 def test_a_failing_call_anywhere_loses_and_doubles_nothing(tmp_path: Path, code: int) -> None:
-    """Write, sync, create, link or rename fails once, at any place: an error that says why, and all rows in the end."""
+    """Write, sync, create, checkpoint or rename fails once, at any place.
+
+    An error that says why, and all rows in the end.
+    """
     kinds = ["write", "sync", "sync_directory", "create", "link", "rename", "make_directory"]
     calls = count_calls(lambda recorder: run_to_the_end(make_sink(tmp_path / "c", interceptor=recorder), 6), kinds)
     for number in range(1, calls + 1):
@@ -252,10 +255,10 @@ def test_a_position_that_no_start_could_read_is_refused(
     out.write(batch(0, 2), position=2)
     out.checkpoint()
     out.write(batch(2, 2))
-    links = sorted(tmp_path.rglob("_metadata"))
+    checkpoints = sorted(tmp_path.rglob("_metadata"))
     with pytest.raises(UnencodableState, match=r"checkpoint 3 .*was not created.*no start could read it"):
         out.checkpoint(position)
-    assert sorted(tmp_path.rglob("_metadata")) == links
+    assert sorted(tmp_path.rglob("_metadata")) == checkpoints
     with sink.local() as again:
         assert again.position == 2
         again.write(batch(2, 2), position=4)
@@ -288,7 +291,7 @@ def test_a_clock_that_goes_wrong_ends_the_run_before_its_checkpoint(tmp_path: Pa
 
 
 @pytest.mark.parametrize("deed", ["delete", "shorten"])
-@pytest.mark.fault("S7")
+@pytest.mark.fault("F7")
 def test_a_part_that_a_checkpoint_vouches_for_is_gone(tmp_path: Path, deed: str) -> None:
     """Acknowledged rows that vanished are an error that names the part, never a silent skip; put back, all is well."""
     sink = make_sink(tmp_path, rolling=pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import orc
 
 import partfile as pf
-from partfile.sink.batches import MOST_BYTES, MOST_ROWS, larger_batches, write_ahead
+from partfile.sink.batches import MOST_BYTES, MOST_ROWS, coalesce_batches, prefetch
 from support.life_cycle import LONG
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _batch(rows: int, first: int = 0, width: int = 1) -> pa.RecordBatch:
 def test_rows_keep_their_order_and_are_joined_as_far_as_they_may(sizes: list[int], most_rows: int) -> None:
     """All rows come in order; a joined batch ends only where the next one would have been too much for it."""
     batches = [_batch(size, sum(sizes[:at])) for at, size in enumerate(sizes)]
-    found = list(larger_batches(batches, most_rows))
+    found = list(coalesce_batches(batches, most_rows))
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(sum(sizes)))
     left = [size for size in sizes if size]
     for batch in found:
@@ -46,22 +46,22 @@ def test_rows_keep_their_order_and_are_joined_as_far_as_they_may(sizes: list[int
 def test_long_rows_are_not_joined_beyond_the_bytes() -> None:
     """Batches of long rows stay apart, so that joining takes no more memory than MOST_BYTES."""
     batches = [_batch(4, width=MOST_BYTES // 8) for _ in range(5)]
-    assert [batch.num_rows for batch in larger_batches(batches)] == [4] * 5
+    assert [batch.num_rows for batch in coalesce_batches(batches)] == [4] * 5
     shorter = [_batch(4, width=MOST_BYTES // 10) for _ in range(5)]
-    assert [batch.num_rows for batch in larger_batches(shorter)] == [8, 8, 4]
+    assert [batch.num_rows for batch in coalesce_batches(shorter)] == [8, 8, 4]
 
 
 def test_a_large_batch_is_passed_on_uncopied() -> None:
     """What is large already is not copied."""
     large = _batch(MOST_ROWS + 1)
-    (found,) = larger_batches([_batch(0), large, _batch(0)])
+    (found,) = coalesce_batches([_batch(0), large, _batch(0)])
     assert found is large
 
 
 def test_batches_of_two_schemas_stay_apart() -> None:
     """A schema that changes ends the batch before it."""
     other = pa.record_batch({"n": pa.array([1], pa.int32())})
-    found = list(larger_batches([_batch(1), _batch(1), other, other, _batch(1)]))
+    found = list(coalesce_batches([_batch(1), _batch(1), other, other, _batch(1)]))
     assert [(batch.num_rows, len(batch.schema)) for batch in found] == [(2, 2), (2, 1), (1, 2)]
 
 
@@ -87,7 +87,7 @@ _CASES = [("orc", column) for column in _COLUMNS] + [("parquet", column) for col
 def test_rows_of_any_type_are_moved_to_their_bucket(
     tmp_path: Path, kind: str, column: str, columnar: Any, shared: int | None
 ) -> None:
-    """Every value comes, in its order, from parts of their own and from shared stages."""
+    """Every value comes, in its order, from parts of their own and from multi-bucket staging files."""
     keys = [number % 8 for number in range(_ROWS)]
     rows = pa.record_batch([pa.array(keys), _COLUMNS[column], pa.array(range(_ROWS))], names=["k", "c", "row"])
     sink = pf.FileSink(
@@ -97,7 +97,7 @@ def test_rows_of_any_type_are_moved_to_their_bucket(
         bucketer=pf.HiveBucketer("k"),
         rolling=LONG,
         columnar=columnar,
-        shared_stage_buckets=shared,
+        buckets_per_staging_file=shared,
     )
     with sink.local() as out:
         out.write(rows)
@@ -130,7 +130,7 @@ def test_items_are_written_in_order_while_the_next_ones_are_fetched() -> None:
         assert third_is_fetched.wait(10), "nothing is fetched while this is written"
         written.append(number)
 
-    write_ahead(items(), write)
+    prefetch(items(), write)
     assert written == list(range(6))
 
 
@@ -149,7 +149,7 @@ def test_no_more_than_a_few_items_are_fetched_and_not_written() -> None:
         nonlocal written
         written += 1
 
-    write_ahead(items(), write, most_waiting=2)
+    prefetch(items(), write, most_waiting=2)
     assert written == 50
     # Two that wait, and the one that is fetched beside them.
     assert most <= 3
@@ -165,7 +165,7 @@ def test_nothing_is_written_after_a_failure() -> None:
         written.append(number)
 
     with pytest.raises(OSError, match="the disk is gone"):
-        write_ahead(range(100), write)
+        prefetch(range(100), write)
     assert written == [0]
 
 
@@ -186,7 +186,7 @@ def test_a_failing_fetch_waits_for_the_write_that_is_under_way() -> None:
         written.append(number)
 
     with pytest.raises(ValueError, match="ended too early"):
-        write_ahead(items(), write)
+        prefetch(items(), write)
     assert written == [0]
     assert threading.active_count() == before
 
@@ -205,5 +205,5 @@ def test_a_fetch_that_fails_because_a_write_has_does_not_hide_why() -> None:
         raise OSError("no space is left")
 
     with pytest.raises(OSError, match="no space is left") as told:
-        write_ahead(fetched(), fail)
+        prefetch(fetched(), fail)
     assert isinstance(told.value.__cause__, EOFError)

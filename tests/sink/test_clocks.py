@@ -1,4 +1,4 @@
-"""Clocks that jump: rows, names and the order of checkpoints never depend on them (S8)."""
+"""Clocks that jump: rows, names and the order of checkpoints never depend on them (R8)."""
 
 from __future__ import annotations
 

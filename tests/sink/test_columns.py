@@ -69,8 +69,8 @@ BUCKETS = 3
 LARGE = LONG.model_copy(update={"max_part_bytes": 1 << 30})
 """Parts that nothing rolls, in which every slice of these tests is a small one."""
 WAYS: dict[str, dict[str, Any]] = {
-    "own": {"shared_stage_buckets": None},
-    "shared": {"shared_stage_buckets": 1},
+    "own": {"buckets_per_staging_file": None},
+    "shared": {"buckets_per_staging_file": 1},
     "per checkpoint": {"columnar": "per_checkpoint"},
 }
 COLUMNAR = [(format, way) for format in ("parquet", "orc") for way in WAYS]
@@ -241,7 +241,7 @@ def required(kind: Any, values: Iterable[Any]) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("format", ["parquet", "orc", "avro", "json"])
-def test_a_null_that_the_schema_forbids_is_no_stage_that_cannot_be_encoded(
+def test_a_null_that_the_schema_forbids_is_no_staging_file_that_cannot_be_encoded(
     tmp_path: Path, format: str, way: str
 ) -> None:
     """It is refused with its row, or written as a null where the format keeps no such promise."""
@@ -277,7 +277,7 @@ def test_a_null_that_the_schema_forbids_is_no_stage_that_cannot_be_encoded(
 def test_seconds_that_milliseconds_cannot_count_are_refused_with_their_row(
     tmp_path: Path, format: str, way: str
 ) -> None:
-    """Both formats count milliseconds instead, and a stage must not hold what cannot be encoded."""
+    """Both formats count milliseconds instead, and a staging file must not hold what cannot be encoded."""
     seconds = pa.array([2**60, None, -(2**60)], pa.int64()).view(pa.timestamp("s"))
     for at, values in enumerate((seconds, pa.StructArray.from_arrays([seconds], names=["at"]))):
         with pytest.raises(ConfigError, match=r"overflow|without a loss"):
@@ -308,7 +308,7 @@ def test_a_null_struct_is_written_though_its_fields_are_never_null(
 ) -> None:
     """The rows come back as they were: a null struct, and the others with their values."""
     rows = pa.record_batch([pa.array([0, 1, 0]), _COLUMNS[column]], names=["k", "c"])
-    options: dict[str, Any] = {"columnar": columnar, "shared_stage_buckets": shared}
+    options: dict[str, Any] = {"columnar": columnar, "buckets_per_staging_file": shared}
     sink = pf.FileSink(tmp_path, uid="u", format=format, bucketer=pf.HiveBucketer("k"), **options)
     with sink.local() as out:
         out.write(rows)

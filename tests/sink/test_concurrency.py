@@ -11,7 +11,7 @@ import pytest
 
 import partfile as pf
 from partfile.errors import OutcomeUnknown
-from partfile.sink.concurrency import Patience, for_each
+from partfile.sink.concurrency import CircuitBreaker, for_each
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import Call, intercept
 
@@ -35,7 +35,7 @@ def test_results_come_in_order_and_with_patience_every_item_is_tried(threads: in
 
     assert for_each(work, [1, 3, 5], threads, "test") == [1, 9, 25]
     with pytest.raises(ValueError, match="2"):
-        for_each(work, [1, 2, 3, 4, 5], threads, "test", patience=Patience(1))
+        for_each(work, [1, 2, 3, 4, 5], threads, "test", circuit_breaker=CircuitBreaker(1))
     assert sorted(done) == [1, 1, 2, 3, 3, 4, 5, 5]
 
 
@@ -49,7 +49,7 @@ def test_where_storage_does_not_answer_only_as_many_wait_as_do_it_together(patie
         raise OutcomeUnknown("no answer")
 
     with pytest.raises(OutcomeUnknown):
-        for_each(work, range(1000), 4, "test", patience=None if patience is None else Patience(patience))
+        for_each(work, range(1000), 4, "test", circuit_breaker=None if patience is None else CircuitBreaker(patience))
     assert (patience or 1) <= len(tried) <= (patience or 1) + 3
 
 

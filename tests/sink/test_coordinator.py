@@ -156,7 +156,7 @@ def test_a_clean_end_tells_of_parts_that_are_not_published(tmp_path: Path, forma
     refusing: dict[str, Any] = {"open_store": lambda url, _options: intercept(LocalStore(url), silent)}
     out = make_sink(tmp_path, format=format, **refusing).local().open()
     out.write(batch(0, 4))
-    with pytest.raises(NotReady, match="0 of its stages could not be encoded, 2 of its parts not be published"):
+    with pytest.raises(NotReady, match="0 of its staging files could not be encoded, 2 of its parts not be published"):
         out.finish()
     assert finished_files(tmp_path) == {}
     with make_sink(tmp_path, format=format).local():
@@ -165,7 +165,7 @@ def test_a_clean_end_tells_of_parts_that_are_not_published(tmp_path: Path, forma
 
 def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pytest.LogCaptureFixture) -> None:
     """A driver that is ended by Ctrl-C sees KeyboardInterrupt; what is not visible yet is in the log."""
-    refusal = NotReady("the sink has ended, and 1 of its stages could not be encoded")
+    refusal = NotReady("the sink has ended, and 1 of its staging files could not be encoded")
 
     class Query:
         isActive = False  # noqa: N815 - Spark's name
@@ -251,7 +251,7 @@ def test_a_refused_start_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
 
 def test_starts_that_cannot_publish_do_not_pile_up_checkpoints(tmp_path: Path) -> None:
-    """A supervisor may start the sink a hundred times before somebody looks; retention bounds the chain."""
+    """A supervisor may start the sink a hundred times before somebody looks; retention bounds the checkpoint log."""
     out = make_sink(tmp_path, rolling=LONG).local().open()
     out.write(batch(0, 2), position=2)
     out.checkpoint()
@@ -264,7 +264,7 @@ def test_starts_that_cannot_publish_do_not_pile_up_checkpoints(tmp_path: Path) -
     assert len(list((tmp_path / "_partfile" / "life").glob("chk-*"))) <= 3
 
 
-def test_the_chain_of_a_subtask_is_no_other_uids(tmp_path: Path) -> None:
+def test_the_checkpoint_log_of_a_subtask_is_no_other_uids(tmp_path: Path) -> None:
     """Subtask 1 of the sink ``a`` and the sink ``a.1`` do not know each other."""
     first = pf.FileSink(tmp_path, uid="a", format="text")
     second = pf.FileSink(tmp_path, uid="a.1", format="text")
@@ -319,14 +319,14 @@ def test_a_sink_is_opened_once(tmp_path: Path) -> None:
 
 
 def test_without_a_proven_lock_no_part_is_appended_to(tmp_path: Path) -> None:
-    """A part from a host that proves its leases is left to the coordinator by one that does not (S2, S13)."""
+    """A part from a host that proves its leases is left to the coordinator by one that does not (R2, R13)."""
     description = pf.FileSink(tmp_path, uid="u", format="text").settings.description
 
     def run(state: SubtaskSnapshot, row: str, *, may_keep: bool) -> SubtaskSnapshot:
         with LocalStore(str(tmp_path)) as store:
             operator = SinkOperator(store, description)
             operator.open(
-                SubtaskContext(subtask=0, attempt=0, generation=1, chain="0" * 8, batch_time_ms=1, may_keep=may_keep),
+                SubtaskContext(subtask=0, attempt=0, epoch=1, chain="0" * 8, batch_time_ms=1, may_keep=may_keep),
                 state,
             )
             operator.write(pa.record_batch({"row": [row]}))
@@ -340,8 +340,8 @@ def test_without_a_proven_lock_no_part_is_appended_to(tmp_path: Path) -> None:
     assert after.pending[0].part == kept.open[0].part
 
 
-class BeforeTheFence:
-    """Notes what stands below the base when the fence link is about to be created, and at no later time."""
+class BeforeTheTakeover:
+    """Notes what stands below the base when the takeover is about to be created, and at no later time."""
 
     def __init__(self, base: Path) -> None:
         self._base = base
@@ -362,11 +362,11 @@ def parts_below(base: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_start_settles_nothing_before_it_holds_its_link(tmp_path: Path) -> None:
-    """Open parts with a tail stay byte for byte as they are until the fence link is there (S7)."""
+def test_a_start_finalizes_nothing_before_it_holds_its_takeover(tmp_path: Path) -> None:
+    """Open parts with a tail stay byte for byte as they are until the takeover is there (R7)."""
     seed_with_a_tail(tmp_path)
     before = parts_below(tmp_path)
-    fence = BeforeTheFence(tmp_path)
-    make_sink(tmp_path, interceptor=fence).local().open().close()
-    assert fence.seen == before
+    takeover = BeforeTheTakeover(tmp_path)
+    make_sink(tmp_path, interceptor=takeover).local().open().close()
+    assert takeover.seen == before
     assert parts_below(tmp_path) != before

@@ -1,4 +1,4 @@
-"""A chain whose end is damaged: what a start refuses, and what it goes back to on demand."""
+"""A checkpoint log whose end is damaged: what a start refuses, and what it goes back to on demand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import partfile as pf
 from partfile.errors import CheckpointMismatch, NotApplied, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError
 from partfile.sink.coordinator import Runtime
-from partfile.sink.restore import StartTerms
+from partfile.sink.restore import RestoreTerms
 from partfile.sink.states import QueryPosition
 from partfile.snapshot.documents import FORMAT_VERSION
 from partfile.stores.local.store import LocalStore
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# A chain whose newest checkpoint is damaged, as tests make it and look at it.
+# A checkpoint log whose newest checkpoint is damaged, as tests make it and look at it.
 
 BACK: dict[str, Any] = {"accept_newer": True, "retained_checkpoints": 9}
 """Options of a sink that goes back whatever has come since."""
@@ -48,7 +48,7 @@ def newest_id(base: Path) -> int:
 
 
 def damage(base: Path, checkpoint_id: int) -> bytes:
-    """Cut a link; returns what is left."""
+    """Cut a checkpoint; returns what is left."""
     path = chk(base, checkpoint_id) / "_metadata"
     path.write_bytes(path.read_bytes()[:-9])
     return path.read_bytes()
@@ -81,7 +81,7 @@ def ended(base: Path) -> None:
     out.close()
 
 
-# A chain whose end is damaged, gone, or no file: what a start refuses, and what it may go back to.
+# A checkpoint log whose end is damaged, gone, or no file: what a start refuses, and what it may go back to.
 
 
 @pytest.mark.item("DL-10")
@@ -103,8 +103,8 @@ def test_a_stream_of_another_kind_is_refused_over_damage_too(tmp_path: Path) -> 
 
 
 @pytest.mark.item("DL-10")
-@pytest.mark.parametrize("terms", [StartTerms(succeeding=1), StartTerms(goes_back=False), StartTerms(holds=True)])
-def test_a_clean_end_never_goes_back(tmp_path: Path, terms: StartTerms) -> None:
+@pytest.mark.parametrize("terms", [RestoreTerms(succeeding=1), RestoreTerms(goes_back=False), RestoreTerms(holds=True)])
+def test_a_clean_end_never_goes_back(tmp_path: Path, terms: RestoreTerms) -> None:
     """Who ends what a driver has left begins with the newest checkpoint, or not at all."""
     out = tmp_path / "out"
     chosen = seed(out)
@@ -117,8 +117,8 @@ def test_a_clean_end_never_goes_back(tmp_path: Path, terms: StartTerms) -> None:
 
 
 @pytest.mark.item("DL-10")
-def test_a_link_nobody_can_read_may_have_added_rows(tmp_path: Path) -> None:
-    """A rollback to a point with a damaged link after it, and a good one after that, is not taken for the newest."""
+def test_a_checkpoint_nobody_can_read_may_have_added_rows(tmp_path: Path) -> None:
+    """A rollback to a point with a damaged checkpoint after it, and then a good one, is not taken for the newest."""
     out = tmp_path / "out"
     sink = long_sink(out, retained_checkpoints=9).local().open()
     for position in (4, 8, 8):
@@ -132,7 +132,7 @@ def test_a_link_nobody_can_read_may_have_added_rows(tmp_path: Path) -> None:
 
 @pytest.mark.item("DL-10", "SP-14")
 def test_a_file_that_is_put_back_later_is_refused_for_what_it_is(tmp_path: Path) -> None:
-    """It counted, but the chain has gone on from before it."""
+    """It counted, but the checkpoint log has gone on from before it."""
     out = tmp_path / "out"
     ended(out)
     file = chk(out, newest_id(out)) / "_metadata"
@@ -140,14 +140,14 @@ def test_a_file_that_is_put_back_later_is_refused_for_what_it_is(tmp_path: Path)
     damage(out, newest_id(out))
     assert continue_to(long_sink(out, restore_from=chk(out, 2), accept_missing=True, **BACK), 9) == 4
     file.write_bytes(whole)
-    with pytest.raises(RecoveryRefused, match="could not be read when the chain went on"):
+    with pytest.raises(RecoveryRefused, match="could not be read when the checkpoint log went on"):
         long_sink(out, restore_from=file, **BACK).local().open()
 
 
 @pytest.mark.item("DL-10")
 @pytest.mark.parametrize("is_rival_there", [False, True])
-def test_going_back_over_a_newest_link_that_was_deleted(tmp_path: Path, *, is_rival_there: bool) -> None:
-    """Refused without the options; with them the fence goes above the name that was used."""
+def test_going_back_over_a_newest_checkpoint_that_was_deleted(tmp_path: Path, *, is_rival_there: bool) -> None:
+    """Refused without the options; with them the takeover goes above the name that was used."""
     out = tmp_path / "out"
     ended(out)
     lost = newest_id(out)
@@ -165,7 +165,7 @@ def test_going_back_over_a_newest_link_that_was_deleted(tmp_path: Path, *, is_ri
 
 
 @pytest.mark.parametrize("thing", ["directory", "link"])
-def test_something_else_in_the_place_of_a_link_is_told(tmp_path: Path, thing: str) -> None:
+def test_something_else_in_the_place_of_metadata_is_told(tmp_path: Path, thing: str) -> None:
     """Not taken for a free name, which would never be decided."""
     out = tmp_path / "out"
     seed(out)
@@ -176,7 +176,7 @@ def test_something_else_in_the_place_of_a_link_is_told(tmp_path: Path, thing: st
         long_sink(out).local().open()
 
 
-# Going back to an older checkpoint while the newest cannot be read: on explicit demand alone, and said aloud (S12).
+# Going back to an older checkpoint while the newest cannot be read: on explicit demand alone, and said aloud (R12).
 
 VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), b"checkpoint 99 "
 
@@ -198,7 +198,7 @@ def test_going_back_over_a_damaged_checkpoint(tmp_path: Path, *, is_published: b
 
 
 @pytest.mark.item("DL-10")
-def test_the_damaged_link_goes_by_retention_alone(tmp_path: Path) -> None:
+def test_the_damaged_checkpoint_goes_by_retention_alone(tmp_path: Path) -> None:
     """The next starts pass it by, with the options or without; it is deleted when it is too old to be retained."""
     out = tmp_path / "out"
     chosen, damaged = seed(out), newest_id(out)
@@ -268,7 +268,7 @@ def test_part_names_are_never_used_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.item("DL-10")
-def test_damaged_state_of_a_readable_link_is_gone_over_too(tmp_path: Path) -> None:
+def test_damaged_state_of_a_readable_checkpoint_is_gone_over_too(tmp_path: Path) -> None:
     """The state is in a file of its own, which is missing: refused as before, and gone over on explicit demand."""
     out = tmp_path / "out"
     sink = long_sink(out, retained_checkpoints=9).local().open()
@@ -317,7 +317,7 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
 
 @pytest.mark.item("DL-10")
 def test_parts_that_were_published_by_then_are_not_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The checkpoint is marked as published: a consumer may have moved them, and nobody looks for them (S5)."""
+    """The checkpoint is marked as published: a consumer may have moved them, and nobody looks for them (R5)."""
     out = tmp_path / "out"
     sink = make_sink(out, retained_checkpoints=9).local().open()
     sink.write(batch(0, 12), position=12)
@@ -335,7 +335,7 @@ def test_parts_that_were_published_by_then_are_not_missed(tmp_path: Path, caplog
 
 
 @pytest.mark.item("DL-10", "SP-14")
-def test_a_rollback_behind_it_names_the_parts_of_both_chains(tmp_path: Path) -> None:
+def test_a_rollback_behind_it_names_the_parts_of_both_logs(tmp_path: Path) -> None:
     """Part names begin anew when the counter is lost; what came later bears either chain's name."""
     out = tmp_path / "out"
     chosen = seed(out, is_published=True)

@@ -8,7 +8,7 @@ import pytest
 
 from partfile.writers.orc import OrcFormat
 from partfile.writers.parquet import ParquetFormat
-from support.programs.encode_alone import encode_alone, write_stage
+from support.programs.encode_alone import encode_alone, write_staging_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ LONG_BYTES = 2 << 30
 SHORT_BYTES = 320 << 20
 """Three row groups of Parquet, or five stripes of ORC: held at once they would break each bound."""
 PARQUET, SORTED = ParquetFormat(), ParquetFormat(sort_by=("key",))
-# Its default codec makes less than the stage of these texts.
+# Its default codec makes less than the staging file of these texts.
 ORC = OrcFormat(compression="lz4")
 
 
@@ -56,11 +56,11 @@ def test_the_memory_of_an_encode_does_not_grow_with_the_part(
     size_bytes = LONG_BYTES if request.config.getoption("--long") else SHORT_BYTES
     for number in chosen(len(CASES), 1):
         name, case = list(CASES.items())[number - 1]
-        stage = write_stage(tmp_path, case.form, size_bytes, case.text_bytes)
-        took = encode_alone(tmp_path, stage)
+        staging_file = write_staging_file(tmp_path, case.form, size_bytes, case.text_bytes)
+        took = encode_alone(tmp_path, staging_file)
         figures = f"{took.peak_bytes >> 20} MiB, {took.seconds:.1f} s"
         print(f"{name}: {took.file_bytes} bytes, {took.rows} rows, {figures}")  # noqa: T201 - what it is run for.
-        assert took.rows == stage.rows
+        assert took.rows == staging_file.rows
         assert took.file_bytes >= size_bytes
         assert took.peak_bytes < case.most_bytes, name
         # Files as large as these are not kept for the next case.

@@ -128,7 +128,7 @@ def test_t_a13_idle_buckets_are_closed_and_busy_ones_stay_open(tmp_path: Path) -
     assert sorted(name.split("/")[0] for name in job.finished()) == ["2", "3"]
 
 
-@pytest.mark.fault("S6")
+@pytest.mark.fault("F6")
 def test_t_a15_to_t_a20_a_foreign_file_under_a_final_name_is_never_replaced(tmp_path: Path) -> None:
     """Names come from the committed counter, not from probing; if a stranger took one, we stop and replace nothing."""
     job = Harness(tmp_path, max_part_bytes=1)

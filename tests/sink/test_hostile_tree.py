@@ -13,7 +13,7 @@ import pytest
 from partfile.errors import PartfileError
 from support.command_line import run
 from support.life_cycle import ROWS, assert_exactly_once, batch, continue_to, everything, long_sink, make_sink
-from support.tampered_state import newest_link
+from support.tampered_state import newest_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +35,12 @@ def seed(base: Path) -> Path:
 
 
 def symlink(place: Path, victim: Path) -> None:
-    """A link to a file that is none of the sink's."""
+    """A checkpoint to a file that is none of the sink's."""
     place.symlink_to(victim)
 
 
 def dangling(place: Path, victim: Path) -> None:
-    """A link to nothing."""
+    """A checkpoint to nothing."""
     place.symlink_to(victim.with_name("nothing"))
 
 
@@ -114,13 +114,15 @@ def test_what_is_no_file_in_a_parts_place_is_not_touched(tmp_path: Path, thing: 
 
 
 @pytest.mark.parametrize("thing", [symlink, pipe, directory, device, zeroes])
-def test_what_is_no_file_in_a_links_place_is_refused(tmp_path: Path, thing: Callable[[Path, Path], None]) -> None:
+def test_what_is_no_file_in_the_place_of_metadata_is_refused(
+    tmp_path: Path, thing: Callable[[Path, Path], None]
+) -> None:
     """A checkpoint that is no regular file is not read, wherever it leads, and nothing is begun afresh beside it."""
     base, away = tmp_path / "base", tmp_path / "away"
     seed(base)
-    link = newest_link(base)
-    link.rename(away)
-    thing(link, away)
+    metadata = newest_metadata(base)
+    metadata.rename(away)
+    thing(metadata, away)
     with pytest.raises(PartfileError):
         make_sink(base).local().open()
     for verb in VERBS:
@@ -144,7 +146,7 @@ def test_a_hard_link_to_a_foreign_file_is_not_cut(tmp_path: Path) -> None:
 
 
 def test_nothing_goes_through_a_bucket_that_became_a_link(tmp_path: Path) -> None:
-    """Parts that a link leads to are left as they are, and owed until the directory is back."""
+    """Parts that a checkpoint leads to are left as they are, and owed until the directory is back."""
     base, away = tmp_path / "base", tmp_path / "away"
     bucket = seed(base).parent
     bucket.rename(away)
@@ -161,7 +163,7 @@ def test_nothing_goes_through_a_bucket_that_became_a_link(tmp_path: Path) -> Non
 
 
 def test_a_base_behind_a_link_is_the_directory_that_it_leads_to(tmp_path: Path) -> None:
-    """The base's own path may have links, which are followed once: two ways to one base are one sink."""
+    """The base's own path may have checkpoints, which are followed once: two ways to one base are one sink."""
     base, way = tmp_path / "base", tmp_path / "way"
     seed(base)
     way.symlink_to(base)

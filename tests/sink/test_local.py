@@ -125,7 +125,7 @@ def test_progress_is_told_for_each_checkpoint(tmp_path: Path) -> None:
     assert seen[0].bytes == 27
 
 
-@pytest.mark.fault("S13")
+@pytest.mark.fault("F13")
 def test_open_parts_are_capped(tmp_path: Path) -> None:
     """Beyond the cap the least recently used part is rolled, so open files are bounded whatever the data."""
     job = Harness(tmp_path, max_open_parts=2)
@@ -167,7 +167,7 @@ def test_compressed_parts_go_on_over_checkpoints_and_crashes(tmp_path: Path, com
 
 
 def test_a_consumer_may_move_published_files(tmp_path: Path) -> None:
-    """Once a checkpoint is marked as published no restart looks for its files again (S5)."""
+    """Once a checkpoint is marked as published no restart looks for its files again (R5)."""
     run_to_the_end(make_sink(tmp_path), 6)
     for name in finished_files(tmp_path):
         (tmp_path / name).unlink()
@@ -190,26 +190,26 @@ def test_a_part_that_is_gone_can_be_given_up_on_purpose(tmp_path: Path) -> None:
 
 
 def test_carried_state_is_written_again_into_its_own_checkpoint(tmp_path: Path) -> None:
-    """However large the state, each link names only files of its own directory (S11), so older ones can be deleted."""
+    """Whatever its size, a checkpoint names only files of its own directory (R11), so older ones can be deleted."""
     rows = pa.RecordBatch.from_pydict({"row": [f"bucket-{number:03d}@x" for number in range(100)]})
-    job = Harness(tmp_path, shared_stage_buckets=None)
+    job = Harness(tmp_path, buckets_per_staging_file=None)
     job.operators[0].write(rows)
     job.checkpoint()
     for _ in range(4):
         job.checkpoint()
-    links = sorted((tmp_path / "_partfile" / "job").glob("chk-*"))
-    assert len(links) == 2
-    for link in links:
-        files = {path.name for path in link.glob("*.state")}
+    checkpoints = sorted((tmp_path / "_partfile" / "job").glob("chk-*"))
+    assert len(checkpoints) == 2
+    for checkpoint in checkpoints:
+        files = {path.name for path in checkpoint.glob("*.state")}
         assert files
-        assert all(f"{link.name}/{name}" in (link / "_metadata").read_text() for name in files)
+        assert all(f"{checkpoint.name}/{name}" in (checkpoint / "_metadata").read_text() for name in files)
     job.restore()
     assert len(job.finished()) == 100
 
 
 @pytest.mark.fault("H3")
 def test_nothing_is_deleted_that_a_crash_left(tmp_path: Path) -> None:
-    """Writers and restores delete only names of parts just published: orphans stay for the cleaner (S6)."""
+    """Writers and restores delete only names of parts just published: orphans stay for the cleaner (R6)."""
     out = make_sink(tmp_path).local().open()
     out.write(batch(0, 2))
     orphans = staged_files(tmp_path)

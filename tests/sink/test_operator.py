@@ -28,11 +28,11 @@ from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
 from partfile.testing.faults import TrackedCalls, intercept
 from partfile.testing.store import new_part
-from partfile.writers.arrow_stage import StageFormat
+from partfile.writers.arrow_stage import StagingFormat
 from partfile.writers.parquet import ParquetFormat
 from support.life_cycle import batch, finished_files, make_sink, rows_of
 from support.sink_harness import Harness
-from support.staged_streams import stages_in
+from support.staged_streams import staging_files_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,12 +48,12 @@ POLICY = RollingPolicy(max_part_bytes=100, rollover_interval_s=10, inactivity_in
 def part(name: str = "p", bucket: str = "b", fingerprint: str = "f", *, length: int = 10) -> OpenPart:
     handle = PartHandle(bucket=bucket, name=name, in_progress="_i", pending="_p", sidecar="_v", valid_length=length)
     return OpenPart(
-        part=handle, count=0, schema_fingerprint=fingerprint, generation=3, created_at_ms=0, last_write_ms=0, rows=1
+        part=handle, count=0, schema_fingerprint=fingerprint, epoch=3, created_at_ms=0, last_write_ms=0, rows=1
     )
 
 
 @pytest.mark.parametrize(
-    ("generation", "attempt", "length", "may_keep", "action"),
+    ("epoch", "attempt", "length", "may_keep", "action"),
     [
         (3, 0, 10, True, Action.KEEP),
         (4, 0, 10, True, Action.ABANDON),
@@ -65,11 +65,11 @@ def part(name: str = "p", bucket: str = "b", fingerprint: str = "f", *, length: 
         (3, 0, 100, False, Action.ABANDON),
     ],
 )
-def test_only_the_first_attempt_of_the_owning_generation_resumes(
-    generation: int, attempt: int, length: int, may_keep: bool, action: Action
+def test_only_the_first_attempt_of_the_owning_epoch_resumes(
+    epoch: int, attempt: int, length: int, may_keep: bool, action: Action
 ) -> None:
-    """A part of another generation, or any part in a retry or without leases, is left alone; a full one is rolled."""
-    done = plan.before_resuming(part(length=length), POLICY, generation=generation, attempt=attempt, may_keep=may_keep)
+    """A part of another epoch, or any part in a retry or without leases, is left alone; a full one is rolled."""
+    done = plan.before_resuming(part(length=length), POLICY, epoch=epoch, attempt=attempt, may_keep=may_keep)
     assert done is action
 
 
@@ -77,7 +77,7 @@ def test_only_the_first_attempt_of_the_owning_generation_resumes(
     ("may_keep", "now_ms", "action"), [(True, 1, Action.KEEP), (False, 1, Action.ROLL), (True, 10_000, Action.ROLL)]
 )
 def test_what_may_not_be_kept_rolls_at_the_checkpoint(may_keep: bool, now_ms: int, action: Action) -> None:
-    """Without proven leases, or with time over, a part does not stay open over a checkpoint (S13)."""
+    """Without proven leases, or with time over, a part does not stay open over a checkpoint (R13)."""
     progress = PartProgress(10, 1, 0, 0)
     assert plan.at_checkpoint(progress, POLICY, now_ms=now_ms, may_keep=may_keep) is action
 
@@ -99,7 +99,7 @@ def test_the_least_recently_used_parts_go_first() -> None:
 
 @pytest.mark.parametrize("deed", ["unlink", "replace"])
 def test_a_part_taken_away_is_noticed_before_it_is_acknowledged(tmp_path: Path, deed: str) -> None:
-    """A task whose part is no longer under its name must not vouch for its rows (S2)."""
+    """A task whose part is no longer under its name must not vouch for its rows (R2)."""
     job = Harness(tmp_path)
     job.write("a@1")
     (staged,) = tmp_path.rglob("*.in-progress")
@@ -129,7 +129,7 @@ def test_two_parts_of_one_bucket_after_rescaling_are_both_finished(tmp_path: Pat
     assert sorted(job.finished().values()) == ["a@0\na@2\n", "a@1\n"]
 
 
-# Parts that storage has made, and no writer could be: nothing of them stays in a process that lives on (S13).
+# Parts that storage has made, and no writer could be: nothing of them stays in a process that lives on (R13).
 
 ROWS = pa.RecordBatch.from_pydict({"id": [1]})
 
@@ -170,7 +170,7 @@ def test_a_part_whose_keys_cannot_be_had_is_let_go(tmp_path: Path) -> None:
     assert_nothing_is_held(tmp_path)
 
 
-def test_a_stage_whose_schema_finds_no_room_is_let_go(tmp_path: Path) -> None:
+def test_a_staging_file_whose_schema_finds_no_room_is_let_go(tmp_path: Path) -> None:
     """It is the first that is written to it."""
     disk = FullDisk()
 
@@ -184,19 +184,19 @@ def test_a_stage_whose_schema_finds_no_room_is_let_go(tmp_path: Path) -> None:
     assert_nothing_is_held(tmp_path)
 
 
-def test_a_stage_that_cannot_be_gone_on_with_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_staging_file_that_cannot_be_gone_on_with_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that is new; the rows that a checkpoint holds are published by the next start."""
     options: dict[str, Any] = {"uid": "life", "format": "parquet", "on_stop": "keep"}
     with pf.FileSink(tmp_path, **options).local() as out:
         out.write(ROWS)
-    assert len(stages_in(tmp_path)) == 1
+    assert len(staging_files_in(tmp_path)) == 1
 
     def fail(*_: object) -> Any:
         raise MemoryError
 
     out = pf.FileSink(tmp_path, **options).local().open()
     with monkeypatch.context() as patch:
-        patch.setattr(StageFormat, "open_part", fail)
+        patch.setattr(StagingFormat, "open_part", fail)
         with pytest.raises(MemoryError):
             out.write(ROWS)
     assert_nothing_is_held(tmp_path)

@@ -1,4 +1,4 @@
-"""Decisions of the coordinator and about stages, without any I/O."""
+"""Decisions of the coordinator and about staging files, without any I/O."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import pytest
 
 from partfile.errors import NotReady, PartMissing
 from partfile.sink import plan
-from partfile.sink.encode import EncodedStage
+from partfile.sink.encode import EncodeResult
 from partfile.sink.encoded_files import EncodedFile, target_of
 from partfile.sink.plan import SinkSnapshot, after_encoding, disposable, learnt_ratio
 from partfile.sink.policies import RollingPolicy
-from partfile.sink.states import OpenPart, PendingPart, RolledStage, SpentStage, Stage, StreamPosition, SubtaskSnapshot
+from partfile.sink.states import (
+    ClosedStagingFile,
+    EncodedStagingFile,
+    OpenPart,
+    PendingPart,
+    StagingFile,
+    StreamPosition,
+    SubtaskSnapshot,
+)
 from partfile.stores.base import PartHandle
 
 # Decisions of the coordinator, without any I/O.
@@ -24,12 +32,12 @@ def handle(name: str, length: int = 10) -> PartHandle:
     )
 
 
-def part(name: str, *, created: int = 0, written: int = 0, generation: int = 1) -> OpenPart:
+def part(name: str, *, created: int = 0, written: int = 0, epoch: int = 1) -> OpenPart:
     return OpenPart(
         part=handle(name),
         count=0,
         schema_fingerprint="s",
-        generation=generation,
+        epoch=epoch,
         created_at_ms=created,
         last_write_ms=written,
         rows=1,
@@ -68,10 +76,10 @@ def batch(before: SinkSnapshot, *snapshots: SubtaskSnapshot, now_ms: int = 0, co
 
 
 def begin(restored: SinkSnapshot, *, published: bool = False) -> SinkSnapshot:
-    return plan.begin_generation(restored, published=published, generation=5, checkpoint_id=9, may_keep=True)
+    return plan.begin_epoch(restored, published=published, epoch=5, checkpoint_id=9, may_keep=True)
 
 
-def test_a_start_settles_every_open_part() -> None:
+def test_a_start_finalizes_every_open_part() -> None:
     """After a crash no restored part stays open: all are to be cut and published, beside what is owed."""
     after = begin(state({0: (part("a"),), 1: (part("b"),)}, pending=(owed("c", 8),)))
     assert names(after) == ([], ["a", "b", "c"])
@@ -79,15 +87,18 @@ def test_a_start_settles_every_open_part() -> None:
 
 
 def test_a_start_does_not_look_for_published_parts_again() -> None:
-    """Pending parts of a link that is marked as published may have been moved by consumers; open ones are settled."""
+    """Pending parts of a checkpoint that is marked as published may have been moved by consumers.
+
+    Open ones are finalized.
+    """
     assert names(begin(state({0: (part("a"),)}, pending=(owed("c", 8),)), published=True)) == ([], ["a"])
 
 
 def test_a_start_after_a_clean_stop_hands_kept_parts_over() -> None:
-    """Kept parts stay open under the new generation, and the link says nothing of keeping any more."""
+    """Kept parts stay open under the new epoch, and the checkpoint says nothing of keeping any more."""
     after = begin(state({0: (part("a"),)}, kept=True))
     assert names(after) == (["a"], [])
-    assert after.open[0][0].generation == 5
+    assert after.open[0][0].epoch == 5
     assert not after.position.kept
 
 
@@ -171,12 +182,12 @@ def test_a_clean_end_publishes_or_keeps_everything() -> None:
     assert kept.position.kept
 
 
-# Decisions about stages, without a store: what is learnt of sizes, and from when on nobody needs a stage.
+# Decisions about staging files, without a store: what is learnt of sizes, and from when on nobody needs a staging file.
 
 MIB = 1 << 20
 
 
-def stage(name: str, length: int = MIB) -> PartHandle:
+def staging_file(name: str, length: int = MIB) -> PartHandle:
     return PartHandle(
         bucket="b",
         name=name,
@@ -184,16 +195,18 @@ def stage(name: str, length: int = MIB) -> PartHandle:
         pending=f"_{name}.{'0' * 32}.pending",
         sidecar=f"_{name}.valid-length",
         valid_length=length,
-        is_stage=True,
+        is_staging_file=True,
     )
 
 
-def rolled(name: str, length: int = MIB) -> RolledStage:
-    return RolledStage(part=stage(name, length), stage=Stage(recipe={"format": "parquet"}), rows=1, since=3)
+def rolled(name: str, length: int = MIB) -> ClosedStagingFile:
+    return ClosedStagingFile(
+        part=staging_file(name, length), staging_file=StagingFile(spec={"format": "parquet"}), rows=1, since=3
+    )
 
 
-def encoded(one: RolledStage, length: int) -> EncodedStage:
-    return EncodedStage(one, (EncodedFile(part=target_of(one.part).at(length), rows=one.rows, crc32=7),))
+def encoded(one: ClosedStagingFile, length: int) -> EncodeResult:
+    return EncodeResult(one, (EncodedFile(part=target_of(one.part).at(length), rows=one.rows, crc32=7),))
 
 
 @pytest.mark.parametrize(
@@ -211,13 +224,13 @@ def test_the_ratio_follows_what_encodes_showed(
     known: float | None, staged: int, files: int, learnt: float | None
 ) -> None:
     """Half of what was known and half of what is new; too little says nothing, and no freak makes parts of any size."""
-    file = PendingPart(part=target_of(stage("p")).at(files), rows=1, since=4)
-    other = PendingPart(part=target_of(stage("row-part")).at(7 * MIB), rows=1, since=4)
-    assert learnt_ratio(known, [file, other], [SpentStage(part=stage("p", staged), since=4)]) == learnt
+    file = PendingPart(part=target_of(staging_file("p")).at(files), rows=1, since=4)
+    other = PendingPart(part=target_of(staging_file("row-part")).at(7 * MIB), rows=1, since=4)
+    assert learnt_ratio(known, [file, other], [EncodedStagingFile(part=staging_file("p", staged), since=4)]) == learnt
 
 
 def test_what_was_encoded_is_promised_and_spent_and_the_rest_waits() -> None:
-    """A file, a store that failed, and a stage that is gone and given up."""
+    """A file, a store that failed, and a staging file that is gone and given up."""
     done, waits, gone = (rolled(name) for name in "abc")
     before = SinkSnapshot.fresh("0" * 8)
     before = SinkSnapshot(before.position, {}, (), -1, rolled=(done, waits, gone))
@@ -225,13 +238,13 @@ def test_what_was_encoded_is_promised_and_spent_and_the_rest_waits() -> None:
         before,
         [
             encoded(done, MIB // 4),
-            EncodedStage(waits, problem=NotReady("later")),
-            EncodedStage(gone, problem=PartMissing("gone"), is_given_up=True),
+            EncodeResult(waits, problem=NotReady("later")),
+            EncodeResult(gone, problem=PartMissing("gone"), is_given_up=True),
         ],
         7,
     )
     (file,), (spent,) = after.pending, after.spent
-    assert (file.part.name, file.part.is_stage, file.part.valid_length, file.since) == ("a", False, MIB // 4, 7)
+    assert (file.part.name, file.part.is_staging_file, file.part.valid_length, file.since) == ("a", False, MIB // 4, 7)
     assert (file.rows, file.crc32) == (1, 7)
     assert file.part.pending != done.part.pending
     assert (spent.part, spent.since) == (done.part, 7)
@@ -239,7 +252,7 @@ def test_what_was_encoded_is_promised_and_spent_and_the_rest_waits() -> None:
     assert after.position.encoded_ratio == 0.25
 
 
-def test_a_spent_stage_is_needed_by_the_links_before_the_one_that_spent_it() -> None:
-    """From the moment on that the oldest link is that one, nobody needs it."""
-    spent = [SpentStage(part=stage(str(since)), since=since) for since in (3, 4, 5)]
+def test_a_encoded_staging_file_is_needed_by_the_checkpoints_before_the_one_that_spent_it() -> None:
+    """From the moment on that the oldest checkpoint is that one, nobody needs it."""
+    spent = [EncodedStagingFile(part=staging_file(str(since)), since=since) for since in (3, 4, 5)]
     assert [one.since for one in disposable(spent, 4)] == [3, 4]

@@ -21,7 +21,7 @@ from partfile.sink.restore_rules import (
     adds_nothing,
     choose,
     later_parts,
-    onto_an_empty_chain,
+    onto_an_empty_log,
     open_since,
     over_later_parts,
     over_unreadable,
@@ -29,7 +29,7 @@ from partfile.sink.restore_rules import (
     refusal,
 )
 from partfile.sink.spark.stream import SparkStream
-from partfile.sink.states import OpenPart, PendingPart, QueryPosition, RolledStage, Stage, StreamPosition
+from partfile.sink.states import ClosedStagingFile, OpenPart, PendingPart, QueryPosition, StagingFile, StreamPosition
 from partfile.snapshot.savepoints import complete_savepoint, read_savepoint, reserve_savepoint
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
@@ -62,7 +62,7 @@ def opened(*names: str, length: int = 10) -> dict[int, tuple[OpenPart, ...]]:
             part=handle(name, length),
             count=0,
             schema_fingerprint="s",
-            generation=1,
+            epoch=1,
             created_at_ms=0,
             last_write_ms=0,
             rows=1,
@@ -83,11 +83,11 @@ def point(of: SinkSnapshot, *, is_newest: bool = False) -> RestorePoint:
 
 
 @pytest.mark.item("SP-14")
-def test_an_empty_chain_begins_with_the_savepoint() -> None:
-    """It takes the position and nothing else: no part, a chain of its own, counters from the start."""
+def test_an_empty_log_begins_with_the_savepoint() -> None:
+    """It takes the position and nothing else: no part, a checkpoint log of its own, counters from the start."""
     taken = point(state(9, kept=True, query=QueryPosition(query_id="q", batch_id=4)))
     assert choose(None, taken) is Choice.RESTORE
-    begun = onto_an_empty_chain(taken, OTHER)
+    begun = onto_an_empty_log(taken, OTHER)
     assert (begun.open, begun.pending, begun.max_count) == ({}, (), -1)
     assert begun.position == taken.state.position.model_copy(
         update={"chain": OTHER, "kept": False, "restored_from": "t" * 32, "restored_location": taken.location}
@@ -182,7 +182,7 @@ def test_a_part_that_cannot_go_back_stays_as_it_is() -> None:
         state(),
     ],
 )
-def test_a_fence_or_a_clean_end_adds_nothing(later: SinkSnapshot) -> None:
+def test_a_takeover_or_a_clean_end_adds_nothing(later: SinkSnapshot) -> None:
     """The same parts at the same lengths, open, promised or published since."""
     assert adds_nothing(later, state(open_parts=opened("x"), pending=("y",)))
 
@@ -202,7 +202,7 @@ def test_a_fence_or_a_clean_end_adds_nothing(later: SinkSnapshot) -> None:
     ],
 )
 def test_a_row_a_part_or_a_batch_adds_something(later: SinkSnapshot) -> None:
-    """Also a fence that went back to fewer rows than this checkpoint holds."""
+    """Also a takeover that went back to fewer rows than this checkpoint holds."""
     assert not adds_nothing(later, state(open_parts=opened("x"), pending=("y",)))
 
 
@@ -247,47 +247,47 @@ def test_a_final_name_tells_its_number(name: str, number: PartNumber | None) -> 
     assert number_in(name, {CHAIN}) == number
 
 
-def shared_stage() -> RolledStage:
-    """A stage of several buckets that waits to be encoded."""
+def multi_bucket_staging_file() -> ClosedStagingFile:
+    """A staging file of several buckets that waits to be encoded."""
     part = PartNaming().handle("", PartNumber(CHAIN, 0, 5), suffix=".json", token="t" * 32)
-    return RolledStage(
-        part=part.model_copy(update={"is_stage": True, "valid_length": 9}),
-        stage=Stage(recipe={"format": "json"}, shared=True),
+    return ClosedStagingFile(
+        part=part.model_copy(update={"is_staging_file": True, "valid_length": 9}),
+        staging_file=StagingFile(spec={"format": "json"}, shared=True),
         rows=4,
         since=1,
     )
 
 
 def test_going_back_over_damage_knows_files_of_both_kinds_of_names() -> None:
-    """Those of a shared stage's own name, and those with a mark of their bucket."""
-    stage = shared_stage()
-    name = stage.part.name
-    there = {stage.part.in_progress, f"b=b/{name}", f"b=C/{own_name(name, 'b=C')}", "b=d/part-other"}
-    held = replace(state(7), rolled=(stage,))
+    """Those of a multi-bucket staging file's own name, and those with a mark of their bucket."""
+    staging_file = multi_bucket_staging_file()
+    name = staging_file.part.name
+    there = {staging_file.part.in_progress, f"b=b/{name}", f"b=C/{own_name(name, 'b=C')}", "b=d/part-other"}
+    held = replace(state(7), rolled=(staging_file,))
     (left,) = over_unreadable(point(held), there, OTHER, published=True).state.rolled
-    assert left.stage.finished_buckets == ("b=C", "b=b")
+    assert left.staging_file.finished_buckets == ("b=C", "b=b")
 
 
-def test_files_of_a_stage_that_waited_then_are_no_later_parts() -> None:
-    """Whatever mark of their bucket they have: they hold the rows that the stage held."""
-    stage = shared_stage()
-    names = [stage.part.name, *(own_name(stage.part.name, bucket) for bucket in ("b=a", "b=A"))]
+def test_files_of_a_staging_file_that_waited_then_are_no_later_parts() -> None:
+    """Whatever mark of their bucket they have: they hold the rows that the staging file held."""
+    staging_file = multi_bucket_staging_file()
+    names = [staging_file.part.name, *(own_name(staging_file.part.name, bucket) for bucket in ("b=a", "b=A"))]
     now = replace(state(7), pending=tuple(PendingPart(part=handle(name), rows=1, since=2) for name in names))
     assert len(set(names)) == 3
-    assert later_parts([], now, replace(state(7), rolled=(stage,))) == []
+    assert later_parts([], now, replace(state(7), rolled=(staging_file,))) == []
 
 
-def test_marked_files_of_a_stage_that_was_open_then_are_later_parts() -> None:
+def test_marked_files_of_a_staging_file_that_was_open_then_are_later_parts() -> None:
     """Finished since: they may hold later rows, too."""
-    stage = shared_stage()
-    more: Any = {"count": 5, "schema_fingerprint": "s", "generation": 1, "created_at_ms": 0, "last_write_ms": 0}
-    opened = OpenPart(part=stage.part, rows=1, stage=stage.stage, **more)
-    own = own_name(stage.part.name, "b=A")
+    staging_file = multi_bucket_staging_file()
+    more: Any = {"count": 5, "schema_fingerprint": "s", "epoch": 1, "created_at_ms": 0, "last_write_ms": 0}
+    opened = OpenPart(part=staging_file.part, rows=1, staging_file=staging_file.staging_file, **more)
+    own = own_name(staging_file.part.name, "b=A")
     files = [FinishedPart(f"b=A/{own}", PartNumber(CHAIN, 0, 5)), FinishedPart("b=c/part-x", PartNumber(CHAIN, 0, 4))]
     assert later_parts(files, None, replace(state(7), open={0: (opened,)})) == [f"b=A/{own}"]
 
 
-# Going back to an older checkpoint: of the own chain alone, and never a row twice in silence (S12, M8).
+# Going back to an older checkpoint: of the own checkpoint log alone, and never a row twice in silence (R12, M8).
 
 
 def newest_checkpoint(base: Path) -> Path:
@@ -375,7 +375,7 @@ def test_a_checkpoint_that_retention_has_deleted_since_is_not_needed(tmp_path: P
 
 @pytest.mark.item("DL-10")
 def test_a_part_that_a_consumer_moved_does_not_stop_a_rollback(tmp_path: Path) -> None:
-    """It was open then and is published since: nobody looks for it again (S5)."""
+    """It was open then and is published since: nobody looks for it again (R5)."""
     out = long_sink(tmp_path / "out", retained_checkpoints=9).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
@@ -407,7 +407,7 @@ def test_a_clean_end_without_rows_is_nothing_later(tmp_path: Path, *, positions:
 
 @pytest.mark.item("DL-10", "SP-14")
 def test_rows_that_a_part_took_before_a_clean_end_are_later(tmp_path: Path) -> None:
-    """No new part, no position: only the length of the part in the links between tells."""
+    """No new part, no position: only the length of the part in the checkpoints between tells."""
     out = long_sink(tmp_path / "out", retained_checkpoints=9).local().open()
     out.write(batch(0, 4))
     out.checkpoint()
@@ -453,7 +453,7 @@ def test_an_option_that_has_been_applied_says_so(
 
 @pytest.mark.item("DL-10")
 @pytest.mark.parametrize("next_is", ["freed", "another's"])
-def test_a_stray_link_of_a_fenced_coordinator_is_no_restore_point(tmp_path: Path, next_is: str) -> None:
+def test_a_stray_checkpoint_of_a_fenced_coordinator_is_no_restore_point(tmp_path: Path, next_is: str) -> None:
     """It holds state, but never counted: nobody may go back to what was never committed."""
     sleeper = long_sink(tmp_path / "out").local().open()
     sleeper.write(batch(0, 2), position=2)
@@ -494,7 +494,7 @@ def test_a_query_that_ends_without_a_batch_does_not_go_back(tmp_path: Path) -> N
     assert newest.position.query == QueryPosition(query_id="q", batch_id=2)
 
 
-# Restoring savepoints of the plain sink: anywhere, and never a row twice in silence (S12, M8).
+# Restoring savepoints of the plain sink: anywhere, and never a row twice in silence (R12, M8).
 
 
 @pytest.mark.item("SP-07", "SP-14", "SP-23")
@@ -519,7 +519,7 @@ def test_another_uid_on_the_same_base_restores_too(tmp_path: Path) -> None:
 
 @pytest.mark.item("SP-14")
 def test_the_option_may_stay_set(tmp_path: Path) -> None:
-    """A restarted sink goes on from its own chain, on a fresh base and on the one that was stopped."""
+    """A restarted sink goes on from its own checkpoint log, on a fresh base and on the one that was stopped."""
     where = stopped_with_savepoint(tmp_path)
     for base in ("fresh", "out"):
         sink = long_sink(tmp_path / base, restore_from=where)
@@ -546,7 +546,7 @@ def test_a_base_that_has_moved_on_is_refused_with_its_later_parts(tmp_path: Path
 
 @pytest.mark.item("SP-14", "SP-26")
 @pytest.mark.parametrize("how", ["another uid", "checkpoints deleted"])
-def test_a_fresh_chain_on_a_base_that_has_moved_on_is_refused_too(tmp_path: Path, how: str) -> None:
+def test_a_fresh_log_on_a_base_that_has_moved_on_is_refused_too(tmp_path: Path, how: str) -> None:
     """The parts that came later lie there, whoever restores: their rows would come twice in silence."""
     where = stopped_with_savepoint(tmp_path)
     continue_to(long_sink(tmp_path / "out"), 7)
@@ -726,7 +726,7 @@ def test_every_refusal_leaves_nothing_behind(tmp_path: Path, savepoint: Path) ->
 
 
 def test_a_refusal_by_what_is_there_changes_nothing(tmp_path: Path) -> None:
-    """A chain that is damaged, or another's: no file, no directory comes or goes."""
+    """A checkpoint log that is damaged, or another's: no file, no directory comes or goes."""
     continue_to(long_sink(tmp_path / "out"), 4)
     newest = tmp_path / "out" / "_partfile" / "life" / "chk-2" / "_metadata"
     newest.write_bytes(b"")

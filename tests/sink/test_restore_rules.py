@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from partfile.errors import CheckpointMismatch, ConfigError
-from partfile.sink.policies import AdmissionRules
-from partfile.sink.restore_rules import Admission, admit, position_after
+from partfile.sink.policies import ReplayRules
+from partfile.sink.restore_rules import ReplayDecision, check_replay, position_after
 from partfile.sink.states import QueryPosition, StreamPosition
 
-STRICT = AdmissionRules()
+STRICT = ReplayRules()
 
 
 def at(batch_id: int, query: str = "q1", digest: str | None = "d") -> QueryPosition:
@@ -22,27 +22,27 @@ def stands(query: QueryPosition | None = None, retired: tuple[str, ...] = ()) ->
 
 def test_the_next_batch_is_written() -> None:
     """Batch n+1 of the same query goes on, and so does batch 0 on a fresh uid."""
-    assert admit("u", stands(), at(0), STRICT) is Admission.WRITE
-    assert admit("u", stands(at(4)), at(5), STRICT) is Admission.WRITE
+    assert check_replay("u", stands(), at(0), STRICT) is ReplayDecision.WRITE
+    assert check_replay("u", stands(at(4)), at(5), STRICT) is ReplayDecision.WRITE
 
 
 def test_what_plain_python_wrote_is_not_gone_on_with() -> None:
     """Its position means nothing to Spark, which would write everything from its own beginning."""
     with pytest.raises(CheckpointMismatch, match="written by plain Python up to the position 7"):
-        admit("u", StreamPosition(chain="0" * 8, user_position=7), at(0), STRICT)
+        check_replay("u", StreamPosition(chain="0" * 8, user_position=7), at(0), STRICT)
 
 
 @pytest.mark.parametrize(("kept", "came"), [("d", "d"), (None, "d"), ("d", None), (None, None)])
 def test_the_last_batch_again_is_a_replay(kept: str | None, came: str | None) -> None:
     """The last completed batch come again is not written twice; an unreadable digest does not stop it."""
-    assert admit("u", stands(at(4, digest=kept)), at(4, digest=came), STRICT) is Admission.REPLAY
+    assert check_replay("u", stands(at(4, digest=kept)), at(4, digest=came), STRICT) is ReplayDecision.REPLAY
 
 
 @pytest.mark.fault("D6")
 def test_the_same_batch_with_other_offsets_is_refused() -> None:
     """A completed batch id whose offsets changed is neither skipped nor written."""
     with pytest.raises(CheckpointMismatch, match=r"batch 4 .* other offsets"):
-        admit("u", stands(at(4, digest="x")), at(4, digest="y"), STRICT)
+        check_replay("u", stands(at(4, digest="x")), at(4, digest="y"), STRICT)
 
 
 @pytest.mark.parametrize("came", [0, 3])
@@ -50,26 +50,26 @@ def test_the_same_batch_with_other_offsets_is_refused() -> None:
 def test_a_batch_that_went_backwards_is_refused(came: int) -> None:
     """A batch id below the completed one is refused, naming both."""
     with pytest.raises(CheckpointMismatch, match=rf"batch {came}.*up to batch 4"):
-        admit("u", stands(at(4)), at(came), STRICT)
+        check_replay("u", stands(at(4)), at(came), STRICT)
 
 
 @pytest.mark.fault("D8")
 def test_a_gap_is_refused_unless_accepted() -> None:
     """Skipped batches are refused, on a known query and on a fresh uid, unless the user accepts a gap."""
-    accepting = AdmissionRules(on_gap="accept")
+    accepting = ReplayRules(on_gap="accept")
     for position, batch in ((stands(at(4)), at(6)), (stands(), at(57))):
         with pytest.raises(CheckpointMismatch, match="on_gap='accept'"):
-            admit("u", position, batch, STRICT)
-        assert admit("u", position, batch, accepting) is Admission.WRITE
+            check_replay("u", position, batch, STRICT)
+        assert check_replay("u", position, batch, accepting) is ReplayDecision.WRITE
 
 
 def test_an_unknown_query_is_refused_unless_it_adopts_the_known_one() -> None:
     """A new query id on a used uid is refused with the way out; adopting must name the right predecessor."""
     with pytest.raises(CheckpointMismatch, match=r"on_new_query='adopt:q1'"):
-        admit("u", stands(at(4)), at(0, "q2"), STRICT)
+        check_replay("u", stands(at(4)), at(0, "q2"), STRICT)
     with pytest.raises(CheckpointMismatch):
-        admit("u", stands(at(4)), at(0, "q2"), AdmissionRules(on_new_query="adopt:q0"))
-    assert admit("u", stands(at(4)), at(0, "q2"), AdmissionRules(on_new_query="adopt:q1")) is Admission.WRITE
+        check_replay("u", stands(at(4)), at(0, "q2"), ReplayRules(on_new_query="adopt:q0"))
+    assert check_replay("u", stands(at(4)), at(0, "q2"), ReplayRules(on_new_query="adopt:q1")) is ReplayDecision.WRITE
 
 
 def test_adopting_retires_the_earlier_query_for_good() -> None:
@@ -77,11 +77,11 @@ def test_adopting_retires_the_earlier_query_for_good() -> None:
     after = position_after(stands(at(4)), at(0, "q2"))
     assert after.retired_queries == ("q1",)
     with pytest.raises(CheckpointMismatch, match="replaced"):
-        admit("u", after, at(5, "q1"), AdmissionRules(on_new_query="adopt:q2"))
+        check_replay("u", after, at(5, "q1"), ReplayRules(on_new_query="adopt:q2"))
 
 
 @pytest.mark.parametrize("options", [{"on_new_query": "adopt:"}, {"on_new_query": "skip"}, {"on_gap": "skip"}])
 def test_a_rule_that_means_nothing_is_refused(options: dict[str, str]) -> None:
     """A mistyped rule is a ConfigError that shows it."""
     with pytest.raises(ConfigError, match=next(iter(options))):
-        AdmissionRules(**options)
+        ReplayRules(**options)

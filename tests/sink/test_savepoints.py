@@ -1,4 +1,4 @@
-"""Taking savepoints of the plain sink: nothing staged in them, all or nothing, nobody deletes them (S12)."""
+"""Taking savepoints of the plain sink: nothing staged in them, all or nothing, nobody deletes them (R12)."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Unpublishable:
 
 @pytest.mark.item("SP-13")
 def test_what_cannot_be_published_is_in_no_savepoint(tmp_path: Path) -> None:
-    """It would name staged files (S12): an error, nothing left of it, and the sink goes on; a stop closes it."""
+    """It would name staged files (R12): an error, nothing left of it, and the sink goes on; a stop closes it."""
     locked = Unpublishable()
     sink = long_sink(tmp_path / "out", open_store=lambda url, _options: intercept(LocalStore(url), locked))
     out = sink.local().open()

@@ -38,8 +38,8 @@ SCHEMAS: dict[str, list[pa.Field[Any]]] = {
 NAMES = list(SCHEMAS)
 BUCKETS = 3
 WAYS: dict[str, dict[str, Any]] = {
-    "own": {"shared_stage_buckets": None},
-    "shared": {"shared_stage_buckets": 1},
+    "own": {"buckets_per_staging_file": None},
+    "shared": {"buckets_per_staging_file": 1},
     "per checkpoint": {"columnar": "per_checkpoint"},
 }
 CASES = [

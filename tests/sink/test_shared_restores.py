@@ -1,4 +1,7 @@
-"""Shared stages after a crash, a failed encode, a rollback: each bucket's rows come once, or no bucket's do."""
+"""Multi-bucket staging files after a crash, a failed encode, a rollback.
+
+Each bucket's rows come once, or no bucket's do.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from partfile.errors import NotReady, PartDamaged, RecoveryRefused
-from partfile.sink.encode import StagesInProcess
+from partfile.sink.encode import LocalEncoder
 from partfile.stores.local.store import LocalStore
-from partfile.writers.arrow_stage import StageFormat
+from partfile.writers.arrow_stage import StagingFormat
 from support.shared_streams import (
     BUCKETS,
     counted,
@@ -26,7 +29,7 @@ from support.shared_streams import (
     shared_in,
     sharing_sink,
 )
-from support.staged_streams import Stages, newest_checkpoint, pending_in
+from support.staged_streams import StagingFiles, newest_checkpoint, pending_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,17 +42,17 @@ EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
 
 @pytest.fixture
 def some_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the files of a stage some have its name, others one of their own."""
+    """Of the files of a staging file some have its name, others one of their own."""
     mark_some_buckets(monkeypatch)
 
 
 @pytest.mark.usefixtures("some_marked")
 @EACH_FORMAT
 def test_the_next_start_encodes_what_the_checkpoint_vouches_for(tmp_path: Path, format: str) -> None:
-    """By one link after the fence that holds all files; what was written later never counts."""
+    """By one checkpoint after the takeover that holds all files; what was written later never counts."""
     die_sharing(sharing_sink(tmp_path, format=format))
-    (stage,) = shared_in(tmp_path)
-    stage.write_bytes(stage.read_bytes() + b"garbage")
+    (staging_file,) = shared_in(tmp_path)
+    staging_file.write_bytes(staging_file.read_bytes() + b"garbage")
     with sharing_sink(tmp_path, format=format, retained_checkpoints=9).local() as out:
         assert out.position == 2 * BUCKETS
         assert rows_in(tmp_path, format) == counted(0, 2 * BUCKETS)
@@ -58,7 +61,7 @@ def test_the_next_start_encodes_what_the_checkpoint_vouches_for(tmp_path: Path, 
 
 
 @pytest.mark.usefixtures("some_marked")
-def test_a_zombie_goes_on_with_its_stage_in_vain(tmp_path: Path) -> None:
+def test_a_zombie_goes_on_with_its_staging_file_in_vain(tmp_path: Path) -> None:
     """While the next run encodes it, and after."""
     zombie = sharing_sink(tmp_path).local().open()
     zombie.write(many(0))
@@ -75,24 +78,28 @@ def test_a_zombie_goes_on_with_its_stage_in_vain(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("some_marked")
 @pytest.mark.parametrize("damage", ["message", "fewer", "more", "outside", "format"])
-def test_a_damaged_shared_stage_gives_no_file_at_all(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_multi_bucket_staging_file_gives_no_file_at_all(tmp_path: Path, damage: str) -> None:
     """One that cannot be read, holds other rows than its checkpoint says, or names a bucket outside the base."""
     die_sharing(sharing_sink(tmp_path))
-    stage = rolled(tmp_path)
+    staging_file = rolled(tmp_path)
     (path,) = shared_in(tmp_path)
     if damage == "message":
-        path.write_bytes(path.read_bytes()[: stage.part.valid_length - 100] + bytes(200))
+        path.write_bytes(path.read_bytes()[: staging_file.part.valid_length - 100] + bytes(200))
     elif damage == "outside":
-        stage = stage.model_copy(update={"part": stage.part.at(rewrite(path, ["../x", "k=1"])), "rows": 2})
+        staging_file = staging_file.model_copy(
+            update={"part": staging_file.part.at(rewrite(path, ["../x", "k=1"])), "rows": 2}
+        )
     elif damage == "format":
-        recipe = stage.stage.model_copy(update={"recipe": {"format": "json"}})
-        stage = stage.model_copy(update={"stage": recipe})
+        spec = staging_file.staging_file.model_copy(update={"spec": {"format": "json"}})
+        staging_file = staging_file.model_copy(update={"staging_file": spec})
     else:
-        stage = stage.model_copy(update={"rows": stage.rows + (1 if damage == "fewer" else -1)})
+        staging_file = staging_file.model_copy(update={"rows": staging_file.rows + (1 if damage == "fewer" else -1)})
     if damage in {"message", "outside"}:
         # As an older version began it: the checksum would tell first.
-        stage = stage.model_copy(update={"stage": stage.stage.model_copy(update={"crc32": None})})
-    (encoded,) = StagesInProcess(LocalStore(str(tmp_path)), 1).encode([stage])
+        staging_file = staging_file.model_copy(
+            update={"staging_file": staging_file.staging_file.model_copy(update={"crc32": None})}
+        )
+    (encoded,) = LocalEncoder(LocalStore(str(tmp_path)), 1).encode([staging_file])
     assert isinstance(encoded.problem, PartDamaged), encoded
     assert encoded.files is None
     assert pending_in(tmp_path) == []
@@ -100,7 +107,7 @@ def test_a_damaged_shared_stage_gives_no_file_at_all(tmp_path: Path, damage: str
 
 
 def rewrite(path: Path, buckets: list[str]) -> int:
-    """Make a stage of a row a bucket in place of another; returns its length."""
+    """Make a staging file of a row a bucket in place of another; returns its length."""
     schema = pa.schema([("row", pa.int64()), ("bucket", pa.large_string())])
     with path.open("wb") as file:
 
@@ -110,29 +117,31 @@ def rewrite(path: Path, buckets: list[str]) -> int:
             def write(self, data: bytes | memoryview) -> None:
                 self.position += file.write(data)
 
-        writer = StageFormat().open(Stream(), schema)
+        writer = StagingFormat().open(Stream(), schema)
         writer.write(pa.RecordBatch.from_pydict({"row": range(len(buckets)), "bucket": buckets}, schema=schema))
         return writer.persist()
 
 
 @pytest.mark.usefixtures("some_marked")
 def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
-    """The stage stays rolled until the next start."""
-    stages = Stages()
-    sink = sharing_sink(tmp_path, open_store=stages.open_store)
+    """The staging file stays rolled until the next start."""
+    staging_files = StagingFiles()
+    sink = sharing_sink(tmp_path, open_store=staging_files.open_store)
     out = sink.local().open()
     out.write(many(0))
-    stages.are_readable = False
-    with pytest.raises(NotReady, match="has ended, and 1 of its stages"):
+    staging_files.are_readable = False
+    with pytest.raises(NotReady, match="has ended, and 1 of its staging files"):
         out.finish()
     assert rows_in(tmp_path).total() == 0
-    stages.are_readable = True
+    staging_files.are_readable = True
     with sink.local():
         assert rows_in(tmp_path) == counted(0, BUCKETS)
 
 
 @pytest.mark.usefixtures("some_marked")
-def test_a_full_disk_while_files_are_written_leaves_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_files_are_written_leaves_the_staging_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error that is not the store's is that of the whole encode, of which no file stays."""
     die_sharing(sharing_sink(tmp_path))
 
@@ -149,8 +158,8 @@ def test_a_full_disk_while_files_are_written_leaves_the_stage(tmp_path: Path, mo
     def no_space(_data: bytes) -> None:
         raise Full(errno.ENOSPC, "deliberate")
 
-    stage = rolled(tmp_path)
-    (encoded,) = StagesInProcess(Store(str(tmp_path)), 1).encode([stage])
+    staging_file = rolled(tmp_path)
+    (encoded,) = LocalEncoder(Store(str(tmp_path)), 1).encode([staging_file])
     assert encoded.problem is not None
     assert pending_in(tmp_path) == []
     # Nor of those that were written and waited for others to be committed with.
@@ -158,11 +167,12 @@ def test_a_full_disk_while_files_are_written_leaves_the_stage(tmp_path: Path, mo
     assert len(shared_in(tmp_path)) == 1
 
 
-# Rollbacks and savepoints of sinks whose buckets share stages: which files of a stage stay, which are made.
+# Rollbacks and savepoints of sinks whose buckets share staging files: which files of a staging file stay, which are
+# made.
 
 
 @pytest.mark.usefixtures("some_marked")
-def test_going_back_to_a_checkpoint_that_has_the_stage_open(tmp_path: Path) -> None:
+def test_going_back_to_a_checkpoint_that_has_the_staging_file_open(tmp_path: Path) -> None:
     """Its older length is a prefix; the rows since then come again, once."""
     out = sharing_sink(tmp_path, retained_checkpoints=9).local().open()
     out.write(many(0), position=BUCKETS)
@@ -191,7 +201,7 @@ def test_going_back_leaves_files_that_were_promised_since(tmp_path: Path) -> Non
     chosen = newest_checkpoint(tmp_path)
     out.write(many(BUCKETS), position=2 * BUCKETS)
     out.finish()
-    # The newest link names them no more: they are known by what is finished.
+    # The newest checkpoint names them no more: they are known by what is finished.
     sharing_sink(tmp_path, **options).local().open().close()
     back: dict[str, Any] = {**options, "restore_from": chosen}
     with pytest.raises(RecoveryRefused, match=f"{BUCKETS} later parts.*'k=0/part-"):
@@ -216,7 +226,7 @@ def test_an_encode_since_is_no_later_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("some_marked")
-def test_a_savepoint_names_no_shared_stage(tmp_path: Path) -> None:
+def test_a_savepoint_names_no_multi_bucket_staging_file(tmp_path: Path) -> None:
     """It is restored where the sink's files are not."""
     out = sharing_sink(tmp_path / "out").local().open()
     out.write(many(0), position=BUCKETS)
@@ -257,7 +267,7 @@ def test_behind_a_damaged_end_only_buckets_without_a_file_are_encoded(
 
 @pytest.mark.usefixtures("some_marked")
 def test_behind_a_damaged_end_the_base_is_a_bucket_like_any_other(tmp_path: Path) -> None:
-    """The path of its file would be that of the stage: it being there says nothing of the other buckets."""
+    """The path of its file would be that of the staging file: it being there says nothing of the other buckets."""
 
     def somewhere(batch: pa.RecordBatch) -> pa.Array[Any]:
         return pa.array(["" if key == 0 else f"k{key}" for key in batch["k"].to_pylist()])
@@ -279,15 +289,15 @@ def test_behind_a_damaged_end_the_base_is_a_bucket_like_any_other(tmp_path: Path
 
 
 @pytest.mark.usefixtures("some_marked")
-def test_behind_a_damaged_end_a_shared_stage_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_behind_a_damaged_end_a_multi_bucket_staging_file_that_is_gone_is_told(tmp_path: Path) -> None:
     """Although files of some buckets are there: nobody knows of the others."""
     out = sharing_sink(tmp_path, retained_checkpoints=9).local().open()
     out.write(many(0), position=BUCKETS)
     out.checkpoint()
     chosen = newest_checkpoint(tmp_path)
     out.finish()
-    (stage,) = shared_in(tmp_path)
-    stage.unlink()
+    (staging_file,) = shared_in(tmp_path)
+    staging_file.unlink()
     (newest_checkpoint(tmp_path) / "_metadata").write_bytes(b"damaged")
     with pytest.raises(RecoveryRefused, match="1 parts that"):
         sharing_sink(tmp_path, restore_from=chosen, accept_newer=True).local().open()
@@ -296,7 +306,7 @@ def test_behind_a_damaged_end_a_shared_stage_that_is_gone_is_told(tmp_path: Path
 @pytest.mark.usefixtures("some_marked")
 @pytest.mark.parametrize("format", ["parquet", "json"])
 @pytest.mark.parametrize("messages", [1, 2, 3])
-def test_behind_a_damaged_end_a_stage_whose_buckets_all_have_their_files_is_no_dead_end(
+def test_behind_a_damaged_end_a_staging_file_whose_buckets_all_have_their_files_is_no_dead_end(
     tmp_path: Path, messages: int, format: str
 ) -> None:
     """Nothing is left to encode of it, of however many messages it consists; the sink goes on."""

@@ -1,4 +1,4 @@
-"""Stages that many buckets share, in a run without crashes: few open files, and each bucket gets its own."""
+"""Multi-bucket staging files, in a run without crashes: few open files, and each bucket gets its own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pytest
 import partfile as pf
 from partfile.errors import ConfigError, NotApplied, NotReady, PartfileError
 from partfile.sink import encode
-from partfile.sink.batches import BucketRuns
+from partfile.sink.batches import BucketSpill
 from partfile.sink.coordinator import Runtime
-from partfile.sink.encode import SharedStage, encode_shared, encode_stage
+from partfile.sink.encode import MultiBucketStagingFile, encode_shared, encode_staging_file
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.multi_bucket import OpenParts, Sharing, parted
@@ -28,22 +28,22 @@ from partfile.sink.policies import PartNumber, clashing, number_in, own_name, un
 from partfile.sink.states import assigned_to
 from partfile.stores.local.store import LocalStore
 from partfile.testing.harness import SinkHarness
-from partfile.writers.arrow_stage import StageContent
+from partfile.writers.arrow_stage import StagingContent
 from partfile.writers.registry import format_of
 from support.life_cycle import LONG, finished_files
 from support.shared_streams import BUCKETS, counted, many, many_lines, rolled, rows_in, shared_in, sharing_sink
-from support.staged_streams import link_ids
+from support.staged_streams import checkpoint_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from partfile.sink.file_sink import FileSink
-    from partfile.sink.states import RolledStage
+    from partfile.sink.states import ClosedStagingFile
     from partfile.stores.base import PartHandle
     from partfile.writers.arrow_stage import SeekableFile
 
 
-# Stages that many buckets share, in a run without crashes: few files are open, and each bucket gets its own.
+# Multi-bucket staging files, in a run without crashes: few files are open, and each bucket gets its own.
 
 FORMATS = ["parquet", "json", "csv", "text", "avro"]
 
@@ -87,7 +87,7 @@ def test_compressed_lines_are_of_one_frame_a_file(tmp_path: Path, compression: s
 def test_two_thousand_buckets_a_batch(tmp_path: Path) -> None:
     """Files that are open do not grow with buckets, nor with checkpoints; nor does what is written to a bucket."""
     before = open_files()
-    with sharing_sink(tmp_path, shared_stage_buckets=64).local() as out:
+    with sharing_sink(tmp_path, buckets_per_staging_file=64).local() as out:
         for first in range(0, 12_000, 4_000):
             out.write(many(first, 4_000, buckets=2_000))
             assert open_files() <= before + 4
@@ -99,7 +99,7 @@ def test_two_thousand_buckets_a_batch(tmp_path: Path) -> None:
 
 def test_few_buckets_have_parts_of_their_own(tmp_path: Path) -> None:
     """Up to the option's number nothing is shared."""
-    with sharing_sink(tmp_path, shared_stage_buckets=BUCKETS).local() as out:
+    with sharing_sink(tmp_path, buckets_per_staging_file=BUCKETS).local() as out:
         out.write(many(0))
         out.checkpoint()
         assert shared_in(tmp_path) == []
@@ -143,7 +143,10 @@ def test_the_rule_asks_for_more_buckets_than_allowed(rows: int) -> None:
 
 
 def test_many_parts_that_are_open_get_no_small_slices() -> None:
-    """Up to as many as may have parts of their own in one batch they go on; beyond that the stage takes them all."""
+    """Up to as many as may have parts of their own in one batch they go on.
+
+    Beyond that the staging file takes them all.
+    """
     buckets = pa.array([f"b{number}" for number in range(10)]).dictionary_encode()
     sharing = Sharing(4, 10**6, 100)
     few, some = (OpenParts(([(f"b{number}", "s") for number in range(count)],), "s") for count in (4, 5))
@@ -175,7 +178,9 @@ def test_where_no_more_parts_may_be_open_small_slices_share(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("policy", [{"rollover_interval_s": 50}, {"inactivity_interval_s": 50}], ids=str)
-def test_the_timer_encodes_a_shared_stage_by_one_checkpoint(tmp_path: Path, policy: dict[str, float]) -> None:
+def test_the_timer_encodes_a_multi_bucket_staging_file_by_one_checkpoint(
+    tmp_path: Path, policy: dict[str, float]
+) -> None:
     """All of its files enter that checkpoint."""
     with SinkHarness(sharing_sink(tmp_path, rolling=LONG.model_copy(update=policy))) as job:
         job.process(many(0))
@@ -188,7 +193,7 @@ def test_the_timer_encodes_a_shared_stage_by_one_checkpoint(tmp_path: Path, poli
         assert job.runtime.coordinator.state.position.encoded_ratio is None
 
 
-def test_a_shared_stage_outgrows_a_part_before_it_is_rolled(tmp_path: Path) -> None:
+def test_a_multi_bucket_staging_file_outgrows_a_part_before_it_is_rolled(tmp_path: Path) -> None:
     """Four times what a part may have; encoded by its task then."""
     policy = LONG.model_copy(update={"max_part_bytes": 10_000})
     with SinkHarness(sharing_sink(tmp_path, rolling=policy)) as job:
@@ -203,10 +208,10 @@ def test_a_shared_stage_outgrows_a_part_before_it_is_rolled(tmp_path: Path) -> N
         assert done.published == BUCKETS
         assert job.runtime.coordinator.state.rolled == ()
         assert rows_in(tmp_path) == counted(0, first)
-        assert link_ids(tmp_path)[-1] == done.checkpoint_id
+        assert checkpoint_ids(tmp_path)[-1] == done.checkpoint_id
 
 
-def test_kept_shared_stages_are_gone_on_with(tmp_path: Path) -> None:
+def test_kept_multi_bucket_staging_files_are_gone_on_with(tmp_path: Path) -> None:
     """A clean stop hands them to the next run, which ends with one file a bucket."""
     for first in (0, BUCKETS, 2 * BUCKETS):
         with sharing_sink(tmp_path, on_stop="keep").local() as out:
@@ -219,7 +224,7 @@ def test_kept_shared_stages_are_gone_on_with(tmp_path: Path) -> None:
     assert rows_in(tmp_path) == counted(0, 3 * BUCKETS)
 
 
-def test_rescaling_leaves_each_subtask_its_stage(tmp_path: Path) -> None:
+def test_rescaling_leaves_each_subtask_its_staging_file(tmp_path: Path) -> None:
     """One of three goes on with its own; the others' wait for them, over kept runs too, and nothing is lost of them."""
     with SinkHarness(sharing_sink(tmp_path, on_stop="keep"), parallelism=3) as job:
         for subtask in range(3):
@@ -240,7 +245,7 @@ def test_rescaling_leaves_each_subtask_its_stage(tmp_path: Path) -> None:
     assert len(finished(tmp_path)) == 3 * BUCKETS
 
 
-def test_another_schema_takes_another_shared_stage(tmp_path: Path) -> None:
+def test_another_schema_takes_another_multi_bucket_staging_file(tmp_path: Path) -> None:
     """Rows of two schemas are never in one; one that has a column called bucket keeps it."""
     with sharing_sink(tmp_path).local() as out:
         out.write(many(0))
@@ -251,8 +256,8 @@ def test_another_schema_takes_another_shared_stage(tmp_path: Path) -> None:
     assert rows_in(tmp_path) == counted(0, 2 * BUCKETS)
 
 
-def test_a_shared_stage_is_set_aside_at_the_cap_not_rolled(tmp_path: Path) -> None:
-    """One part may be open: those of a row format are closed, the stage goes on when rows come for it."""
+def test_a_multi_bucket_staging_file_is_set_aside_at_the_cap_not_rolled(tmp_path: Path) -> None:
+    """One part may be open: those of a row format are closed, the staging file goes on when rows come for it."""
     with sharing_sink(tmp_path, format="json", max_open_parts=1).local() as out:
         for first in (0, BUCKETS, 2 * BUCKETS):
             out.write(many(first))
@@ -274,7 +279,7 @@ def test_hostile_names_end_where_those_of_their_own_parts_would(tmp_path: Path) 
     places = []
     for name, most in (("shared", 1), ("own", None)):
         base = tmp_path / name
-        with sharing_sink(base, shared_stage_buckets=most).local() as out:
+        with sharing_sink(base, buckets_per_staging_file=most).local() as out:
             out.write(rows)
             out.checkpoint()
             assert len(shared_in(base)) == (most is not None)
@@ -301,10 +306,10 @@ def test_a_bucketer_that_leaves_the_base_is_refused_before_a_row_is_staged(tmp_p
 @pytest.mark.parametrize(
     "options",
     [
-        {"shared_stage_buckets": None},
+        {"buckets_per_staging_file": None},
         {"columnar": "per_checkpoint"},
         {"rolling": LONG.model_copy(update={"on_checkpoint": True})},
-        {"format": "json", "shared_stage_buckets": None},
+        {"format": "json", "buckets_per_staging_file": None},
     ],
     ids=str,
 )
@@ -324,7 +329,7 @@ def test_a_row_that_its_format_refuses_is_refused_when_it_is_written(tmp_path: P
     assert shared_in(tmp_path) == []
 
 
-# The names of the files of one shared stage, and that each of its buckets gets its file.
+# The names of the files of one multi-bucket staging file, and that each of its buckets gets its file.
 
 NAME = "part-0a1b2c3d-3-17.parquet"
 
@@ -356,7 +361,7 @@ def test_paths_of_their_own_do_not_clash() -> None:
 @pytest.mark.parametrize("bucket", ["k=A", "", "dt=2026-01-01/k=\u00e9"])
 @pytest.mark.parametrize("name", [NAME, "part-0a1b2c3d-0-1-2.5"])
 def test_a_name_of_its_own_is_known_again(name: str, bucket: str) -> None:
-    """It says the same number, and of which stage it is."""
+    """It says the same number, and of which staging file it is."""
     own = own_name(name, bucket)
     assert own != name
     assert unmarked(own) == unmarked(name) == name
@@ -364,10 +369,10 @@ def test_a_name_of_its_own_is_known_again(name: str, bucket: str) -> None:
     assert number_in(own_name(NAME, bucket), {"0a1b2c3d"}) == PartNumber("0a1b2c3d", 3, 17)
 
 
-def stage_of(base: Path, buckets: list[str]) -> RolledStage:
-    """A stage with two rows of each bucket."""
+def staging_file_of(base: Path, buckets: list[str]) -> ClosedStagingFile:
+    """A staging file with two rows of each bucket."""
     rows = {"k": buckets * 2, "row": range(2 * len(buckets))}
-    with sharing_sink(base, format="json", on_stop="keep", rolling=LONG, shared_stage_buckets=1).local() as out:
+    with sharing_sink(base, format="json", on_stop="keep", rolling=LONG, buckets_per_staging_file=1).local() as out:
         out.write(pa.RecordBatch.from_pydict(rows))
     return rolled(base)
 
@@ -390,25 +395,25 @@ class Refusing(LocalStore):
 
 def test_names_stay_the_same_when_a_part_of_them_is_made_later(tmp_path: Path) -> None:
     """What clashes is asked of all buckets, also of those that have their files."""
-    stage = stage_of(tmp_path, ["A", "a", "b"])
+    staging_file = staging_file_of(tmp_path, ["A", "a", "b"])
     with Refusing(tmp_path, {"k=a"}) as store:
         with pytest.raises(PartlyEncoded) as partly:
-            encode_stage(store, stage.part, stage.stage, stage.rows)
+            encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
         done = {file.part.bucket: file.part for file in partly.value.files}
-        assert done["k=b"].name == stage.part.name
-        assert done["k=A"].name == own_name(stage.part.name, "k=A")
+        assert done["k=b"].name == staging_file.part.name
+        assert done["k=A"].name == own_name(staging_file.part.name, "k=A")
         assert done["k=A"].sidecar == f"_{done['k=A'].name}.valid-length"
-    left = stage.stage.model_copy(update={"finished_buckets": ("k=A", "k=b")})
+    left = staging_file.staging_file.model_copy(update={"finished_buckets": ("k=A", "k=b")})
     with LocalStore(str(tmp_path)) as store:
-        (late,) = encode_stage(store, stage.part, left, stage.rows)
-    assert (late.part.bucket, late.part.name) == ("k=a", own_name(stage.part.name, "k=a"))
+        (late,) = encode_staging_file(store, staging_file.part, left, staging_file.rows)
+    assert (late.part.bucket, late.part.name) == ("k=a", own_name(staging_file.part.name, "k=a"))
 
 
-def test_verify_takes_names_of_their_own_for_files_of_their_stage(tmp_path: Path) -> None:
+def test_verify_takes_names_of_their_own_for_files_of_their_staging_file(tmp_path: Path) -> None:
     """Which have one number in several buckets, as those of one name have."""
     from support.recovery import broken_invariants  # noqa: PLC0415 - the command line is asked here alone.
 
-    with sharing_sink(tmp_path, format="json", shared_stage_buckets=1).local() as out:
+    with sharing_sink(tmp_path, format="json", buckets_per_staging_file=1).local() as out:
         out.write(pa.RecordBatch.from_pydict({"k": ["A", "a", "b", "c"], "row": range(4)}))
     names = {path.rpartition("/")[2] for path in finished_files(tmp_path)}
     assert len(names) == 3
@@ -416,39 +421,43 @@ def test_verify_takes_names_of_their_own_for_files_of_their_stage(tmp_path: Path
 
 
 def test_a_bucket_that_is_lost_on_the_way_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is said to be encoded, so that no stage counts as spent whose rows are not all in files."""
-    stage, all_of = stage_of(tmp_path, ["a", "b", "c"]), BucketRuns.buckets
+    """Nothing is said to be encoded, so that no staging file counts as spent whose rows are not all in files."""
+    staging_file, all_of = staging_file_of(tmp_path, ["a", "b", "c"]), BucketSpill.buckets
 
-    def but_one(runs: BucketRuns) -> Iterator[Any]:
+    def but_one(runs: BucketSpill) -> Iterator[Any]:
         return (one for one in all_of(runs) if one.bucket != "k=b")
 
-    monkeypatch.setattr(BucketRuns, "buckets", but_one)
+    monkeypatch.setattr(BucketSpill, "buckets", but_one)
     with LocalStore(str(tmp_path)) as store, pytest.raises(PartfileError, match="3 buckets became 2 files"):
-        encode_stage(store, stage.part, stage.stage, stage.rows)
+        encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
     assert not list(tmp_path.rglob("*.pending"))
 
 
 def test_buckets_that_fail_slowly_do_not_hold_up_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a minute of failures the rest is left for the next time, counted, and the stage keeps their rows."""
+    """After a minute of failures the rest is left for the next time, counted, and the staging file keeps their rows."""
     seconds = iter(range(0, 10_000, 20))
     monkeypatch.setattr(encode, "stopwatch_ms", lambda: next(seconds) * 1000.0)
     with sharing_sink(tmp_path, format="json", on_stop="keep", rolling=LONG).local() as out:
         out.write(many(0, 2 * BUCKETS))
-    stage = rolled(tmp_path)
+    staging_file = rolled(tmp_path)
     with Refusing(tmp_path, {f"k={number}" for number in range(1, BUCKETS)}) as store:
         with pytest.raises(PartlyEncoded) as partly:
-            encode_stage(store, stage.part, stage.stage, stage.rows)
+            encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
         # One more than there are threads: so many can be waiting for a store that is away for a moment.
         assert len(store.asked) == 1 + store.persist_threads + 1 < BUCKETS
     assert f"{BUCKETS - 1} buckets" in partly.value.message
     assert [file.part.bucket for file in partly.value.files] == ["k=0"]
 
 
-# Shared stages where the partitions of a stream come and go: each waits for its own to come back, or for its time.
+# Multi-bucket staging files where the partitions of a stream come and go: each waits for its own to come back, or for
+# its time.
 
 
 def run(sink: FileSink, partitions: Sequence[int], *, step_ms: int = 1) -> list[int]:
-    """Batches of so many partitions, each with a row a bucket; returns how many stages were encoded after each."""
+    """Batches of so many partitions, each with a row a bucket.
+
+    Returns how many staging files were encoded after each.
+    """
     runtime = Runtime(sink.settings, "life")
     coordinator = runtime.coordinator
     coordinator.start(lambda _position: None, 0)
@@ -462,7 +471,7 @@ def run(sink: FileSink, partitions: Sequence[int], *, step_ms: int = 1) -> list[
             context = SubtaskContext(
                 subtask,
                 attempt=0,
-                generation=coordinator.generation,
+                epoch=coordinator.epoch,
                 chain=coordinator.state.position.chain,
                 batch_time_ms=turn * step_ms,
                 may_stage=True,
@@ -479,7 +488,7 @@ def run(sink: FileSink, partitions: Sequence[int], *, step_ms: int = 1) -> list[
 
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_partitions_that_come_and_go_roll_nothing(tmp_path: Path, format: str) -> None:
-    """There are never more stages than there have been partitions at the same time."""
+    """There are never more staging files than there have been partitions at the same time."""
     sink = sharing_sink(tmp_path, format=format)
     assert run(sink, [8, 2, 8, 2, 8]) == [0] * 5
     assert len(shared_in(tmp_path)) == 8
@@ -487,13 +496,14 @@ def test_partitions_that_come_and_go_roll_nothing(tmp_path: Path, format: str) -
         assert rows_in(tmp_path, format) == counted(0, (8 + 2 + 8 + 2 + 8) * BUCKETS)
 
 
-def test_a_stage_whose_partition_does_not_come_back_is_rolled_by_its_time(tmp_path: Path) -> None:
+def test_a_staging_file_whose_partition_does_not_come_back_is_rolled_by_its_time(tmp_path: Path) -> None:
     """By the batch that finds it due, whichever partitions that has."""
     sink = sharing_sink(tmp_path, rolling=LONG.model_copy(update={"inactivity_interval_s": 15}))
     assert run(sink, [3, 1, 1, 1], step_ms=10_000) == [0, 0, 2, 0]
 
 
-# Encoding a shared stage, whatever its size and that of its rows: it is read once, and little of it is held.
+# Encoding a multi-bucket staging file, whatever its size and that of its rows: it is read once, and little of it is
+# held.
 
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
 
@@ -504,24 +514,24 @@ def test_the_files_are_the_same_whatever_is_held(tmp_path: Path, format: str, mo
     """Down to a bucket at a time as it is read back, in runs of one message."""
     with sharing_sink(tmp_path, format=format, on_stop="keep").local() as out:
         out.write(many(0, 2 * BUCKETS))
-    stage = rolled(tmp_path)
-    form = format_of(stage.stage.recipe)
-    with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
-        shared = SharedStage(stage.part, form, content_of(stage, file))
-        files = encode_shared(store, shared, stage.rows, most_held_bytes=most_held_bytes)
+    staging_file = rolled(tmp_path)
+    form = format_of(staging_file.staging_file.spec)
+    with LocalStore(str(tmp_path)) as store, store.open_staging_file(staging_file.part) as file:
+        shared = MultiBucketStagingFile(staging_file.part, form, content_of(staging_file, file))
+        files = encode_shared(store, shared, staging_file.rows, most_held_bytes=most_held_bytes)
         for one in files:
             store.publish(one.part, "auto")
     assert rows_in(tmp_path, format) == counted(0, 2 * BUCKETS)
     assert {file.rows for file in files} == {2}
 
 
-def content_of(stage: RolledStage, file: SeekableFile) -> StageContent:
+def content_of(staging_file: ClosedStagingFile, file: SeekableFile) -> StagingContent:
     """What there is to be read of it, as if it were long."""
-    return StageContent(file, stage.part.valid_length, crc32=stage.stage.crc32)
+    return StagingContent(file, staging_file.part.valid_length, crc32=staging_file.staging_file.crc32)
 
 
-def texts(base: Path, format: str, batches: list[pa.RecordBatch]) -> RolledStage:
-    """The stage of a sink that wrote these rows."""
+def texts(base: Path, format: str, batches: list[pa.RecordBatch]) -> ClosedStagingFile:
+    """The staging file of a sink that wrote these rows."""
     policy = LONG.model_copy(update={"max_part_bytes": 1 << 30})
     with sharing_sink(base, format=format, on_stop="keep", rolling=policy).local() as out:
         for batch in batches:
@@ -529,16 +539,18 @@ def texts(base: Path, format: str, batches: list[pa.RecordBatch]) -> RolledStage
     return rolled(base)
 
 
-def encoding_peak(base: Path, stage: RolledStage, most_held_bytes: int) -> int:
-    """Bytes that Arrow has at most while a stage is encoded."""
+def encoding_peak(base: Path, staging_file: ClosedStagingFile, most_held_bytes: int) -> int:
+    """Bytes that Arrow has at most while a staging file is encoded."""
     pool = pa.system_memory_pool()
     before = pa.default_memory_pool()
     pa.set_memory_pool(pool)
     try:
-        with LocalStore(str(base)) as store, store.open_stage(stage.part) as file:
-            shared = SharedStage(stage.part, format_of(stage.stage.recipe), content_of(stage, file))
+        with LocalStore(str(base)) as store, store.open_staging_file(staging_file.part) as file:
+            shared = MultiBucketStagingFile(
+                staging_file.part, format_of(staging_file.staging_file.spec), content_of(staging_file, file)
+            )
             start = pool.bytes_allocated()
-            files = encode_shared(store, shared, stage.rows, most_held_bytes=most_held_bytes)
+            files = encode_shared(store, shared, staging_file.rows, most_held_bytes=most_held_bytes)
             for one in files:
                 store.publish(one.part, "auto")
             return int(pool.max_memory() - start)
@@ -547,7 +559,7 @@ def encoding_peak(base: Path, stage: RolledStage, most_held_bytes: int) -> int:
 
 
 def test_what_is_held_while_encoding_is_bounded(tmp_path: Path) -> None:
-    """Arrow never has more than a few times the bound, though the stage has much more."""
+    """Arrow never has more than a few times the bound, though the staging file has much more."""
     text = pa.array(["x" * 200] * 20_000)
     batches = [many(first, 20_000, buckets=100).append_column("text", text) for first in range(0, 200_000, 20_000)]
     assert encoding_peak(tmp_path, texts(tmp_path, "parquet", batches), 2 << 20) < 20 << 20
@@ -562,11 +574,11 @@ def test_large_rows_of_one_bucket_are_not_held_as_if_they_were_like_all_others(t
 
 
 def test_all_lines_of_a_bucket_are_in_its_file_however_many_there_are(tmp_path: Path) -> None:
-    """They are handed to their writer in pieces, and the rows that are counted are those of the stage."""
+    """They are handed to their writer in pieces, and the rows that are counted are those of the staging file."""
     text = pa.array(["x" * 500] * 12_000)
-    stage = texts(tmp_path, "json", [many(0, 12_000).append_column("text", text)])
+    staging_file = texts(tmp_path, "json", [many(0, 12_000).append_column("text", text)])
     with LocalStore(str(tmp_path)) as store:
-        files = encode_stage(store, stage.part, stage.stage, stage.rows)
+        files = encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
         # Each has more than one piece of 256 KiB, and the last of them is a short one.
         assert {file.part.valid_length >> 18 for file in files} == {1}
         for one in files:
@@ -574,14 +586,16 @@ def test_all_lines_of_a_bucket_are_in_its_file_however_many_there_are(tmp_path: 
     assert rows_in(tmp_path, "json") == counted(0, 12_000)
 
 
-def test_a_stage_is_read_once_however_large_it_is(tmp_path: Path) -> None:
+def test_a_staging_file_is_read_once_however_large_it_is(tmp_path: Path) -> None:
     """Not once for each part of it that fits into memory."""
-    stage = texts(tmp_path, "parquet", [many(first, 2_000) for first in range(0, 40_000, 2_000)])
-    with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
+    staging_file = texts(tmp_path, "parquet", [many(first, 2_000) for first in range(0, 40_000, 2_000)])
+    with LocalStore(str(tmp_path)) as store, store.open_staging_file(staging_file.part) as file:
         counting = Counting(file)
-        shared = SharedStage(stage.part, format_of(stage.stage.recipe), content_of(stage, counting))
-        encode_shared(store, shared, stage.rows, most_held_bytes=1 << 14)
-    assert counting.read_bytes < 1.1 * stage.part.valid_length
+        shared = MultiBucketStagingFile(
+            staging_file.part, format_of(staging_file.staging_file.spec), content_of(staging_file, counting)
+        )
+        encode_shared(store, shared, staging_file.rows, most_held_bytes=1 << 14)
+    assert counting.read_bytes < 1.1 * staging_file.part.valid_length
 
 
 class Opening(LocalStore):
@@ -616,9 +630,9 @@ MANY_BUCKETS = 150
 
 def test_no_more_files_are_open_than_are_committed_together(tmp_path: Path) -> None:
     """And every one of them is made, those of the last few too."""
-    stage = texts(tmp_path, "json", [many(0, 2 * MANY_BUCKETS, buckets=MANY_BUCKETS)])
+    staging_file = texts(tmp_path, "json", [many(0, 2 * MANY_BUCKETS, buckets=MANY_BUCKETS)])
     with Opening(tmp_path) as store:
-        files = encode_stage(store, stage.part, stage.stage, stage.rows)
+        files = encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
         assert (store.most, store.open, len(files)) == (64, set(), MANY_BUCKETS)
         for one in files:
             store.publish(one.part, "auto")
@@ -627,10 +641,10 @@ def test_no_more_files_are_open_than_are_committed_together(tmp_path: Path) -> N
 
 def test_a_task_that_is_ended_while_it_encodes_holds_no_lease(tmp_path: Path) -> None:
     """Its worker lives on: what it left is cleaned, or waited for, by others."""
-    stage = texts(tmp_path, "json", [many(0, 2 * BUCKETS)])
+    staging_file = texts(tmp_path, "json", [many(0, 2 * BUCKETS)])
     with Opening(tmp_path, ends_at=BUCKETS // 2) as store:
         with pytest.raises(KeyboardInterrupt):
-            encode_stage(store, stage.part, stage.stage, stage.rows)
+            encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
         assert store.open == set()
         assert store.made > 1
 
@@ -655,15 +669,17 @@ class Counting:
 
 def test_no_room_for_temporary_files_is_worth_another_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And names their directory."""
-    stage = texts(tmp_path, "parquet", [many(0, 40_000)])
+    staging_file = texts(tmp_path, "parquet", [many(0, 40_000)])
 
     def full(*_args: Any, **_options: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    with LocalStore(str(tmp_path)) as store, store.open_stage(stage.part) as file:
-        shared = SharedStage(stage.part, format_of(stage.stage.recipe), content_of(stage, file))
-        encode = partial(encode_shared, store, shared, stage.rows)
+    with LocalStore(str(tmp_path)) as store, store.open_staging_file(staging_file.part) as file:
+        shared = MultiBucketStagingFile(
+            staging_file.part, format_of(staging_file.staging_file.spec), content_of(staging_file, file)
+        )
+        encode = partial(encode_shared, store, shared, staging_file.rows)
         with pytest.raises(NotReady, match="No space left") as caught:
             encode(most_held_bytes=1)
         assert "TMPDIR" in str(caught.value)
@@ -676,7 +692,7 @@ def test_a_full_disk_is_told_of_although_the_file_cannot_be_closed_either(monkey
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full)
 
     def set_aside() -> None:
-        with closing(BucketRuns(1)) as runs:
+        with closing(BucketSpill(1)) as runs:
             runs.add(many_lines(0))
             runs.add(many_lines(BUCKETS))
 
@@ -699,7 +715,7 @@ def test_rows_come_back_by_bucket_in_their_order(run_bytes: int) -> None:
             "bucket": pa.array(buckets, pa.large_string()),
         }
     )
-    runs = BucketRuns(run_bytes)
+    runs = BucketSpill(run_bytes)
     for start in range(0, 3_000, 100):
         runs.add(rows.slice(start, 100))
     seen: dict[str, list[int]] = {}
@@ -719,7 +735,7 @@ def test_small_batches_of_many_columns_are_not_held_as_if_they_were_their_rows()
     columns = {f"c{number}": pa.nulls(65, pa.bool_()) for number in range(1000)}
     message = pa.RecordBatch.from_pydict(columns | {"bucket": pa.array(["a"] * 65, pa.large_string())})
     most = runs_made = 0
-    with closing(BucketRuns(20 << 20)) as runs:
+    with closing(BucketSpill(20 << 20)) as runs:
         for _ in range(200):
             runs.add(message)
             most = max(most, sum(batch.num_columns for batch in runs._held))

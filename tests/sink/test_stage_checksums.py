@@ -1,4 +1,7 @@
-"""Stages whose bytes have changed at rest: told by their checksum, before anything in them is decoded or published."""
+"""Staging files whose bytes have changed at rest.
+
+Told by their checksum, before anything in them is decoded or published.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,40 @@ import pytest
 
 from partfile.errors import PartDamaged, PartfileError
 from partfile.sink.coordinator import Runtime
-from partfile.sink.encode import StagesInProcess, encode_stage
+from partfile.sink.encode import LocalEncoder, encode_staging_file
 from partfile.sink.operator import ActivePart
 from partfile.sink.plan import with_closed
 from partfile.stores.local.store import LocalStore
 from partfile.writers import arrow_stage
-from partfile.writers.arrow_stage import StageFormat
+from partfile.writers.arrow_stage import StagingFormat
 from support.dead_sinks import crash_when_promised
 from support.life_cycle import batch, finished_files
 from support.shared_streams import many, shared_in, sharing_sink
-from support.staged_streams import STAGED, Stages, finished_rows, link_ids, names, pending_in, staged_sink, stages_in
+from support.staged_streams import (
+    STAGED,
+    StagingFiles,
+    checkpoint_ids,
+    finished_rows,
+    names,
+    pending_in,
+    staged_sink,
+    staging_files_in,
+)
 
 if TYPE_CHECKING:
     import random
     from pathlib import Path
 
     from partfile.sink.plan import SinkSnapshot
-    from partfile.sink.states import OpenPart, RolledStage
+    from partfile.sink.states import ClosedStagingFile, OpenPart
 
 
-pytestmark = pytest.mark.fault("S18")
+pytestmark = pytest.mark.fault("F18")
 
 
 @pytest.fixture(autouse=True, params=["short", "long"])
 def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short stages are compared in memory, long ones where they are."""
+    """Short staging files are compared in memory, long ones where they are."""
     if request.param == "long":
         monkeypatch.setattr(arrow_stage, "MOST_WHOLE_BYTES", 0)
 
@@ -51,8 +63,8 @@ def opened(base: Path) -> list[OpenPart]:
     return [part for parts in state_of(base).open.values() for part in parts]
 
 
-def rolled(base: Path) -> list[RolledStage]:
-    """The open stages of a sink, as its next start would roll them."""
+def rolled(base: Path) -> list[ClosedStagingFile]:
+    """The open staging files of a sink, as its next start would roll them."""
     state = state_of(base)
     return list(with_closed(state, state.open[0], 9).rolled)
 
@@ -65,7 +77,7 @@ def flip(path: Path, place: int, bit: int = 0) -> None:
 
 
 def crashed(base: Path, **options: Any) -> None:
-    """Two stages of two rows each that a checkpoint vouches for, and a third row beyond it."""
+    """Two staging files of two rows each that a checkpoint vouches for, and a third row beyond it."""
     out = staged_sink(base, **options).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
@@ -74,28 +86,31 @@ def crashed(base: Path, **options: Any) -> None:
 
 
 def test_a_flipped_bit_at_any_place_is_told(tmp_path: Path, rng: random.Random) -> None:
-    """In the schema, in a message's head, in a buffer or in its padding: no file is left, and the stage is named."""
+    """In the schema, in a message's head, in a buffer or in its padding.
+
+    No file is left, and the staging file is named.
+    """
     crashed(tmp_path)
     store = LocalStore(str(tmp_path))
-    stage = rolled(tmp_path)[0]
-    path = tmp_path / stage.part.path_of(stage.part.in_progress)
-    for place in range(stage.part.valid_length):
+    staging_file = rolled(tmp_path)[0]
+    path = tmp_path / staging_file.part.path_of(staging_file.part.in_progress)
+    for place in range(staging_file.part.valid_length):
         bit = rng.randrange(8)
         flip(path, place, bit)
         with pytest.raises(PartDamaged, match="is not what was written: the CRC-32") as told:
-            encode_stage(store, stage.part, stage.stage, stage.rows)
-        assert told.value.path == stage.part.path_of(stage.part.in_progress)
+            encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
+        assert told.value.path == staging_file.part.path_of(staging_file.part.in_progress)
         assert "backup" in told.value.hint
         flip(path, place, bit)
     assert pending_in(tmp_path) == []
-    (file,) = encode_stage(store, stage.part, stage.stage, stage.rows)
+    (file,) = encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
     assert file.rows == 2
 
 
-def test_a_start_publishes_all_but_the_damaged_stage(tmp_path: Path) -> None:
-    """It ends with the stage's name as often as it is tried; once the bytes are back, nothing is lost."""
+def test_a_start_publishes_all_but_the_damaged_staging_file(tmp_path: Path) -> None:
+    """It ends with the staging file's name as often as it is tried; once the bytes are back, nothing is lost."""
     crashed(tmp_path)
-    path = stages_in(tmp_path)[0]
+    path = staging_files_in(tmp_path)[0]
     flip(path, 300)
     for _ in range(2):
         with pytest.raises(PartDamaged, match=r"'life'.*is not what was written"):
@@ -108,38 +123,38 @@ def test_a_start_publishes_all_but_the_damaged_stage(tmp_path: Path) -> None:
     assert finished_rows(tmp_path) == names(0, 4)
 
 
-def test_a_task_does_not_encode_a_stage_that_was_damaged_while_it_was_open(tmp_path: Path) -> None:
+def test_a_task_does_not_encode_a_staging_file_that_was_damaged_while_it_was_open(tmp_path: Path) -> None:
     """Neither at the roll nor at the clean end, and no checkpoint counts it."""
     out = staged_sink(tmp_path, bucketer=None).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
-    before = link_ids(tmp_path)
-    flip(stages_in(tmp_path)[0], -5)
+    before = checkpoint_ids(tmp_path)
+    flip(staging_files_in(tmp_path)[0], -5)
     with pytest.raises(PartDamaged, match="is not what was written"):
         out._operator.roll_all()
     out.close()
-    assert (finished_files(tmp_path), link_ids(tmp_path)) == ({}, before)
+    assert (finished_files(tmp_path), checkpoint_ids(tmp_path)) == ({}, before)
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_clean_end_that_meets_a_damaged_stage_closes_the_sink(tmp_path: Path, *, is_open: bool) -> None:
+def test_a_clean_end_that_meets_a_damaged_staging_file_closes_the_sink(tmp_path: Path, *, is_open: bool) -> None:
     """As every other verb does that fails: one that is open when it is rolled, one that waits when all is closed."""
-    stages = Stages()
+    staging_files = StagingFiles()
     if not is_open:
         crashed(tmp_path, bucketer=None)
-        stages.are_readable = False
-    out = staged_sink(tmp_path, bucketer=None, open_store=stages.open_store).local().open()
+        staging_files.are_readable = False
+    out = staged_sink(tmp_path, bucketer=None, open_store=staging_files.open_store).local().open()
     if is_open:
         out.write(batch(0, 4), position=4)
     # It waits for ten seconds after a second try; but not at the end.
     out.checkpoint()
-    stages.are_readable = True
-    flip(stages_in(tmp_path)[0], 300)
+    staging_files.are_readable = True
+    flip(staging_files_in(tmp_path)[0], 300)
     with pytest.raises(PartDamaged, match="is not what was written"):
         out.finish()
     with pytest.raises(PartfileError, match="not open any more"):
         out.checkpoint()
-    flip(stages_in(tmp_path)[0], 300)
+    flip(staging_files_in(tmp_path)[0], 300)
     with staged_sink(tmp_path, bucketer=None).local():
         assert finished_rows(tmp_path) == names(0, 4)
 
@@ -152,14 +167,14 @@ def test_a_checksum_goes_on_over_restores(tmp_path: Path, place: int) -> None:
         with staged_sink(tmp_path, bucketer=None, on_stop="keep").local() as out:
             out.write(batch(2 * run, 2), position=2 * run + 2)
         (part,) = opened(tmp_path)
-        (path,) = stages_in(tmp_path)
-        assert part.stage is not None
-        assert part.stage.crc32 == zlib.crc32(path.read_bytes()[: part.part.valid_length])
+        (path,) = staging_files_in(tmp_path)
+        assert part.staging_file is not None
+        assert part.staging_file.crc32 == zlib.crc32(path.read_bytes()[: part.part.valid_length])
         lengths.append(part.part.valid_length)
     assert lengths == sorted(set(lengths))
     damaged = place if place >= 0 else lengths[0] - 1
     flip(path, damaged)
-    (encoded,) = StagesInProcess(LocalStore(str(tmp_path)), 1).encode(rolled(tmp_path))
+    (encoded,) = LocalEncoder(LocalStore(str(tmp_path)), 1).encode(rolled(tmp_path))
     assert isinstance(encoded.problem, PartDamaged)
     flip(path, damaged)
     with staged_sink(tmp_path, bucketer=None).local():
@@ -173,12 +188,12 @@ def test_an_older_checkpoint_has_the_checksum_of_its_own_length(tmp_path: Path, 
     out = staged_sink(tmp_path, retained_checkpoints=9, bucketer=None).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
-    chosen = tmp_path / "_partfile" / "life" / f"chk-{link_ids(tmp_path)[-1]}"
+    chosen = tmp_path / "_partfile" / "life" / f"chk-{checkpoint_ids(tmp_path)[-1]}"
     (older,) = opened(tmp_path)
     out.write(batch(4, 4), position=8)
     out.checkpoint()
     out.close()
-    flip(stages_in(tmp_path)[0], older.part.valid_length + (-1 if is_before else 1))
+    flip(staging_files_in(tmp_path)[0], older.part.valid_length + (-1 if is_before else 1))
     back = staged_sink(tmp_path, retained_checkpoints=9, bucketer=None, restore_from=chosen, accept_newer=True).local()
     if is_before:
         with pytest.raises(PartDamaged):
@@ -189,39 +204,39 @@ def test_an_older_checkpoint_has_the_checksum_of_its_own_length(tmp_path: Path, 
         assert finished_rows(tmp_path) == names(0, 4)
 
 
-def test_a_stage_that_was_begun_without_a_checksum_goes_on_without(tmp_path: Path) -> None:
-    """An older version began it; that of the bytes that were added would be none of the stage."""
+def test_a_staging_file_that_was_begun_without_a_checksum_goes_on_without(tmp_path: Path) -> None:
+    """An older version began it; that of the bytes that were added would be none of the staging file."""
     crashed(tmp_path, on_stop="keep", bucketer=None)
     (part,) = opened(tmp_path)
-    assert part.stage is not None
-    older = part.model_copy(update={"stage": part.stage.model_copy(update={"crc32": None})})
-    (path,) = stages_in(tmp_path)
+    assert part.staging_file is not None
+    older = part.model_copy(update={"staging_file": part.staging_file.model_copy(update={"crc32": None})})
+    (path,) = staging_files_in(tmp_path)
     path.write_bytes(path.read_bytes()[: part.part.valid_length])
     rows = batch(4, 2)
     with LocalStore(str(tmp_path)) as store:
-        active = ActivePart(store.resume(older.part), StageFormat(), rows.schema, older)
+        active = ActivePart(store.resume(older.part), StagingFormat(), rows.schema, older)
         active.write(rows, 0)
         longer = active.suspend()
-        assert longer.stage is not None
-        assert longer.stage.crc32 is None
+        assert longer.staging_file is not None
+        assert longer.staging_file.crc32 is None
         assert longer.part.valid_length > part.part.valid_length
-        (file,) = encode_stage(store, longer.part, longer.stage, longer.rows)
+        (file,) = encode_staging_file(store, longer.part, longer.staging_file, longer.rows)
     assert file.rows == 6
 
 
 @pytest.mark.parametrize("format", ["parquet", "json"])
-def test_a_damaged_shared_stage_gives_no_file(tmp_path: Path, format: str, rng: random.Random) -> None:
+def test_a_damaged_multi_bucket_staging_file_gives_no_file(tmp_path: Path, format: str, rng: random.Random) -> None:
     """Of no bucket, wherever the bit was."""
     out = sharing_sink(tmp_path, format=format).local().open()
     out.write(many(0), position=1)
     out.checkpoint()
     out.close()
-    (stage,) = rolled(tmp_path)
+    (staging_file,) = rolled(tmp_path)
     (path,) = shared_in(tmp_path)
     for _ in range(40):
-        place = rng.randrange(stage.part.valid_length)
+        place = rng.randrange(staging_file.part.valid_length)
         flip(path, place)
-        (encoded,) = StagesInProcess(LocalStore(str(tmp_path)), 1).encode([stage])
+        (encoded,) = LocalEncoder(LocalStore(str(tmp_path)), 1).encode([staging_file])
         assert isinstance(encoded.problem, PartDamaged)
         assert "is not what was written" in str(encoded.problem)
         assert not list(tmp_path.rglob("*.pending"))

@@ -21,7 +21,7 @@ from partfile.testing.harness import SinkHarness
 from partfile.writers.parquet import ParquetFormat
 from support.encryption import decrypted_ids, encryption, is_encrypted
 from support.life_cycle import LONG, batch, finished_files, make_sink
-from support.staged_streams import finished_rows, link_ids, names, pending_in, staged_sink, stages_in
+from support.staged_streams import checkpoint_ids, finished_rows, names, pending_in, staged_sink, staging_files_in
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -51,32 +51,32 @@ def test_a_part_stays_open_over_many_checkpoints_and_becomes_one_file(tmp_path: 
             out.write(batch(first, 3))
             out.checkpoint()
             assert finished_files(tmp_path) == {}
-            assert len(stages_in(tmp_path)) == 2
+            assert len(staging_files_in(tmp_path)) == 2
     assert len(finished_files(tmp_path)) == 2
     assert finished_rows(tmp_path) == names(0, 18)
     assert pending_in(tmp_path) == []
 
 
 def test_per_checkpoint_writes_a_file_a_checkpoint(tmp_path: Path) -> None:
-    """What staging is there to avoid; and no stage is ever made."""
+    """What staging is there to avoid; and no staging file is ever made."""
     with staged_sink(tmp_path, columnar="per_checkpoint").local() as out:
         for first in range(0, 18, 3):
             out.write(batch(first, 3))
             out.checkpoint()
-            assert stages_in(tmp_path) == []
+            assert staging_files_in(tmp_path) == []
     assert len(finished_files(tmp_path)) == 12
     assert finished_rows(tmp_path) == names(0, 18)
 
 
-def test_a_full_stage_is_encoded_by_its_task(tmp_path: Path) -> None:
+def test_a_full_staging_file_is_encoded_by_its_task(tmp_path: Path) -> None:
     """It rolls by size before further rows, and at a checkpoint; its file needs no checkpoint of its own."""
     with SinkHarness(staged_sink(tmp_path, rolling=rolling(max_part_bytes=2 << 20))) as job:
         job.checkpoint()
         for first in range(0, 900_000, 100_000):
             job.process(numbers(first, 100_000))
-        links = link_ids(tmp_path)
+        checkpoints = checkpoint_ids(tmp_path)
         done = job.checkpoint()
-        assert done.checkpoint_id == links[-1] + 1
+        assert done.checkpoint_id == checkpoints[-1] + 1
         assert done.published == len(finished_files(tmp_path)) > 2
         assert job.runtime.coordinator.state.rolled == ()
         assert 0.1 < (job.runtime.coordinator.state.position.encoded_ratio or 0) < 2
@@ -87,7 +87,7 @@ def test_a_full_stage_is_encoded_by_its_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", [{"rollover_interval_s": 50}, {"inactivity_interval_s": 50}], ids=str)
 def test_the_timer_encodes_what_is_due_by_one_checkpoint(tmp_path: Path, policy: dict[str, float]) -> None:
-    """The file is encoded before the link that promises it."""
+    """The file is encoded before the checkpoint that promises it."""
     with SinkHarness(staged_sink(tmp_path, rolling=rolling(**policy))) as job:
         job.process(batch(0, 4))
         before = job.checkpoint()
@@ -99,12 +99,12 @@ def test_the_timer_encodes_what_is_due_by_one_checkpoint(tmp_path: Path, policy:
         assert job.runtime.coordinator.close_due(60_000) is None
 
 
-def test_a_stage_that_is_due_in_a_batch_without_its_rows_is_encoded_after_it(tmp_path: Path) -> None:
+def test_a_staging_file_that_is_due_in_a_batch_without_its_rows_is_encoded_after_it(tmp_path: Path) -> None:
     """The batch's checkpoint reports it as rolled, and one of its own publishes the file."""
     with SinkHarness(staged_sink(tmp_path, rolling=rolling(inactivity_interval_s=50))) as job:
         job.process(batch(0, 1))
         before = job.checkpoint()
-        # Another run of the same generation: the part is assigned, and nobody writes it.
+        # Another run of the same epoch: the part is assigned, and nobody writes it.
         operator = SinkOperator(job.runtime.store, job.sink.settings.description)
         (share,) = job.runtime.coordinator.assignment()
         job.operators.pop().close()
@@ -118,7 +118,7 @@ def test_a_stage_that_is_due_in_a_batch_without_its_rows_is_encoded_after_it(tmp
         assert operator.snapshot(done.checkpoint_id + 1).rolled == ()
 
 
-def test_stages_beyond_the_cap_are_set_aside_not_encoded(tmp_path: Path) -> None:
+def test_staging_files_beyond_the_cap_are_set_aside_not_encoded(tmp_path: Path) -> None:
     """One part open at a time, rows for two buckets in turn: still one file a bucket."""
     with staged_sink(tmp_path, max_open_parts=1).local() as out:
         for first in range(8):
@@ -141,15 +141,15 @@ def test_a_later_attempt_goes_on_with_what_it_has_set_aside_itself(tmp_path: Pat
             operator.write(batch(first, 1))
         state = operator.snapshot(1)
         operator.close()
-    left = [*(part.rows for part in state.pending), *(stage.rows for stage in state.rolled)]
+    left = [*(part.rows for part in state.pending), *(staging_file.rows for staging_file in state.rolled)]
     assert sorted([part.rows for part in state.open] if may_keep else left) == [3, 3]
     assert bool(state.open) is may_keep
-    assert len(stages_in(tmp_path)) == 2
+    assert len(staging_files_in(tmp_path)) == 2
     assert len(state.spent) == len(pending_in(tmp_path)) == (0 if may_keep else 1)
 
 
 def test_another_schema_takes_another_part(tmp_path: Path) -> None:
-    """Rows of two schemas are never in one stage."""
+    """Rows of two schemas are never in one staging file."""
     wider = batch(2, 2).append_column("more", pa.array([1, 2]))
     with staged_sink(tmp_path).local() as out:
         for rows in (batch(0, 2), wider, batch(4, 2)):
@@ -160,7 +160,7 @@ def test_another_schema_takes_another_part(tmp_path: Path) -> None:
     assert finished_rows(tmp_path) == names(0, 6)
 
 
-def test_kept_stages_are_gone_on_with(tmp_path: Path) -> None:
+def test_kept_staging_files_are_gone_on_with(tmp_path: Path) -> None:
     """A clean stop hands them to the next run, which ends with one file a bucket."""
     for first in (0, 3, 6):
         with staged_sink(tmp_path, on_stop="keep").local() as out:
@@ -173,23 +173,28 @@ def test_kept_stages_are_gone_on_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retained", [1, 2, 4])
-def test_a_spent_stage_is_deleted_once_no_retained_checkpoint_needs_it(tmp_path: Path, retained: int) -> None:
-    """As long as a link is there that holds it as data, so is the stage; with the last such link it goes."""
+def test_a_encoded_staging_file_is_deleted_once_no_retained_checkpoint_needs_it(tmp_path: Path, retained: int) -> None:
+    """As long as a checkpoint is there that holds it as data, so is the staging file.
+
+    With the last such checkpoint it goes.
+    """
     with SinkHarness(staged_sink(tmp_path, retained_checkpoints=retained)) as job:
         job.process(batch(0, 2))
         job.checkpoint()
         job.operators[0].roll_all()
         done = job.checkpoint()
-        while is_needed := link_ids(tmp_path)[0] < done.checkpoint_id:
-            assert len(stages_in(tmp_path)) == len(job.runtime.coordinator.state.spent) == 2
+        while is_needed := checkpoint_ids(tmp_path)[0] < done.checkpoint_id:
+            assert len(staging_files_in(tmp_path)) == len(job.runtime.coordinator.state.spent) == 2
             job.checkpoint()
         assert not is_needed
-        assert len(stages_in(tmp_path)) == len(job.runtime.coordinator.state.spent) == 0
-        assert len(link_ids(tmp_path)) == retained
+        assert len(staging_files_in(tmp_path)) == len(job.runtime.coordinator.state.spent) == 0
+        assert len(checkpoint_ids(tmp_path)) == retained
         assert finished_rows(tmp_path) == names(0, 2)
 
 
-def test_a_stage_that_somebody_holds_is_left_to_the_cleaner(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_staging_file_that_somebody_holds_is_left_to_the_cleaner(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It cannot be deleted; the state lets go of it all the same, so that it stays bounded."""
     sink = staged_sink(tmp_path, retained_checkpoints=1)
     with SinkHarness(sink) as job, LocalStore(str(tmp_path)) as zombie:
@@ -202,35 +207,35 @@ def test_a_stage_that_somebody_holds_is_left_to_the_cleaner(tmp_path: Path, capl
             job.runtime.coordinator.close_all(0)
         assert job.runtime.coordinator.state.spent == ()
         assert "cannot be deleted" in caplog.text
-        assert len(stages_in(tmp_path)) == 1
+        assert len(staging_files_in(tmp_path)) == 1
         with pytest.raises(LeaseUnavailable):
             zombie.discard(assigned.open[0].part)
         held.close()
 
 
-class WithoutStages(LocalStore):
+class WithoutStagingFiles(LocalStore):
     """A store that shows nobody what is not finished."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything but stages."""
-        return super().capabilities.model_copy(update={"stages": False})
+        """Everything but staging files."""
+        return super().capabilities.model_copy(update={"staging_files": False})
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> Any:  # noqa: ARG002 - never asked.
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> Any:  # noqa: ARG002 - never asked.
         """Never asked."""
-        raise AssertionError(f"{handle.name} is no stage")
+        raise AssertionError(f"{handle.name} is no staging file")
 
 
-def test_a_store_that_cannot_read_stages_back_rolls_at_every_checkpoint(
+def test_a_store_that_cannot_read_staging_files_back_rolls_at_every_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line in the log says so, and nothing is staged."""
-    sink = staged_sink(tmp_path, open_store=lambda url, _options: WithoutStages(url))
+    sink = staged_sink(tmp_path, open_store=lambda url, _options: WithoutStagingFiles(url))
     with caplog.at_level(logging.WARNING, "partfile"), sink.local() as out:
         for first in (0, 2):
             out.write(batch(first, 2))
             out.checkpoint()
-            assert stages_in(tmp_path) == []
+            assert staging_files_in(tmp_path) == []
     assert [record.message for record in caplog.records if "roll at every checkpoint" in record.message] == [
         f"life: {tmp_path} cannot append to a part and read it back, so columnar parts roll at every checkpoint"
     ]
@@ -242,7 +247,7 @@ def test_a_row_format_is_never_staged(tmp_path: Path) -> None:
     with make_sink(tmp_path, columnar="staged", rolling=LONG).local() as out:
         out.write(batch(0, 2))
         out.checkpoint()
-        assert out._runtime.coordinator.state.open[0][0].stage is None
+        assert out._runtime.coordinator.state.open[0][0].staging_file is None
     assert finished_rows(tmp_path) == names(0, 2)
 
 
@@ -252,8 +257,8 @@ def test_a_format_of_the_users_own_is_not_staged(tmp_path: Path) -> None:
     class Own(ParquetFormat):
         """Like Parquet, but another class."""
 
-    assert staged_sink(tmp_path, format=Own()).settings.stage_recipe is None
-    assert staged_sink(tmp_path).settings.stage_recipe == staged_sink(tmp_path / "x").settings.description.recipe
+    assert staged_sink(tmp_path, format=Own()).settings.encode_spec is None
+    assert staged_sink(tmp_path).settings.encode_spec == staged_sink(tmp_path / "x").settings.description.spec
 
 
 def test_an_unknown_way_is_refused(tmp_path: Path) -> None:
@@ -275,26 +280,26 @@ def test_periodic_checkpoints_and_encodes_do_not_get_in_each_others_way(tmp_path
 
 
 class TakingStore(LocalStore):
-    """A store where somebody else has fenced a task just before it encodes, and taken its stages away."""
+    """A store where somebody else has fenced a task just before it encodes, and taken its staging files away."""
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
         """Too late."""
         assert self.discard(handle)
-        return super().open_stage(handle, fences=fences)
+        return super().open_staging_file(handle, fences=fences)
 
 
-def test_a_stage_that_somebody_took_is_no_loss(tmp_path: Path) -> None:
-    """The task has been fenced; nothing of its stage counted, so nobody is told to bring committed rows back."""
+def test_a_staging_file_that_somebody_took_is_no_loss(tmp_path: Path) -> None:
+    """The task has been fenced; nothing of its staging file counted, so nobody is told to bring committed rows back."""
     with TakingStore(str(tmp_path)) as store:
         operator = SinkOperator(store, staged_sink(tmp_path).settings.description)
         operator.open(SubtaskContext(0, 0, 1, "0" * 8, 0, may_stage=True), SubtaskSnapshot(subtask=0))
         operator.write(batch(0, 1))
-        with pytest.raises(LeaseUnavailable, match="its stage is gone"):
+        with pytest.raises(LeaseUnavailable, match="its staging file is gone"):
             operator.roll_all()
         operator.close()
 
 
-# Encrypted Parquet parts: a stage is not encrypted, so they are staged only where that is asked for.
+# Encrypted Parquet parts: a staging file is not encrypted, so they are staged only where that is asked for.
 
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2, 3]})
 
@@ -303,13 +308,13 @@ def encrypting_sink(base: Path, **options: Any) -> pf.FileSink:
     return pf.FileSink(base, uid="secrets", format=ParquetFormat(encryption=encryption), **options)
 
 
-def leave_a_stage(base: Path) -> None:
+def leave_a_staging_file(base: Path) -> None:
     """A sink that writes three rows, takes a checkpoint and dies."""
     out = encrypting_sink(base, columnar="staged").local().open()
     out.write(ROWS)
     out.checkpoint()
     out.close()
-    assert len(stages_in(base)) == 1
+    assert len(staging_files_in(base)) == 1
 
 
 def write_rows(sink: pf.FileSink) -> None:
@@ -324,18 +329,18 @@ def finished(base: Path) -> list[Path]:
 
 
 def test_the_operator_encrypts_what_it_encodes(tmp_path: Path) -> None:
-    """The stage's recipe has no keys: the sink's own format lends them."""
+    """The staging file's format spec has no keys: the sink's own format lends them."""
     with encrypting_sink(tmp_path, columnar="staged").local() as out:
         out.write(ROWS)
         out.checkpoint()
-        assert len(stages_in(tmp_path)) == 1
+        assert len(staging_files_in(tmp_path)) == 1
     assert [is_encrypted(path) for path in finished(tmp_path)] == [True]
     assert decrypted_ids(finished(tmp_path)[0]) == [1, 2, 3]
 
 
 def test_a_restart_encrypts_what_its_predecessor_staged(tmp_path: Path) -> None:
     """The coordinator has the same format; one without encryption is refused, and nothing is published."""
-    leave_a_stage(tmp_path)
+    leave_a_staging_file(tmp_path)
     with pytest.raises(ConfigError, match="to be encrypted"):
         pf.FileSink(tmp_path, uid="secrets", format="parquet").local().open()
     assert finished(tmp_path) == []
@@ -349,7 +354,7 @@ def test_encrypted_parts_are_not_staged_unless_that_is_written_out(tmp_path: Pat
         for _ in range(2):
             out.write(ROWS)
             out.checkpoint()
-        assert stages_in(tmp_path) == []
+        assert staging_files_in(tmp_path) == []
     assert [is_encrypted(path) for path in finished(tmp_path)] == [True, True]
 
 
@@ -405,7 +410,8 @@ def test_keys_of_another_kind_are_refused(tmp_path: Path) -> None:
     assert "file_encryption_properties" in told.value.hint
 
 
-# What stages are compressed with: by where they lie, unless the user says; and a stage goes on whatever it was.
+# What staging files are compressed with: by where they lie, unless the user says; and a staging file goes on whatever
+# it was.
 
 _ROWS = pa.record_batch({"n": range(5000), "s": ["the same words again and again"] * 5000})
 
@@ -414,39 +420,39 @@ def _sink(base: Path, **options: Any) -> pf.FileSink:
     return pf.FileSink(base, uid="u", format="parquet", on_stop="keep", **options)
 
 
-def _stage_bytes(base: Path) -> int:
-    (stage,) = (path for path in base.glob("_part-*") if path.is_file())
-    return stage.stat().st_size
+def _staging_bytes(base: Path) -> int:
+    (staging_file,) = (path for path in base.glob("_part-*") if path.is_file())
+    return staging_file.stat().st_size
 
 
 def _staged_bytes(base: Path, **options: Any) -> int:
     with _sink(base, **options).local() as out:
         out.write(_ROWS)
         out.checkpoint()
-        return _stage_bytes(base)
+        return _staging_bytes(base)
 
 
-def test_a_local_stage_is_not_compressed_unless_asked_for(tmp_path: Path) -> None:
-    """On a local disk the stage holds the buffers as they are; each codec makes it a good deal smaller."""
+def test_a_local_staging_file_is_not_compressed_unless_asked_for(tmp_path: Path) -> None:
+    """On a local disk the staging file holds the buffers as they are; each codec makes it a good deal smaller."""
     plain = _staged_bytes(tmp_path / "auto")
     assert plain > _ROWS.nbytes
-    assert _staged_bytes(tmp_path / "none", stage_compression="none") == plain
+    assert _staged_bytes(tmp_path / "none", staging_compression="none") == plain
     for codec in ("lz4", "zstd"):
-        assert _staged_bytes(tmp_path / codec, stage_compression=codec) < plain / 2
+        assert _staged_bytes(tmp_path / codec, staging_compression=codec) < plain / 2
 
 
-def test_a_stage_that_travels_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_staging_file_that_travels_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where bytes go over a network, as the store says, auto is lz4."""
-    monkeypatch.setattr(LocalStore, "stages_travel", property(lambda _store: True))
+    monkeypatch.setattr(LocalStore, "staging_files_travel", property(lambda _store: True))
     compressed = _staged_bytes(tmp_path / "auto")
-    assert compressed == _staged_bytes(tmp_path / "lz4", stage_compression="lz4")
-    assert compressed != _staged_bytes(tmp_path / "none", stage_compression="none")
+    assert compressed == _staged_bytes(tmp_path / "lz4", staging_compression="lz4")
+    assert compressed != _staged_bytes(tmp_path / "none", staging_compression="none")
 
 
-def test_a_stage_goes_on_with_another_compression(tmp_path: Path) -> None:
+def test_a_staging_file_goes_on_with_another_compression(tmp_path: Path) -> None:
     """Each message says what it is compressed with: runs with three settings make one file with all rows."""
     for codec in ("zstd", "none", "lz4"):
-        with _sink(tmp_path, stage_compression=codec).local() as out:
+        with _sink(tmp_path, staging_compression=codec).local() as out:
             out.write(_ROWS)
             out.checkpoint()
     with pf.FileSink(tmp_path, uid="u", format="parquet").local():
@@ -458,5 +464,5 @@ def test_a_stage_goes_on_with_another_compression(tmp_path: Path) -> None:
 
 def test_an_unknown_compression_is_refused(tmp_path: Path) -> None:
     """The option says what there is."""
-    with pytest.raises(pf.ConfigError, match=r"stage_compression.*'zstd'"):
-        _sink(tmp_path, stage_compression="brotli")
+    with pytest.raises(pf.ConfigError, match=r"staging_compression.*'zstd'"):
+        _sink(tmp_path, staging_compression="brotli")

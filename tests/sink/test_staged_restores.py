@@ -1,4 +1,4 @@
-"""Staged parts after a crash, a failed encode or a rollback, and stages that have become files."""
+"""Staged parts after a crash, a failed encode or a rollback, and staging files that have become files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from pydantic import ValidationError
 
 from partfile.errors import NotReady, PartDamaged, PartfileError, PartMissing, RecoveryRefused
 from partfile.sink.coordinator import Runtime
-from partfile.sink.encode import StagesInProcess
+from partfile.sink.encode import LocalEncoder
 from partfile.sink.operator import SinkOperator
 from partfile.sink.plan import with_closed
 from partfile.sink.progress import BatchProgress
 from partfile.sink.spark.stream import of_batch
-from partfile.sink.states import OpenPart, PendingPart, QueryPosition, RolledStage, SpentStage, Stage
+from partfile.sink.states import (
+    ClosedStagingFile,
+    EncodedStagingFile,
+    OpenPart,
+    PendingPart,
+    QueryPosition,
+    StagingFile,
+)
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
 from partfile.testing.harness import SinkHarness
@@ -28,15 +35,15 @@ from support.dead_sinks import Dying
 from support.life_cycle import LONG, batch, finished_files, in_child
 from support.shared_streams import BUCKETS, continue_sharing, counted, rows_in, shared_in, sharing_sink
 from support.staged_streams import (
-    Stages,
+    StagingFiles,
+    checkpoint_ids,
     crashed,
     finished_rows,
-    link_ids,
     names,
     newest_checkpoint,
     pending_in,
     staged_sink,
-    stages_in,
+    staging_files_in,
 )
 
 if TYPE_CHECKING:
@@ -46,21 +53,21 @@ if TYPE_CHECKING:
 # Staged parts after a crash or a failed encode: what a checkpoint vouches for comes once, nothing else.
 
 
-def test_open_stages_are_encoded_by_the_next_start(tmp_path: Path) -> None:
-    """By a second link after the fence; the rows after the checkpoint are written again by the next run."""
+def test_open_staging_files_are_encoded_by_the_next_start(tmp_path: Path) -> None:
+    """By a second checkpoint after the takeover; the rows after the checkpoint are written again by the next run."""
     crashed(tmp_path)
     # The next id may have been triggered by the dead run, so it is closed first.
-    fence = link_ids(tmp_path)[-1] + 2
+    takeover = checkpoint_ids(tmp_path)[-1] + 2
     with staged_sink(tmp_path, retained_checkpoints=9).local() as out:
         assert out.position == 4
         assert finished_rows(tmp_path) == names(0, 4)
-        assert link_ids(tmp_path)[-1] == fence + 1
+        assert checkpoint_ids(tmp_path)[-1] == takeover + 1
         out.write(batch(4, 3))
     assert finished_rows(tmp_path) == names(0, 7)
 
 
 def test_what_a_zombie_adds_never_counts(tmp_path: Path) -> None:
-    """Whole messages or garbage beyond the valid length: readers of a stage stop before it."""
+    """Whole messages or garbage beyond the valid length: readers of a staging file stop before it."""
     sink = staged_sink(tmp_path)
     zombie = sink.local().open()
     zombie.write(batch(0, 4))
@@ -69,8 +76,8 @@ def test_what_a_zombie_adds_never_counts(tmp_path: Path) -> None:
     for first in range(4, 40, 4):
         zombie._operator.write(batch(first, 4))
     zombie._operator.snapshot(9)
-    for stage in stages_in(tmp_path):
-        stage.write_bytes(stage.read_bytes() + b"garbage")
+    for staging_file in staging_files_in(tmp_path):
+        staging_file.write_bytes(staging_file.read_bytes() + b"garbage")
     assert finished_rows(tmp_path) == names(0, 4)
     begun.close()
     zombie.close()
@@ -82,14 +89,14 @@ def test_what_a_zombie_adds_never_counts(tmp_path: Path) -> None:
 def test_garbage_after_a_crash_is_never_read(tmp_path: Path) -> None:
     """The encode comes after the garbage here."""
     crashed(tmp_path)
-    for stage in stages_in(tmp_path):
-        stage.write_bytes(stage.read_bytes() + b"garbage")
+    for staging_file in staging_files_in(tmp_path):
+        staging_file.write_bytes(staging_file.read_bytes() + b"garbage")
     with staged_sink(tmp_path).local():
         assert finished_rows(tmp_path) == names(0, 4)
 
 
-def test_a_stage_is_encoded_as_the_sink_that_began_it_would(tmp_path: Path) -> None:
-    """Whatever the next run is set to: another codec, another format, or no stages any more."""
+def test_a_staging_file_is_encoded_as_the_sink_that_began_it_would(tmp_path: Path) -> None:
+    """Whatever the next run is set to: another codec, another format, or no staging files any more."""
     crashed(tmp_path, format=ParquetFormat(compression="zstd"))
     with staged_sink(tmp_path, format="text", columnar="per_checkpoint").local():
         files = list(tmp_path.glob("*/part-*.parquet"))
@@ -98,7 +105,7 @@ def test_a_stage_is_encoded_as_the_sink_that_began_it_would(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("columnar", ["staged", "per_checkpoint"])
-def test_a_kept_stage_takes_no_rows_of_another_format(tmp_path: Path, columnar: str) -> None:
+def test_a_kept_staging_file_takes_no_rows_of_another_format(tmp_path: Path, columnar: str) -> None:
     """Kept parts of other options are left to their time, and encoded as they were begun."""
     with staged_sink(tmp_path, on_stop="keep").local() as out:
         out.write(batch(0, 4))
@@ -110,22 +117,25 @@ def test_a_kept_stage_takes_no_rows_of_another_format(tmp_path: Path, columnar: 
 
 
 def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
-    """By the next batch, the timer and the next start; until then the stage stays, and readers see nothing of it."""
-    stages = Stages()
-    sink = staged_sink(tmp_path, open_store=stages.open_store)
+    """By the next batch, the timer and the next start.
+
+    Until then the staging file stays, and readers see nothing of it.
+    """
+    staging_files = StagingFiles()
+    sink = staged_sink(tmp_path, open_store=staging_files.open_store)
     with SinkHarness(sink) as job:
         for first in (0, 2):
             job.process(batch(first, 2))
-            stages.are_readable = False
+            staging_files.are_readable = False
             job.operators[0].roll_all()
             done = job.checkpoint()
-            # What failed leaves no link and no file of its own.
-            assert link_ids(tmp_path)[-1] == done.checkpoint_id
+            # What failed leaves no checkpoint and no file of its own.
+            assert checkpoint_ids(tmp_path)[-1] == done.checkpoint_id
             assert pending_in(tmp_path) == []
             assert job.runtime.coordinator.close_due(job.now_ms) is None
-            assert link_ids(tmp_path)[-1] == done.checkpoint_id
+            assert checkpoint_ids(tmp_path)[-1] == done.checkpoint_id
             assert len(job.runtime.coordinator.state.rolled) == 2
-            stages.are_readable = True
+            staging_files.are_readable = True
             job.now_ms += 10_000
             done_later = job.checkpoint() if first else job.runtime.coordinator.close_due(job.now_ms)
             assert done_later is not None
@@ -134,34 +144,34 @@ def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
         assert finished_rows(tmp_path) == names(0, 4)
         job.process(batch(4, 2))
         job.operators[0].roll_all()
-        stages.are_readable = False
+        staging_files.are_readable = False
         job.checkpoint()
-    stages.are_readable = True
+    staging_files.are_readable = True
     with SinkHarness(sink):
         assert finished_rows(tmp_path) == names(0, 6)
 
 
 def test_a_clean_end_leaves_to_the_next_start_what_it_cannot_encode(tmp_path: Path) -> None:
-    """And no savepoint is made of a sink with such a stage."""
-    stages = Stages()
-    sink = staged_sink(tmp_path / "out", open_store=stages.open_store)
+    """And no savepoint is made of a sink with such a staging file."""
+    staging_files = StagingFiles()
+    sink = staged_sink(tmp_path / "out", open_store=staging_files.open_store)
     out = sink.local().open()
     out.write(batch(0, 4))
-    stages.are_readable = False
-    with pytest.raises(PartfileError, match="2 stages not be encoded"):
+    staging_files.are_readable = False
+    with pytest.raises(PartfileError, match="2 staging files not be encoded"):
         out.savepoint(tmp_path / "savepoints")
-    with pytest.raises(NotReady, match="has ended, and 2 of its stages could not be encoded"):
+    with pytest.raises(NotReady, match="has ended, and 2 of its staging files could not be encoded"):
         out.finish()
     assert finished_rows(tmp_path / "out") == {}
-    stages.are_readable = True
+    staging_files.are_readable = True
     with sink.local():
         assert finished_rows(tmp_path / "out") == names(0, 4)
 
 
-def test_a_stage_that_is_gone_stops_the_start(tmp_path: Path) -> None:
+def test_a_staging_file_that_is_gone_stops_the_start(tmp_path: Path) -> None:
     """Its rows count; the others are published all the same. Its user can give it up."""
     crashed(tmp_path)
-    stages_in(tmp_path)[0].unlink()
+    staging_files_in(tmp_path)[0].unlink()
     for _ in range(2):
         with pytest.raises(PartMissing, match="'life'"):
             staged_sink(tmp_path).local().open()
@@ -172,30 +182,33 @@ def test_a_stage_that_is_gone_stops_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["message", "fewer", "more"])
-def test_a_damaged_stage_is_never_published(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_staging_file_is_never_published(tmp_path: Path, damage: str) -> None:
     """Neither one that cannot be read, nor one that holds other rows than its checkpoint says; no file is left."""
     crashed(tmp_path)
-    stage = stages_in(tmp_path)[0]
+    staging_file = staging_files_in(tmp_path)[0]
     if damage == "message":
-        data = bytearray(stage.read_bytes())
+        data = bytearray(staging_file.read_bytes())
         data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
-        stage.write_bytes(bytes(data))
-    stages = rolled(tmp_path)
+        staging_file.write_bytes(bytes(data))
+    staging_files = rolled(tmp_path)
     if damage != "message":
         wrong = -1 if damage == "fewer" else 1
-        stages = [one.model_copy(update={"rows": one.rows - wrong}) for one in stages]
+        staging_files = [one.model_copy(update={"rows": one.rows - wrong}) for one in staging_files]
     else:
         # As an older version began them: the checksum would tell first.
-        stages = [one.model_copy(update={"stage": one.stage.model_copy(update={"crc32": None})}) for one in stages]
-    encoded = StagesInProcess(LocalStore(str(tmp_path)), 1).encode(stages)
+        staging_files = [
+            one.model_copy(update={"staging_file": one.staging_file.model_copy(update={"crc32": None})})
+            for one in staging_files
+        ]
+    encoded = LocalEncoder(LocalStore(str(tmp_path)), 1).encode(staging_files)
     assert isinstance(encoded[0].problem, PartDamaged)
     assert len(pending_in(tmp_path)) == sum(one.files is not None for one in encoded)
     assert finished_files(tmp_path) == {}
-    assert len(stages_in(tmp_path)) == 2
+    assert len(staging_files_in(tmp_path)) == 2
 
 
-def rolled(base: Path) -> list[RolledStage]:
-    """The stages of a crashed sink, as its next start would roll them."""
+def rolled(base: Path) -> list[ClosedStagingFile]:
+    """The staging files of a crashed sink, as its next start would roll them."""
     runtime = Runtime(staged_sink(base).settings, "life")
     state = runtime.coordinator.look()
     runtime.close()
@@ -206,13 +219,13 @@ def rolled(base: Path) -> list[RolledStage]:
 def test_where_storage_does_not_answer_the_rest_is_not_tried(tmp_path: Path) -> None:
     """Each keeps its problem, in order."""
     crashed(tmp_path)
-    stages = Stages()
-    stages.are_readable = False
-    encoded = StagesInProcess(stages.open_store(str(tmp_path), None), 2).encode(rolled(tmp_path))
+    staging_files = StagingFiles()
+    staging_files.are_readable = False
+    encoded = LocalEncoder(staging_files.open_store(str(tmp_path), None), 2).encode(rolled(tmp_path))
     assert [type(one.problem) for one in encoded] == [NotReady, NotReady]
 
 
-def test_a_stage_that_a_task_leaves_alone_is_told(tmp_path: Path) -> None:
+def test_a_staging_file_that_a_task_leaves_alone_is_told(tmp_path: Path) -> None:
     """Somebody still holds it: it is rolled as abandoned, and the progress of the batch counts it."""
     with SinkHarness(staged_sink(tmp_path)) as job, LocalStore(str(tmp_path)) as zombie:
         job.process(batch(0, 1))
@@ -226,44 +239,46 @@ def test_a_stage_that_a_task_leaves_alone_is_told(tmp_path: Path) -> None:
         snapshot = retry.snapshot(99)
         retry.close()
         held.close()
-    assert [stage.abandoned for stage in snapshot.rolled] == [True]
+    assert [staging_file.abandoned for staging_file in snapshot.rolled] == [True]
     done = BatchProgress(uid="life", query_id=None, batch_id=None, checkpoint_id=99)
     assert of_batch(done, QueryPosition(query_id="q", batch_id=1), [], [snapshot]).parts_abandoned == 1
 
 
-def test_no_state_can_promise_a_stage_to_readers(tmp_path: Path) -> None:
-    """A stage is rolled, spent or open with what it becomes; a pending part is none (S5)."""
-    stage = PartHandle(bucket="", name="p", in_progress="_i", pending="_p", sidecar="_v", valid_length=1, is_stage=True)
-    part = stage.model_copy(update={"is_stage": False})
-    becomes = Stage(recipe={"format": "parquet"})
-    numbers: dict[str, Any] = {"count": 0, "generation": 1, "created_at_ms": 0, "last_write_ms": 0, "rows": 1}
+def test_no_state_can_promise_a_staging_file_to_readers(tmp_path: Path) -> None:
+    """A staging file is rolled, spent or open with what it becomes; a pending part is none (R5)."""
+    staging_file = PartHandle(
+        bucket="", name="p", in_progress="_i", pending="_p", sidecar="_v", valid_length=1, is_staging_file=True
+    )
+    part = staging_file.model_copy(update={"is_staging_file": False})
+    becomes = StagingFile(spec={"format": "parquet"})
+    numbers: dict[str, Any] = {"count": 0, "epoch": 1, "created_at_ms": 0, "last_write_ms": 0, "rows": 1}
     for make in (
-        lambda: PendingPart(part=stage, rows=1, since=1),
-        lambda: RolledStage(part=part, stage=becomes, rows=1, since=1),
-        lambda: SpentStage(part=part, since=1),
-        lambda: OpenPart(part=stage, schema_fingerprint="f", **numbers),
-        lambda: OpenPart(part=part, schema_fingerprint="f", stage=becomes, **numbers),
+        lambda: PendingPart(part=staging_file, rows=1, since=1),
+        lambda: ClosedStagingFile(part=part, staging_file=becomes, rows=1, since=1),
+        lambda: EncodedStagingFile(part=part, since=1),
+        lambda: OpenPart(part=staging_file, schema_fingerprint="f", **numbers),
+        lambda: OpenPart(part=part, schema_fingerprint="f", staging_file=becomes, **numbers),
     ):
-        with pytest.raises(ValidationError, match="stage"):
+        with pytest.raises(ValidationError, match="staging file"):
             make()
-    with pytest.raises(PartfileError, match="stage"):
-        LocalStore(str(tmp_path)).publish(stage, "auto")
+    with pytest.raises(PartfileError, match="staging file"):
+        LocalStore(str(tmp_path)).publish(staging_file, "auto")
 
 
-def test_the_length_of_a_stage_is_a_guess_at_its_files(tmp_path: Path) -> None:
+def test_the_length_of_a_staging_file_is_a_guess_at_its_files(tmp_path: Path) -> None:
     """What rolling policies are told."""
     with SinkHarness(staged_sink(tmp_path, rolling=LONG)) as job:
         job.process(batch(0, 2))
         job.checkpoint()
         part = job.runtime.coordinator.state.open[0][0]
-    half = part.model_copy(update={"stage": Stage(recipe={}, encoded_ratio=0.5)})
+    half = part.model_copy(update={"staging_file": StagingFile(spec={}, encoded_ratio=0.5)})
     assert (part.progress.size_bytes, half.progress.size_bytes) == (part.part.valid_length, part.part.valid_length // 2)
 
 
-# Rollbacks and savepoints of sinks with stages: what goes back, what stays as the file that was promised since.
+# Rollbacks and savepoints of sinks with staging files: what goes back, what stays as the file that was promised since.
 
 
-def test_going_back_to_a_checkpoint_that_has_the_stage_open(tmp_path: Path) -> None:
+def test_going_back_to_a_checkpoint_that_has_the_staging_file_open(tmp_path: Path) -> None:
     """Its older length is a prefix; the rows since then come again, once."""
     out = staged_sink(tmp_path, retained_checkpoints=9).local().open()
     out.write(batch(0, 4), position=4)
@@ -282,21 +297,21 @@ def test_going_back_to_a_checkpoint_that_has_the_stage_open(tmp_path: Path) -> N
     assert finished_rows(tmp_path) == names(0, 9)
 
 
-def test_going_back_takes_a_rolled_stage_along_but_leaves_a_promised_file(tmp_path: Path) -> None:
+def test_going_back_takes_a_closed_staging_file_along_but_leaves_a_promised_file(tmp_path: Path) -> None:
     """One is encoded at its older length; the file of the other stays, and its later rows come twice."""
-    stages = Stages()
-    options: dict[str, Any] = {"retained_checkpoints": 9, "open_store": stages.open_store, "bucketer": None}
+    staging_files = StagingFiles()
+    options: dict[str, Any] = {"retained_checkpoints": 9, "open_store": staging_files.open_store, "bucketer": None}
     out = staged_sink(tmp_path, **options).local().open()
     out.write(batch(0, 2), position=2)
     out.checkpoint()
     chosen = newest_checkpoint(tmp_path)
     out.write(batch(2, 2), position=4)
-    stages.are_readable = False
+    staging_files.are_readable = False
     out._operator.roll_all()
     out.checkpoint()
     out.close()
     copy = shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-copy")
-    stages.are_readable = True
+    staging_files.are_readable = True
     back: dict[str, Any] = {**options, "accept_newer": True}
     with staged_sink(copy, **back, restore_from=copy / "_partfile" / "life" / chosen.name).local():
         assert finished_rows(copy) == names(0, 2)
@@ -310,15 +325,15 @@ def test_going_back_takes_a_rolled_stage_along_but_leaves_a_promised_file(tmp_pa
 
 def test_going_back_does_not_encode_again_what_was_rolled_then_and_is_promised_since(tmp_path: Path) -> None:
     """All its rows were written before the checkpoint, so its file stays, and nothing is left of a second one."""
-    stages = Stages()
-    options: dict[str, Any] = {"retained_checkpoints": 9, "open_store": stages.open_store}
+    staging_files = StagingFiles()
+    options: dict[str, Any] = {"retained_checkpoints": 9, "open_store": staging_files.open_store}
     out = staged_sink(tmp_path, **options).local().open()
     out.write(batch(0, 4), position=4)
-    stages.are_readable = False
+    staging_files.are_readable = False
     out._operator.roll_all()
     out.checkpoint()
     chosen = newest_checkpoint(tmp_path)
-    stages.are_readable = True
+    staging_files.are_readable = True
     out.write(batch(4, 1), position=5)
     out.checkpoint()
     out.close()
@@ -342,17 +357,17 @@ def test_an_encode_since_is_no_later_checkpoint(tmp_path: Path) -> None:
     assert finished_rows(tmp_path) == names(0, 7)
 
 
-@pytest.mark.parametrize("is_spent_stage_there", [True, False])
-def test_a_savepoint_names_no_stage(tmp_path: Path, *, is_spent_stage_there: bool) -> None:
-    """It is taken while spent stages are still there, and restored where they are not."""
+@pytest.mark.parametrize("is_encoded_staging_file_there", [True, False])
+def test_a_savepoint_names_no_staging_file(tmp_path: Path, *, is_encoded_staging_file_there: bool) -> None:
+    """It is taken while encoded staging files are still there, and restored where they are not."""
     out = staged_sink(tmp_path / "out").local().open()
     out.write(batch(0, 4), position=4)
     location = out.savepoint(tmp_path / "savepoints")
-    assert len(stages_in(tmp_path / "out")) == 2
+    assert len(staging_files_in(tmp_path / "out")) == 2
     out.write(batch(4, 2), position=6)
     out.finish()
     assert finished_rows(tmp_path / "out") == names(0, 6)
-    if not is_spent_stage_there:
+    if not is_encoded_staging_file_there:
         shutil.rmtree(tmp_path / "out")
     with staged_sink(tmp_path / "fresh", restore_from=location).local() as fresh:
         assert fresh.position == 4
@@ -362,8 +377,8 @@ def test_a_savepoint_names_no_stage(tmp_path: Path, *, is_spent_stage_there: boo
     assert finished_rows(tmp_path / "fresh") == names(4, 6)
 
 
-def test_a_damaged_end_is_gone_back_behind_with_stages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The stages of the chosen checkpoint are encoded at the length that it vouches for."""
+def test_a_damaged_end_is_gone_back_behind_with_staging_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The staging files of the chosen checkpoint are encoded at the length that it vouches for."""
     out = staged_sink(tmp_path, retained_checkpoints=9).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
@@ -379,7 +394,8 @@ def test_a_damaged_end_is_gone_back_behind_with_stages(tmp_path: Path, caplog: p
     assert finished_rows(tmp_path) == names(0, 4)
 
 
-# Stages that have become files: what they hold after a clean end, what they are good for, and what lets go of them.
+# Staging files that have become files: what they hold after a clean end, what they are good for, and what lets go of
+# them.
 
 
 def ended(base: Path, **options: Any) -> None:
@@ -394,21 +410,21 @@ def ended(base: Path, **options: Any) -> None:
 def test_a_clean_end_without_an_older_checkpoint_holds_nothing(tmp_path: Path) -> None:
     """Whoever retains one checkpoint has the room at once."""
     ended(tmp_path, retained_checkpoints=1)
-    assert stages_in(tmp_path) == []
+    assert staging_files_in(tmp_path) == []
 
 
 def test_a_start_lets_go_of_what_a_clean_end_holds(tmp_path: Path) -> None:
     """By default one is enough, whether rows come or not; status said until then how much it was."""
     ended(tmp_path)
-    held = sum(path.stat().st_size for path in stages_in(tmp_path))
+    held = sum(path.stat().st_size for path in staging_files_in(tmp_path))
     assert held > 0
     (sink,) = told_json("status", tmp_path)["sinks"]
-    assert (sink["parts"]["spent-stage"]["count"], sink["parts"]["spent-stage"]["bytes"]) == (2, held)
+    assert (sink["parts"]["encoded-staging-file"]["count"], sink["parts"]["encoded-staging-file"]["bytes"]) == (2, held)
     text = told("status", tmp_path)
-    assert re.search(r"spent-stage +2 stages, .* held for older checkpoints\n", text), text
+    assert re.search(r"encoded-staging-file +2 staging files, .* held for older checkpoints\n", text), text
     files = finished_files(tmp_path)
     staged_sink(tmp_path).local().open().close()
-    assert stages_in(tmp_path) == []
+    assert staging_files_in(tmp_path) == []
     assert finished_files(tmp_path) == files
 
 
@@ -416,16 +432,16 @@ def test_a_start_lets_go_of_what_a_clean_end_holds(tmp_path: Path) -> None:
 def test_who_retains_more_lets_go_later(tmp_path: Path, retained: int) -> None:
     """When the next run has completed one checkpoint less than so many, at the latest."""
     ended(tmp_path, retained_checkpoints=retained)
-    held = stages_in(tmp_path)
+    held = staging_files_in(tmp_path)
     with staged_sink(tmp_path, retained_checkpoints=retained).local() as out:
-        assert stages_in(tmp_path) == held
+        assert staging_files_in(tmp_path) == held
         for _ in range(retained - 1):
             out.checkpoint()
-        assert stages_in(tmp_path) == []
+        assert staging_files_in(tmp_path) == []
 
 
-def test_a_shared_stage_is_let_go_of_likewise(tmp_path: Path) -> None:
-    """One stage stands behind a file in each bucket."""
+def test_a_multi_bucket_staging_file_is_let_go_of_likewise(tmp_path: Path) -> None:
+    """One staging file stands behind a file in each bucket."""
     continue_sharing(sharing_sink(tmp_path), 2 * BUCKETS)
     assert len(shared_in(tmp_path)) == 1
     sharing_sink(tmp_path).local().open().close()
@@ -435,16 +451,19 @@ def test_a_shared_stage_is_let_go_of_likewise(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_it_is_good_for(tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_there: bool) -> None:
-    """The newest checkpoint is damaged before it publishes: the one before it has its rows in the stage, or nowhere."""
+    """The newest checkpoint is damaged before it publishes.
+
+    The one before it has its rows in the staging file, or nowhere.
+    """
     assert in_child(lambda: end_and_die(tmp_path)) == 0
     assert finished_files(tmp_path) == {}
-    assert len(stages_in(tmp_path)) == 2
-    links = sorted(tmp_path.glob("_partfile/life/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
-    links[-1].write_bytes(b"damaged")
+    assert len(staging_files_in(tmp_path)) == 2
+    metadata_files = sorted(tmp_path.glob("_partfile/life/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
+    metadata_files[-1].write_bytes(b"damaged")
     if not is_there:
-        for path in stages_in(tmp_path):
+        for path in staging_files_in(tmp_path):
             path.unlink()
-    back = staged_sink(tmp_path, restore_from=links[-2].parent, accept_newer=True).local()
+    back = staged_sink(tmp_path, restore_from=metadata_files[-2].parent, accept_newer=True).local()
     with caplog.at_level(logging.CRITICAL, "partfile"):
         if not is_there:
             with pytest.raises(RecoveryRefused, match="under none of their names"):

@@ -1,4 +1,4 @@
-"""Stages on a model of S3: objects that have changed, are lost, or are missed by a worker."""
+"""Staging files on a model of S3: objects that have changed, are lost, or are missed by a worker."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from partfile.errors import PartDamaged, PartMissing
-from partfile.sink.encode import encode_stage
+from partfile.sink.encode import encode_staging_file
 from partfile.sink.operator import ActivePart
-from partfile.sink.states import OpenPart, Stage
+from partfile.sink.states import OpenPart, StagingFile
 from partfile.stores.s3 import sides
 from partfile.stores.s3.handle import S3Staging, side_path
 from partfile.stores.s3.store import S3Store
 from partfile.testing.faults import Recorder, intercept
-from partfile.testing.store import new_stage
+from partfile.testing.store import new_staging_file
 from partfile.writers import arrow_stage
-from partfile.writers.arrow_stage import StageFormat
+from partfile.writers.arrow_stage import StagingFormat
 from support.crash.worlds import Process
-from support.lost_objects import OBJECTS, leave_a_stage, start
+from support.lost_objects import OBJECTS, leave_a_staging_file, start
 from support.s3_model.store import ModelCalls, refusal
 from support.s3_model.worlds import AWS, OPTIONS, make_small
 
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from partfile.testing.faults import Call
 
 
-# Stages on a model of S3: an object that has changed is told, and so is a stage of other bytes than was written.
+# Staging files on a model of S3: an object that has changed is told, and so is a staging file of other bytes than was
+# written.
 
 
 @pytest.fixture(params=["short", "long"])
 def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short stages are compared in memory, long ones where they are."""
+    """Short staging files are compared in memory, long ones where they are."""
     if request.param == "long":
         monkeypatch.setattr(arrow_stage, "MOST_WHOLE_BYTES", 0)
 
@@ -52,43 +53,46 @@ def rows(first: int) -> pa.RecordBatch:
 
 
 def shared_rows(first: int) -> pa.RecordBatch:
-    """The same as they lie in a stage that two buckets share."""
+    """The same as they lie in a staging file that two buckets share."""
     return rows(first).append_column("bucket", pa.array(["a", "b"] * 25, pa.large_string()))
 
 
 def staged(store: S3Store, persists: int, *, shared: bool = False) -> OpenPart:
-    """A stage that was persisted so often, and resumed each time."""
-    stage, make = Stage(recipe={"format": "parquet"}, crc32=0, shared=shared), shared_rows if shared else rows
+    """A staging file that was persisted so often, and resumed each time."""
+    staging_file, make = (
+        StagingFile(spec={"format": "parquet"}, crc32=0, shared=shared),
+        shared_rows if shared else rows,
+    )
     part = OpenPart(
-        part=new_stage("" if shared else "day=1"),
+        part=new_staging_file("" if shared else "day=1"),
         count=0,
         schema_fingerprint="",
-        generation=1,
+        epoch=1,
         created_at_ms=0,
         last_write_ms=0,
         rows=0,
-        stage=stage,
+        staging_file=staging_file,
     )
-    active = ActivePart(store.create(part.part), StageFormat(), make(0).schema, part)
+    active = ActivePart(store.create(part.part), StagingFormat(), make(0).schema, part)
     for number in range(persists):
         active.write(make(50 * number), 0)
         part = active.suspend()
-        active = ActivePart(store.resume(part.part), StageFormat(), make(0).schema, part)
+        active = ActivePart(store.resume(part.part), StagingFormat(), make(0).schema, part)
     active.close()
     return part
 
 
-def encode(store: S3Store, part: OpenPart, **stage: int) -> bytes:
-    """What a stage becomes once it is published."""
-    assert part.stage is not None
-    (file,) = encode_stage(store, part.part, part.stage.model_copy(update=stage), part.rows)
+def encode(store: S3Store, part: OpenPart, **staging_file: int) -> bytes:
+    """What a staging file becomes once it is published."""
+    assert part.staging_file is not None
+    (file,) = encode_staging_file(store, part.part, part.staging_file.model_copy(update=staging_file), part.rows)
     store.publish(file.part, "auto")
     return store.read_file(file.part.path_of(file.part.name), 1 << 20)
 
 
 @pytest.mark.usefixtures("_length", "_small")
-@pytest.mark.fault("S18")
-def test_a_stage_of_many_objects_is_encoded() -> None:
+@pytest.mark.fault("F18")
+def test_a_staging_file_of_many_objects_is_encoded() -> None:
     """Its checksum went on over each restore and over what was merged."""
     with S3Store("s3://model/base", OPTIONS, calls=ModelCalls(AWS)) as store:
         part = staged(store, 9)
@@ -96,7 +100,7 @@ def test_a_stage_of_many_objects_is_encoded() -> None:
 
 
 @pytest.mark.usefixtures("_length", "_small")
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 @pytest.mark.parametrize("place", [0.05, 0.5, 0.95])
 def test_a_flipped_bit_in_an_object_is_told(place: float) -> None:
     """By the object's own checksum, before any of it is decoded; no file is left."""
@@ -116,23 +120,26 @@ def test_a_flipped_bit_in_an_object_is_told(place: float) -> None:
 
 
 @pytest.mark.usefixtures("_length", "_small")
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 @pytest.mark.parametrize("shared", [False, True])
-def test_objects_of_another_stage_are_told(*, shared: bool) -> None:
-    """Each is whole, and yet together they are not what was written: nothing but the stage's own checksum knows."""
+def test_objects_of_another_staging_file_are_told(*, shared: bool) -> None:
+    """Each is whole, and yet together they are not what was written.
+
+    Nothing but the staging file's own checksum knows.
+    """
     calls = ModelCalls(AWS)
     with S3Store("s3://model/base", OPTIONS, calls=calls) as store:
         part = staged(store, 3, shared=shared)
-        assert part.stage is not None
-        assert part.stage.crc32 is not None
+        assert part.staging_file is not None
+        assert part.staging_file.crc32 is not None
         before = calls.picture()
         with pytest.raises(PartDamaged, match="is not what was written: the CRC-32"):
-            encode(store, part, crc32=part.stage.crc32 ^ 1)
+            encode(store, part, crc32=part.staging_file.crc32 ^ 1)
         assert calls.picture() == before
-        assert sum(file.rows for file in encode_stage(store, part.part, part.stage, part.rows)) == 150
+        assert sum(file.rows for file in encode_staging_file(store, part.part, part.staging_file, part.rows)) == 150
 
 
-# A stage of several objects on a model of S3, of which one is lost or changed, and is missed by a worker.
+# A staging file of several objects on a model of S3, of which one is lost or changed, and is missed by a worker.
 
 PLACES = pytest.mark.parametrize("place", range(OBJECTS))
 
@@ -152,8 +159,8 @@ def process(calls: ModelCalls, interceptor: Any = None) -> Process:
 
 
 def left(calls: ModelCalls) -> list[str]:
-    """The keys of the objects of a stage whose sink has died."""
-    return [f"base/{path}" for path in leave_a_stage(process(calls), random.Random(4), 200)]
+    """The keys of the objects of a staging file whose sink has died."""
+    return [f"base/{path}" for path in leave_a_staging_file(process(calls), random.Random(4), 200)]
 
 
 def finished(calls: ModelCalls) -> list[str]:
@@ -163,9 +170,9 @@ def finished(calls: ModelCalls) -> list[str]:
 
 @pytest.mark.usefixtures("_read_one_by_one")
 @PLACES
-@pytest.mark.fault("S7")
-def test_a_stage_that_has_lost_any_object_stops_the_start(place: int) -> None:
-    """By name; whichever object it is. Who accepts that gives the stage up, and nothing waits any more."""
+@pytest.mark.fault("F7")
+def test_a_staging_file_that_has_lost_any_object_stops_the_start(place: int) -> None:
+    """By name; whichever object it is. Who accepts that gives the staging file up, and nothing waits any more."""
     calls = ModelCalls(AWS)
     calls.delete(left(calls)[place])
     with pytest.raises(PartMissing, match=r"'life' at .*side object .* is not there"):
@@ -185,8 +192,10 @@ def flipped(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     "harm", [flipped, lambda data: data[:-1], lambda data: data + b"x"], ids=["bit", "less", "more"]
 )
-@pytest.mark.fault("S18")
-def test_a_stage_with_a_changed_object_is_damaged_and_not_given_up(place: int, harm: Callable[[bytes], bytes]) -> None:
+@pytest.mark.fault("F18")
+def test_a_staging_file_with_a_changed_object_is_damaged_and_not_given_up(
+    place: int, harm: Callable[[bytes], bytes]
+) -> None:
     """As on a local disk. Once what was written is back, every row comes."""
     calls = ModelCalls(AWS)
     key = left(calls)[place]
@@ -204,7 +213,10 @@ def test_a_stage_with_a_changed_object_is_damaged_and_not_given_up(place: int, h
 @pytest.mark.usefixtures("_read_one_by_one")
 @PLACES
 def test_an_object_that_only_a_worker_misses_is_not_given_up(place: int, caplog: pytest.LogCaptureFixture) -> None:
-    """S13: its view is another one; the stage is tried again, and every row comes. The coordinator reads one object."""
+    """R13: its view is another one; the staging file is tried again, and every row comes.
+
+    The coordinator reads one object.
+    """
     calls = ModelCalls(AWS)
     key = left(calls)[place]
     blind = ModelCalls(AWS, calls.picture())

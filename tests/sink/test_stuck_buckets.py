@@ -1,4 +1,7 @@
-"""Buckets in which no file can be made: the others of their shared stage get theirs, once, and nothing is lost."""
+"""Buckets in which no file can be made.
+
+The others of their multi-bucket staging file get theirs, once, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from partfile.errors import ConfigError, NotReady, OutcomeUnknown, StoreError
-from partfile.sink.encode import StagesInProcess, encode_stage
+from partfile.sink.encode import LocalEncoder, encode_staging_file
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.stores.local.store import LocalStore
 from support.life_cycle import LONG
 from support.shared_streams import BUCKETS, counted, many, rolled, rows_in, shared_in, sharing_sink
-from support.staged_streams import link_ids
+from support.staged_streams import checkpoint_ids
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 STUCK = "k=7"
 AGED: dict[str, Any] = {"rolling": LONG.model_copy(update={"rollover_interval_s": 1e-3})}
-"""Options that make the task roll its stage at each checkpoint."""
+"""Options that make the task roll its staging file at each checkpoint."""
 
 
 def block(base: Path) -> Path:
@@ -62,7 +65,7 @@ class Refusing(LocalStore):
 @pytest.mark.parametrize("who", ["task", "coordinator"])
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_a_bucket_without_a_file_holds_back_no_other(tmp_path: Path, format: str, who: str) -> None:
-    """Whoever encodes, the others are published at once, and the stage waits for that one alone."""
+    """Whoever encodes, the others are published at once, and the staging file waits for that one alone."""
     options: dict[str, Any] = {"format": format, **(AGED if who == "task" else {})}
     out = sharing_sink(tmp_path, **options).local().open()
     blocking = block(tmp_path)
@@ -79,22 +82,22 @@ def test_a_bucket_without_a_file_holds_back_no_other(tmp_path: Path, format: str
 
 
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
-    """Only the missing file is tried, at each checkpoint, and no link is spent on it in vain."""
+    """Only the missing file is tried, at each checkpoint, and no checkpoint is spent on it in vain."""
     made: Counter[str] = Counter()
 
     class Counting(LocalStore):
         def create(self, handle: PartHandle) -> Any:
-            made[handle.bucket] += not handle.is_stage
+            made[handle.bucket] += not handle.is_staging_file
             return super().create(handle)
 
     out = sharing_sink(tmp_path, open_store=lambda url, _options: Counting(url), **AGED).local().open()
     block(tmp_path)
     out.write(many(0))
     out.checkpoint()
-    links = link_ids(tmp_path)[-1]
+    checkpoints = checkpoint_ids(tmp_path)[-1]
     for _ in range(3):
         out.checkpoint()
-    assert link_ids(tmp_path)[-1] == links + 3
+    assert checkpoint_ids(tmp_path)[-1] == checkpoints + 3
     out.close()
     assert {bucket for bucket, count in made.items() if count > 1} == {STUCK}
     assert sum(made.values()) >= BUCKETS + 2
@@ -108,20 +111,22 @@ def test_what_is_stuck_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     out.write(many(0))
     with caplog.at_level(logging.WARNING, "partfile"):
         out.checkpoint()
-    assert "1 buckets of stage" in caplog.text
+    assert "1 buckets of staging file" in caplog.text
     assert STUCK in caplog.text
     blocking.unlink()
     out.checkpoint()
     out.close()
-    assert [one.stages_waiting for one in told] == [1, 0]
+    assert [one.staging_files_waiting for one in told] == [1, 0]
 
 
-def test_a_store_that_makes_no_file_leaves_the_stage_as_it_was(tmp_path: Path) -> None:
+def test_a_store_that_makes_no_file_leaves_the_staging_file_as_it_was(tmp_path: Path) -> None:
     """Then the error is what it says of the first."""
     with sharing_sink(tmp_path, on_stop="keep").local() as out:
         out.write(many(0))
     with Refusing(tmp_path, NotReady, set()) as store, pytest.raises(NotReady, match="deliberate") as caught:
-        encode_stage(store, (stage := rolled(tmp_path)).part, stage.stage, stage.rows)
+        encode_staging_file(
+            store, (staging_file := rolled(tmp_path)).part, staging_file.staging_file, staging_file.rows
+        )
     assert not isinstance(caught.value, PartlyEncoded)
 
 
@@ -134,7 +139,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for_once_a_bucket(
         out.write(many(0))
     monkeypatch.setattr(LocalStore, "persist_threads", threads)
     with Refusing(tmp_path, OutcomeUnknown, {"k=0", "k=1"}) as store:
-        (encoded,) = StagesInProcess(store, 1).encode([rolled(tmp_path)])
+        (encoded,) = LocalEncoder(store, 1).encode([rolled(tmp_path)])
     assert sorted(file.part.bucket for file in encoded.files or ()) == ["k=0", "k=1"]
     assert isinstance(encoded.problem, PartlyEncoded)
     assert not encoded.is_done
@@ -147,10 +152,10 @@ def test_going_back_leaves_the_files_that_some_buckets_have_got(tmp_path: Path) 
     out = sharing_sink(tmp_path, **options).local().open()
     out.write(many(0), position=BUCKETS)
     out.checkpoint()
-    chosen = tmp_path / "_partfile" / "life" / f"chk-{link_ids(tmp_path)[-1]}"
+    chosen = tmp_path / "_partfile" / "life" / f"chk-{checkpoint_ids(tmp_path)[-1]}"
     blocking = block(tmp_path)
     out.write(many(BUCKETS), position=2 * BUCKETS)
-    with pytest.raises(NotReady, match="has ended, and 1 of its stages"):
+    with pytest.raises(NotReady, match="has ended, and 1 of its staging files"):
         out.finish()
     assert rows_in(tmp_path) == but_stuck(counted(0, 2 * BUCKETS))
     blocking.unlink()
@@ -166,13 +171,13 @@ def test_behind_a_damaged_end_files_that_were_moved_away_are_not_made_again(tmp_
     blocking = block(tmp_path)
     out.write(many(0), position=BUCKETS)
     out.checkpoint()
-    chosen = tmp_path / "_partfile" / "life" / f"chk-{link_ids(tmp_path)[-1]}"
+    chosen = tmp_path / "_partfile" / "life" / f"chk-{checkpoint_ids(tmp_path)[-1]}"
     out.checkpoint()
     out.close()
     for path in tmp_path.glob("k=*/part-*"):
         path.unlink()
     blocking.unlink()
-    (tmp_path / "_partfile" / "life" / f"chk-{link_ids(tmp_path)[-1]}" / "_metadata").write_bytes(b"damaged")
+    (tmp_path / "_partfile" / "life" / f"chk-{checkpoint_ids(tmp_path)[-1]}" / "_metadata").write_bytes(b"damaged")
     with sharing_sink(tmp_path, restore_from=chosen, accept_newer=True, **options).local():
         assert rows_in(tmp_path) == Counter({(STUCK, 7): 1})
     assert len(shared_in(tmp_path)) == 1

@@ -1,4 +1,4 @@
-"""The chain of checkpoints: two coordinators cannot both win, and a link is the commit point."""
+"""The checkpoint log: two coordinators cannot both win, and a checkpoint is the commit point."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.errors import AlreadyExists, Fenced, NotApplied, OutcomeUnknown, SnapshotCorrupt, StoreError
-from partfile.snapshot.checkpoint_log import Link, subsumable
+from partfile.snapshot.checkpoint_log import LogEntry, subsumable
 from partfile.snapshot.events import CoordinatorRules
 from partfile.testing.faults import ActAt, CrashAt, FailAt, SimulatedCrash
 from support.checkpoint_owner import Owner, held, storage
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from partfile.testing.faults import Call, Interceptor, When
 
 
-# Two coordinators cannot both win (S7), and the link is the commit point (S1).
+# Two coordinators cannot both win (R7), and the checkpoint is the commit point (R1).
 
 CREATE = ["create_file"]
 TOLERANT = CoordinatorRules(tolerable_failures=9)
 
 
-def test_a_start_creates_the_next_link_with_the_restored_state(tmp_path: Path) -> None:
-    """A second start holds what the first one's last checkpoint held, a generation further and beyond all its ids."""
+def test_a_start_creates_the_next_checkpoint_with_the_restored_state(tmp_path: Path) -> None:
+    """A second start holds what the first one's last checkpoint held, an epoch further and beyond all its ids."""
     first = Owner(tmp_path)
-    assert (first.start().checkpoint_id, first.checkpoints.newest.generation) == (1, 1)
+    assert (first.start().checkpoint_id, first.checkpoints.newest.epoch) == (1, 1)
     first.complete("a")
     second = Owner(tmp_path)
-    link = second.start()
-    assert (held(link), link.checkpoint_id, link.generation, link.kind) == ("a", 5, 2, "fence")
+    checkpoint = second.start()
+    assert (held(checkpoint), checkpoint.checkpoint_id, checkpoint.epoch, checkpoint.kind) == ("a", 5, 2, "takeover")
 
 
-def test_the_old_coordinator_is_fenced_at_its_next_link(tmp_path: Path) -> None:
-    """Once another has started, whatever the first one completes is Fenced and leaves the chain as it is."""
+def test_the_old_coordinator_is_fenced_at_its_next_checkpoint(tmp_path: Path) -> None:
+    """Once another has started, whatever the first one completes is Fenced and leaves the checkpoint log as it is."""
     first, second = Owner(tmp_path), Owner(tmp_path)
     first.start()
     second.start()
@@ -65,7 +65,7 @@ def test_an_id_that_another_took_is_told_as_that_whatever_was_deleted(tmp_path: 
     owner = Owner(tmp_path)
     last = owner.start()
     store = storage(tmp_path)
-    store.create_link(last.model_copy(update={"checkpoint_id": last.checkpoint_id + 1, "nonce": "0" * 32}))
+    store.create_checkpoint(last.model_copy(update={"checkpoint_id": last.checkpoint_id + 1, "nonce": "0" * 32}))
     shutil.rmtree(tmp_path / store.directory / f"chk-{last.checkpoint_id}")
     with pytest.raises(Fenced, match="another coordinator has taken over"):
         owner.complete("a")
@@ -76,7 +76,8 @@ def test_an_id_that_another_took_is_told_as_that_whatever_was_deleted(tmp_path: 
 def test_a_freed_name_is_no_way_back(batches: int, tmp_path: Path) -> None:
     """A coordinator that slept while its next name was used and deleted again creates it, and is fenced all the same.
 
-    This is the hazard of chains with retention: creating the name works, so only the check of the predecessor tells.
+    This is the hazard of checkpoint logs with retention: creating the name works, so only the check of the predecessor
+    tells.
     """
     sleeper, other = Owner(tmp_path), Owner(tmp_path)
     sleeper.start()
@@ -84,7 +85,7 @@ def test_a_freed_name_is_no_way_back(batches: int, tmp_path: Path) -> None:
     other.start()
     for number in range(batches):
         other.complete(f"b{number}")
-    was_freed = storage(tmp_path).read_link(name) is None
+    was_freed = storage(tmp_path).read_checkpoint(name) is None
     assert was_freed == (batches >= 1)
     with pytest.raises(Fenced, match="another coordinator has taken over"):
         sleeper.complete("zombie")
@@ -92,7 +93,7 @@ def test_a_freed_name_is_no_way_back(batches: int, tmp_path: Path) -> None:
 
 
 def test_a_first_start_that_slept_begins_again(tmp_path: Path) -> None:
-    """A start that saw an empty chain, and creates link 1 only after others used and freed it, restores theirs."""
+    """A start that saw an empty log, and creates checkpoint 1 only after others used and freed it, restores theirs."""
 
     def others_go_on() -> None:
         other = Owner(tmp_path)
@@ -102,13 +103,16 @@ def test_a_first_start_that_slept_begins_again(tmp_path: Path) -> None:
 
     sleeper = Owner(tmp_path, ActAt(1, others_go_on, only=CREATE))
     seen: list[str | None] = []
-    link = sleeper.start(seen.append)
+    checkpoint = sleeper.start(seen.append)
     assert seen == [None, "b3"]
-    assert (held(link), link.checkpoint_id) == ("b3", 8)
+    assert (held(checkpoint), checkpoint.checkpoint_id) == ("b3", 8)
 
 
 def test_a_start_that_slept_after_creating_begins_again(tmp_path: Path) -> None:
-    """The predecessor is checked after the link is there: others may have gone on in between, from an older link."""
+    """The predecessor is checked after the checkpoint is there.
+
+    Others may have gone on in between, from an older checkpoint.
+    """
     first = Owner(tmp_path)
     first.start()
 
@@ -117,16 +121,16 @@ def test_a_start_that_slept_after_creating_begins_again(tmp_path: Path) -> None:
             first.complete(f"b{number}")
 
     seen: list[str | None] = []
-    link = Owner(tmp_path, ActAt(1, others_go_on, only=CREATE)).start(seen.append)
+    checkpoint = Owner(tmp_path, ActAt(1, others_go_on, only=CREATE)).start(seen.append)
     assert seen == ["fresh", "b2"]
-    assert link.checkpoint_id == 7
+    assert checkpoint.checkpoint_id == 7
 
 
 @pytest.mark.item("CC-06")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_start_that_dies_between_its_links_hands_the_promise_on(call: int, when: When, tmp_path: Path) -> None:
-    """Two ids were reserved by the first: they are closed once, whoever does it, and the fence comes after them."""
+def test_a_start_that_dies_between_its_checkpoints_hands_the_promise_on(call: int, when: When, tmp_path: Path) -> None:
+    """Two ids were reserved by the first: they are closed once, whoever does it, and the takeover comes after them."""
     first = Owner(tmp_path)
     first.start()
     used = first.trigger().checkpoint_id
@@ -134,29 +138,32 @@ def test_a_start_that_dies_between_its_links_hands_the_promise_on(call: int, whe
     with pytest.raises(SimulatedCrash):
         dying.start()
     last = Owner(tmp_path)
-    fence = last.start()
-    assert held(fence) == "fresh"
+    takeover = last.start()
+    assert held(takeover) == "fresh"
     # A fence that was created and never seen reserves ids of its own.
-    assert fence.checkpoint_id == (7 if (call, when) == (3, "after") else 4)
-    kinds = {number: found.kind for number in range(1, 5) if (found := last.storage.read_link(number))}
+    assert takeover.checkpoint_id == (7 if (call, when) == (3, "after") else 4)
+    kinds = {number: found.kind for number in range(1, 5) if (found := last.storage.read_checkpoint(number))}
     assert kinds[used] == "tombstone" if used in kinds else (call, when) == (3, "after")
     assert held(last.complete("a")) == "a"
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])
 @pytest.mark.fault("D9")
-def test_two_starts_at_once_take_the_links_in_turn(call: int, tmp_path: Path) -> None:
-    """Another start comes between any two links of the first: one of them begins again, and both ids differ."""
+def test_two_starts_at_once_take_the_checkpoints_in_turn(call: int, tmp_path: Path) -> None:
+    """Another start comes between any two checkpoints of the first: one of them begins again, and both ids differ."""
     Owner(tmp_path).start()
-    fences: list[int] = []
-    slow = Owner(tmp_path, ActAt(call, lambda: fences.append(Owner(tmp_path).start().checkpoint_id), only=CREATE))
-    fences.append(slow.start().checkpoint_id)
-    assert fences == [4, 7]
+    takeovers: list[int] = []
+    slow = Owner(tmp_path, ActAt(call, lambda: takeovers.append(Owner(tmp_path).start().checkpoint_id), only=CREATE))
+    takeovers.append(slow.start().checkpoint_id)
+    assert takeovers == [4, 7]
     assert held(slow.complete("a")) == "a"
 
 
 def test_a_lost_reply_is_read_back(tmp_path: Path) -> None:
-    """The link was created but the store says that the name is taken: it is ours, so the checkpoint is complete."""
+    """The checkpoint was created but the store says that the name is taken.
+
+    It is ours, so the checkpoint is complete.
+    """
     lost = FailAt(2, AlreadyExists("taken"), applied=True, only=CREATE)
     one = Owner(tmp_path, lost)
     one.start()
@@ -166,7 +173,7 @@ def test_a_lost_reply_is_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_an_unknown_outcome_is_decided_by_the_tombstone(applied: bool, tmp_path: Path) -> None:
-    """After an unknown outcome the link is complete if it stands in the tombstone's way, and closed if it does not."""
+    """After an unknown outcome it is complete if it stands in the tombstone's way, and closed if it does not."""
     one = Owner(tmp_path, FailAt(2, OutcomeUnknown("reply lost"), applied=applied, only=CREATE))
     one.start()
     if applied:
@@ -185,14 +192,14 @@ def test_a_coordinator_goes_on_after_the_tombstone_has_decided(tmp_path: Path) -
     one.start()
     with pytest.raises(NotApplied, match="closed"):
         one.complete("a")
-    link = one.complete("b")
-    assert (link.checkpoint_id, storage(tmp_path).list_links()) == (3, [1, 2, 3])
+    checkpoint = one.complete("b")
+    assert (checkpoint.checkpoint_id, storage(tmp_path).list_completed_ids()) == (3, [1, 2, 3])
 
 
 @pytest.mark.item("CC-15")
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_look_that_fails_does_not_decide(n: int, tmp_path: Path) -> None:
-    """A link whose predecessor cannot be read, or a tombstone that cannot be tried, leaves the outcome unknown."""
+    """A predecessor that cannot be read, or a tombstone that cannot be tried, leaves the outcome unknown."""
     unread = FailAt(1, NotApplied("deliberate"), only=["read_file"])
     untried = FailAt(2, NotApplied("deliberate"), only=CREATE)
     base = tmp_path / str(n)
@@ -215,7 +222,7 @@ class Both:
         return self._outer.around(call, lambda: self._inner.around(call, proceed))
 
 
-def test_an_unknown_outcome_that_stays_unknown_ends_the_generation(tmp_path: Path) -> None:
+def test_an_unknown_outcome_that_stays_unknown_ends_the_epoch(tmp_path: Path) -> None:
     """If the tombstone's outcome is unknown too, the error says so, and a new start finds out."""
     failing = FailAt(2, OutcomeUnknown("reply lost"), persistent=True, only=CREATE)
     one = Owner(tmp_path, failing)
@@ -237,8 +244,8 @@ def test_an_aborted_id_is_closed_and_the_next_one_goes_on(tmp_path: Path) -> Non
     assert one.checkpoints.completed_id == 4
 
 
-def test_restore_never_falls_back_behind_an_unreadable_link(tmp_path: Path) -> None:
-    """A damaged newest link is refused, although an older one could be read, and nothing is created (S12)."""
+def test_restore_never_falls_back_behind_an_unreadable_checkpoint(tmp_path: Path) -> None:
+    """A damaged newest checkpoint is refused, although an older one could be read, and nothing is created (R12)."""
     one = Owner(tmp_path)
     one.start()
     one.complete("a")
@@ -266,21 +273,21 @@ def test_a_refused_start_creates_nothing(tmp_path: Path) -> None:
 
 
 def test_retention_keeps_the_newest_two_and_deletes_oldest_first(tmp_path: Path) -> None:
-    """Older links go strictly oldest first, each link before the rest of its directory."""
+    """Older checkpoints go strictly oldest first, each checkpoint before the rest of its directory."""
     one = Owner(tmp_path)
     one.start()
     for number in range(4):
         one.complete(f"b{number}")
-    assert storage(tmp_path).list_links() == [4, 5]
+    assert storage(tmp_path).list_completed_ids() == [4, 5]
 
 
 @pytest.mark.item("DL-11")
 def test_tombstones_do_not_count_as_retained() -> None:
-    """However many tombstones follow, the newest links that hold state stay."""
-    links = [Link(number, holds_state=number < 4) for number in range(1, 6)]
-    assert subsumable(links, 2) == [1]
-    assert subsumable(links, 1) == [1, 2]
-    assert subsumable([*links, Link(6, holds_state=True)], 1) == [1, 2, 3, 4, 5]
+    """However many tombstones follow, the newest checkpoints that hold state stay."""
+    entries = [LogEntry(number, holds_state=number < 4) for number in range(1, 6)]
+    assert subsumable(entries, 2) == [1]
+    assert subsumable(entries, 1) == [1, 2]
+    assert subsumable([*entries, LogEntry(6, holds_state=True)], 1) == [1, 2, 3, 4, 5]
 
 
 def test_a_deletion_that_fails_is_tried_again(tmp_path: Path) -> None:
@@ -290,16 +297,17 @@ def test_a_deletion_that_fails_is_tried_again(tmp_path: Path) -> None:
     one.start()
     one.complete("a")
     one.complete("b")
-    assert storage(tmp_path).list_links() == [2, 3]
+    assert storage(tmp_path).list_completed_ids() == [2, 3]
     assert (tmp_path / "job" / "chk-1").exists()
     one.complete("c")
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["chk-3", "chk-4"]
     assert held(Owner(tmp_path).start()) == "c"
 
 
-# A link that a fenced coordinator leaves under a freed name: nobody goes on from it, and the next start deletes it.
+# A checkpoint that a fenced coordinator leaves under a freed name: nobody goes on from it, and the next start deletes
+# it.
 #
-# It is not deleted by its creator, who cannot tell it from a link that another start has gone on from.
+# It is not deleted by its creator, who cannot tell it from a checkpoint that another start has gone on from.
 
 
 def leave_a_stray(base: Path, sleeper: Owner, other: Owner, batches: int = 3) -> None:
@@ -308,11 +316,11 @@ def leave_a_stray(base: Path, sleeper: Owner, other: Owner, batches: int = 3) ->
         other.complete(f"b{number}")
     with pytest.raises(Fenced):
         sleeper.complete("zombie")
-    assert storage(base).list_links()[0] == 2
+    assert storage(base).list_completed_ids()[0] == 2
 
 
 def sleeper_and_other(base: Path) -> tuple[Owner, Owner]:
-    """One that knows link 1 as the newest, and one that has started since."""
+    """One that knows checkpoint 1 as the newest, and one that has started since."""
     sleeper, other = Owner(base), Owner(base)
     sleeper.start()
     other.start()
@@ -320,19 +328,22 @@ def sleeper_and_other(base: Path) -> tuple[Owner, Owner]:
 
 
 @pytest.mark.item("DL-11")
-def test_a_stray_link_is_deleted_by_the_next_start(tmp_path: Path) -> None:
+def test_a_stray_checkpoint_is_deleted_by_the_next_start(tmp_path: Path) -> None:
     """The fenced one deletes nothing, the row has a hole; a start goes on from the newest and subsumes the stray."""
     sleeper, other = sleeper_and_other(tmp_path)
     leave_a_stray(tmp_path, sleeper, other)
-    assert storage(tmp_path).list_links() == [2, 6, 7]
+    assert storage(tmp_path).list_completed_ids() == [2, 6, 7]
     other.complete("c")
-    assert storage(tmp_path).list_links() == [2, 7, 8]
+    assert storage(tmp_path).list_completed_ids() == [2, 7, 8]
     assert held(Owner(tmp_path).start()) == "c"
-    assert storage(tmp_path).list_links() == [8, 9, 10, 11]
+    assert storage(tmp_path).list_completed_ids() == [8, 9, 10, 11]
 
 
-def test_a_link_that_another_start_went_on_from_is_no_stray(tmp_path: Path) -> None:
-    """Its creator slept before it looked, and finds its predecessor subsumed: fenced, but the link is in the chain."""
+def test_a_checkpoint_that_another_start_went_on_from_is_no_stray(tmp_path: Path) -> None:
+    """Its creator slept before it looked, and finds its predecessor subsumed.
+
+    Fenced, but the checkpoint is in the checkpoint log.
+    """
 
     def others_go_on() -> None:
         Owner(tmp_path).start()
@@ -342,8 +353,8 @@ def test_a_link_that_another_start_went_on_from_is_no_stray(tmp_path: Path) -> N
     sleeper.complete("a")
     with pytest.raises(Fenced):
         sleeper.complete("b")
-    assert storage(tmp_path).list_links() == [3, 4, 5, 6]
-    own, after, newest = (storage(tmp_path).read_link(number) for number in (3, 4, 6))
+    assert storage(tmp_path).list_completed_ids() == [3, 4, 5, 6]
+    own, after, newest = (storage(tmp_path).read_checkpoint(number) for number in (3, 4, 6))
     assert held(own) == held(newest) == "b"
     assert own is not None
     assert after is not None
@@ -351,27 +362,31 @@ def test_a_link_that_another_start_went_on_from_is_no_stray(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("batches", [3, 4])
-@pytest.mark.fault("S12")
+@pytest.mark.fault("F12")
 def test_a_slow_list_does_not_go_on_from_a_stray(tmp_path: Path, batches: int) -> None:
     """A start that lists names before, and looks at them after, others went on: the stray alone seems to be there.
 
-    Its next name is free and its predecessor stands, so only the link above tells that the chain has gone on.
+    Its next name is free and its predecessor stands, so only the checkpoint above tells that the checkpoint log has
+    gone on.
     """
     sleeper, other = sleeper_and_other(tmp_path)
     seen: list[str | None] = []
     late = Owner(
         tmp_path, ActAt(2, lambda: leave_a_stray(tmp_path, sleeper, other, batches), "before", only=["list_names"])
     )
-    link = late.start(seen.append)
+    checkpoint = late.start(seen.append)
     assert seen == ["zombie", f"b{batches - 1}"]
-    assert (held(link), link.checkpoint_id) == (f"b{batches - 1}", batches + 7)
+    assert (held(checkpoint), checkpoint.checkpoint_id) == (f"b{batches - 1}", batches + 7)
     with pytest.raises(Fenced):
         other.complete("c")
 
 
 @pytest.mark.parametrize("retained", [1, 2])
-def test_a_first_link_that_is_stray_does_not_stop_its_own_start(tmp_path: Path, retained: int) -> None:
-    """It is of a chain of its own; beside a single retained link that would tell of a copy from elsewhere."""
+def test_a_first_checkpoint_that_is_stray_does_not_stop_its_own_start(tmp_path: Path, retained: int) -> None:
+    """It is of a checkpoint log of its own.
+
+    Beside a single retained checkpoint that would tell of a copy from elsewhere.
+    """
 
     def others_go_on() -> None:
         other = Owner(tmp_path, retained=retained)
@@ -381,4 +396,4 @@ def test_a_first_link_that_is_stray_does_not_stop_its_own_start(tmp_path: Path, 
 
     late = Owner(tmp_path, ActAt(1, others_go_on, only=["create_file"]), retained=retained)
     assert held(late.start()) == "b2"
-    assert storage(tmp_path).list_links() == ([7] if retained == 1 else [4, 5, 6, 7])
+    assert storage(tmp_path).list_completed_ids() == ([7] if retained == 1 else [4, 5, 6, 7])

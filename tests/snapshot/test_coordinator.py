@@ -39,7 +39,7 @@ def write_state(owner: Owner, checkpoint_id: int) -> str:
 
 @pytest.mark.item("CC-02", "CC-14")
 @pytest.mark.parametrize(("when", "text", "told"), [("before", "fresh", 4), ("after", "a", 5)])
-def test_a_crash_at_the_link_is_told_by_the_next_start(when: str, text: str, told: int, tmp_path: Path) -> None:
+def test_a_crash_at_the_commit_is_told_by_the_next_start(when: str, text: str, told: int, tmp_path: Path) -> None:
     """Before it the checkpoint never was; after it the restart tells what the crash left untold."""
     crash = CrashAt(2, when, only=CREATE)  # type: ignore[arg-type]
     one = Owner(tmp_path, crash)
@@ -67,10 +67,10 @@ def test_a_lost_notification_is_made_good_by_the_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.item("CC-03", "CC-15")
-def test_a_link_that_failed_aborts_and_the_next_checkpoint_goes_on(tmp_path: Path) -> None:
+def test_a_creation_that_failed_aborts_and_the_next_checkpoint_goes_on(tmp_path: Path) -> None:
     """Its state is deleted, its id closed by a tombstone, and its cause told to whoever asked."""
     error = NotApplied("disk full")
-    # The third file: the fence link, the state of the subtask, the link.
+    # The third file: the takeover, the state of the subtask, the checkpoint.
     one = Owner(tmp_path, FailAt(3, error, only=CREATE), rules=MANY)
     one.start()
     pending = one.trigger()
@@ -79,13 +79,13 @@ def test_a_link_that_failed_aborts_and_the_next_checkpoint_goes_on(tmp_path: Pat
     assert one.refusals == [(1, FailureReason.FINALIZE, error)]
     assert one.told[-1] == ("aborted", 2)
     assert not (tmp_path / path).exists()
-    link = one.complete("b")
-    assert (link.checkpoint_id, storage(tmp_path).list_links()) == (3, [1, 2, 3])
+    checkpoint = one.complete("b")
+    assert (checkpoint.checkpoint_id, storage(tmp_path).list_completed_ids()) == (3, [1, 2, 3])
 
 
 @pytest.mark.item("CC-15")
-def test_an_unknown_link_deletes_nothing_and_ends_the_coordinator(tmp_path: Path) -> None:
-    """The link may be there and name the state; every call says so from then on."""
+def test_an_unknown_creation_deletes_nothing_and_ends_the_coordinator(tmp_path: Path) -> None:
+    """The checkpoint may be there and name the state; every call says so from then on."""
     unknown = FailAt(3, OutcomeUnknown("reply lost"), applied=True, persistent=True, only=[*CREATE, "read_file"])
     one = Owner(tmp_path, unknown, rules=MANY)
     one.start()
@@ -99,9 +99,9 @@ def test_an_unknown_link_deletes_nothing_and_ends_the_coordinator(tmp_path: Path
     assert (reasons, len(one.refusals)) == ({FailureReason.OUTCOME_UNKNOWN}, 3)
     assert waiting.checkpoint_id == 3
     assert (tmp_path / path).exists()
-    link = Owner(tmp_path).checkpoints.look()
-    assert link is not None
-    assert link.checkpoint_id == 2
+    checkpoint = Owner(tmp_path).checkpoints.look()
+    assert checkpoint is not None
+    assert checkpoint.checkpoint_id == 2
 
 
 @pytest.mark.item("CC-11", "CC-15")
@@ -121,7 +121,7 @@ def test_a_fenced_coordinator_stops_for_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.item("CC-13")
-def test_a_state_that_a_link_names_is_never_deleted(tmp_path: Path) -> None:
+def test_a_state_that_a_checkpoint_names_is_never_deleted(tmp_path: Path) -> None:
     """An acknowledgement that comes again after the completion is unknown, yet its file is in use."""
     one = Owner(tmp_path, rules=MANY)
     one.start()
@@ -150,9 +150,9 @@ def test_a_late_state_is_deleted_and_the_id_stays_closed(tmp_path: Path) -> None
     one.checkpoints.acknowledge(pending.checkpoint_id, 0, pending.submission, late)
     assert not (tmp_path / one.storage.path(late.path)).exists()
     assert one.trigger().checkpoint_id == 3
-    fence = Owner(tmp_path).start().checkpoint_id
-    assert fence == 2 + MANY.ids_ahead + 1
-    assert storage(tmp_path).list_links() == list(range(1, fence + 1))
+    takeover = Owner(tmp_path).start().checkpoint_id
+    assert takeover == 2 + MANY.ids_ahead + 1
+    assert storage(tmp_path).list_completed_ids() == list(range(1, takeover + 1))
 
 
 @pytest.mark.item("CC-16")
@@ -164,7 +164,7 @@ def test_slow_deletions_hold_requests_back(tmp_path: Path) -> None:
     one.complete("a")
     one.checkpoints.request(RequestKind.USER)
     assert len(one.triggered) == 1
-    assert storage(tmp_path).list_links() == [1, 2]
+    assert storage(tmp_path).list_completed_ids() == [1, 2]
     queued.pop(0)()
     assert len(one.triggered) == 2
 
@@ -174,12 +174,12 @@ def test_a_tombstone_that_failed_is_tried_again(tmp_path: Path) -> None:
     one = Owner(tmp_path, FailAt(2, NotApplied("disk full"), only=CREATE), rules=MANY)
     one.start()
     one.checkpoints.abort(one.trigger().checkpoint_id)
-    assert storage(tmp_path).list_links() == [1]
+    assert storage(tmp_path).list_completed_ids() == [1]
     due_ms = one.checkpoints.tick()
     assert due_ms is not None
     one.now_ms = due_ms
     one.checkpoints.tick()
-    assert storage(tmp_path).list_links() == [1, 2]
+    assert storage(tmp_path).list_completed_ids() == [1, 2]
 
 
 @pytest.mark.item("CC-06")
@@ -189,9 +189,9 @@ def test_who_asks_for_a_checkpoint_does_not_wait_for_the_retry(tmp_path: Path) -
     one = Owner(tmp_path, FailAt(2, NotApplied("disk full"), only=CREATE), rules=one_id)
     one.start()
     one.checkpoints.abort(one.trigger().checkpoint_id)
-    assert storage(tmp_path).list_links() == [1]
+    assert storage(tmp_path).list_completed_ids() == [1]
     assert one.trigger().checkpoint_id == 3
-    assert storage(tmp_path).list_links() == [1, 2]
+    assert storage(tmp_path).list_completed_ids() == [1, 2]
 
 
 @pytest.mark.item("CC-06")
@@ -205,15 +205,15 @@ def test_an_id_that_was_only_triggered_is_never_used_again(clean: bool, tmp_path
         one.checkpoints.shut_down()
     again = Owner(tmp_path)
     again.start()
-    closed = again.storage.read_link(pending.checkpoint_id)
+    closed = again.storage.read_checkpoint(pending.checkpoint_id)
     assert closed is not None
     assert closed.kind == "tombstone"
     assert again.trigger().checkpoint_id > again.checkpoints.newest.checkpoint_id > pending.checkpoint_id
 
 
 @pytest.mark.item("CC-02")
-def test_nothing_is_told_while_the_link_is_not_there(tmp_path: Path) -> None:
-    """Seen from the store: at the creation of the link nobody has heard, at its end the link is alone."""
+def test_nothing_is_told_while_the_metadata_is_not_there(tmp_path: Path) -> None:
+    """Seen from the store: at the creation of the checkpoint nobody has heard, at its end the checkpoint is alone."""
     seen: list[list[tuple[str, int]]] = []
     one = Owner(tmp_path, ActAt(2, lambda: seen.append(list(one.told)), "after", only=CREATE))
     one.start()
@@ -254,7 +254,7 @@ def test_what_a_hook_reports_waits_its_turn(tmp_path: Path) -> None:
     one.start()
     assert one.told == [("complete", 1), ("complete", 2), ("complete", 3), ("complete", 4)]
     assert one.completed == [2, 3, 4]
-    assert storage(tmp_path).list_links() == [3, 4]
+    assert storage(tmp_path).list_completed_ids() == [3, 4]
 
 
 @pytest.mark.item("LT-03", "LT-04")
@@ -288,7 +288,7 @@ def test_a_trigger_that_fails_aborts_and_tells_why(tmp_path: Path) -> None:
     assert (number, reason, str(cause)) == (1, FailureReason.TRIGGER, "deliberate: trigger_tasks")
     one.raising = set()
     assert one.complete("a").checkpoint_id == 3
-    assert storage(tmp_path).list_links() == [1, 2, 3]
+    assert storage(tmp_path).list_completed_ids() == [1, 2, 3]
 
 
 @pytest.mark.item("CC-05")
@@ -313,7 +313,7 @@ def test_after_the_shutdown_nothing_begins(tmp_path: Path) -> None:
     one.checkpoints.know_subtasks(pending.checkpoint_id, 0)
     one.checkpoints.request(RequestKind.USER)
     assert [reason for _, reason, _ in one.refusals] == [FailureReason.SHUTDOWN] * 2
-    assert storage(tmp_path).list_links() == [1]
+    assert storage(tmp_path).list_completed_ids() == [1]
 
 
 def test_before_the_start_nothing_goes(tmp_path: Path) -> None:

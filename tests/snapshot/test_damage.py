@@ -37,15 +37,15 @@ STARTS = 40
 
 
 def seed(base: Path) -> Path:
-    """A sink that crashed with open parts; returns its newest link."""
+    """A sink that crashed with open parts; returns its newest checkpoint."""
     out = make_sink(base, rolling=LONG).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
     out.close()
-    return newest_link(base)
+    return newest_metadata(base)
 
 
-def newest_link(base: Path) -> Path:
+def newest_metadata(base: Path) -> Path:
     return max(base.glob("_partfile/life/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
 
 
@@ -62,29 +62,31 @@ def flipped(data: bytes) -> Iterator[bytes]:
 @pytest.mark.item("DL-08")
 @pytest.mark.parametrize("damage", [truncated, flipped])
 @pytest.mark.fault("M1")
-def test_every_damaged_byte_of_a_link_is_refused(tmp_path: Path, damage: Callable[[bytes], Iterator[bytes]]) -> None:
+def test_every_damaged_byte_of_a_checkpoint_is_refused(
+    tmp_path: Path, damage: Callable[[bytes], Iterator[bytes]]
+) -> None:
     """M1: cut at each offset, flipped in each byte; whole starts of a sink for a sample, and they change nothing."""
-    link = seed(tmp_path)
-    good = link.read_bytes()
+    metadata = seed(tmp_path)
+    good = metadata.read_bytes()
     reader = CheckpointStorage(LocalStore(str(tmp_path / "_partfile")), "life")
-    checkpoint_id = int(link.parent.name[4:])
+    checkpoint_id = int(metadata.parent.name[4:])
     cases = list(damage(good))
     for number, data in enumerate(cases):
-        link.write_bytes(data)
+        metadata.write_bytes(data)
         with pytest.raises(REFUSED, match="_metadata"):
-            reader.read_link(checkpoint_id)
+            reader.read_checkpoint(checkpoint_id)
         if number % (len(cases) // STARTS) == 0:
             before = everything(tmp_path)
             with pytest.raises(REFUSED, match="_metadata"):
                 make_sink(tmp_path).local().open()
             assert everything(tmp_path) == before
-    link.write_bytes(good)
+    metadata.write_bytes(good)
     with make_sink(tmp_path).local() as out:
         assert out.position == 4
 
 
 @pytest.mark.parametrize("damage", [truncated, flipped])
-@pytest.mark.fault("S11", "M1")
+@pytest.mark.fault("F11", "M1")
 def test_every_damaged_byte_of_a_state_file_is_refused(
     tmp_path: Path, damage: Callable[[bytes], Iterator[bytes]]
 ) -> None:
@@ -133,10 +135,10 @@ def test_every_damaged_byte_of_a_savepoint_is_refused(
 
 @pytest.mark.fault("M2")
 def test_nothing_starts_fresh_over_unreadable_checkpoints(tmp_path: Path) -> None:
-    """M2: every link is damaged; refused, and no part is touched."""
+    """M2: every checkpoint is damaged; refused, and no part is touched."""
     seed(tmp_path)
-    for link in tmp_path.glob("_partfile/life/chk-*/_metadata"):
-        link.write_bytes(b"")
+    for metadata in tmp_path.glob("_partfile/life/chk-*/_metadata"):
+        metadata.write_bytes(b"")
     before = everything(tmp_path)
     with pytest.raises(SnapshotCorrupt, match="_metadata"):
         make_sink(tmp_path).local().open()
@@ -164,9 +166,9 @@ def _nested(raw: Any) -> bytes:
         pytest.param(lambda raw: {**raw, "extra": 1}, id="extra key"),
         pytest.param(lambda raw: {key: raw[key] for key in raw if key != "nonce"}, id="missing key"),
         pytest.param(lambda raw: json.dumps(raw)[:-1].encode() + b', "nonce": "other"}', id="doubled key"),
-        pytest.param(lambda raw: json.dumps(raw).replace('generation": 1', 'generation": NaN').encode(), id="NaN"),
-        pytest.param(lambda raw: {**raw, "generation": 10**400}, id="huge number"),
-        pytest.param(lambda raw: json.dumps(raw).replace('generation": 1', 'generation": 1e999').encode(), id="inf"),
+        pytest.param(lambda raw: json.dumps(raw).replace('epoch": 1', 'epoch": NaN').encode(), id="NaN"),
+        pytest.param(lambda raw: {**raw, "epoch": 10**400}, id="huge number"),
+        pytest.param(lambda raw: json.dumps(raw).replace('epoch": 1', 'epoch": 1e999').encode(), id="inf"),
         pytest.param(_nested, id="deep nesting"),
         pytest.param(lambda raw: {**raw, "operators": []}, id="wrong type"),
         pytest.param(lambda raw: {**raw, "checkpoint_id": "2"}, id="number as text"),
@@ -184,8 +186,8 @@ def _nested(raw: Any) -> bytes:
 @pytest.mark.fault("M5", "M7")
 def test_hostile_content_is_refused_in_bounded_time_and_memory(tmp_path: Path, change: Callable[[Any], Any]) -> None:
     """M5, M7: whatever the body says, with a right checksum; nothing is changed."""
-    link = seed(tmp_path)
-    link.write_bytes(rewritten(link.read_bytes(), change))
+    metadata = seed(tmp_path)
+    metadata.write_bytes(rewritten(metadata.read_bytes(), change))
     before = everything(tmp_path)
     tracemalloc.start()
     try:
@@ -200,12 +202,12 @@ def test_hostile_content_is_refused_in_bounded_time_and_memory(tmp_path: Path, c
 @pytest.mark.fault("M5")
 def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
     """M5: a gigabyte that looks like a document from its header is more than any that was written."""
-    link = seed(tmp_path)
-    good = link.read_bytes()
-    os.truncate(link, 1 << 30)
+    metadata = seed(tmp_path)
+    good = metadata.read_bytes()
+    os.truncate(metadata, 1 << 30)
     with pytest.raises(SnapshotCorrupt, match="longer than"):
         make_sink(tmp_path).local().open()
-    link.write_bytes(good)
+    metadata.write_bytes(good)
     with make_sink(tmp_path).local() as out:
         assert out.position == 4
 
@@ -213,8 +215,10 @@ def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
 @pytest.mark.fault("M3")
 def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
     """M3: the error names the version and says to upgrade; nothing is touched."""
-    link = seed(tmp_path)
-    link.write_bytes(with_header(link.read_bytes().split(b"\n", 1)[1].rstrip(b"\n"), version=FORMAT_VERSION + 1))
+    metadata = seed(tmp_path)
+    metadata.write_bytes(
+        with_header(metadata.read_bytes().split(b"\n", 1)[1].rstrip(b"\n"), version=FORMAT_VERSION + 1)
+    )
     before = everything(tmp_path)
     with pytest.raises(SnapshotVersionError, match=rf"version {FORMAT_VERSION + 1}.*Upgrade"):
         make_sink(tmp_path).local().open()
@@ -222,22 +226,22 @@ def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("M7")
-def test_a_link_of_another_base_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_base_is_refused(tmp_path: Path) -> None:
     """M7: a checkpoint copied in from elsewhere is of another chain than the one before it, though job and id fit."""
     for name in ("here", "there"):
         seed(tmp_path / name)
-    foreign = newest_link(tmp_path / "there")
-    shutil.copy(foreign, newest_link(tmp_path / "here"))
+    foreign = newest_metadata(tmp_path / "there")
+    shutil.copy(foreign, newest_metadata(tmp_path / "here"))
     before = everything(tmp_path / "here")
-    with pytest.raises(SnapshotCorrupt, match="does not belong to the chain"):
+    with pytest.raises(SnapshotCorrupt, match="does not belong to the checkpoint log"):
         make_sink(tmp_path / "here").local().open()
     assert everything(tmp_path / "here") == before
 
 
-def test_a_damaged_older_link_does_not_stop_a_start(tmp_path: Path) -> None:
-    """The newest link alone is what a restore needs (S12)."""
-    link = seed(tmp_path)
-    (older,) = [path for path in tmp_path.glob("_partfile/life/chk-*/_metadata") if path != link]
+def test_a_damaged_older_checkpoint_does_not_stop_a_start(tmp_path: Path) -> None:
+    """The newest checkpoint alone is what a restore needs (R12)."""
+    metadata = seed(tmp_path)
+    (older,) = [path for path in tmp_path.glob("_partfile/life/chk-*/_metadata") if path != metadata]
     older.write_bytes(b"garbage")
     with make_sink(tmp_path).local() as out:
         assert out.position == 4
@@ -245,14 +249,14 @@ def test_a_damaged_older_link_does_not_stop_a_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("survivors", ["all others", "none"])
 @pytest.mark.fault("M2")
-def test_a_newest_link_that_was_deleted_is_missed(tmp_path: Path, survivors: str) -> None:
+def test_a_newest_checkpoint_that_was_deleted_is_missed(tmp_path: Path, survivors: str) -> None:
     """Its parts are published: going on from the one before, or from nothing, would write their rows again (M2)."""
     run_to_the_end(make_sink(tmp_path), 6)
-    links = sorted(tmp_path.glob("_partfile/life/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
-    good = {path: path.read_bytes() for path in links}
-    published = [path.with_name("_published").exists() for path in links]
-    newest = len(links) - 1 - published[::-1].index(True)
-    for path in links if survivors == "none" else links[newest:]:
+    metadata_files = sorted(tmp_path.glob("_partfile/life/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
+    good = {path: path.read_bytes() for path in metadata_files}
+    published = [path.with_name("_published").exists() for path in metadata_files]
+    newest = len(metadata_files) - 1 - published[::-1].index(True)
+    for path in metadata_files if survivors == "none" else metadata_files[newest:]:
         path.unlink()
     before = everything(tmp_path)
     with pytest.raises(SnapshotCorrupt, match="_metadata is gone"):
@@ -267,20 +271,20 @@ def test_a_newest_link_that_was_deleted_is_missed(tmp_path: Path, survivors: str
 @pytest.mark.item("CC-06")
 @pytest.mark.fault("M5")
 def test_an_id_that_no_job_reaches_is_refused(tmp_path: Path) -> None:
-    """M5: a link that would leave no name for the next one."""
-    link = seed(tmp_path)
+    """M5: a checkpoint that would leave no name for the next one."""
+    metadata = seed(tmp_path)
     far = 10**18 - 1
-    directory = link.parent.parent / f"chk-{far}"
+    directory = metadata.parent.parent / f"chk-{far}"
     directory.mkdir()
     change = {"checkpoint_id": far, "predecessor": None}
-    (directory / "_metadata").write_bytes(rewritten(link.read_bytes(), lambda raw: {**raw, **change}))
+    (directory / "_metadata").write_bytes(rewritten(metadata.read_bytes(), lambda raw: {**raw, **change}))
     before = everything(tmp_path)
     with pytest.raises(REFUSED, match="_metadata"):
         make_sink(tmp_path).local().open()
     assert everything(tmp_path) == before
 
 
-# A start that its user sends back to an older checkpoint while the newest link cannot be read (S7, S12).
+# A start that its user sends back to an older checkpoint while the newest checkpoint cannot be read (R7, R12).
 
 CREATE = ["create_file"]
 
@@ -288,16 +292,16 @@ CREATE = ["create_file"]
 VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), f"checkpoint {FORMAT_VERSION + 1} ".encode()
 
 
-def link_file(base: Path, checkpoint_id: int) -> Path:
+def metadata_file(base: Path, checkpoint_id: int) -> Path:
     return base / "job" / f"chk-{checkpoint_id}" / "_metadata"
 
 
 def damage(base: Path, *ids: int) -> None:
     for number in ids:
-        link_file(base, number).write_bytes(link_file(base, number).read_bytes()[:-9])
+        metadata_file(base, number).write_bytes(metadata_file(base, number).read_bytes()[:-9])
 
 
-def three_links(base: Path, retained: int = 9) -> Owner:
+def three_checkpoints(base: Path, retained: int = 9) -> Owner:
     """A fence and two checkpoints, ``a`` and ``b``."""
     one = Owner(base, retained=retained)
     one.start()
@@ -309,9 +313,9 @@ def three_links(base: Path, retained: int = 9) -> Owner:
 def go_back(one: Owner, seen: Callable[[DamagedEnd | str | None], object] = lambda _: None) -> CheckpointMetadata:
     """Start with ``old`` where the newest state cannot be read."""
 
-    def restore(link: CheckpointMetadata | None, _id: int) -> dict[str, OperatorState]:
-        seen(held(link))
-        return holding(held(link) or "fresh")
+    def restore(checkpoint: CheckpointMetadata | None, _id: int) -> dict[str, OperatorState]:
+        seen(held(checkpoint))
+        return holding(held(checkpoint) or "fresh")
 
     def over(end: DamagedEnd, _id: int) -> dict[str, OperatorState]:
         seen(end)
@@ -321,74 +325,80 @@ def go_back(one: Owner, seen: Callable[[DamagedEnd | str | None], object] = lamb
 
 
 @pytest.mark.item("DL-10")
-def test_the_fence_goes_above_the_damaged_link(tmp_path: Path) -> None:
-    """The link after it names it by a digest, and no generation of the chain can be as high; nothing is deleted."""
-    three_links(tmp_path)
+def test_the_takeover_goes_above_the_damaged_checkpoint(tmp_path: Path) -> None:
+    """The checkpoint after it names it by a digest, and no epoch of the checkpoint log can be as high.
+
+    Nothing is deleted.
+    """
+    three_checkpoints(tmp_path)
     damage(tmp_path, 2, 3)
-    bytes_before = link_file(tmp_path, 3).read_bytes()
-    link = go_back(Owner(tmp_path, retained=9))
-    assert (held(link), link.checkpoint_id, link.kind) == ("old", 6, "fence")
-    assert link.generation == 1 + 2 + 1
-    tombstone = storage(tmp_path).read_link(4)
+    bytes_before = metadata_file(tmp_path, 3).read_bytes()
+    checkpoint = go_back(Owner(tmp_path, retained=9))
+    assert (held(checkpoint), checkpoint.checkpoint_id, checkpoint.kind) == ("old", 6, "takeover")
+    assert checkpoint.epoch == 1 + 2 + 1
+    tombstone = storage(tmp_path).read_checkpoint(4)
     assert tombstone is not None
     assert tombstone.predecessor is not None
     assert tombstone.predecessor.checkpoint_id == 3
     assert tombstone.predecessor.nonce.startswith("damaged-")
-    assert link_file(tmp_path, 3).read_bytes() == bytes_before
-    assert storage(tmp_path).list_links() == [1, 2, 3, 4, 5, 6]
-    first = storage(tmp_path).read_link(1)
+    assert metadata_file(tmp_path, 3).read_bytes() == bytes_before
+    assert storage(tmp_path).list_completed_ids() == [1, 2, 3, 4, 5, 6]
+    first = storage(tmp_path).read_checkpoint(1)
     assert first is not None
-    assert link.chain_id == first.chain_id
+    assert checkpoint.log_id == first.log_id
 
 
 @pytest.mark.item("DL-10", "DL-11")
-def test_the_next_start_passes_the_damaged_link_by(tmp_path: Path) -> None:
-    """It needs no option; the damaged link does not count as retained, and goes when retention passes it."""
-    three_links(tmp_path, retained=2)
+def test_the_next_start_passes_the_damaged_checkpoint_by(tmp_path: Path) -> None:
+    """It needs no option; the damaged checkpoint does not count as retained, and goes when retention passes it."""
+    three_checkpoints(tmp_path, retained=2)
     damage(tmp_path, 3)
     went_back = Owner(tmp_path, retained=2)
     go_back(went_back)
-    assert storage(tmp_path).list_links() == [2, 3, 4, 5, 6]
+    assert storage(tmp_path).list_completed_ids() == [2, 3, 4, 5, 6]
     again = Owner(tmp_path, retained=9)
     assert held(again.start()) == "old"
-    assert storage(tmp_path).list_links() == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert storage(tmp_path).list_completed_ids() == [2, 3, 4, 5, 6, 7, 8, 9]
     last = Owner(tmp_path, retained=2)
     assert held(last.start()) == "old"
-    assert storage(tmp_path).list_links() == [9, 10, 11, 12]
+    assert storage(tmp_path).list_completed_ids() == [9, 10, 11, 12]
 
 
 @pytest.mark.item("DL-10")
-def test_a_tombstone_above_the_damaged_link_is_the_predecessor(tmp_path: Path) -> None:
+def test_a_tombstone_above_the_damaged_checkpoint_is_the_predecessor(tmp_path: Path) -> None:
     """It can be read, but holds no state; so the newest state is still the one that cannot be."""
-    one = three_links(tmp_path)
+    one = three_checkpoints(tmp_path)
     one.checkpoints.abort(one.trigger().checkpoint_id)
     damage(tmp_path, 3)
     with pytest.raises(SnapshotCorrupt, match="chk-3/_metadata"):
         Owner(tmp_path).start()
-    link = go_back(Owner(tmp_path, retained=9))
-    tombstone, after = (storage(tmp_path).read_link(number) for number in (4, 5))
+    checkpoint = go_back(Owner(tmp_path, retained=9))
+    tombstone, after = (storage(tmp_path).read_checkpoint(number) for number in (4, 5))
     assert tombstone is not None
     assert after is not None
     assert after.predecessor == tombstone.ref
-    assert (link.checkpoint_id, link.generation) == (tombstone.reserved_through + 1, 2)
+    assert (checkpoint.checkpoint_id, checkpoint.epoch) == (tombstone.reserved_through + 1, 2)
 
 
-def test_a_damaged_link_that_is_put_back_meanwhile_is_believed(tmp_path: Path) -> None:
-    """The digest tells: the fence does not count, and the start begins again."""
-    three_links(tmp_path)
-    good = link_file(tmp_path, 3).read_bytes()
+def test_a_damaged_checkpoint_that_is_put_back_meanwhile_is_believed(tmp_path: Path) -> None:
+    """The digest tells: the takeover does not count, and the start begins again."""
+    three_checkpoints(tmp_path)
+    good = metadata_file(tmp_path, 3).read_bytes()
     damage(tmp_path, 3)
     seen: list[DamagedEnd | str | None] = []
-    put_back = ActAt(1, lambda: link_file(tmp_path, 3).write_bytes(good), "after", only=CREATE)
-    link = go_back(Owner(tmp_path, put_back, retained=9), seen.append)
+    put_back = ActAt(1, lambda: metadata_file(tmp_path, 3).write_bytes(good), "after", only=CREATE)
+    checkpoint = go_back(Owner(tmp_path, put_back, retained=9), seen.append)
     assert [isinstance(one, str) for one in seen] == [False, True]
-    assert link.checkpoint_id == 6
+    assert checkpoint.checkpoint_id == 6
 
 
 @pytest.mark.parametrize("batches", [0, 3])
 def test_a_start_that_slept_while_a_rival_went_back_begins_again(tmp_path: Path, batches: int) -> None:
-    """The rival took the link, or used its name and freed it: it begins with the rival's state, without an error."""
-    three_links(tmp_path, retained=2)
+    """The rival took the checkpoint, or used its name and freed it.
+
+    It begins with the rival's state, without an error.
+    """
+    three_checkpoints(tmp_path, retained=2)
     damage(tmp_path, 3)
 
     def rival() -> None:
@@ -398,14 +408,14 @@ def test_a_start_that_slept_while_a_rival_went_back_begins_again(tmp_path: Path,
             one.complete(f"r{number}")
 
     seen: list[DamagedEnd | str | None] = []
-    link = go_back(Owner(tmp_path, ActAt(1, rival, only=CREATE)), seen.append)
+    checkpoint = go_back(Owner(tmp_path, ActAt(1, rival, only=CREATE)), seen.append)
     assert seen[1:] == [f"r{batches - 1}" if batches else "old"]
-    assert link.checkpoint_id == batches + 9
+    assert checkpoint.checkpoint_id == batches + 9
 
 
-def test_the_coordinator_of_the_damaged_link_is_fenced_by_it(tmp_path: Path) -> None:
-    """It is alive and knows the state that nobody can read; only one of the two wins the next link."""
-    one = three_links(tmp_path)
+def test_the_coordinator_of_the_damaged_checkpoint_is_fenced_by_it(tmp_path: Path) -> None:
+    """It is alive and knows the state that nobody can read; only one of the two wins the next checkpoint."""
+    one = three_checkpoints(tmp_path)
     damage(tmp_path, 3)
     go_back(Owner(tmp_path))
     with pytest.raises(Fenced, match="taken over"):
@@ -414,28 +424,28 @@ def test_the_coordinator_of_the_damaged_link_is_fenced_by_it(tmp_path: Path) -> 
 
 
 def test_damage_under_a_live_coordinator_is_told(tmp_path: Path) -> None:
-    """Its own newest link cannot be read any more: no reason to believe that another has taken over."""
-    one = three_links(tmp_path)
+    """Its own newest checkpoint cannot be read any more: no reason to believe that another has taken over."""
+    one = three_checkpoints(tmp_path)
     damage(tmp_path, 3)
     with pytest.raises(SnapshotCorrupt, match="chk-3/_metadata"):
         one.complete("c")
     assert held(Owner(tmp_path).start()) == "c"
 
 
-def test_nothing_is_known_where_no_link_can_be_read(tmp_path: Path) -> None:
+def test_nothing_is_known_where_no_checkpoint_can_be_read(tmp_path: Path) -> None:
     """There is no chain to go on from, and nothing is created."""
-    three_links(tmp_path)
+    three_checkpoints(tmp_path)
     damage(tmp_path, 1, 2, 3)
     with pytest.raises(SnapshotCorrupt, match="chk-3/_metadata"):
         go_back(Owner(tmp_path))
-    assert storage(tmp_path).list_links() == [1, 2, 3]
+    assert storage(tmp_path).list_completed_ids() == [1, 2, 3]
 
 
-def test_links_of_two_chains_are_refused(tmp_path: Path) -> None:
-    """One was copied here; nobody can tell which chain the damaged link was of."""
+def test_checkpoints_of_two_logs_are_refused(tmp_path: Path) -> None:
+    """One was copied here; nobody can tell which chain the damaged checkpoint was of."""
     for name in ("here", "there"):
-        three_links(tmp_path / name)
-    link_file(tmp_path / "here", 1).write_bytes(link_file(tmp_path / "there", 1).read_bytes())
+        three_checkpoints(tmp_path / name)
+    metadata_file(tmp_path / "here", 1).write_bytes(metadata_file(tmp_path / "there", 1).read_bytes())
     damage(tmp_path / "here", 3)
     with pytest.raises(SnapshotCorrupt, match="chk-3/_metadata"):
         go_back(Owner(tmp_path / "here"))
@@ -443,16 +453,16 @@ def test_links_of_two_chains_are_refused(tmp_path: Path) -> None:
 
 def test_a_later_version_is_no_damage(tmp_path: Path) -> None:
     """What a newer partfile wrote can be read by it: upgrade."""
-    three_links(tmp_path)
-    path = link_file(tmp_path, 3)
+    three_checkpoints(tmp_path)
+    path = metadata_file(tmp_path, 3)
     path.write_bytes(path.read_bytes().replace(*VERSIONS, 1))
     with pytest.raises(SnapshotVersionError, match=f"version {FORMAT_VERSION + 1}"):
         go_back(Owner(tmp_path))
 
 
-def test_a_link_that_cannot_be_read_now_is_no_damage(tmp_path: Path) -> None:
-    """A failing store says nothing about the link."""
-    three_links(tmp_path)
+def test_a_checkpoint_that_cannot_be_read_now_is_no_damage(tmp_path: Path) -> None:
+    """A failing store says nothing about the checkpoint."""
+    three_checkpoints(tmp_path)
     damage(tmp_path, 3)
     with pytest.raises(NotApplied, match="deliberate"):
         go_back(Owner(tmp_path, FailAt(2, NotApplied("deliberate"), only=["read_file"])))
@@ -462,10 +472,10 @@ def test_a_link_that_cannot_be_read_now_is_no_damage(tmp_path: Path) -> None:
     assert held(go_back(Owner(tmp_path, retained=9))) == "old"
 
 
-def test_a_huge_link_is_not_read(tmp_path: Path) -> None:
+def test_a_huge_checkpoint_is_not_read(tmp_path: Path) -> None:
     """It is larger than any that was written; that is all that has to be known of it."""
-    three_links(tmp_path)
-    with link_file(tmp_path, 3).open("ab") as file:
+    three_checkpoints(tmp_path)
+    with metadata_file(tmp_path, 3).open("ab") as file:
         file.truncate(1 << 30)
     assert held(go_back(Owner(tmp_path, retained=9))) == "old"
 
@@ -473,12 +483,15 @@ def test_a_huge_link_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.item("CC-06", "DL-10")
 @pytest.mark.parametrize("tried", [0, 9])
 def test_no_id_that_may_have_been_triggered_is_used_again(tmp_path: Path, tried: int) -> None:
-    """How many ids the damaged link reserves only it says: as many as any other, and each that has a directory."""
-    three_links(tmp_path)
+    """How many ids the damaged checkpoint reserves only it says.
+
+    As many as any other, and each that has a directory.
+    """
+    three_checkpoints(tmp_path)
     damage(tmp_path, 3)
     if tried:
         write_text(storage(tmp_path, inline_threshold_bytes=0), tried, "x")
-    first = storage(tmp_path).read_link(1)
+    first = storage(tmp_path).read_checkpoint(1)
     assert first is not None
     ahead = first.ids_ahead
     assert go_back(Owner(tmp_path, retained=9)).checkpoint_id == max(3 + ahead, tried) + 1
@@ -488,10 +501,10 @@ def test_no_id_that_may_have_been_triggered_is_used_again(tmp_path: Path, tried:
 @pytest.mark.fault("M5")
 def test_a_directory_that_no_coordinator_made_closes_no_ids(tmp_path: Path) -> None:
     """M5: it would take tombstones without end; the damage is told instead, and nothing is created."""
-    three_links(tmp_path)
+    three_checkpoints(tmp_path)
     damage(tmp_path, 3)
-    (link_file(tmp_path, 3).parent.parent / f"chk-{3 + MAX_IDS_AHEAD + 1}").mkdir()
-    links = storage(tmp_path).list_links()
+    (metadata_file(tmp_path, 3).parent.parent / f"chk-{3 + MAX_IDS_AHEAD + 1}").mkdir()
+    checkpoints = storage(tmp_path).list_completed_ids()
     with pytest.raises(SnapshotCorrupt):
         go_back(Owner(tmp_path, retained=9))
-    assert storage(tmp_path).list_links() == links
+    assert storage(tmp_path).list_completed_ids() == checkpoints

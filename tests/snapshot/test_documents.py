@@ -35,9 +35,9 @@ def sample() -> CheckpointMetadata:
         checkpoint_id=7,
         kind="checkpoint",
         job="flights",
-        generation=2,
+        epoch=2,
         nonce="n" * 32,
-        chain_id="c" * 32,
+        log_id="c" * 32,
         predecessor=None,
         ids_ahead=1,
         time_ms=1,
@@ -133,8 +133,8 @@ def test_a_state_path_cannot_leave_the_job() -> None:
     ("path", "is_kept"),
     [("chk-7/a.state", True), ("shared/a", True), ("taskowned/a", True), ("chk-6/a.state", False), ("chk-77/a", False)],
 )
-def test_a_link_names_only_files_that_live_as_long_as_it(path: str, *, is_kept: bool) -> None:
-    """A handle into another checkpoint's directory is refused when a link is read and when it is made (S11)."""
+def test_a_checkpoint_names_only_files_that_live_as_long_as_it(path: str, *, is_kept: bool) -> None:
+    """A handle into another checkpoint's directory is refused when a checkpoint is read and when it is made (R11)."""
     raw = json.loads(sample().model_dump_json())
     handle = {"kind": "file", "path": path, "size_bytes": 1, "crc32": 1}
     raw["operators"]["o"]["coordinator"] = handle
@@ -143,7 +143,7 @@ def test_a_link_names_only_files_that_live_as_long_as_it(path: str, *, is_kept: 
         return
     with pytest.raises(SnapshotCorrupt, match=f"names {path}"):
         decode(document(json.dumps(raw).encode()))
-    with pytest.raises(ValueError, match="S11"):
+    with pytest.raises(ValueError, match="R11"):
         CheckpointMetadata.model_validate(raw)
 
 
@@ -217,8 +217,8 @@ def test_each_scope_lives_as_long_as_it_says(tmp_path: Path) -> None:
         handle.path for handle in kept[0] if handle.path.startswith("chk-2/")
     }
     for checkpoint_id in (3, 4):
-        link = owner.storage.read_link(checkpoint_id)
-        assert link is not None
-        for handle in link.handles():
+        checkpoint = owner.storage.read_checkpoint(checkpoint_id)
+        assert checkpoint is not None
+        for handle in checkpoint.handles():
             if isinstance(handle, FileHandle):
                 assert owner.storage.read_bytes(handle) == b"state"

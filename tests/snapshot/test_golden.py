@@ -15,7 +15,7 @@ from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.local.store import LocalStore
 from support.golden import COUNTERS, GOLDEN, PRESENT, RULES, WORDS
 from support.life_cycle import LONG, batch, finished_files, make_sink, rows_of
-from support.staged_streams import finished_rows, names, staged_sink, stages_in
+from support.staged_streams import finished_rows, names, staged_sink, staging_files_in
 
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 
@@ -44,10 +44,10 @@ def test_a_crashed_sink_is_restored(golden: Path) -> None:
 
 
 @pytest.mark.fault("M4")
-def test_a_crashed_sink_with_stages_is_restored(golden: Path) -> None:
-    """An open stage and a rolled one are encoded as they were meant to be, a spent one is not again."""
+def test_a_crashed_sink_with_staging_files_is_restored(golden: Path) -> None:
+    """An open staging file and a rolled one are encoded as they were meant to be, a spent one is not again."""
     base = golden / "staged"
-    assert (finished_rows(base), len(stages_in(base))) == (names(0, 2), 3)
+    assert (finished_rows(base), len(staging_files_in(base))) == (names(0, 2), 3)
     with staged_sink(base, bucketer=None).local() as out:
         assert out.position == 6
         assert finished_rows(base) == names(0, 6)
@@ -56,15 +56,17 @@ def test_a_crashed_sink_with_stages_is_restored(golden: Path) -> None:
 
 
 @pytest.mark.fault("M4")
-def test_stages_have_checksums(golden: Path) -> None:
+def test_staging_files_have_checksums(golden: Path) -> None:
     """The open one and the rolled one."""
     runtime = Runtime(staged_sink(golden / "staged", bucketer=None).settings, "life")
     state = runtime.coordinator.look()
     runtime.close()
     assert state is not None
-    stages = [part.stage for parts in state.open.values() for part in parts] + [one.stage for one in state.rolled]
-    assert len(stages) == 2
-    assert all(stage is not None and stage.crc32 is not None for stage in stages)
+    staging_files = [part.staging_file for parts in state.open.values() for part in parts] + [
+        one.staging_file for one in state.rolled
+    ]
+    assert len(staging_files) == 2
+    assert all(staging_file is not None and staging_file.crc32 is not None for staging_file in staging_files)
 
 
 @pytest.mark.item("SP-14")

@@ -13,7 +13,7 @@ from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import Recorder
 from support.command_line import run
 from support.life_cycle import batch, everything, long_sink, make_sink
-from support.tampered_state import newest_link, tamper
+from support.tampered_state import newest_metadata, tamper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,12 +28,12 @@ VERBS = ("recover", "recover --apply --fence", "clean", "clean --apply --fence",
 
 
 def seed(base: Path) -> Path:
-    """A sink that crashed with open parts; returns its newest link."""
+    """A sink that crashed with open parts; returns its newest checkpoint."""
     out = long_sink(base).local().open()
     out.write(batch(0, 8), position=8)
     out.checkpoint()
     out.close()
-    return newest_link(base)
+    return newest_metadata(base)
 
 
 def part_with(**fields: object) -> Callable[[Any], Any]:
@@ -62,12 +62,12 @@ def assert_refused(base: Path) -> None:
 def test_a_part_that_is_not_below_the_base_is_refused(tmp_path: Path, field: str) -> None:
     """Absolute paths, other schemes, ``..``, NUL: no file outside is touched, none below the base changes."""
     base = tmp_path / "base"
-    link = seed(base)
-    good, victim = link.read_bytes(), tmp_path / "x"
+    metadata = seed(base)
+    good, victim = metadata.read_bytes(), tmp_path / "x"
     victim.write_bytes(b"not ours")
     for name in OUTSIDE[:-1] if field == "bucket" else OUTSIDE:
-        link.write_bytes(good)
-        tamper(link, OPEN, part_with(**{field: name}))
+        metadata.write_bytes(good)
+        tamper(metadata, OPEN, part_with(**{field: name}))
         with pytest.raises(SnapshotCorrupt):
             make_sink(base).local().open()
     assert_refused(base)
@@ -118,11 +118,11 @@ def test_what_was_only_written_otherwise_is_taken(tmp_path: Path) -> None:
         assert out.position == 8
 
 
-@pytest.mark.fault("S10", "H1")
+@pytest.mark.fault("F10", "H1")
 def test_a_part_that_claims_more_bytes_than_it_has_is_not_published(tmp_path: Path) -> None:
     """A valid length beyond the file, as after losing acknowledged bytes: missing data is told, nothing is made up."""
-    link = seed(tmp_path)
-    tamper(link, OPEN, part_with(valid_length=10**15))
+    metadata = seed(tmp_path)
+    tamper(metadata, OPEN, part_with(valid_length=10**15))
     with pytest.raises(PartMissing):
         make_sink(tmp_path).local().open()
     assert not [path for path in tmp_path.rglob("part-*") if path.is_file()]

@@ -12,10 +12,14 @@ from partfile.snapshot.documents import MAX_IDS_AHEAD, FileHandle
 from partfile.snapshot.events import (
     MAX_PAUSE_MS,
     Acknowledged,
+    CheckpointCreated,
     CloseFailed,
     CloseId,
     CoordinatorRules,
-    CreateLink,
+    CreateCheckpoint,
+    CreationFailed,
+    CreationFenced,
+    CreationUnknown,
     Declined,
     DeletionFinished,
     DiscardState,
@@ -24,10 +28,6 @@ from partfile.snapshot.events import (
     FulfilRequest,
     GivenUp,
     IdClosed,
-    LinkCreated,
-    LinkFailed,
-    LinkFenced,
-    LinkUnknown,
     NotifyAborted,
     NotifyComplete,
     PeriodicStarted,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 # What the tests of the checkpoint coordinator's state machine share: a machine that is told events one by one.
 
 USER, PERIODIC, SAVEPOINT = RequestKind.USER, RequestKind.PERIODIC, RequestKind.SAVEPOINT
-FENCE_ID = 1
+TAKEOVER_ID = 1
 _Kind = TypeVar("_Kind")
 
 
@@ -76,7 +76,7 @@ class Machine:
     """A state machine after its start, with a clock that stands still until it is moved. Timers are left aside."""
 
     def __init__(self, chosen: CoordinatorRules | None = None) -> None:
-        self.state, self.first_actions = begin(FENCE_ID, chosen or rules(max_concurrent=9))
+        self.state, self.first_actions = begin(TAKEOVER_ID, chosen or rules(max_concurrent=9))
         self.now_ms = 1_000_000
         self.state = step(self.state, DeletionFinished(), self.now_ms)[0]
         self.actions: tuple[Action, ...] = ()
@@ -109,12 +109,12 @@ class Machine:
         return self.acknowledge(checkpoint_id)
 
     def complete(self, checkpoint_id: int) -> list[Action]:
-        """The only subtask acknowledges and the link is created."""
+        """The only subtask acknowledges and the checkpoint is created."""
         self.fill(checkpoint_id)
-        while self.state.linking not in {None, checkpoint_id}:
-            assert self.state.linking is not None
-            self.tell(IdClosed(self.state.linking))
-        return self.tell(LinkCreated(checkpoint_id))
+        while self.state.creating not in {None, checkpoint_id}:
+            assert self.state.creating is not None
+            self.tell(IdClosed(self.state.creating))
+        return self.tell(CheckpointCreated(checkpoint_id))
 
 
 def only(kind: type[_Kind], actions: list[Action]) -> list[_Kind]:
@@ -126,15 +126,15 @@ def only(kind: type[_Kind], actions: list[Action]) -> list[_Kind]:
 
 
 @pytest.mark.item("CC-02", "CC-15")
-def test_a_checkpoint_is_told_when_its_link_is_there_and_only_then_older_ones_go() -> None:
+def test_a_checkpoint_is_told_when_its_metadata_is_there_and_only_then_older_ones_go() -> None:
     """First whoever asked, then the tasks, then the deletion; and nothing of it before."""
     machine = Machine()
     machine.request()
-    assert [type(one) for one in machine.fill(2)] == [CreateLink]
-    fulfil, *rest = machine.tell(LinkCreated(2))
+    assert [type(one) for one in machine.fill(2)] == [CreateCheckpoint]
+    fulfil, *rest = machine.tell(CheckpointCreated(2))
     assert isinstance(fulfil, FulfilRequest)
     assert rest == [NotifyComplete(2), Subsume()]
-    assert (machine.state.newest_link, machine.state.completed_id, machine.state.pending) == (2, 2, ())
+    assert (machine.state.newest_checkpoint, machine.state.completed_id, machine.state.pending) == (2, 2, ())
 
 
 @pytest.mark.item("CC-10")
@@ -149,9 +149,9 @@ def test_a_completion_aborts_smaller_checkpoints_and_closes_them_first_in_order(
     assert aborted == [(2, FailureReason.SUBSUMED), (3, FailureReason.SUBSUMED)]
     assert only(CloseId, actions) == [CloseId(2)]
     assert machine.tell(IdClosed(2)) == [CloseId(3)]
-    (link,) = machine.tell(IdClosed(3))
-    assert isinstance(link, CreateLink)
-    machine.tell(LinkCreated(4))
+    (checkpoint,) = machine.tell(IdClosed(3))
+    assert isinstance(checkpoint, CreateCheckpoint)
+    machine.tell(CheckpointCreated(4))
     assert [one.checkpoint_id for one in machine.state.pending] == [5]
 
 
@@ -165,11 +165,11 @@ def test_a_smaller_savepoint_is_waited_for(completes: bool) -> None:
     assert machine.fill(3) == []
     if completes:
         machine.fill(2)
-        actions = machine.tell(LinkCreated(2))
+        actions = machine.tell(CheckpointCreated(2))
     else:
         assert CloseId(2) in machine.tell(GivenUp(2, FailureReason.EXPIRED))
         actions = machine.tell(IdClosed(2))
-    assert [one.pending.checkpoint_id for one in only(CreateLink, actions)] == [3]
+    assert [one.pending.checkpoint_id for one in only(CreateCheckpoint, actions)] == [3]
 
 
 @pytest.mark.item("CC-10")
@@ -180,8 +180,8 @@ def test_a_savepoint_subsumes_nothing_and_waits() -> None:
     machine.request(SAVEPOINT)
     assert machine.fill(3) == []
     machine.fill(2)
-    machine.tell(LinkCreated(2))
-    actions = machine.tell(LinkCreated(3))
+    machine.tell(CheckpointCreated(2))
+    actions = machine.tell(CheckpointCreated(3))
     assert [type(one) for one in actions] == [FulfilRequest]
 
 
@@ -193,7 +193,7 @@ def test_the_last_savepoint_commits_like_a_checkpoint() -> None:
     machine.request(SAVEPOINT, stops_job=True)
     assert [one.reason for one in only(NotifyAborted, machine.fill(3))] == [FailureReason.SUBSUMED]
     machine.tell(IdClosed(2))
-    assert only(NotifyComplete, machine.tell(LinkCreated(3))) == [NotifyComplete(3)]
+    assert only(NotifyComplete, machine.tell(CheckpointCreated(3))) == [NotifyComplete(3)]
 
 
 @pytest.mark.item("CC-06")
@@ -205,10 +205,10 @@ def test_an_aborted_id_is_closed_in_its_turn() -> None:
     machine.request()
     assert only(CloseId, machine.tell(GivenUp(3, FailureReason.TRIGGER))) == []
     machine.fill(2)
-    assert CloseId(3) in machine.tell(LinkCreated(2))
+    assert CloseId(3) in machine.tell(CheckpointCreated(2))
 
 
-def test_links_are_created_one_at_a_time() -> None:
+def test_checkpoints_are_created_one_at_a_time() -> None:
     """What becomes ready meanwhile waits for the answer, and answers for other ids change nothing."""
     machine = Machine()
     machine.request()
@@ -216,14 +216,21 @@ def test_links_are_created_one_at_a_time() -> None:
     machine.fill(2)
     assert machine.fill(3) == []
     before = machine.state
-    for other in (LinkCreated(3), LinkFailed(3), LinkFenced(3), LinkUnknown(3), IdClosed(3), CloseFailed(3)):
+    for other in (
+        CheckpointCreated(3),
+        CreationFailed(3),
+        CreationFenced(3),
+        CreationUnknown(3),
+        IdClosed(3),
+        CloseFailed(3),
+    ):
         assert machine.tell(other) == []
     assert machine.state == before
-    assert only(CreateLink, machine.tell(LinkCreated(2)))[0].pending.checkpoint_id == 3
+    assert only(CreateCheckpoint, machine.tell(CheckpointCreated(2)))[0].pending.checkpoint_id == 3
 
 
 def test_a_tombstone_that_cannot_be_created_is_tried_again() -> None:
-    """After a second; until then no other link is created."""
+    """After a second; until then no other checkpoint is created."""
     machine = Machine()
     machine.request()
     machine.request()
@@ -234,19 +241,19 @@ def test_a_tombstone_that_cannot_be_created_is_tried_again() -> None:
     machine.now_ms += 1
     assert machine.tell(Tick("s")) == [CloseId(2)]
     machine.tell(IdClosed(2))
-    assert machine.state.linking == 3
+    assert machine.state.creating == 3
 
 
 @pytest.mark.item("CC-11", "CC-15")
 @pytest.mark.parametrize(
     ("event", "reason"),
-    [(LinkFenced(2), FailureReason.FENCED), (LinkUnknown(2), FailureReason.OUTCOME_UNKNOWN)],
+    [(CreationFenced(2), FailureReason.FENCED), (CreationUnknown(2), FailureReason.OUTCOME_UNKNOWN)],
 )
 @pytest.mark.parametrize("is_tombstone", [False, True])
-def test_a_lost_chain_ends_everything_and_deletes_nothing(
-    event: LinkFenced | LinkUnknown, reason: FailureReason, is_tombstone: bool
+def test_a_lost_log_ends_everything_and_deletes_nothing(
+    event: CreationFenced | CreationUnknown, reason: FailureReason, is_tombstone: bool
 ) -> None:
-    """All that is queued or pending fails with the reason; no state is deleted, for a link may name it."""
+    """All that is queued or pending fails with the reason; no state is deleted, for a checkpoint may name it."""
     machine = Machine(rules(2))
     machine.request()
     machine.request()
@@ -262,30 +269,30 @@ def test_a_lost_chain_ends_everything_and_deletes_nothing(
     assert stop == Stop(reason)
     assert machine.state.pending == ()
     assert only(RefuseRequest, machine.tell(Requested(RequestKind.USER, "late")))[0].reason is reason
-    assert machine.tell(LinkCreated(2)) == []
+    assert machine.tell(CheckpointCreated(2)) == []
     assert machine.acknowledge(3, 0) == []
 
 
 @pytest.mark.item("CC-11", "CC-15")
-def test_a_link_under_way_at_the_shutdown_still_counts() -> None:
+def test_a_creation_under_way_at_the_shutdown_still_counts() -> None:
     """If it comes to be there its checkpoint is complete and told; until then its states are not deleted."""
     machine = Machine()
     machine.request()
     machine.fill(2)
     assert machine.tell(Shutdown()) == []
-    assert NotifyComplete(2) in machine.tell(LinkCreated(2))
+    assert NotifyComplete(2) in machine.tell(CheckpointCreated(2))
     assert machine.state.completed_id == 2
-    assert machine.tell(LinkCreated(2)) == []
+    assert machine.tell(CheckpointCreated(2)) == []
 
 
 @pytest.mark.item("CC-11")
-def test_a_link_that_fails_at_the_shutdown_is_dropped() -> None:
+def test_a_creation_that_fails_at_the_shutdown_is_dropped() -> None:
     """Its states are deleted and whoever asked is told; no job is failed and no id closed any more."""
     machine = Machine()
     machine.request()
     machine.fill(2)
     machine.tell(Shutdown())
-    actions = machine.tell(LinkFailed(2))
+    actions = machine.tell(CreationFailed(2))
     assert [type(one) for one in actions] == [RefuseRequest, NotifyAborted, DiscardState]
 
 
@@ -296,37 +303,37 @@ def test_an_aborted_checkpoint_makes_room_for_the_next() -> None:
     machine.request()
     machine.tell(Requested(RequestKind.USER, "waits"))
     (going,) = only(TriggerTasks, machine.tell(GivenUp(2, FailureReason.TRIGGER)))
-    assert going.pending.checkpoint_id == FENCE_ID + 2
+    assert going.pending.checkpoint_id == TAKEOVER_ID + 2
 
 
 # The state machine of the coordinator: acknowledgements, declines, failures, and how many of them are borne.
 
 
 @pytest.mark.item("CC-01")
-def test_a_checkpoint_is_linked_when_all_have_acknowledged_and_not_before() -> None:
+def test_a_checkpoint_is_created_when_all_have_acknowledged_and_not_before() -> None:
     """In whatever order the acknowledgements and their number come."""
     machine = Machine()
     machine.request()
     assert machine.acknowledge(2, 1) == []
     assert machine.expect(2, 2) == []
-    (link,) = machine.acknowledge(2, 0)
-    assert isinstance(link, CreateLink)
-    assert sorted(link.pending.acknowledged) == [0, 1]
+    (checkpoint,) = machine.acknowledge(2, 0)
+    assert isinstance(checkpoint, CreateCheckpoint)
+    assert sorted(checkpoint.pending.acknowledged) == [0, 1]
     machine.request()
     assert machine.acknowledge(3) == []
-    machine.tell(LinkCreated(2))
-    assert [one.pending.checkpoint_id for one in only(CreateLink, machine.expect(3))] == [3]
+    machine.tell(CheckpointCreated(2))
+    assert [one.pending.checkpoint_id for one in only(CreateCheckpoint, machine.expect(3))] == [3]
 
 
 @pytest.mark.item("CC-01")
-def test_a_checkpoint_is_not_linked_while_its_tasks_are_being_told() -> None:
+def test_a_checkpoint_is_not_created_while_its_tasks_are_being_told() -> None:
     """They may acknowledge before the trigger is reported; a trigger that fails then still aborts it."""
     machine = Machine()
     machine.tell(Requested(SAVEPOINT, "s2"))
     assert machine.fill(2) == []
     actions = machine.tell(TriggerFailed(2))
     assert [one.reason for one in only(RefuseRequest, actions)] == [FailureReason.TRIGGER]
-    assert only(CreateLink, actions) == []
+    assert only(CreateCheckpoint, actions) == []
 
 
 @pytest.mark.item("CC-13")
@@ -382,10 +389,10 @@ def test_the_last_sixteen_aborted_ids_are_remembered() -> None:
 
 @pytest.mark.item("CC-13")
 def test_an_unknown_checkpoint_is_deleted_unless_a_rival_may_come_to_name_it() -> None:
-    """At or before the newest link all is decided; the next ids may become another coordinator's (S6)."""
+    """At or before the newest checkpoint all is decided; the next ids may become another coordinator's (R6)."""
     machine = Machine()
     machine.request()
-    assert machine.acknowledge(FENCE_ID) == [DiscardState(1, handle(1, 0), Stray.UNKNOWN_CHECKPOINT)]
+    assert machine.acknowledge(TAKEOVER_ID) == [DiscardState(1, handle(1, 0), Stray.UNKNOWN_CHECKPOINT)]
     assert machine.acknowledge(2, submission="another try") == []
     assert machine.acknowledge(3) == []
     assert machine.state.pending[0].acknowledged == {}
@@ -405,7 +412,7 @@ def test_a_decline_aborts_its_checkpoint_and_no_other() -> None:
     refuse, notify, discard, fail, close = machine.tell(Declined(2, 0, "s2"))
     assert isinstance(refuse, RefuseRequest)
     assert (refuse.request.submission, refuse.reason, refuse.checkpoint_id) == ("s2", FailureReason.DECLINED, 2)
-    assert notify == NotifyAborted(2, FailureReason.DECLINED, completed_id=FENCE_ID)
+    assert notify == NotifyAborted(2, FailureReason.DECLINED, completed_id=TAKEOVER_ID)
     assert discard == DiscardState(2, handle(2, 1), Stray.ABORTED)
     assert fail == FailJob(2, FailureReason.DECLINED)
     assert close == CloseId(2)
@@ -478,28 +485,28 @@ def test_a_last_savepoint_that_fails_fails_the_job(event: GivenUp | Declined | T
 
 @pytest.mark.item("CC-05", "CC-15")
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_a_link_that_failed_for_certain_aborts_its_checkpoint(is_closed: bool) -> None:
+def test_a_creation_that_failed_for_certain_aborts_its_checkpoint(is_closed: bool) -> None:
     """Its states are deleted and its failure counts; the id is closed, unless a tombstone has taken it."""
     machine = Machine()
     machine.request()
     machine.fill(2)
-    actions = machine.tell(LinkFailed(2, is_closed=is_closed))
+    actions = machine.tell(CreationFailed(2, is_closed=is_closed))
     assert [one.reason for one in only(NotifyAborted, actions)] == [FailureReason.FINALIZE]
     assert [one.handle for one in only(DiscardState, actions)] == [handle(2, 0)]
     assert len(only(FailJob, actions)) == 1
     assert only(CloseId, actions) == ([] if is_closed else [CloseId(2)])
-    assert machine.state.newest_link == (2 if is_closed else 1)
+    assert machine.state.newest_checkpoint == (2 if is_closed else 1)
 
 
-def test_nothing_aborts_a_checkpoint_whose_link_is_being_created() -> None:
-    """Neither time nor a task nor the owner: only the chain decides."""
+def test_nothing_aborts_a_checkpoint_whose_metadata_is_being_created() -> None:
+    """Neither time nor a task nor the owner: only the checkpoint log decides."""
     machine = Machine(rules(9, timeout_ms=10))
     machine.request()
     machine.fill(2)
     machine.now_ms += 10
     for event in (Tick("s"), Declined(2, 0, "s2"), GivenUp(2, FailureReason.EXPIRED), TaskFailed(0)):
         assert machine.tell(event) == []
-    machine.tell(LinkCreated(2))
+    machine.tell(CheckpointCreated(2))
     assert machine.state.completed_id == 2
 
 
@@ -516,7 +523,7 @@ def tick(machine: Machine, after_ms: int) -> list[TriggerTasks]:
 @pytest.mark.item("CC-14")
 def test_a_start_tells_what_the_restored_state_holds_and_then_tidies_up() -> None:
     """The last coordinator's notification may be lost."""
-    assert Machine().first_actions == (NotifyComplete(FENCE_ID), Subsume())
+    assert Machine().first_actions == (NotifyComplete(TAKEOVER_ID), Subsume())
 
 
 @pytest.mark.item("CC-06")
@@ -532,13 +539,16 @@ def test_ids_rise_by_one_with_each_trigger_and_are_never_used_again() -> None:
 
 @pytest.mark.item("CC-06", "CC-08")
 @pytest.mark.parametrize("spare_ids", range(3))
-def test_no_id_is_triggered_that_the_newest_link_does_not_reserve(spare_ids: int) -> None:
-    """Forced requests go beyond the concurrency as far as ids are spare; each link that is created frees one more."""
+def test_no_id_is_triggered_that_the_newest_checkpoint_does_not_reserve(spare_ids: int) -> None:
+    """Forced requests go beyond the concurrency as far as ids are spare.
+
+    Each checkpoint that is created frees one more.
+    """
     machine = Machine(rules(max_concurrent=1, spare_ids=spare_ids))
     ids = [machine.request(SAVEPOINT) for _ in range(1 + spare_ids)]
     assert machine.tell(Requested(SAVEPOINT, "waits")) == []
     machine.fill(ids[0])
-    created = machine.tell(LinkCreated(ids[0]))
+    created = machine.tell(CheckpointCreated(ids[0]))
     assert [one.pending.checkpoint_id for one in only(TriggerTasks, created)] == [ids[-1] + 1]
 
 
@@ -673,11 +683,11 @@ def test_a_checkpoint_is_given_up_after_ten_minutes() -> None:
     actions = machine.tell(Tick("s"))
     assert [one.reason for one in only(RefuseRequest, actions)] == [FailureReason.EXPIRED]
     assert [one.checkpoint_id for one in only(NotifyAborted, actions)] == [2]
-    assert machine.state.linking == 2
+    assert machine.state.creating == 2
 
 
 def begin_and_request() -> tuple[object, ...]:
-    state, _ = begin(FENCE_ID, rules(max_concurrent=9))
+    state, _ = begin(TAKEOVER_ID, rules(max_concurrent=9))
     return step(state, Requested(USER, "s"), 1_000_000)[1]
 
 

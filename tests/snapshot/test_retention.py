@@ -59,7 +59,7 @@ def test_the_policy_decides_at_each_end(tmp_path: Path, retention: Retention, en
     if (retention, end) in KEPT:
         assert deleted == []
         assert files(tmp_path) == before
-        assert storage(tmp_path).read_link(1) is not None
+        assert storage(tmp_path).read_checkpoint(1) is not None
     else:
         assert deleted == [1]
         assert files(tmp_path) == {"taskowned/a"}
@@ -80,7 +80,10 @@ def test_a_crash_on_the_way_can_be_gone_on_from(tmp_path: Path) -> None:
 
 @pytest.mark.item("DL-01")
 def test_a_coordinator_that_still_runs_is_fenced(tmp_path: Path) -> None:
-    """Its predecessor is gone: the link that it creates next does not count, and stays until the job is ended again."""
+    """Its predecessor is gone.
+
+    The checkpoint that it creates next does not count, and stays until the job is ended again.
+    """
     one = run_a_job(tmp_path)
     end_job(storage(tmp_path), JobEnd.FINISHED, Retention.NEVER)
     with pytest.raises(Fenced):
@@ -114,6 +117,6 @@ def test_the_newest_goes_last(tmp_path: Path) -> None:
         try:
             end_job(storage(base, failing), JobEnd.FINISHED, Retention.NEVER)
         except StoreError:
-            ids = storage(base).list_links()
+            ids = storage(base).list_completed_ids()
             assert ids == list(range(4 - len(ids), 4))
-            assert not ids or storage(base).read_link(3) is not None
+            assert not ids or storage(base).read_checkpoint(3) is not None

@@ -12,7 +12,7 @@ import pytest
 
 import partfile as pf
 from partfile.errors import AlreadyExists, ConfigError, NotFound, SnapshotCorrupt, StoreError
-from partfile.snapshot.documents import FORMAT_VERSION, FileHandle, LinkRef, OperatorState, header_of
+from partfile.snapshot.documents import FORMAT_VERSION, CheckpointRef, FileHandle, OperatorState, header_of
 from partfile.snapshot.savepoints import (
     SavepointMetadata,
     complete_savepoint,
@@ -42,7 +42,7 @@ def metadata(*paths: str) -> SavepointMetadata:
     return SavepointMetadata(
         savepoint_id=new_token(),
         job="flights",
-        taken_by=LinkRef(checkpoint_id=7, nonce="n"),
+        taken_by=CheckpointRef(checkpoint_id=7, nonce="n"),
         time_ms=1,
         writer="0",
         ends_the_job=False,

@@ -49,9 +49,9 @@ def operators(*handles: StateHandle | None) -> dict[str, OperatorState]:
 def started(settings: StorageSettings) -> tuple[CheckpointStorage, Owner]:
     storage = open_storage(settings, "job")
 
-    def restore(link: CheckpointMetadata | None, checkpoint_id: int) -> dict[str, OperatorState]:
-        """Restored state is written again, for the link that holds it from now on (S11)."""
-        subtasks = link.operators["o"].subtasks if link and link.operators else ()
+    def restore(checkpoint: CheckpointMetadata | None, checkpoint_id: int) -> dict[str, OperatorState]:
+        """Restored state is written again, for the checkpoint that holds it from now on (R11)."""
+        subtasks = checkpoint.operators["o"].subtasks if checkpoint and checkpoint.operators else ()
         restored = [OperatorStateStore(storage.read_state(one.handle)) for one in subtasks]
         streams = storage.stream_factory(checkpoint_id)
         return operators(*(write_operator_state(states, streams) for states in restored))
@@ -125,7 +125,7 @@ def test_the_options_reach_the_streams(tmp_path: Path) -> None:
 
 @pytest.mark.item("DL-09")
 def test_without_a_subdirectory_everything_lies_under_the_url(tmp_path: Path) -> None:
-    """create_subdirectory=False: links and state files stand directly below the base, and are found again."""
+    """create_subdirectory=False: checkpoints and state files stand directly below the base, and are found again."""
     settings = FileSystemStorageSettings(url=str(tmp_path), create_subdirectory=False, inline_threshold_bytes=0)
     storage, coordinator = started(settings)
     coordinator.trigger()
@@ -183,7 +183,7 @@ def test_the_sum_of_all_state_is_capped() -> None:
     coordinator.trigger()
     with pytest.raises(StateTooLarge, match="max_total_bytes=700"):
         coordinator.complete_with(*handles)
-    closed = storage.read_link(2)
+    closed = storage.read_checkpoint(2)
     assert closed is not None
     assert not closed.holds_state
     coordinator.trigger()

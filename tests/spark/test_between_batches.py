@@ -59,7 +59,7 @@ def take_over(base: Path) -> Runtime:
 
 
 def go_on(rival: Runtime) -> None:
-    """Complete a checkpoint, as only the owner of the chain can."""
+    """Complete a checkpoint, as only the owner of the checkpoint log can."""
     rival.coordinator.close_all(2, keep=True)
     rival.close()
 
@@ -76,7 +76,7 @@ def timers() -> Callable[[], list[str]]:
 def test_a_driver_fenced_by_its_timer_stops(
     spark: SparkSession, tmp_path: Path, timers: Callable[[], list[str]]
 ) -> None:
-    """Its next batch fails with Fenced, instead of beginning a generation that fences the healthy driver."""
+    """Its next batch fails with Fenced, instead of beginning an epoch that fences the healthy driver."""
     write_source(tmp_path / "source", 3)
     clock = Clock()
     rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=0.4)
@@ -97,7 +97,7 @@ def test_a_driver_fenced_by_its_timer_stops(
 
 
 def test_an_idle_stream_shows_its_rows_after_storage_failed(spark: SparkSession, tmp_path: Path) -> None:
-    """The timer begins a generation once it is well again; no batch comes meanwhile, and the next one goes on in it."""
+    """The timer begins an epoch once it is well again; no batch comes meanwhile, and the next one goes on in it."""
     base, now, fails = tmp_path / "out", [1_000_000], [False]
     rows = write_source(tmp_path / "source", 1)
     started: list[int] = []
@@ -138,7 +138,7 @@ def test_an_idle_stream_shows_its_rows_after_storage_failed(spark: SparkSession,
         query.processAllAvailable()
         later(lambda: ids_by_duckdb(base) == expected(rows))
         assert query.isActive
-    assert sum(started) == 1, "the batch has begun a generation of its own"
+    assert sum(started) == 1, "the batch has begun an epoch of its own"
     assert ids_by_duckdb(base) == expected(rows)
 
 
@@ -164,7 +164,7 @@ def test_a_run_is_active_until_it_ends(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_a_clean_end_does_not_take_the_sink_from_a_rival(spark: SparkSession, tmp_path: Path) -> None:
-    """A driver that lost its generation ends by Fenced, and the other one's parts stay as they are."""
+    """A driver that lost its epoch ends by Fenced, and the other one's parts stay as they are."""
     rows = write_source(tmp_path / "source", 1)
     sink = make_sink(tmp_path / "out", rolling=LONG)
     query = start(spark, tmp_path, sink.foreach_batch)
@@ -229,7 +229,10 @@ def test_column_names_are_not_parsed_before_a_shuffle(spark: SparkSession, name:
 
 
 def test_a_sink_used_for_another_query_after_the_first_failed(spark: SparkSession, tmp_path: Path) -> None:
-    """The other query is refused, for its rows are none of this chain's; the first one goes on where it stood."""
+    """The other query is refused, for its rows are none of this checkpoint log's.
+
+    The first one goes on where it stood.
+    """
     rows = write_source(tmp_path / "source", 3)
     sink = make_sink(tmp_path / "out", rolling=LONG)
     failed: list[int] = []

@@ -1,4 +1,4 @@
-"""The Spark job that encodes stages: which task has which, failures of the job, and whose pool it runs in."""
+"""The Spark job that encodes staging files: which task has which, failures of the job, and whose pool it runs in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.sql import Row
 
 import partfile as pf
 from partfile.errors import ConfigError, NotReady, OutcomeUnknown, PartDamaged, PartfileError, PartMissing
-from partfile.sink.encode import EncodedStage
+from partfile.sink.encode import EncodeResult
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, PartlyEncoded, SharedJobFailed
 from partfile.sink.plan import SinkSnapshot
 from partfile.sink.publish import StagedParts
@@ -26,18 +26,18 @@ from partfile.sink.spark.encode_job import (
     EncodeAnswer,
     EncodeGroups,
     Problem,
-    StagesBySpark,
+    SparkEncoder,
+    assign_to_tasks,
     read_answers,
-    shared_out,
-    stage_encoder,
+    staging_encoder,
 )
-from partfile.sink.states import RolledStage, Stage
+from partfile.sink.states import ClosedStagingFile, StagingFile
 from partfile.snapshot.storage import open_storage
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
 from partfile.version import __version__
 from partfile.writers.parquet import ParquetFormat
-from partfile.writers.registry import recipe_of
+from partfile.writers.registry import spec_of
 from support.encryption import decrypted_ids, encryption
 from support.spark.openers import FatalBucket, FaultyEncodes
 from support.spark.staged import numbered, rows_by_duckdb, staged_sink, wait_until
@@ -59,84 +59,84 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# The Spark job that encodes stages: which task has which, what becomes of answers, and whose pool it runs in.
+# The Spark job that encodes staging files: which task has which, what becomes of answers, and whose pool it runs in.
 
-RECIPE = Stage(recipe={"format": "parquet"})
+SPEC = StagingFile(spec={"format": "parquet"})
 
 
-def rolled(number: int, length: int = 1000) -> RolledStage:
-    """A stage that no file is behind."""
+def rolled(number: int, length: int = 1000) -> ClosedStagingFile:
+    """A staging file that no file is behind."""
     names = {"in_progress": f"_part-{number}.token.in-progress", "pending": f"_part-{number}.token.pending"}
     part = PartHandle(
         bucket="",
         name=f"part-{number}",
         sidecar=f"_part-{number}.valid-length",
         valid_length=length,
-        is_stage=True,
+        is_staging_file=True,
         **names,
     )
-    return RolledStage(part=part, stage=RECIPE, rows=1, since=1)
+    return ClosedStagingFile(part=part, staging_file=SPEC, rows=1, since=1)
 
 
 def answer(
-    stage: RolledStage, submission: str = "this", target: str | None = "file", version: str = __version__
+    staging_file: ClosedStagingFile, submission: str = "this", target: str | None = "file", version: str = __version__
 ) -> Row:
     """A row that a task may answer with; without a target it says that storage was not ready."""
     problem = NotReady("later") if target is None else None
     files = None
     if target is not None:
-        handle = stage.part.model_copy(update={"is_stage": False, "pending": target})
-        files = (EncodedFile(part=handle, rows=stage.rows, crc32=0),)
-    said = EncodeAnswer.of(EncodedStage(stage, files, problem))
+        handle = staging_file.part.model_copy(update={"is_staging_file": False, "pending": target})
+        files = (EncodedFile(part=handle, rows=staging_file.rows, crc32=0),)
+    said = EncodeAnswer.of(EncodeResult(staging_file, files, problem))
     return Row(submission=submission, version=version, answer=bytearray(said.model_dump_json().encode()))
 
 
 @pytest.mark.slow
 @given(st.lists(st.integers(1, 1 << 30), max_size=60), st.integers(1, 8))
-def test_every_stage_is_in_one_share(lengths: list[int], slots: int) -> None:
-    """No task has nothing to do, as many run as can, and none has more than its part and one stage."""
-    stages = [rolled(number, length) for number, length in enumerate(lengths)]
-    shares = shared_out(stages, slots)
-    assert sorted(place for share in shares for place in share) == list(range(len(stages)))
+def test_every_staging_file_is_in_one_share(lengths: list[int], slots: int) -> None:
+    """No task has nothing to do, as many run as can, and none has more than its part and one staging file."""
+    staging_files = [rolled(number, length) for number, length in enumerate(lengths)]
+    shares = assign_to_tasks(staging_files, slots)
+    assert sorted(place for share in shares for place in share) == list(range(len(staging_files)))
     assert all(shares)
-    assert len(shares) >= min(slots, len(stages))
+    assert len(shares) >= min(slots, len(staging_files))
     loads = [sum(lengths[place] + (1 << 20) for place in share) for share in shares]
     assert loads == sorted(loads, reverse=True)
-    if stages:
+    if staging_files:
         assert loads[0] <= sum(loads) / len(loads) + max(lengths) + (1 << 20)
 
 
 @pytest.mark.slow
-def test_a_thousand_small_stages_are_no_thousand_tasks() -> None:
+def test_a_thousand_small_staging_files_are_no_thousand_tasks() -> None:
     """Starting a task costs more than encoding a few rows."""
-    assert len(shared_out([rolled(number) for number in range(1000)], 2)) < 10
+    assert len(assign_to_tasks([rolled(number) for number in range(1000)], 2)) < 10
 
 
 @pytest.mark.slow
 def test_an_answer_counts_once() -> None:
-    """The first one to this job is taken; of another job, of another stage, or none at all: not encoded yet."""
-    stages = [rolled(number) for number in range(4)]
+    """The first one to this job is taken; of another job, of another staging file, or none at all: not encoded yet."""
+    staging_files = [rolled(number) for number in range(4)]
     rows = [
-        answer(stages[1], "another"),
-        answer(stages[0], target="first"),
-        answer(stages[0], target="second"),
+        answer(staging_files[1], "another"),
+        answer(staging_files[0], target="first"),
+        answer(staging_files[0], target="second"),
         answer(rolled(9)),
-        answer(stages[2], target=None),
+        answer(staging_files[2], target=None),
     ]
-    found = read_answers(stages, "this", rows)
-    assert [one.stage for one in found] == stages
+    found = read_answers(staging_files, "this", rows)
+    assert [one.staging_file for one in found] == staging_files
     assert [[file.part.pending for file in one.files or ()] for one in found] == [["first"], [], [], []]
     assert [type(one.problem) for one in found] == [type(None), NotReady, NotReady, NotReady]
 
 
 @pytest.mark.slow
-def test_a_stage_that_is_partly_encoded_is_not_done() -> None:
+def test_a_staging_file_that_is_partly_encoded_is_not_done() -> None:
     """Its files come with what keeps the others from being made, and both reach the driver."""
-    stage = rolled(1)
-    files = (EncodedFile(part=stage.part.model_copy(update={"is_stage": False}), rows=1, crc32=0),)
-    partly = PartlyEncoded.of(stage.part, files, 1, NotReady("later", hint="wait", path="k=7"))
-    said = EncodeAnswer.of(EncodedStage(stage, files, partly)).model_dump_json().encode()
-    (found,) = read_answers([stage], "this", [Row(submission="this", version=__version__, answer=said)])
+    staging_file = rolled(1)
+    files = (EncodedFile(part=staging_file.part.model_copy(update={"is_staging_file": False}), rows=1, crc32=0),)
+    partly = PartlyEncoded.of(staging_file.part, files, 1, NotReady("later", hint="wait", path="k=7"))
+    said = EncodeAnswer.of(EncodeResult(staging_file, files, partly)).model_dump_json().encode()
+    (found,) = read_answers([staging_file], "this", [Row(submission="this", version=__version__, answer=said)])
     assert (found.files, found.is_done) == (files, False)
     assert isinstance(found.problem, NotReady)
     assert (found.problem.message, found.problem.hint, found.problem.path) == (partly.message, "wait", "k=7")
@@ -150,31 +150,35 @@ def test_a_worker_of_another_version_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_stages_of_a_job_that_failed_are_parted() -> None:
+def test_staging_files_of_a_job_that_failed_are_parted() -> None:
     """The one that ends its job is alone after as many tries as halve them; no other has to wait for it then."""
-    stages, culprit = [rolled(number) for number in range(8)], 5
-    groups, left, tries = EncodeGroups(), stages, 0
+    staging_files, culprit = [rolled(number) for number in range(8)], 5
+    groups, left, tries = EncodeGroups(), staging_files, 0
     while len(left) > 1:
         tries += 1
         for group in groups.of(left):
-            if stages[culprit] in group:
+            if staging_files[culprit] in group:
                 groups.failed(group)
             else:
-                left = [stage for stage in left if stage not in group]
-    assert (left, tries) == ([stages[culprit]], 4)
+                left = [staging_file for staging_file in left if staging_file not in group]
+    assert (left, tries) == ([staging_files[culprit]], 4)
     new = rolled(9)
     assert groups.of([new, *left]) == [[new], left]
 
 
 @pytest.mark.slow
 def test_what_had_no_job_comes_first_and_a_suspect_that_waits_stays_one() -> None:
-    """Every stage that is asked for is in one job."""
-    stages, groups = [rolled(number) for number in range(6)], EncodeGroups()
-    groups.failed(stages[:4])
-    groups.not_tried(stages[4:])
-    assert groups.of([*stages[:3], stages[5]]) == [stages[5:], stages[:2], stages[2:3]]
-    assert groups.of(stages) == [[*stages[:3], stages[5]], stages[4:5], stages[3:4]]
-    assert groups.of(stages) == [stages]
+    """Every staging file that is asked for is in one job."""
+    staging_files, groups = [rolled(number) for number in range(6)], EncodeGroups()
+    groups.failed(staging_files[:4])
+    groups.not_tried(staging_files[4:])
+    assert groups.of([*staging_files[:3], staging_files[5]]) == [
+        staging_files[5:],
+        staging_files[:2],
+        staging_files[2:3],
+    ]
+    assert groups.of(staging_files) == [[*staging_files[:3], staging_files[5]], staging_files[4:5], staging_files[3:4]]
+    assert groups.of(staging_files) == [staging_files]
 
 
 class OfNobody(PartMissing):
@@ -213,28 +217,31 @@ class PoolNoting:
         return LocalStore(url)
 
 
-def stages_of(base: Path) -> list[RolledStage]:
-    """Three real stages of two rows each, which a plain sink has left open."""
+def staging_files_of(base: Path) -> list[ClosedStagingFile]:
+    """Three real staging files of two rows each, which a plain sink has left open."""
     sink = make_sink(base, format="parquet", columnar="staged", on_stop="keep")
     with sink.local() as out:
         out.write(pa.RecordBatch.from_pydict({"id": list(range(6)), "bucket": [0, 1, 2] * 2}))
         out.checkpoint()
         opened = [part for parts in out._runtime.coordinator.state.open.values() for part in parts]
-    return [RolledStage(part=one.part, stage=one.stage or RECIPE, rows=one.rows, since=1) for one in opened]
+    return [
+        ClosedStagingFile(part=one.part, staging_file=one.staging_file or SPEC, rows=one.rows, since=1)
+        for one in opened
+    ]
 
 
 @contextmanager
-def encoder(spark: SparkSession, base: Path, **options: Any) -> Iterator[StagesBySpark]:
+def encoder(spark: SparkSession, base: Path, **options: Any) -> Iterator[SparkEncoder]:
     """The encoder of a sink with these options, as its driver has it."""
     settings = make_sink(base, **options).settings
     storage = open_storage(settings.checkpoints, settings.uid)
     with closing(storage.store):
-        make = stage_encoder(settings, spark)
+        make = staging_encoder(settings, spark)
         assert make is not None
         yield make(storage)
 
 
-def ids(base: Path, encoded: EncodedStage) -> list[int]:
+def ids(base: Path, encoded: EncodeResult) -> list[int]:
     """The rows of an encoded file that nobody has published yet."""
     assert encoded.files is not None
     (file,) = encoded.files
@@ -246,19 +253,19 @@ def ids(base: Path, encoded: EncodedStage) -> list[int]:
 @pytest.mark.spark
 def test_the_timer_encodes_in_the_pool_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
     """A thread of its own has no properties of the query's; those that it has are as they were afterwards."""
-    stages, context = stages_of(tmp_path / "out"), spark.sparkContext
+    staging_files, context = staging_files_of(tmp_path / "out"), spark.sparkContext
     context.setLocalProperty("spark.scheduler.pool", "streams")
-    encoded: list[EncodedStage] = []
+    encoded: list[EncodeResult] = []
     after: list[str | None] = []
     with encoder(spark, tmp_path / "out", open_store_in_tasks=PoolNoting(tmp_path / "log")) as by_spark:
         context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
-        def turn() -> None:
+        def tick() -> None:
             context.setLocalProperty("spark.job.description", "mine")
-            encoded.extend(by_spark.encode(stages))
+            encoded.extend(by_spark.encode(staging_files))
             after.extend(context.getLocalProperty(name) for name in ("spark.scheduler.pool", "spark.job.description"))
 
-        timer = threading.Thread(target=turn)
+        timer = threading.Thread(target=tick)
         timer.start()
         timer.join()
     assert (tmp_path / "log").read_text() == "streams | partfile numbers: encode 3 parts"
@@ -268,12 +275,12 @@ def test_the_timer_encodes_in_the_pool_of_the_query(spark: SparkSession, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_stage_that_fails_keeps_no_other_from_being_encoded(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_staging_file_that_fails_keeps_no_other_from_being_encoded(spark: SparkSession, tmp_path: Path) -> None:
     """One is gone, storage refuses another: each has its own problem, and the third its file."""
-    base, stages = tmp_path / "out", stages_of(tmp_path / "out")
-    (base / stages[1].part.path_of(stages[1].part.in_progress)).unlink()
+    base, staging_files = tmp_path / "out", staging_files_of(tmp_path / "out")
+    (base / staging_files[1].part.path_of(staging_files[1].part.in_progress)).unlink()
     with encoder(spark, base, open_store_in_tasks=FaultyEncodes(tmp_path / "flag", "refuse")) as by_spark:
-        encoded = by_spark.encode(stages)
+        encoded = by_spark.encode(staging_files)
     assert type(encoded[1].problem) is PartMissing
     others = [encoded[0], encoded[2]]
     assert sorted(type(one.problem).__name__ for one in others) == ["NoneType", "NotReady"]
@@ -283,28 +290,32 @@ def test_a_stage_that_fails_keeps_no_other_from_being_encoded(spark: SparkSessio
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_stage_that_kills_its_worker_does_not_keep_the_others_back(spark: SparkSession, tmp_path: Path) -> None:
-    """The job fails, which is no error but a problem of its stages; tries later the others have their files."""
-    base, stages = tmp_path / "out", stages_of(tmp_path / "out")
-    with encoder(spark, base, open_store_in_tasks=FatalBucket(stages[1].part.bucket)) as by_spark:
-        encoded = by_spark.encode(stages)
+def test_a_staging_file_that_kills_its_worker_does_not_keep_the_others_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The job fails, which is no error but a problem of its staging files; tries later the others have their files."""
+    base, staging_files = tmp_path / "out", staging_files_of(tmp_path / "out")
+    with encoder(spark, base, open_store_in_tasks=FatalBucket(staging_files[1].part.bucket)) as by_spark:
+        encoded = by_spark.encode(staging_files)
         assert [type(one.problem) for one in encoded] == [SharedJobFailed] * 3
         assert "the Spark job that was to encode it has failed" in str(encoded[0].problem)
         done = []
         for _ in range(2):
-            encoded = by_spark.encode([one.stage for one in encoded if one.files is None])
+            encoded = by_spark.encode([one.staging_file for one in encoded if one.files is None])
             done += [ids(base, one) for one in encoded if one.files is not None]
-    assert [(one.stage, type(one.problem)) for one in encoded if one.files is None] == [(stages[1], JobFailed)]
+    assert [(one.staging_file, type(one.problem)) for one in encoded if one.files is None] == [
+        (staging_files[1], JobFailed)
+    ]
     assert sorted(done) == [[0, 3], [2, 5]]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 def test_tasks_encrypt_what_they_encode(spark: SparkSession, tmp_path: Path) -> None:
-    """The sink's format goes with the closure, since no recipe holds what encrypts."""
+    """The sink's format goes with the closure, since no format spec holds what encrypts."""
     base, form = tmp_path / "out", ParquetFormat(encryption=encryption)
-    (stage, *_others) = stages_of(base)
-    asks = stage.model_copy(update={"stage": Stage(recipe=recipe_of(form))})
+    (staging_file, *_others) = staging_files_of(base)
+    asks = staging_file.model_copy(update={"staging_file": StagingFile(spec=spec_of(form))})
     with encoder(spark, base, format=form) as by_spark:
         (done,) = by_spark.encode([asks])
     assert done.files is not None
@@ -315,10 +326,13 @@ def test_tasks_encrypt_what_they_encode(spark: SparkSession, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_task_that_does_not_see_the_base_says_so(spark: SparkSession, tmp_path: Path) -> None:
-    """It finds no marker of the driver's (S13): worth another try, no stage counts as gone, and none is to blame."""
-    stages = stages_of(tmp_path / "out")
+    """It finds no marker of the driver's (R13).
+
+    Worth another try, no staging file counts as gone, and none is to blame.
+    """
+    staging_files = staging_files_of(tmp_path / "out")
     with encoder(spark, tmp_path / "out", open_store_in_tasks=store_elsewhere) as by_spark:
-        encoded = by_spark.encode(stages)
+        encoded = by_spark.encode(staging_files)
     assert [type(one.problem) for one in encoded] == [SharedJobFailed] * 3
     assert all("all executors share" in str(one.problem) for one in encoded)
 
@@ -326,16 +340,16 @@ def test_a_task_that_does_not_see_the_base_says_so(spark: SparkSession, tmp_path
 @pytest.mark.slow
 @pytest.mark.spark
 def test_what_only_tasks_miss_is_not_given_up(spark: SparkSession, tmp_path: Path) -> None:
-    """S13: they see the marker and none of the stages; the driver, who sees both, looks itself."""
-    base, stages = tmp_path / "out", stages_of(tmp_path / "out")
-    before = replace(SinkSnapshot.fresh("00000000"), rolled=tuple(stages))
+    """R13: they see the marker and none of the staging files; the driver, who sees both, looks itself."""
+    base, staging_files = tmp_path / "out", staging_files_of(tmp_path / "out")
+    before = replace(SinkSnapshot.fresh("00000000"), rolled=tuple(staging_files))
     with encoder(spark, base, open_store_in_tasks=parts_elsewhere) as by_spark, LocalStore(str(base)) as store:
-        assert [type(one.problem) for one in by_spark.encode(stages)] == [PartMissing] * 3
+        assert [type(one.problem) for one in by_spark.encode(staging_files)] == [PartMissing] * 3
         encoding = StagedParts(store, by_spark, job="numbers", accept_missing=True).encode(before, 2, 0)
     assert (encoding.failure, encoding.given_up, encoding.after) == (None, 0, before)
 
 
-# Spark jobs that encode stages and fail as a whole: the query goes on, the timer too, and no row is lost.
+# Spark jobs that encode staging files and fail as a whole: the query goes on, the timer too, and no row is lost.
 
 FATAL = FatalBucket("bucket=1")
 
@@ -351,7 +365,7 @@ def test_a_worker_that_dies_each_time_ends_neither_start_nor_query(spark: SparkS
     rows = write_source(tmp_path / "source", 1, first=before)
     told: list[pf.BatchProgress] = []
     harmed = staged_sink(base, open_store_in_tasks=FATAL, on_progress=told.append)
-    with pytest.raises(NotReady, match="of its stages could not be encoded"):
+    with pytest.raises(NotReady, match="of its staging files could not be encoded"):
         run(harmed, stream(spark, tmp_path / "source"), checkpoint)
     assert sum(one.rows for one in told) == rows - before
     assert list(base.glob("bucket=1/part-*")) == []
@@ -362,7 +376,7 @@ def test_a_worker_that_dies_each_time_ends_neither_start_nor_query(spark: SparkS
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_idle_timer_survives_a_job_that_fails(spark: SparkSession, tmp_path: Path) -> None:
-    """Later turns show the parts of all buckets but the one whose stage kills its worker."""
+    """Later turns show the parts of all buckets but the one whose staging file kills its worker."""
     base, now = tmp_path / "out", [1_000_000]
     rows = write_source(tmp_path / "source", 1)
     rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1)
@@ -379,7 +393,7 @@ def test_the_idle_timer_survives_a_job_that_fails(spark: SparkSession, tmp_path:
     query.processAllAvailable()
     wait_until(others_are_visible)
     assert query.isActive
-    with pytest.raises(NotReady, match="has ended, and 1 of its stages"):
+    with pytest.raises(NotReady, match="has ended, and 1 of its staging files"):
         query.stop()
     run(staged_sink(base), stream(spark, tmp_path / "source"), checkpoint)
     assert rows_by_duckdb(base) == numbered(rows)

@@ -238,7 +238,8 @@ def test_what_spark_sends_without_a_form_is_refused(
     assert issubclass(UnsupportedTypeError, TypeError)
 
 
-# Every type that Spark sends through a real stream whose buckets share a stage, over several batches and two runs.
+# Every type that Spark sends through a real stream whose buckets share a staging file, over several batches and two
+# runs.
 
 BUCKETS = 7
 _PLACE = "CASE WHEN number IS NULL THEN 4 WHEN number < 2 THEN number WHEN number = 9007199254740993 THEN 2 ELSE 3 END"
@@ -267,7 +268,7 @@ def test_every_type_of_a_stream_is_read_back(
         count = write_source(source, 2, 21, first=count)
         numbered = stream(spark, source).withColumn("at", F.col("id") % 5)
         joined = numbered.join(F.broadcast(streamed_table), "at").withColumn("part", F.col("id") % BUCKETS)
-        options: dict[str, Any] = {"bucketer": pf.HiveBucketer("part"), "shared_stage_buckets": 2}
+        options: dict[str, Any] = {"bucketer": pf.HiveBucketer("part"), "buckets_per_staging_file": 2}
         sink = make_sink(base, format=format, compression=compression, **options)
         go(sink, joined.select("id", "part", *kept), str(tmp_path / "spark"))
         assert (finished(base) == []) is (go is run_without_end)
@@ -296,13 +297,13 @@ def test_a_stream_whose_columns_change_goes_on_in_other_files(
     """A run adds a column and widens another: no file holds rows of both, and none is lost of what was open before."""
     base, source = tmp_path / "out", tmp_path / "source"
     first = write_source(source, 2, 30)
-    sink = make_sink(base, format="parquet", shared_stage_buckets=most_buckets)
+    sink = make_sink(base, format="parquet", buckets_per_staging_file=most_buckets)
     narrow = stream(spark, source).withColumn("size", F.col("id").cast("int"))
     run_without_end(sink, narrow, str(tmp_path / "spark"))
     assert finished(base) == []
     count = write_source(source, 2, 30, first=first)
     wide = stream(spark, source).withColumns({"size": F.col("id"), "more": F.lit("x")})
-    run(make_sink(base, format="parquet", shared_stage_buckets=most_buckets), wide, str(tmp_path / "spark"))
+    run(make_sink(base, format="parquet", buckets_per_staging_file=most_buckets), wide, str(tmp_path / "spark"))
     tables = [pq.ParquetFile(path).read() for path in finished(base)]
     for table in tables:
         is_wide = "more" in table.column_names

@@ -144,7 +144,7 @@ def test_a_query_goes_on_when_its_savepoint_cannot_be_made(spark: SparkSession, 
 
 @pytest.mark.item("SP-14")
 def test_a_later_stream_is_refused_by_the_savepoint(spark: SparkSession, tmp_path: Path) -> None:
-    """RecoveryRefused names the parts, from the plain sink on the same chain as well."""
+    """RecoveryRefused names the parts, from the plain sink on the same checkpoint log as well."""
     write_source(tmp_path / "source", 1)
     where = stop_after_everything(spark, make_sink(tmp_path / "out"), tmp_path, 2)
     write_source(tmp_path / "source", 1, first=30)
@@ -166,14 +166,14 @@ def test_a_query_that_wrote_nothing_saves_only_its_own_state(spark: SparkSession
     query = started("spark")
     query.processAllAvailable()
     assert (Path(query.stop_with_savepoint(tmp_path / "savepoints")) / "_metadata").exists()
-    links = sorted(tmp_path.glob("out/_partfile/numbers/chk-*"))
+    checkpoints = sorted(tmp_path.glob("out/_partfile/numbers/chk-*"))
     with pytest.raises(PartfileError, match="another query"):
         started("other").stop_with_savepoint(tmp_path / "savepoints")
-    assert sorted(tmp_path.glob("out/_partfile/numbers/chk-*")) == links
+    assert sorted(tmp_path.glob("out/_partfile/numbers/chk-*")) == checkpoints
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
 
 
-def test_a_chain_is_written_by_spark_or_by_plain_python(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_checkpoint_log_is_written_by_spark_or_by_plain_python(spark: SparkSession, tmp_path: Path) -> None:
     """Their positions mean nothing to each other: rows would be skipped or written twice."""
     rows = write_source(tmp_path / "source", 1)
     where = stop_after_everything(spark, make_sink(tmp_path / "out"), tmp_path, 1)

@@ -70,13 +70,13 @@ def test_storage_that_refuses_an_encode_is_asked_again(spark: SparkSession, tmp_
 def test_a_task_that_fails_between_two_rows_is_retried(
     spark: SparkSession, tmp_path: Path, deed: str, *, shares: bool
 ) -> None:
-    """The retry leaves the stages alone that the first attempt held; they are encoded as far as they count."""
+    """The retry leaves the staging files alone that the first attempt held; they are encoded as far as they count."""
     rows = write_source(tmp_path / "source", 5)
     progress: list[pf.BatchProgress] = []
     bucketer = Once(tmp_path / "flag", deed, row=75)
-    # Without hashing, which asks for buckets before the task that holds the stages.
+    # Without hashing, which asks for buckets before the task that holds the staging files.
     plain: dict[str, Any] = {"distribution": "none", "hash_partitions": None}
-    plain["shared_stage_buckets"] = 1 if shares else None
+    plain["buckets_per_staging_file"] = 1 if shares else None
     sink = staged_sink(tmp_path / "out", bucketer=bucketer, on_progress=progress.append, **plain)
     run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     assert (tmp_path / "flag").exists()
@@ -88,7 +88,7 @@ def test_a_task_that_fails_between_two_rows_is_retried(
 @pytest.mark.fault("K17")
 @pytest.mark.timeout(900)
 def test_a_driver_killed_while_its_encode_job_runs(tmp_path: Path) -> None:
-    """At the clean end, and again in the job of the restart: the third driver encodes every stage, once."""
+    """At the clean end, and again in the job of the restart: the third driver encodes every staging file, once."""
     rows = write_source(tmp_path / "source", 2)
     for life in range(2):
         die_while_encoding(tmp_path, tmp_path / f"flag-{life}")

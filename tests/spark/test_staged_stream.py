@@ -13,14 +13,14 @@ from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
-from partfile.sink.spark.encode_job import StagesBySpark
+from partfile.sink.spark.encode_job import SparkEncoder
 from support.spark.staged import (
     keep_the_driver_from_encoding,
     numbered,
     rows_by_duckdb,
     rows_by_spark,
     staged_sink,
-    stages,
+    staging_files,
     wait_until,
 )
 from support.spark.streams import (
@@ -101,21 +101,21 @@ def test_per_checkpoint_makes_a_file_a_task_and_batch(spark: SparkSession, tmp_p
     run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     check(spark, tmp_path / "out", rows, 3 * BUCKETS)
     assert len(finished(tmp_path / "out")) == 3 * BUCKETS
-    assert stages(tmp_path / "out") == []
+    assert staging_files(tmp_path / "out") == []
 
 
 @pytest.mark.usefixtures("_driver_encodes_nothing")
-def test_stages_are_deleted_once_no_checkpoint_needs_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_staging_files_are_deleted_once_no_checkpoint_needs_them(spark: SparkSession, tmp_path: Path) -> None:
     """After two more checkpoints only finished files are left, so that disk space is bounded by what is open."""
     rows = write_source(tmp_path / "source", 3)
     sink = staged_sink(tmp_path / "out")
     run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
-    spent = stages(tmp_path / "out")
+    spent = staging_files(tmp_path / "out")
     for _ in range(2):
         rows = write_source(tmp_path / "source", 1, first=rows)
         run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     assert len(spent) == BUCKETS
-    assert not set(spent) & set(stages(tmp_path / "out"))
+    assert not set(spent) & set(staging_files(tmp_path / "out"))
     check(spark, tmp_path / "out", rows, 3 * BUCKETS)
 
 
@@ -124,7 +124,7 @@ def test_parts_roll_by_their_encoded_size_inside_tasks(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task encodes what it rolls, and its batch publishes it: the driver starts no job for it."""
-    monkeypatch.delattr(StagesBySpark, "encode")
+    monkeypatch.delattr(SparkEncoder, "encode")
     rows = write_source(tmp_path / "source", 4)
     sink = staged_sink(tmp_path / "out", rolling=pf.RollingPolicy(max_part_bytes=1))
     in_between: list[int] = []
@@ -161,7 +161,7 @@ def test_an_idle_stream_closes_its_parts_by_a_job_of_the_timer(spark: SparkSessi
 
 
 @pytest.mark.usefixtures("_driver_encodes_nothing")
-def test_kept_stages_are_gone_on_with_after_a_clean_stop(spark: SparkSession, tmp_path: Path) -> None:
+def test_kept_staging_files_are_gone_on_with_after_a_clean_stop(spark: SparkSession, tmp_path: Path) -> None:
     """With on_stop="keep" restarts make no files; the last run encodes the rows of all of them."""
     rows = 0
     for _ in range(3):
@@ -169,15 +169,17 @@ def test_kept_stages_are_gone_on_with_after_a_clean_stop(spark: SparkSession, tm
         sink = staged_sink(tmp_path / "out", on_stop="keep")
         run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
         assert finished(tmp_path / "out") == []
-        assert len(stages(tmp_path / "out")) == BUCKETS
+        assert len(staging_files(tmp_path / "out")) == BUCKETS
     rows = write_source(tmp_path / "source", 1, first=rows)
     run(staged_sink(tmp_path / "out"), stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     check(spark, tmp_path / "out", rows, BUCKETS)
 
 
 @pytest.mark.usefixtures("_driver_encodes_nothing")
-def test_a_process_that_just_ends_leaves_stages_that_the_next_run_encodes(spark: SparkSession, tmp_path: Path) -> None:
-    """Never appended to again (S2), so a bucket has a file a run; the restore is what encodes them."""
+def test_a_process_that_just_ends_leaves_staging_files_that_the_next_run_encodes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Never appended to again (R2), so a bucket has a file a run; the restore is what encodes them."""
     rows = write_source(tmp_path / "source", 3)
     run_function(spark, staged_sink(tmp_path / "out").foreach_batch, tmp_path)
     rows = write_source(tmp_path / "source", 1, first=rows)
@@ -216,7 +218,7 @@ def test_a_change_of_schema_ends_in_files_of_their_own(spark: SparkSession, tmp_
 
 
 @pytest.mark.usefixtures("_driver_encodes_nothing")
-def test_a_batch_without_rows_or_partitions_keeps_every_stage_open(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_without_rows_or_partitions_keeps_every_staging_file_open(spark: SparkSession, tmp_path: Path) -> None:
     """It is a checkpoint that carries them, and the next batch appends to them."""
     write_source(tmp_path / "source", BATCHES)
     base, sink = tmp_path / "out", staged_sink(tmp_path / "out")
@@ -265,7 +267,10 @@ MANY_BUCKETS = 400
 
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_many_buckets_over_many_batches(spark: SparkSession, tmp_path: Path, format: str) -> None:
-    """A run that just ends leaves shared stages, which the next one has encoded by Spark; then it shares on."""
+    """A run that just ends leaves multi-bucket staging files, which the next one has encoded by Spark.
+
+    Then it shares on.
+    """
     base, source = tmp_path / "out", tmp_path / "source"
     rows = 0
     for runs in (run_without_end, run):
@@ -283,7 +288,7 @@ def test_many_buckets_over_many_batches(spark: SparkSession, tmp_path: Path, for
     assert len(list(base.glob("part=*"))) == MANY_BUCKETS
 
 
-# Locks are proven in every task (S13): not visible is an error, not shared means that nothing is kept open.
+# Locks are proven in every task (R13): not visible is an error, not shared means that nothing is kept open.
 
 
 def test_without_shared_locks_every_part_rolls_at_every_checkpoint(spark: SparkSession, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_hash_distribution_leaves_one_file_a_bucket(spark: SparkSession, tmp_pat
 
 @pytest.mark.spark
 def test_plain_foreach_batch_leaves_parts_that_the_next_run_publishes(spark: SparkSession, tmp_path: Path) -> None:
-    """A process that just ends loses nothing: its parts stay staged, and a later run settles and publishes them."""
+    """A process that just ends loses nothing: its parts stay staged, and a later run finalizes and publishes them."""
     write_source(tmp_path / "source", 3)
     base = tmp_path / "out"
     run_function(spark, make_sink(base).foreach_batch, tmp_path)
@@ -157,7 +157,10 @@ def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSessi
 
 @pytest.mark.spark
 def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tmp_path: Path) -> None:
-    """A second query on the uid, while the first one runs, is refused before it takes a link; the first one goes on."""
+    """A second query on the uid, while the first one runs, is refused before it takes a checkpoint.
+
+    The first one goes on.
+    """
     base, sink, rows = tmp_path / "out", make_sink(tmp_path / "out"), write_source(tmp_path / "source", 4)
     write_source(tmp_path / "other", 1, first=9000)
     refused = []

@@ -70,7 +70,7 @@ def test_a_handle_names_files_of_its_bucket_alone(field: str, value: str) -> Non
 
 
 def test_a_handle_survives_json_and_refuses_what_it_does_not_know() -> None:
-    """Handles are data (S10): the same after a round trip, and strict about unknown fields and lengths."""
+    """Handles are data (R10): the same after a round trip, and strict about unknown fields and lengths."""
     handle = new_part("a/b").at(17)
     assert PartHandle.model_validate_json(handle.model_dump_json()) == handle
     for wrong in ({"unknown": 1}, {"valid_length": -1}):

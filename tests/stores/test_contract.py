@@ -61,16 +61,16 @@ def test_a_file_is_no_directory() -> None:
     assert store.list_names("a") == ["b"]
 
 
-def test_a_chain_of_checkpoints_lives_in_memory() -> None:
+def test_a_checkpoint_log_lives_in_memory() -> None:
     """A coordinator starts, completes and subsumes; a second one goes on from its newest link."""
     files = MemoryFiles()
     first = Owner(CheckpointStorage(MemoryMetadataStore(files), "job"), retained=1)
     first.start()
     first.complete("a")
-    assert first.storage.list_links() == [2]
+    assert first.storage.list_completed_ids() == [2]
     second = Owner(CheckpointStorage(MemoryMetadataStore(files), "job"))
     assert held(second.checkpoints.look()) == "a"
-    assert second.start().generation == 2
+    assert second.start().epoch == 2
 
 
 # The local store keeps the contract of the ports.

@@ -393,7 +393,7 @@ def test_another_server_or_account_is_asked_for_itself(memory: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["memory:", "dir::file:/", "renaming:", "copying:"])
 @pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.fault("S8")
+@pytest.mark.fault("F8")
 def test_a_publication_whose_reply_is_lost_is_recognised(
     scheme: str, applied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,7 +428,7 @@ def test_a_staged_name_that_a_crash_has_left_of_a_finished_file_goes(tmp_path: P
 
 
 @pytest.mark.parametrize("scheme", ["memory:", "dir::file:/", "renaming:", "copying:"])
-@pytest.mark.fault("S6")
+@pytest.mark.fault("F6")
 def test_another_file_of_the_same_length_is_a_conflict(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,7 +438,7 @@ def test_another_file_of_the_same_length_is_a_conflict(
     with FsspecStore(url) as store:
         handle = write_part(store, DATA, state="pending")
         store.create_file(handle.path_of(handle.name), OTHER)
-        for commit in (store.publish, store.settle):
+        for commit in (store.publish, store.finalize):
             with pytest.raises(CommitConflict):
                 commit(handle, "auto")
         assert store.read_file(handle.path_of(handle.name), 99) == OTHER

@@ -101,7 +101,7 @@ def test_hazard_rename_overwrites(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("call", ["stat_name", "lock", "rename", "link"])
-@pytest.mark.fault("S6")
+@pytest.mark.fault("F6")
 def test_a_final_name_taken_at_the_last_moment_is_not_replaced(call: str, when: str, tmp_path: Path) -> None:
     """Answer: a foreign file that appears between any look and the link is a conflict, and survives."""
     path = tmp_path / "day=1" / "part-0000abcd-0-0"
@@ -171,7 +171,7 @@ def test_what_takes_the_name_before_the_lock_is_left(tmp_path: Path, into: str |
         path.write_bytes(OTHER)
 
     with LocalStore(str(tmp_path), calls=intercept(PosixCalls(), ActAt(1, swap, only={"lock"}))) as store:
-        assert not store.take_away(name, into)
+        assert not store.remove(name, into)
     assert path.read_bytes() == OTHER
     assert (tmp_path / "elsewhere").read_bytes() == ORPHAN_DATA
 
@@ -182,7 +182,7 @@ def test_what_was_moved_away_survives_a_power_loss(tmp_path: Path) -> None:
         handle = write_part(store, ORPHAN_DATA)
     model = PowerLossCalls()
     with LocalStore(str(tmp_path), calls=model) as store:
-        assert store.take_away(handle.path_of(handle.in_progress), AWAY)
+        assert store.remove(handle.path_of(handle.in_progress), AWAY)
     survivors = model.all_survivors()
     assert survivors
     assert all(tree.get(f"{AWAY}/{handle.in_progress}") == ORPHAN_DATA for tree in survivors)
@@ -265,15 +265,15 @@ class CaseBlind(PosixCalls):
         return super().stat_name(directory, name.lower())
 
 
-@pytest.mark.fault("S15")
+@pytest.mark.fault("F15")
 @pytest.mark.parametrize("same_length", [True, False])
 @pytest.mark.parametrize("shared", [None, 2])
 def test_buckets_that_differ_in_case_alone_lose_no_row(
     tmp_path: Path, *, shared: int | None, same_length: bool
 ) -> None:
-    """They share a directory, and their parts have names of their own: also those that one stage becomes."""
+    """They share a directory, and their parts have names of their own: also those that one staging file becomes."""
     blind: Any = {"open_store": lambda url, _options: LocalStore(url, calls=CaseBlind())}
-    sink = long_sink(tmp_path, shared_stage_buckets=shared, **blind)
+    sink = long_sink(tmp_path, buckets_per_staging_file=shared, **blind)
     names = ["A", "a", "B", "b", "A", "a"]
     with sink.local() as out:
         rows = [f"row-{number:0{4 if same_length else number + 4}d}" for number in range(6)]
@@ -291,7 +291,7 @@ class WithoutDirectorySync(PosixCalls):
         raise OSError(errno.EINVAL, f"no fsync of directory {directory}")
 
 
-@pytest.mark.fault("S17")
+@pytest.mark.fault("F17")
 def test_without_syncing_directories_nothing_is_ever_acknowledged(tmp_path: Path) -> None:
     """The first start says so instead of promising what a power loss would take back."""
     sink = make_sink(tmp_path, open_store=lambda url, _options: LocalStore(url, calls=WithoutDirectorySync()))

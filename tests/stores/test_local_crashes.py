@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DATA, TAIL = b"valid bytes", b"a tail that does not count"
 SYNCS = frozenset({"sync", "sync_directory"})
-LINK = "_partfile/uid/chk-1/_metadata"
+METADATA = "_partfile/uid/chk-1/_metadata"
 
 
 def promise(model: PowerLossCalls, what: str, is_kept: Callable[[dict[str, bytes]], bool]) -> None:
@@ -54,10 +54,10 @@ def life_of_a_part(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None
 
 def life_of_a_file(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None:
     """Create a metadata file, which is never seen in part."""
-    watch = Watch(model, lambda tree: tree.get(LINK, DATA) == DATA)
+    watch = Watch(model, lambda tree: tree.get(METADATA, DATA) == DATA)
     with LocalStore(str(base), calls=intercept(calls, watch)) as store:
-        store.create_file(LINK, DATA)
-    promise(model, "after create_file", lambda tree: tree.get(LINK) == DATA)
+        store.create_file(METADATA, DATA)
+    promise(model, "after create_file", lambda tree: tree.get(METADATA) == DATA)
 
 
 def life_with_a_cut(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None:
@@ -75,16 +75,16 @@ def life_with_a_cut(model: PowerLossCalls, calls: PosixCalls, base: Path) -> Non
 
 
 def life_with_a_copy(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None:
-    """Settle, by copying, a part that is leased."""
+    """Finalize, by copying, a part that is leased."""
     with LocalStore(str(base), calls=model) as holder, ExitStack() as stack:
         stream = holder.create(new_part("a/b"))
         stack.callback(stream.close)
         stream.write(DATA)
         handle = stream.persist()
         store = stack.enter_context(LocalStore(str(base), calls=calls))
-        settled = store.settle(handle, "auto")
-        promise(model, "after settle", lambda tree: tree.get(settled.path_of(settled.pending)) == DATA)
-        store.publish(settled, "auto")
+        finalized = store.finalize(handle, "auto")
+        promise(model, "after finalize", lambda tree: tree.get(finalized.path_of(finalized.pending)) == DATA)
+        store.publish(finalized, "auto")
         promise(model, "after publish", lambda tree: part_in(tree, handle) == DATA)
 
 
@@ -191,8 +191,8 @@ def test_a_directory_that_was_deleted_and_made_again_is_synced_again(new_model: 
     model = new_model()
     with LocalStore(str(tmp_path), calls=model) as store:
         for _ in range(2):
-            store.create_file(LINK, DATA)
-            promise(model, "after create_file", lambda tree: tree.get(LINK) == DATA)
+            store.create_file(METADATA, DATA)
+            promise(model, "after create_file", lambda tree: tree.get(METADATA) == DATA)
             store.delete_directory("_partfile/uid/chk-1")
             # As if the deletion had become durable by itself.
             model.sync_directory(model.open_base(str(tmp_path / "_partfile/uid")))
@@ -247,7 +247,7 @@ def test_the_model_takes_no_file_for_a_directory_of_the_same_inode(
         promise(model, "after the sync", lambda tree: tree == {"file": b""})
 
 
-@pytest.mark.parametrize("verb", ["publish", "settle", "discard"])
+@pytest.mark.parametrize("verb", ["publish", "finalize", "discard"])
 def test_a_name_whose_author_died_is_durable_when_it_is_found(verb: str, new_model: NewModel, tmp_path: Path) -> None:
     """A final name that was linked but not synced is durable before the staged name goes, whoever comes by."""
     model = new_model()
@@ -267,17 +267,19 @@ def test_a_name_whose_author_died_is_durable_when_it_is_found(verb: str, new_mod
 
 
 def test_names_whose_author_died_are_durable_when_they_are_listed(new_model: NewModel, tmp_path: Path) -> None:
-    """A start builds on the links that it lists: none of them may be gone when what was built on it is there."""
+    """A start builds on the checkpoints that it lists: none of them may be gone when what was built on it is there."""
     model = new_model()
     with LocalStore(str(tmp_path), calls=model) as store:
         store.create_file("a/seed", DATA)
     with pytest.raises(SimulatedCrash):
-        LocalStore(str(tmp_path), calls=intercept(model, CrashAt(1, "after", only={"link"}))).create_file(LINK, DATA)
+        LocalStore(str(tmp_path), calls=intercept(model, CrashAt(1, "after", only={"link"}))).create_file(
+            METADATA, DATA
+        )
     model.die()
     with LocalStore(str(tmp_path), calls=model) as store:
-        for depth in range(len(LINK.split("/"))):
-            store.list_names("/".join(LINK.split("/")[:depth]))
-    promise(model, "after the list", lambda tree: tree.get(LINK) == DATA)
+        for depth in range(len(METADATA.split("/"))):
+            store.list_names("/".join(METADATA.split("/")[:depth]))
+    promise(model, "after the list", lambda tree: tree.get(METADATA) == DATA)
 
 
 def test_the_model_itself_loses_what_is_not_synced(new_model: NewModel, tmp_path: Path) -> None:
@@ -358,7 +360,7 @@ def count_of_calls(new_model: NewModel, base: Path, case: Case, verb: str) -> in
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("verb", ["publish", "settle"])
+@pytest.mark.parametrize("verb", ["publish", "finalize"])
 def test_what_dies_anywhere_is_finished_by_the_next(case: Case, verb: str, new_model: NewModel, tmp_path: Path) -> None:
     """Killed before or after any changing call: no moment shows a wrong part, and the next publish finishes it."""
     calls = count_of_calls(new_model, tmp_path / "count", case, verb)
@@ -375,9 +377,9 @@ def test_what_dies_anywhere_is_finished_by_the_next(case: Case, verb: str, new_m
             model.close(descriptor)
         assert is_recoverable(model, handle)
         with LocalStore(str(base), calls=intercept(model, watch)) as store:
-            settled = store.settle(handle, case.cut) if verb == "settle" else handle
+            finalized = store.finalize(handle, case.cut) if verb == "finalize" else handle
             for _ in range(2):
-                store.publish(settled, case.cut)
+                store.publish(finalized, case.cut)
                 assert is_published(model, handle)
         model.stop()
 
@@ -412,20 +414,20 @@ def test_a_creation_that_dies_anywhere_is_whole_or_absent(new_model: NewModel, t
     for n, when in both_sides(40):
         model, base = new_model(), tmp_path / f"{n}-{when}"
         base.mkdir()
-        watch = Watch(model, lambda tree: tree.get(LINK, DATA) == DATA)
+        watch = Watch(model, lambda tree: tree.get(METADATA, DATA) == DATA)
         dying = intercept(intercept(model, watch), CrashAt(n, when, only=CHANGING_CALLS))
         try:
-            LocalStore(str(base), calls=dying).create_file(LINK, DATA)
+            LocalStore(str(base), calls=dying).create_file(METADATA, DATA)
         except SimulatedCrash:
             model.die()
         else:
             return
         with LocalStore(str(base), calls=intercept(model, watch)) as store:
             try:
-                store.create_file(LINK, DATA)
+                store.create_file(METADATA, DATA)
             except AlreadyExists:
-                assert store.read_file(LINK, len(DATA)) == DATA
+                assert store.read_file(METADATA, len(DATA)) == DATA
         # Also where it was there already: the caller reads it back and acts on it.
-        assert all(tree.get(LINK) == DATA for tree in model.all_survivors())
+        assert all(tree.get(METADATA) == DATA for tree in model.all_survivors())
         model.stop()
     raise AssertionError("40 calls were not enough; look at the range")

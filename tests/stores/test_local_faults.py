@@ -16,7 +16,15 @@ from partfile.errors import AlreadyExists, NotApplied, OutcomeUnknown, PartfileE
 from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, Recorder, TrackedCalls, intercept
-from partfile.testing.store import files_in, finished_bytes, neighbour, new_part, read_stage, write_part, write_stage
+from partfile.testing.store import (
+    files_in,
+    finished_bytes,
+    neighbour,
+    new_part,
+    read_staging_file,
+    write_part,
+    write_staging_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +44,7 @@ def failing(base: Path, interceptor: Interceptor) -> LocalStore:
     return LocalStore(str(base), calls=intercept(PosixCalls(), interceptor))
 
 
-@pytest.mark.fault("S1")
+@pytest.mark.fault("F1")
 def test_a_failed_fsync_poisons_the_stream(tmp_path: Path) -> None:
     """After one EIO the stream never calls fsync again, which would succeed although bytes are lost (fsyncgate)."""
     recorder = Recorder({"sync"})
@@ -55,7 +63,7 @@ def test_a_failed_fsync_poisons_the_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["sync_directory", "write", "rename"])
-@pytest.mark.fault("S1", "S2")
+@pytest.mark.fault("F1", "F2")
 def test_any_failure_of_a_stream_poisons_it(tmp_path: Path, call: str) -> None:
     """Whatever went wrong, the part is left to the coordinator, who cuts it to its last valid length."""
     with failing(tmp_path, FailAt(1, EIO, only={call})) as store:
@@ -76,7 +84,7 @@ def _write_and_commit(stream: PartStream) -> None:
     stream.close_for_commit()
 
 
-@pytest.mark.fault("S2")
+@pytest.mark.fault("F2")
 def test_a_failed_close_is_reported_once(tmp_path: Path) -> None:
     """A close that fails is an unknown outcome; the descriptor is gone, so the second close has nothing to do."""
     calls = intercept(PosixCalls(), FailAt(1, EIO, applied=True, only={"unlock"}))
@@ -104,7 +112,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
         assert finished_bytes(store, handle) == store.read_file("metadata", 99) == DATA
 
 
-@pytest.mark.fault("S11")
+@pytest.mark.fault("F11")
 def test_a_short_read_is_continued_and_a_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
     """Copies take every valid byte, however few a read returns."""
 
@@ -118,8 +126,8 @@ def test_a_short_read_is_continued_and_a_file_that_shrinks_is_noticed(tmp_path: 
         assert finished_bytes(store, handle) == DATA
 
 
-@pytest.mark.fault("S11")
-def test_a_stage_is_read_on_after_a_short_read(tmp_path: Path) -> None:
+@pytest.mark.fault("F11")
+def test_a_staging_file_is_read_on_after_a_short_read(tmp_path: Path) -> None:
     """Every valid byte is read, however few the kernel returns at a time."""
 
     class ShortReads(PosixCalls):
@@ -127,13 +135,13 @@ def test_a_stage_is_read_on_after_a_short_read(tmp_path: Path) -> None:
             return super().read_into(descriptor, buffer[:3], offset)
 
     with LocalStore(str(tmp_path), calls=ShortReads()) as store:
-        handle = write_stage(store, DATA)
-        assert read_stage(store, handle) == DATA
+        handle = write_staging_file(store, DATA)
+        assert read_staging_file(store, handle) == DATA
 
 
 @pytest.mark.parametrize("error", [EIO, OSError(errno.ENOENT, "")])
 @pytest.mark.parametrize("call", ["rename", "link"])
-@pytest.mark.fault("S16")
+@pytest.mark.fault("F16")
 def test_a_rename_or_link_that_was_done_but_reported_as_failed(tmp_path: Path, call: str, error: OSError) -> None:
     """NFS repeats a request whose reply was lost: at the latest the next attempt finds that it was done."""
     with LocalStore(str(tmp_path)) as store:
@@ -144,7 +152,7 @@ def test_a_rename_or_link_that_was_done_but_reported_as_failed(tmp_path: Path, c
         assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
 
 
-@pytest.mark.fault("S8", "S16")
+@pytest.mark.fault("F8", "F16")
 def test_a_commit_whose_rename_reply_was_lost_succeeds(tmp_path: Path) -> None:
     """The names tell that the part is pending, whatever rename reported."""
     with failing(tmp_path, FailAt(1, EIO, applied=True, only={"rename"})) as store:
@@ -181,7 +189,7 @@ def test_after_the_link_every_failure_of_a_creation_is_unknown(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("cut", ["auto", "truncate"])
-@pytest.mark.fault("S9")
+@pytest.mark.fault("F9")
 def test_a_truncate_that_is_refused(tmp_path: Path, cut: Cut) -> None:
     """Auto falls back to rewriting; truncate on its own raises, and the part stays as it is."""
     for state in ("in-progress", "pending"):
@@ -198,7 +206,7 @@ def test_a_truncate_that_is_refused(tmp_path: Path, cut: Cut) -> None:
             assert finished_bytes(store, handle) == DATA
 
 
-@pytest.mark.fault("S9")
+@pytest.mark.fault("F9")
 def test_a_truncate_that_does_nothing_is_noticed(tmp_path: Path) -> None:
     """The length is checked after the cut; nothing is published with a tail."""
 
@@ -268,7 +276,7 @@ def test_every_failing_call_of_a_creation(tmp_path: Path) -> None:
         lambda store: store.hold_marker("x/y"),
     ],
 )
-@pytest.mark.fault("S4")
+@pytest.mark.fault("F4")
 def test_permission_denied_names_path_and_remedy(tmp_path: Path, verb: Callable[[LocalStore], object]) -> None:
     """EACCES on any way of creating arrives as NotApplied, with the path and a hint."""
     with failing(tmp_path, FailAt(1, PermissionError(errno.EACCES, ""), only={"create"})) as store:
@@ -294,7 +302,7 @@ def small_disk(path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-@pytest.mark.fault("S3")
+@pytest.mark.fault("F3")
 def test_a_full_disk_is_determinate_and_can_be_recovered_from(tmp_path: Path) -> None:
     """ENOSPC: parts and metadata fail with a hint, nothing half is visible, and after freeing space it goes on."""
     with small_disk(tmp_path / "disk") as disk, LocalStore(str(disk)) as store:
@@ -315,7 +323,7 @@ def test_a_full_disk_is_determinate_and_can_be_recovered_from(tmp_path: Path) ->
         store.create_file("_partfile/chk-1/_metadata", bytes(4096))
 
 
-@pytest.mark.fault("S3")
+@pytest.mark.fault("F3")
 def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     """A publication that runs out of space while it copies does not fill the disk with each attempt."""
     with small_disk(tmp_path / "disk") as disk, LocalStore(str(disk)) as store:
@@ -328,7 +336,7 @@ def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         assert files_in(store) == {handle.path_of(handle.name): 600 << 10}
 
 
-@pytest.mark.fault("S4")
+@pytest.mark.fault("F4")
 def test_a_read_only_file_system_is_refused_at_once(tmp_path: Path) -> None:
     """EROFS shows when the store is opened for writing, while reading stays possible."""
     with small_disk(tmp_path / "disk") as disk:
@@ -358,7 +366,7 @@ def test_too_large_a_file_is_determinate(tmp_path: Path) -> None:
         assert "ulimit -f" in hint
 
 
-@pytest.mark.fault("S13")
+@pytest.mark.fault("F13")
 def test_too_many_open_files_leak_none(tmp_path: Path) -> None:
     """EMFILE fails the creation with a hint; after closing parts it goes on, and every part is still good."""
 

@@ -19,7 +19,7 @@ from partfile.errors import (
 )
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import TrackedCalls
-from partfile.testing.store import new_part, new_stage, write_part
+from partfile.testing.store import new_part, new_staging_file, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def test_a_bucket_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path
         lambda bucket: store.create(new_part(bucket)),
         lambda bucket: store.resume(new_part(bucket)),
         lambda bucket: store.publish(new_part(bucket), "auto"),
-        lambda bucket: store.settle(new_part(bucket), "auto"),
+        lambda bucket: store.finalize(new_part(bucket), "auto"),
         lambda bucket: store.discard(new_part(bucket)),
         lambda bucket: store.create_file(f"{bucket}/x", b""),
         lambda bucket: store.read_file(f"{bucket}/victim", 99),
@@ -67,40 +67,40 @@ def test_a_bucket_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path
 
 
 @pytest.mark.fault("H2")
-def test_a_stage_that_is_no_file_of_ours_is_not_read(store: LocalStore, tmp_path: Path) -> None:
+def test_a_staging_file_that_is_no_file_of_ours_is_not_read(store: LocalStore, tmp_path: Path) -> None:
     """Neither a link to a file, nor one to a directory above it, nor a pipe, which would wait for ever."""
-    stage = new_stage().at(len(DATA))
-    bucket = tmp_path / "base" / stage.bucket
+    staging_file = new_staging_file().at(len(DATA))
+    bucket = tmp_path / "base" / staging_file.bucket
     bucket.symlink_to(tmp_path / "outside", target_is_directory=True)
-    victim = stage.model_copy(update={"in_progress": "victim"})
+    victim = staging_file.model_copy(update={"in_progress": "victim"})
     with pytest.raises(StoreError):
-        store.open_stage(victim)
+        store.open_staging_file(victim)
     bucket.unlink()
     bucket.mkdir()
-    (bucket / stage.in_progress).symlink_to(tmp_path / "outside" / "victim")
+    (bucket / staging_file.in_progress).symlink_to(tmp_path / "outside" / "victim")
     with pytest.raises(StoreError):
-        store.open_stage(stage)
-    (bucket / stage.in_progress).unlink()
-    os.mkfifo(bucket / stage.in_progress)
+        store.open_staging_file(staging_file)
+    (bucket / staging_file.in_progress).unlink()
+    os.mkfifo(bucket / staging_file.in_progress)
     with pytest.raises(StoreError):
-        store.open_stage(stage)
+        store.open_staging_file(staging_file)
 
 
-def test_a_stage_that_is_cut_while_it_is_read_is_missing(tmp_path: Path) -> None:
+def test_a_staging_file_that_is_cut_while_it_is_read_is_missing(tmp_path: Path) -> None:
     """Fewer bytes than a checkpoint vouches for never look like the end of the file; no descriptor stays open."""
     calls = TrackedCalls()
     store = LocalStore(str(tmp_path / "base"), calls=calls)
-    stream = store.create(new_stage())
+    stream = store.create(new_staging_file())
     stream.write(DATA)
-    stage = stream.persist()
+    staging_file = stream.persist()
     stream.close()
     before = set(calls.open_descriptors)
-    with store.open_stage(stage) as file:
-        os.truncate(tmp_path / "base" / stage.path_of(stage.in_progress), 3)
+    with store.open_staging_file(staging_file) as file:
+        os.truncate(tmp_path / "base" / staging_file.path_of(staging_file.in_progress), 3)
         with pytest.raises(PartMissing):
             file.read()
     with pytest.raises(PartMissing):
-        store.open_stage(stage)
+        store.open_staging_file(staging_file)
     assert calls.open_descriptors == before
     store.close()
     assert not calls.open_descriptors
@@ -116,7 +116,7 @@ def test_a_part_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path: 
     (bucket / getattr(handle, name)).symlink_to(tmp_path / "outside" / "victim")
     if name == "sidecar":
         (bucket / handle.pending).write_bytes(DATA)
-    for commit in (store.publish, store.settle):
+    for commit in (store.publish, store.finalize):
         with pytest.raises((CommitConflict, NotApplied)):
             commit(handle, "auto")
     with pytest.raises(StoreError):
@@ -152,7 +152,7 @@ def test_a_pipe_in_place_of_a_part_does_not_block(store: LocalStore, tmp_path: P
     os.mkfifo(bucket / getattr(handle, name))
     if name == "sidecar":
         (bucket / handle.pending).write_bytes(DATA)
-    for commit in (store.publish, store.settle):
+    for commit in (store.publish, store.finalize):
         with pytest.raises((CommitConflict, NotApplied)):
             commit(handle, "auto")
     with pytest.raises(StoreError):
@@ -180,7 +180,7 @@ def test_a_part_with_a_name_elsewhere_is_copied_not_cut(store: LocalStore, tmp_p
 
 
 @pytest.mark.parametrize("staged", ["in_progress", "pending"])
-@pytest.mark.parametrize("verb", ["publish", "settle"])
+@pytest.mark.parametrize("verb", ["publish", "finalize"])
 def test_of_two_names_of_a_finished_file_the_staged_one_is_dropped(
     store: LocalStore, tmp_path: Path, staged: str, verb: str
 ) -> None:

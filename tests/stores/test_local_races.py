@@ -76,7 +76,7 @@ def _turns(tmp_path: Path) -> Iterator[Turn]:
 
 @pytest.mark.parametrize("cut", ["auto", "rewrite", "valid-length"])
 @pytest.mark.parametrize("state", ["in-progress", "pending"])
-@pytest.mark.fault("S5", "D10")
+@pytest.mark.fault("F5", "D10")
 def test_two_coordinators_publish_one_part(turns: Iterator[Turn], state: str, cut: Cut) -> None:
     """Both publish without an error, and the one finished file is whole."""
     for turn in turns:
@@ -86,13 +86,13 @@ def test_two_coordinators_publish_one_part(turns: Iterator[Turn], state: str, cu
         assert finished_bytes(turn.other, handle) == DATA
 
 
-def test_a_coordinator_settles_what_another_publishes(turns: Iterator[Turn]) -> None:
-    """Settling while another publishes ends with the finished file and nothing changed in it."""
+def test_a_coordinator_finalizes_what_another_publishes(turns: Iterator[Turn]) -> None:
+    """Finalizing while another publishes ends with the finished file and nothing changed in it."""
     for turn in turns:
         handle = write_part(turn.other, DATA, tail=TAIL)
         with turn.store(partial(turn.other.publish, handle, "auto")) as store:
-            settled = store.settle(handle, "auto")
-            store.publish(settled, "auto")
+            finalized = store.finalize(handle, "auto")
+            store.publish(finalized, "auto")
         assert finished_bytes(turn.other, handle) == DATA
 
 
@@ -136,7 +136,7 @@ def test_a_coordinator_publishes_while_a_task_resumes(turns: Iterator[Turn]) -> 
     """Whatever moment of resuming the publication falls into, the finished file never grows."""
     for turn in turns:
         handle = write_part(turn.other, DATA, tail=TAIL)
-        turn.other.settle(handle.at(len(DATA + TAIL)), "auto")
+        turn.other.finalize(handle.at(len(DATA + TAIL)), "auto")
         handle = write_part(turn.other, DATA)
         with turn.store(partial(turn.other.publish, handle, "auto")) as store:
             try:
@@ -337,7 +337,7 @@ def test_a_marker_that_is_replaced_while_it_is_taken_is_taken_again(tmp_path: Pa
             assert other.marker_is_held("marker")
 
 
-@pytest.mark.fault("S10")
+@pytest.mark.fault("F10")
 def test_a_part_that_shrinks_while_it_is_copied_is_missing(tmp_path: Path) -> None:
     """A copy that ends before the valid length is not published, and not left behind."""
     with LocalStore(str(tmp_path)) as other:

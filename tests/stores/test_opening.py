@@ -129,7 +129,7 @@ def test_a_base_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     assert raised.value.hint
 
 
-@pytest.mark.fault("S4")
+@pytest.mark.fault("F4")
 def test_a_base_without_write_permission_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Better now than at the first checkpoint; for reading it will do. Root may write anywhere, so it is lied to."""
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)

@@ -25,7 +25,7 @@ from partfile.stores.s3.client import (
     BUFFERED_BYTES,
     LEAST_BYTES_A_S,
     MovingBody,
-    NoTurn,
+    NoFreeSlot,
     Progress,
     S3Calls,
     S3Client,
@@ -226,7 +226,7 @@ def test_a_task_that_begins_a_part_tries_nothing() -> None:
     description = pf.FileSink(BASE, uid="u", format="text").settings.description
     with S3Stub(accepting) as stub, S3Store(BASE, stub.options(conditional_writes=None)) as store:
         operator = SinkOperator(store, description)
-        context = SubtaskContext(subtask=0, attempt=0, generation=1, chain="0" * 8, batch_time_ms=0)
+        context = SubtaskContext(subtask=0, attempt=0, epoch=1, chain="0" * 8, batch_time_ms=0)
         operator.open(context, SubtaskSnapshot(subtask=0))
         operator.write(pa.record_batch({"row": ["x"]}))
         operator.snapshot(1)
@@ -240,7 +240,7 @@ def test_a_server_that_is_away_does_not_hide_the_first_error() -> None:
     options = {"conditional_writes": None, "call_timeout_s": 1.5}
     with S3Stub(lambda _: refused(503, "SlowDown")) as stub, S3Store(BASE, stub.options(**options)) as store:
         operator = SinkOperator(store, description)
-        context = SubtaskContext(subtask=0, attempt=0, generation=1, chain="0" * 8, batch_time_ms=0)
+        context = SubtaskContext(subtask=0, attempt=0, epoch=1, chain="0" * 8, batch_time_ms=0)
         operator.open(context, SubtaskSnapshot(subtask=0))
         operator.write(pa.record_batch({"row": ["x"]}))
         with pytest.raises(StoreError, match="_sides"):
@@ -410,7 +410,7 @@ def test_who_waits_for_a_turn_waits_as_long_as_others_get_on() -> None:
     taken, stop = threading.Event(), threading.Event()
 
     def hold(*, moves: bool) -> None:
-        with client.turn(Backoff(60), 0.2):
+        with client.slot(Backoff(60), 0.2):
             taken.set()
             for _ in range(10):
                 stop.wait(0.05)
@@ -423,10 +423,10 @@ def test_who_waits_for_a_turn_waits_as_long_as_others_get_on() -> None:
         other.start()
         taken.wait()
         if moves:
-            with client.turn(backoff, 0.2):
+            with client.slot(backoff, 0.2):
                 assert backoff.left_s > 0.2
         else:
             client._moved_at_s -= 60
-            with pytest.raises(NoTurn), client.turn(Backoff(60), 0.2):
+            with pytest.raises(NoFreeSlot), client.slot(Backoff(60), 0.2):
                 pass
         other.join()

@@ -1,4 +1,4 @@
-"""Stages on a model of S3: writers that die at any request, and side objects that are merged."""
+"""Staging files on a model of S3: writers that die at any request, and side objects that are merged."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from partfile.stores.s3.handle import S3Staging, claim_path, part_id, side_path
 from partfile.stores.s3.store import S3Store
 from partfile.stores.s3.stream import merged_count
 from partfile.testing.faults import CrashAt, Recorder, SimulatedCrash, both_sides, count_calls, intercept
-from partfile.testing.store import new_part, new_stage, read_stage, write_stage
+from partfile.testing.store import new_part, new_staging_file, read_staging_file, write_staging_file
 from support.s3_model.store import Bucket, ModelCalls
 from support.s3_model.worlds import AWS, GATEWAY, IGNORANT, OPTIONS, StaleLists, make_small
-from support.stage_job import BATCHES, StageJob
+from support.stage_job import BATCHES, StagingJob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from support.s3_model.store import Rules
 
 
-# Stages on a model of S3: writers that die at any request, resume, and are discarded.
+# Staging files on a model of S3: writers that die at any request, resume, and are discarded.
 
 ALWAYS_MS = 1 << 50
 
@@ -46,9 +46,9 @@ def opened(calls: ModelCalls, interceptor: Interceptor | None = None) -> S3Store
     return S3Store("s3://model/base", options, calls=intercept(calls, interceptor) if interceptor else calls)
 
 
-def job_on(calls: ModelCalls, *, resumes: bool) -> StageJob:
+def job_on(calls: ModelCalls, *, resumes: bool) -> StagingJob:
     """A job in a bucket."""
-    return StageJob(lambda interceptor: opened(calls, interceptor), resumes=resumes)
+    return StagingJob(lambda interceptor: opened(calls, interceptor), resumes=resumes)
 
 
 @pytest.mark.usefixtures("_small")
@@ -70,12 +70,12 @@ def test_a_writer_that_dies_at_any_request_loses_and_doubles_nothing(rules: Rule
         job.run()
         job.check()
         with opened(calls) as store:
-            orphans = list(store.leftovers(job.stages, ALWAYS_MS))
-            assert all(orphan.name == new_stage().name for orphan in orphans if "_probe" not in orphan.path)
-            for stage in job.stages:
-                store.discard(stage)
+            orphans = list(store.leftovers(job.staging_files, ALWAYS_MS))
+            assert all(orphan.name == new_staging_file().name for orphan in orphans if "_probe" not in orphan.path)
+            for staging_file in job.staging_files:
+                store.discard(staging_file)
                 with pytest.raises(PartMissing):
-                    read_stage(store, stage)
+                    read_staging_file(store, staging_file)
             # What one who died has begun, whom no checkpoint names.
             for orphan in orphans:
                 store.drop_leftover(orphan)
@@ -84,23 +84,25 @@ def test_a_writer_that_dies_at_any_request_loses_and_doubles_nothing(rules: Rule
 
 @pytest.mark.usefixtures("_small")
 def test_a_discard_that_dies_at_any_request_is_done_again() -> None:
-    """The stage is of no use by then; what is left goes with the next try, or with the cleaner."""
+    """The staging file is of no use by then; what is left goes with the next try, or with the cleaner."""
 
-    def discard(store: S3Store, stage: PartHandle) -> None:
-        store.discard(stage)
+    def discard(store: S3Store, staging_file: PartHandle) -> None:
+        store.discard(staging_file)
 
     calls = ModelCalls(AWS)
-    stage = write_stage(opened(calls), *BATCHES)
+    staging_file = write_staging_file(opened(calls), *BATCHES)
     before = calls.picture()
-    requests = count_calls(lambda recorder: discard(opened(ModelCalls(AWS, before), recorder), stage), CHANGING_CALLS)
+    requests = count_calls(
+        lambda recorder: discard(opened(ModelCalls(AWS, before), recorder), staging_file), CHANGING_CALLS
+    )
     for number, when in both_sides(requests):
         calls = ModelCalls(AWS, before)
         with suppress(SimulatedCrash):
-            discard(opened(calls, CrashAt(number, when, only=CHANGING_CALLS)), stage)
+            discard(opened(calls, CrashAt(number, when, only=CHANGING_CALLS)), staging_file)
         store = opened(calls)
-        store.discard(stage)
+        store.discard(staging_file)
         assert not list(store.leftovers((), ALWAYS_MS))
-        assert not store.is_staged(stage)
+        assert not store.is_staged(staging_file)
 
 
 @pytest.mark.usefixtures("_small")
@@ -108,8 +110,8 @@ def test_every_older_handle_reads_what_it_vouches_for_until_all_is_discarded() -
     """However often its bytes were merged since, and by whomever."""
     calls = ModelCalls(AWS)
     store, data = opened(calls), b""
-    stage, handles = new_stage(), list[tuple["PartHandle", bytes]]()
-    stream = store.create(stage)
+    staging_file, handles = new_staging_file(), list[tuple["PartHandle", bytes]]()
+    stream = store.create(staging_file)
     for batch in BATCHES:
         stream.write(batch)
         data += batch
@@ -119,7 +121,7 @@ def test_every_older_handle_reads_what_it_vouches_for_until_all_is_discarded() -
     for handle, expected in handles:
         assert store.is_staged(handle)
         assert store.goes_back(handle)
-        assert read_stage(store, handle) == expected
+        assert read_staging_file(store, handle) == expected
     assert len(_side_keys(calls.picture())) == len(BATCHES)
     # By an old handle, too: nobody names any of it.
     assert store.discard(handles[3][0])
@@ -132,7 +134,7 @@ def test_every_older_handle_reads_what_it_vouches_for_until_all_is_discarded() -
 def test_two_who_go_on_from_one_handle_do_not_mix() -> None:
     """One wins the claim; a writer that handed the handle out and lost its claim adds nothing any more."""
     store = opened(ModelCalls(AWS))
-    zombie = store.create(new_stage())
+    zombie = store.create(new_staging_file())
     zombie.write(BATCHES[0])
     handle = zombie.persist()
     winner = store.resume(handle)
@@ -143,30 +145,30 @@ def test_two_who_go_on_from_one_handle_do_not_mix() -> None:
         zombie.persist()
     winner.write(BATCHES[2])
     longer = winner.persist()
-    assert read_stage(store, longer) == BATCHES[0] + BATCHES[2]
-    assert read_stage(store, handle) == BATCHES[0]
+    assert read_staging_file(store, longer) == BATCHES[0] + BATCHES[2]
+    assert read_staging_file(store, handle) == BATCHES[0]
 
 
 @pytest.mark.usefixtures("_small")
-def test_where_conditions_are_ignored_nobody_resumes_a_stage() -> None:
+def test_where_conditions_are_ignored_nobody_resumes_a_staging_file() -> None:
     """It is read back all the same."""
     store = opened(ModelCalls(IGNORANT))
-    assert store.capabilities.stages
+    assert store.capabilities.staging_files
     assert not store.capabilities.append
-    handle = write_stage(store, *BATCHES[:2])
+    handle = write_staging_file(store, *BATCHES[:2])
     with pytest.raises(LeaseUnavailable):
         store.resume(handle)
-    assert read_stage(store, handle) == BATCHES[0] + BATCHES[1]
+    assert read_staging_file(store, handle) == BATCHES[0] + BATCHES[1]
 
 
 @pytest.mark.usefixtures("_small")
-def test_a_stage_has_no_upload_however_large_its_batches_are() -> None:
+def test_a_staging_file_has_no_upload_however_large_its_batches_are() -> None:
     """Nobody could read it back before it is complete."""
     recorder = Recorder(CHANGING_CALLS)
     calls = ModelCalls(AWS)
     store = opened(calls, recorder)
-    stage = write_stage(store, bytes(3 << 20), b"few", bytes(5 << 20))
-    assert read_stage(store, stage) == bytes(3 << 20) + b"few" + bytes(5 << 20)
+    staging_file = write_staging_file(store, bytes(3 << 20), b"few", bytes(5 << 20))
+    assert read_staging_file(store, staging_file) == bytes(3 << 20) + b"few" + bytes(5 << 20)
     assert set(recorder.names) == {"put"}
 
 
@@ -175,46 +177,46 @@ def test_lists_that_are_behind_leave_something_for_the_cleaner_and_no_more() -> 
     """A list that does not show an object yet lets a discard miss it; nothing that counts goes by it."""
     calls = ModelCalls(AWS)
     store = opened(calls, StaleLists(calls, lag=3))
-    kept = write_stage(store, *BATCHES)
-    stage = write_stage(store, *BATCHES)
-    store.discard(stage)
-    assert read_stage(store, kept) == b"".join(BATCHES)
+    kept = write_staging_file(store, *BATCHES)
+    staging_file = write_staging_file(store, *BATCHES)
+    store.discard(staging_file)
+    assert read_staging_file(store, kept) == b"".join(BATCHES)
     left = {key.rpartition("/")[2].partition(".")[0] for key, _ in calls.picture().objects if "/_sides/" in key}
-    assert left <= {part_id(kept), part_id(stage)}
-    while store.discard(stage):
+    assert left <= {part_id(kept), part_id(staging_file)}
+    while store.discard(staging_file):
         pass
     assert {key.rpartition("/")[2].partition(".")[0] for key in _side_keys(calls.picture())} == {part_id(kept)}
 
 
 @pytest.mark.usefixtures("_small")
 def test_a_discard_takes_no_more_than_its_own() -> None:
-    """Another stage of the same final name, and a part beside it, stay as they are."""
+    """Another staging file of the same final name, and a part beside it, stay as they are."""
     calls = ModelCalls(AWS)
     store = opened(calls)
-    other, mine = write_stage(store, *BATCHES), write_stage(store, *BATCHES)
+    other, mine = write_staging_file(store, *BATCHES), write_staging_file(store, *BATCHES)
     part = store.create(new_part())
     part.write(BATCHES[0])
     handle = part.persist()
     assert store.discard(mine)
-    assert read_stage(store, other) == b"".join(BATCHES)
+    assert read_staging_file(store, other) == b"".join(BATCHES)
     assert store.is_staged(handle)
     store.resume(other).close()
 
 
 @pytest.mark.usefixtures("_small")
 @pytest.mark.fault("H1")
-def test_a_stage_of_side_objects_that_are_not_its_own_is_refused() -> None:
+def test_a_staging_file_of_side_objects_that_are_not_its_own_is_refused() -> None:
     """Handles come from files: one that names another part's bytes, or an upload, is damaged."""
     store = opened(ModelCalls(AWS))
-    stage, other = write_stage(store, BATCHES[0]), write_stage(store, BATCHES[0])
-    foreign = stage.model_copy(update={"staging": other.staging})
+    staging_file, other = write_staging_file(store, BATCHES[0]), write_staging_file(store, BATCHES[0])
+    foreign = staging_file.model_copy(update={"staging": other.staging})
     piece = {"number": 1, "etag": "e", "size_bytes": len(BATCHES[0])}
-    upload = stage.model_copy(update={"staging": {"claims": 0, "upload": "u", "pieces": [piece]}})
+    upload = staging_file.model_copy(update={"staging": {"claims": 0, "upload": "u", "pieces": [piece]}})
     for wrong in (foreign, upload):
-        for verb in (store.open_stage, store.resume, store.discard):
+        for verb in (store.open_staging_file, store.resume, store.discard):
             with pytest.raises(SnapshotCorrupt):
                 verb(wrong)
-    assert read_stage(store, other) == BATCHES[0]
+    assert read_staging_file(store, other) == BATCHES[0]
 
 
 @pytest.mark.usefixtures("_small")
@@ -223,8 +225,8 @@ def test_a_side_object_that_is_not_what_was_written_is_told(damage: bytes | None
     """Its checksum and its length are looked at before any of it is used; so it is when it is merged."""
     calls = ModelCalls(AWS)
     store = opened(calls)
-    stage = write_stage(store, *[BATCHES[0]] * 7)
-    staging = S3Staging.of(stage)
+    staging_file = write_staging_file(store, *[BATCHES[0]] * 7)
+    staging = S3Staging.of(staging_file)
     assert staging is not None
     key = f"base/{side_path(staging.sides[3].name)}"
     if damage is None:
@@ -233,18 +235,18 @@ def test_a_side_object_that_is_not_what_was_written_is_told(damage: bytes | None
         calls.put(key, damage, {}, if_absent=False)
     told = PartMissing if damage is None else PartDamaged
     with pytest.raises(told):
-        read_stage(store, stage)
-    stream = store.resume(stage)
+        read_staging_file(store, staging_file)
+    stream = store.resume(staging_file)
     stream.write(BATCHES[1])
     with pytest.raises(LeaseUnavailable if damage is None else PartDamaged):
         stream.persist()
     # What was merged into it would vouch for bytes that nobody wrote.
     with opened(calls) as again, pytest.raises(told):
-        read_stage(again, stage)
+        read_staging_file(again, staging_file)
 
 
 @pytest.mark.usefixtures("_small")
-def test_a_claim_is_deleted_with_its_stage() -> None:
+def test_a_claim_is_deleted_with_its_staging_file() -> None:
     """Those of all versions, of which each was extended once."""
     calls = ModelCalls(AWS)
     job = job_on(calls, resumes=True)
@@ -260,7 +262,7 @@ def _side_keys(picture: Bucket) -> list[str]:
     return [key for key, _ in picture.objects if "/_sides/" in key]
 
 
-# Which side objects of a stage are merged: few stay, little is written again, little is held in memory.
+# Which side objects of a staging file are merged: few stay, little is written again, little is held in memory.
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = st.sampled_from([1, 100, 5 * KIB, 60 * KIB, MIB, 3 * MIB, 5 * MIB, 8 * MIB])
@@ -293,7 +295,7 @@ def test_whatever_is_persisted_few_objects_stay_and_little_is_read(persists: lis
 
 
 @pytest.mark.parametrize("size", [1, 300, 10 * KIB, 200 * KIB, 2 * MIB])
-def test_a_stage_of_equal_persists(size: int) -> None:
+def test_a_staging_file_of_equal_persists(size: int) -> None:
     """Each byte is written once a size that its object goes through, and a handle has some dozens of names."""
     persists = [size] * min(20_000, 256 * MIB // size)
     sides, written, most_read = grown(persists)
@@ -305,8 +307,8 @@ def test_a_stage_of_equal_persists(size: int) -> None:
     assert most_read < 12 * MIB
 
 
-def test_the_objects_of_a_stage_of_many_gib_become_larger() -> None:
-    """So that a handle grows with the logarithm of a stage, as far as memory lets it."""
+def test_the_objects_of_a_staging_file_of_many_gib_become_larger() -> None:
+    """So that a handle grows with the logarithm of a staging file, as far as memory lets it."""
     small, _, _ = grown([MIB] * 512)
     large, _, most_read = grown([MIB] * 4096)
     assert len(small) <= 150

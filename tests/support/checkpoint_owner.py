@@ -35,11 +35,11 @@ def holding(text: str) -> dict[str, OperatorState]:
     return {"o": OperatorState(parallelism=0, coordinator=handle)}
 
 
-def held(link: CheckpointMetadata | None) -> str | None:
-    """The text that a link holds."""
-    if link is None:
+def held(checkpoint: CheckpointMetadata | None) -> str | None:
+    """The text that a checkpoint holds."""
+    if checkpoint is None:
         return None
-    handle = link.operators["o"].coordinator
+    handle = checkpoint.operators["o"].coordinator
     assert isinstance(handle, InlineHandle)
     return handle.data.decode()
 
@@ -119,11 +119,11 @@ class Owner:
         self.failed_jobs.append((checkpoint_id, reason))
 
     def start(self, seen: Callable[[str | None], object] = lambda _text: None) -> CheckpointMetadata:
-        """Begin a generation with the text that the newest checkpoint holds."""
+        """Begin an epoch with the text that the newest checkpoint holds."""
 
-        def restore(link: CheckpointMetadata | None, _id: int) -> dict[str, OperatorState]:
-            seen(held(link))
-            return holding(held(link) or "fresh")
+        def restore(checkpoint: CheckpointMetadata | None, _id: int) -> dict[str, OperatorState]:
+            seen(held(checkpoint))
+            return holding(held(checkpoint) or "fresh")
 
         return self.checkpoints.start(restore)
 

@@ -65,7 +65,7 @@ def told_lines(*words: str | Path, code: int = 0) -> list[Any]:
 # ``partfile recover`` between two drivers of one stream, as a process of its own that may be killed itself.
 
 _LONGEST_RUN_S = 60
-_FENCE_LINK_TO_END_S = 0.05
+_TAKEOVER_TO_END_S = 0.05
 """About how long it works once it owns the sink."""
 
 
@@ -99,7 +99,7 @@ class Recovering:
         if self.rng.random() < 0.8:
             while command.poll() is None and self._links() == before:
                 time.sleep(0.001)
-            time.sleep(self.rng.uniform(0, _FENCE_LINK_TO_END_S))
+            time.sleep(self.rng.uniform(0, _TAKEOVER_TO_END_S))
         else:
             time.sleep(self.rng.uniform(0, 1))
         command.kill()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from partfile.stores.base import PartHandle
 from support.life_cycle import batch, in_child, make_sink
-from support.staged_streams import Stages, staged_sink
+from support.staged_streams import StagingFiles, staged_sink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ class Dying:
 
 
 def orphan_of(chain: str, number: int) -> PartHandle:
-    """A part of this chain that no checkpoint has heard of."""
+    """A part of this checkpoint log that no checkpoint has heard of."""
     name = f"part-{chain}-0-{number}.txt"
     return PartHandle(
         bucket="bucket=b0",
@@ -54,8 +54,8 @@ def crash_when_promised(base: Path, **options: Any) -> None:
 # Sinks with staged columnar parts that died at one place of their life; see also ``dead_sinks``.
 
 
-def die_with_open_stages(base: Path, **options: Any) -> None:
-    """Two stages of two rows each that a checkpoint vouches for, with whole messages beyond their valid lengths."""
+def die_with_open_staging_files(base: Path, **options: Any) -> None:
+    """Two staging files of two rows each that a checkpoint vouches for, with messages beyond their valid lengths."""
 
     def begin() -> None:
         out = staged_sink(base, **options).local().open()
@@ -68,28 +68,28 @@ def die_with_open_stages(base: Path, **options: Any) -> None:
 
 
 def write_tail(out: Any) -> None:
-    """Rows that no checkpoint vouches for, in the stages all the same."""
+    """Rows that no checkpoint vouches for, in the staging files all the same."""
     out.write(batch(4, 3), position=7)
     for part in out._operator._active.values():
         part.flush()
 
 
-def die_with_rolled_stages(base: Path, **options: Any) -> None:
-    """The same stages, which a start has taken over and could not encode."""
-    die_with_open_stages(base, **options)
+def die_with_closed_staging_files(base: Path, **options: Any) -> None:
+    """The same staging files, which a start has taken over and could not encode."""
+    die_with_open_staging_files(base, **options)
 
     def begin() -> None:
-        stages = Stages()
-        stages.are_readable = False
-        staged_sink(base, open_store=stages.open_store, **options).local().open()
+        staging_files = StagingFiles()
+        staging_files.are_readable = False
+        staged_sink(base, open_store=staging_files.open_store, **options).local().open()
         os._exit(0)
 
     assert in_child(begin) == 0
 
 
 def die_with_an_unnamed_encode(base: Path, **options: Any) -> None:
-    """The same stages, encoded by a start that died before a checkpoint named the files."""
-    die_with_open_stages(base, **options)
+    """The same staging files, encoded by a start that died before a checkpoint named the files."""
+    die_with_open_staging_files(base, **options)
 
     def begin() -> None:
         out = staged_sink(base, **options).local()

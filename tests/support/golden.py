@@ -21,7 +21,7 @@ from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.stores.local.store import LocalStore
 from support.life_cycle import LONG, batch, make_sink
-from support.staged_streams import Stages, staged_sink
+from support.staged_streams import StagingFiles, staged_sink
 
 GOLDEN = Path(__file__).parents[1] / "snapshot" / "golden"
 PRESENT = str(FORMAT_VERSION)
@@ -61,15 +61,15 @@ def write_sink(root: Path) -> None:
 
 
 def write_staged_sink(root: Path) -> None:
-    """A sink that crashed with an open stage, one that waits to be encoded, and one that is spent."""
-    stages = Stages()
-    sink = staged_sink(root / "staged", retained_checkpoints=9, bucketer=None, open_store=stages.open_store)
+    """A sink that crashed with an open staging file, one that waits to be encoded, and one that is spent."""
+    staging_files = StagingFiles()
+    sink = staged_sink(root / "staged", retained_checkpoints=9, bucketer=None, open_store=staging_files.open_store)
     out = sink.local().open()
     for done in (2, 4):
         out.write(batch(done - 2, 2))
         out._operator.roll_all()
         out.checkpoint(done)
-        stages.are_readable = False
+        staging_files.are_readable = False
     out.write(batch(4, 2))
     out.checkpoint(6)
     out.close()

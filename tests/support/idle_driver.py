@@ -28,13 +28,16 @@ IDLE_S = 1.0
 INTERVAL_MS = 250
 
 
-class Links:
-    """Says how local stores answer who creates a link: ``made``, ``refused``, ``lost`` (made, but nobody says so)."""
+class Commits:
+    """Says how local stores answer who creates a checkpoint.
+
+    ``made``, ``refused``, ``lost`` (made, but nobody says so).
+    """
 
     def __init__(self) -> None:
         self.answer = "made"
         self.left_to_make = 0
-        """Links that are made all the same."""
+        """Checkpoints that are made all the same."""
 
     def open_store(self, url: str, _options: object) -> LocalStore:
         """A store on a local directory."""
@@ -42,20 +45,20 @@ class Links:
 
 
 class _Store(LocalStore):
-    def __init__(self, url: str, links: Links) -> None:
+    def __init__(self, url: str, commits: Commits) -> None:
         super().__init__(url)
-        self._links = links
+        self._commits = commits
 
     def create_file(self, path: str, data: bytes) -> None:
-        if not path.endswith("_metadata") or self._links.answer == "made":
+        if not path.endswith("_metadata") or self._commits.answer == "made":
             super().create_file(path, data)
-        elif self._links.left_to_make:
-            self._links.left_to_make -= 1
+        elif self._commits.left_to_make:
+            self._commits.left_to_make -= 1
             super().create_file(path, data)
-        elif self._links.answer == "refused":
+        elif self._commits.answer == "refused":
             raise NotReady("not now", path=path)
         else:
-            self._links.answer = "refused"
+            self._commits.answer = "refused"
             super().create_file(path, data)
             raise OutcomeUnknown("no answer", path=path)
 
@@ -70,10 +73,10 @@ class IdleDriver:
     def __init__(self, base: Path) -> None:
         self.base = base
         self.now_ms = 1_000_000
-        self.links = Links()
+        self.commits = Commits()
         rolling = LONG.model_copy(update={"inactivity_interval_s": IDLE_S})
         self.settings = make_sink(
-            base, rolling=rolling, clock=lambda: self.now_ms, open_store=self.links.open_store
+            base, rolling=rolling, clock=lambda: self.now_ms, open_store=self.commits.open_store
         ).settings
         self.stream = SparkStream(self.settings)
         self.stream._mutex.acquire()
@@ -84,25 +87,25 @@ class IdleDriver:
         """A batch begins."""
         self.stream._restore(RUN, BATCH)
 
-    def turn(self) -> int | None:
+    def tick(self) -> int | None:
         """The timer is due; in how many milliseconds it is so again."""
         assert self.stream._timer is not None
-        at_ms = self.stream._timer.turn()
+        at_ms = self.stream._timer.tick()
         return None if at_ms is None else at_ms - self.now_ms
 
     def goes_on(self) -> None:
-        """The query has rows, and its batch is in the generation that is there."""
+        """The query has rows, and its batch is in the epoch that is there."""
         self.stream._check_fence(RUN)
         if self.stream._run != RUN:
             self.restores()
 
-    def generation(self) -> int:
-        """By the newest link."""
+    def epoch(self) -> int:
+        """By the newest checkpoint."""
         runtime = Runtime(self.settings, "life")
-        link = runtime.coordinator._log.look()[1]
+        checkpoint = runtime.coordinator._log.look()[1]
         runtime.close()
-        assert link is not None
-        return link.generation
+        assert checkpoint is not None
+        return checkpoint.epoch
 
     def rival(self) -> Runtime:
         """Another driver takes over."""
@@ -115,7 +118,7 @@ class IdleDriver:
         coordinator = self.stream._live().coordinator
         pending = coordinator.trigger(self.now_ms)
         with closing(SinkOperator(self.stream._live().store, self.settings.description)) as operator:
-            context = SubtaskContext(0, 0, coordinator.generation, coordinator.state.position.chain, self.now_ms)
+            context = SubtaskContext(0, 0, coordinator.epoch, coordinator.state.position.chain, self.now_ms)
             share = assigned_to(coordinator.assignment(), 0)
             operator.open(context, share.model_copy(update={"max_count": coordinator.state.max_count}))
             operator.write(

@@ -1,4 +1,4 @@
-"""Stages of several objects on S3 whose sink has died, and starts whose encoder is elsewhere."""
+"""Staging files of several objects on S3 whose sink has died, and starts whose encoder is elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from partfile.sink.coordinator import Runtime
-from partfile.sink.encode import StagesInProcess
+from partfile.sink.encode import LocalEncoder
 from partfile.stores.s3.handle import S3Staging, side_path
 from support.life_cycle import LONG
 from support.staged_streams import STAGED
@@ -25,7 +25,7 @@ ROWS = 5
 _ROLLING = LONG.model_copy(update={"max_part_bytes": 1 << 30})
 
 
-class Elsewhere(StagesInProcess):
+class Elsewhere(LocalEncoder):
     """What encodes in workers, which need not see what the coordinator sees."""
 
     @property
@@ -34,8 +34,8 @@ class Elsewhere(StagesInProcess):
         return True
 
 
-def leave_a_stage(process: Process, draw: random.Random, row_bytes: int) -> list[str]:
-    """A stage of an object a checkpoint, whose sink has died; the paths of its objects, in their order."""
+def leave_a_staging_file(process: Process, draw: random.Random, row_bytes: int) -> list[str]:
+    """A staging file of an object a checkpoint, whose sink has died; the paths of its objects, in their order."""
     out = process.sink(**STAGED, rolling=_ROLLING).local().open()
     for _ in range(OBJECTS):
         rows = [draw.randbytes(row_bytes) for _ in range(ROWS)]
@@ -49,7 +49,7 @@ def leave_a_stage(process: Process, draw: random.Random, row_bytes: int) -> list
 
 
 def start(process: Process, worker: Process, *, accept_missing: bool = False) -> CommitReport:
-    """A start of the sink, whose stages are encoded by a worker with a view of its own."""
+    """A start of the sink, whose staging files are encoded by a worker with a view of its own."""
     settings = process.sink(**STAGED, rolling=_ROLLING, accept_missing=accept_missing).settings
     with worker.open_store(worker.base, {}) as store:
         runtime = Runtime(settings, "life", encoder=lambda _storage: Elsewhere(store, 1))

@@ -1,4 +1,4 @@
-"""Sinks whose buckets share a stage, what they leave, and what the command line says of it."""
+"""Sinks whose buckets share a staging file, what they leave, and what the command line says of it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     import pytest
 
     from partfile.sink.file_sink import FileSink
-    from partfile.sink.states import RolledStage
+    from partfile.sink.states import ClosedStagingFile
 
 
-# Sinks whose buckets share a stage, and what they leave, on a local disk or as files of anywhere else.
+# Sinks whose buckets share a staging file, and what they leave, on a local disk or as files of anywhere else.
 
 BUCKETS = 12
 
 
 def sharing_sink(base: Path | str, **options: Any) -> FileSink:
-    """A sink whose buckets share a stage if there are more than three in a batch."""
+    """A sink whose buckets share a staging file if there are more than three in a batch."""
     fixed: dict[str, Any] = {
         "format": "parquet",
         "columnar": "staged",
         "rolling": LONG,
         "bucketer": pf.HiveBucketer("k"),
-        "shared_stage_buckets": 3,
+        "buckets_per_staging_file": 3,
     }
     return make_sink(base, **(fixed | options))
 
@@ -71,7 +71,7 @@ def counted(first: int, end: int, *, buckets: int = BUCKETS) -> Counter[tuple[st
 
 
 def shared_in(base: Path) -> list[Path]:
-    """The files of shared stages, spent ones among them."""
+    """The files of multi-bucket staging files, spent ones among them."""
     return sorted(base.glob("_part-*.in-progress"))
 
 
@@ -114,7 +114,10 @@ def continue_sharing(sink: FileSink, rows: int, notes: Path | None = None) -> in
 
 
 def die_sharing(sink: FileSink) -> None:
-    """A checkpoint that holds two rows a bucket in a shared stage, then a tail, made durable; the process is gone."""
+    """A checkpoint that holds two rows a bucket in a multi-bucket staging file, then a tail, made durable.
+
+    The process is gone.
+    """
     out = sink.local().open()
     out.write(many(0, 2 * BUCKETS), position=2 * BUCKETS)
     out.checkpoint()
@@ -137,17 +140,17 @@ def _rows(data: bytes, format: str) -> list[int]:
     )
 
 
-def rolled(base: Path) -> RolledStage:
-    """The stage of a crashed sink, as its next start would roll it."""
+def rolled(base: Path) -> ClosedStagingFile:
+    """The staging file of a crashed sink, as its next start would roll it."""
     runtime = Runtime(sharing_sink(base).settings, "life")
     state = runtime.coordinator.look()
     runtime.close()
     assert state is not None
-    (stage,) = with_closed(state, state.open[0], 9).rolled
-    return stage
+    (staging_file,) = with_closed(state, state.open[0], 9).rolled
+    return staging_file
 
 
-# What the command line says of a dead sink whose buckets share a stage, and what it does about it, on any store.
+# What the command line says of a dead sink whose buckets share a staging file, and what it does about it, on any store.
 
 HELD = 2 * BUCKETS
 """Rows that the checkpoint of a dead sink vouches for."""
@@ -161,8 +164,8 @@ def check_commands(place: tuple[Any, ...], rows: Callable[[], Counter[tuple[str,
         rows: How often each row is in a finished file of each bucket.
     """
     (sink,) = told_json("status", *place, "--quiet-after", "0s", code=1)["sinks"]
-    assert (sink["parts"]["stage"]["shared"], sink["parts"]["stage"]["buckets"]) == (1, BUCKETS)
-    (listed,) = told_lines("list", *place, "--state", "stage")
+    assert (sink["parts"]["staging-file"]["shared"], sink["parts"]["staging-file"]["buckets"]) == (1, BUCKETS)
+    (listed,) = told_lines("list", *place, "--state", "staging-file")
     assert (listed["buckets"], listed["rows"]) == (BUCKETS, HELD)
     assert told_json("verify", *place)["findings"] == []
     printed = [json.loads(line)["bucket"] for line in told("cat", place[0], listed["path"], *place[1:]).splitlines()]

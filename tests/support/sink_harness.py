@@ -86,10 +86,10 @@ class Harness(SinkHarness):
     def finished(self) -> dict[str, str]:
         """Bucket and content of each finished file, under its subtask and counter."""
         files = finished_files(self.base)
-        return {_without_chain(name): data.decode() for name, data in files.items() if "_partfile" not in name}
+        return {_without_log_id(name): data.decode() for name, data in files.items() if "_partfile" not in name}
 
 
-def _without_chain(name: str) -> str:
+def _without_log_id(name: str) -> str:
     directory, slash, file = name.rpartition("/")
-    prefix, _chain, rest = file.split("-", 2)
+    prefix, _log, rest = file.split("-", 2)
     return f"{directory}{slash}{prefix}-{rest}"

@@ -1,4 +1,4 @@
-"""A job that writes batches into stages and knows what a checkpoint would hold; see ``life_cycle`` for parts."""
+"""A job that writes batches into staging files and knows what a checkpoint would hold; see ``life_cycle`` for parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from partfile.errors import LeaseUnavailable
 from partfile.stores.base import PartHandle
-from partfile.testing.store import new_stage, read_stage
+from partfile.testing.store import new_staging_file, read_staging_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 BATCHES = [f"rows of batch {number};".encode() for number in range(20)]
 
 
-class StageJob:
-    """Writes batches into a stage, and into another one where nobody may go on with it.
+class StagingJob:
+    """Writes batches into a staging file, and into another one where nobody may go on with it.
 
     Args:
         open_store: Opens the store, with its requests led through an interceptor if there is one.
@@ -42,8 +42,8 @@ class StageJob:
             self._recall(notes)
 
     @property
-    def stages(self) -> list[PartHandle]:
-        """Every stage that counts."""
+    def staging_files(self) -> list[PartHandle]:
+        """Every staging file that counts."""
         return [*self.ended, *([self.open] if self.open else [])]
 
     def run(self, interceptor: Interceptor | None = None) -> None:
@@ -66,7 +66,9 @@ class StageJob:
     def check(self) -> None:
         """What a checkpoint vouches for is read, byte for byte."""
         with self._open_store(None) as store:
-            assert b"".join(read_stage(store, stage) for stage in self.stages) == b"".join(BATCHES[: self.done])
+            assert b"".join(read_staging_file(store, staging_file) for staging_file in self.staging_files) == b"".join(
+                BATCHES[: self.done]
+            )
 
     def _writer(self, store: Store) -> PartStream:
         if self.open is not None:
@@ -75,11 +77,15 @@ class StageJob:
             except LeaseUnavailable:
                 # Somebody who died has claimed it: it ends here.
                 self.ended.append(self.open)
-        return store.create(new_stage())
+        return store.create(new_staging_file())
 
     def _note(self) -> None:
         if self._notes is not None:
-            state = {"done": self.done, "open": _json(self.open), "ended": [_json(stage) for stage in self.ended]}
+            state = {
+                "done": self.done,
+                "open": _json(self.open),
+                "ended": [_json(staging_file) for staging_file in self.ended],
+            }
             fresh = self._notes.with_suffix(".fresh")
             fresh.write_text(json.dumps(state))
             fresh.rename(self._notes)
@@ -88,7 +94,7 @@ class StageJob:
         state = json.loads(notes.read_text())
         self.done = state["done"]
         self.open = PartHandle.model_validate_json(state["open"])
-        self.ended = [PartHandle.model_validate_json(stage) for stage in state["ended"]]
+        self.ended = [PartHandle.model_validate_json(staging_file) for staging_file in state["ended"]]
 
 
 def _json(handle: PartHandle | None) -> str:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 STAGED: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
 
 
-class Stages:
-    """Whether stages can be read just now, by any store that was opened here."""
+class StagingFiles:
+    """Whether staging files can be read just now, by any store that was opened here."""
 
     def __init__(self) -> None:
         self.are_readable = True
@@ -31,14 +31,14 @@ class Stages:
 
 
 class _Store(LocalStore):
-    def __init__(self, url: str, stages: Stages) -> None:
+    def __init__(self, url: str, staging_files: StagingFiles) -> None:
         super().__init__(url)
-        self._stages = stages
+        self._staging_files = staging_files
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
-        if not self._stages.are_readable:
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
+        if not self._staging_files.are_readable:
             raise NotReady("not now", path=handle.path_of(handle.in_progress))
-        return super().open_stage(handle, fences=fences)
+        return super().open_staging_file(handle, fences=fences)
 
 
 def staged_sink(base: Path, **options: Any) -> FileSink:
@@ -46,8 +46,8 @@ def staged_sink(base: Path, **options: Any) -> FileSink:
     return make_sink(base, **({"rolling": LONG} | STAGED | options))
 
 
-def stages_in(base: Path) -> list[Path]:
-    """The files of stages, spent ones among them."""
+def staging_files_in(base: Path) -> list[Path]:
+    """The files of staging files, spent ones among them."""
     return sorted(base.glob("**/_*.parquet.*.in-progress"))
 
 
@@ -66,14 +66,14 @@ def finished_rows(base: Path) -> dict[str, int]:
     return dict(rows_of(finished_files(base)))
 
 
-def link_ids(base: Path) -> list[int]:
-    """Ids of the links that are there, oldest first."""
+def checkpoint_ids(base: Path) -> list[int]:
+    """Ids of the checkpoints that are there, oldest first."""
     return sorted(int(path.parent.name[4:]) for path in base.glob("_partfile/life/chk-*/_metadata"))
 
 
 def newest_checkpoint(base: Path) -> Path:
-    """The directory of the newest link."""
-    return base / "_partfile" / "life" / f"chk-{link_ids(base)[-1]}"
+    """The directory of the newest checkpoint."""
+    return base / "_partfile" / "life" / f"chk-{checkpoint_ids(base)[-1]}"
 
 
 def crashed(base: Path, **options: Any) -> None:

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def newest_link(base: Path, uid: str = "life") -> Path:
-    """The file of the newest link of a sink."""
+def newest_metadata(base: Path, uid: str = "life") -> Path:
+    """The file of the newest checkpoint of a sink."""
     return max(base.glob(f"_partfile/{uid}/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
 
 
-def tamper(link: Path, state: str, change: Callable[[Any], Any]) -> None:
-    """Change each element of one list state of a link; what ``change`` returns is JSON or its bytes."""
-    raw = json.loads(link.read_bytes().split(b"\n", 1)[1])
+def tamper(metadata: Path, state: str, change: Callable[[Any], Any]) -> None:
+    """Change each element of one list state of a checkpoint; what ``change`` returns is JSON or its bytes."""
+    raw = json.loads(metadata.read_bytes().split(b"\n", 1)[1])
     handle = raw["operators"][OPERATOR]["coordinator"]
-    states = decode_states(handle["text"].encode(), str(link))
+    states = decode_states(handle["text"].encode(), str(metadata))
     assert states[state].elements, f"there is no element of {state} to change"
     changed = [
         (one.info, [_changed(element, change) for element in one.elements] if name == state else one.elements)
@@ -33,7 +33,7 @@ def tamper(link: Path, state: str, change: Callable[[Any], Any]) -> None:
     del handle["text"]
     handle["base64"] = b64encode(encode_states(changed)).decode()
     body = json.dumps(raw).encode()
-    link.write_bytes(encode_body("checkpoint", body))
+    metadata.write_bytes(encode_body("checkpoint", body))
 
 
 def _changed(element: bytes, change: Callable[[Any], Any]) -> bytes:

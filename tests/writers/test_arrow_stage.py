@@ -1,4 +1,4 @@
-"""Arrow stages: each persisted length reads back, checksums, held batches, few writes."""
+"""Arrow staging files: each persisted length reads back, checksums, held batches, few writes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from partfile.errors import PartDamaged, UnsupportedTypeError
 from partfile.writers.arrow_stage import (
     ChecksummedStream,
     HeldRows,
-    StageFormat,
+    StagingFormat,
     StreamFile,
-    check_stage,
-    read_stage,
+    check_staging_file,
+    read_staging_file,
     weight,
 )
 from partfile.writers.parquet import ParquetFormat
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import random
 
 
-# Stages: each length that a persist returned reads back, can be continued, and nothing else passes for one.
+# Staging files: each length that a persist returned reads back, can be continued, and nothing else passes for one.
 
 _SCHEMA = pa.schema(
     [pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string(), metadata={"mark": "1"})], {"all": "2"}
@@ -41,7 +41,7 @@ def _batch(*numbers: int) -> pa.RecordBatch:
 
 
 def _read(data: bytes, length_bytes: int | None = None) -> pa.Table:
-    schema, batches = read_stage(io.BytesIO(data), len(data) if length_bytes is None else length_bytes)
+    schema, batches = read_staging_file(io.BytesIO(data), len(data) if length_bytes is None else length_bytes)
     return pa.Table.from_batches(batches, schema)
 
 
@@ -51,7 +51,7 @@ def test_every_persisted_length_reads_back(memory_part: Any) -> None:
     @given(st.lists(st.sampled_from(["write", "empty", "persist", "reopen"]), max_size=20))
     def check(steps: list[str]) -> None:
         part = memory_part()
-        writer = StageFormat().open(part, _SCHEMA)
+        writer = StagingFormat().open(part, _SCHEMA)
         written: list[int] = []
         persisted = [(writer.persist(), 0)]
         for number, step in enumerate(steps):
@@ -62,7 +62,7 @@ def test_every_persisted_length_reads_back(memory_part: Any) -> None:
             else:
                 persisted.append((writer.persist(), len(written)))
                 assert persisted[-1][0] == part.position
-                writer = StageFormat().open(part, _SCHEMA) if step == "reopen" else writer
+                writer = StagingFormat().open(part, _SCHEMA) if step == "reopen" else writer
         writer.close()
         persisted.append((part.position, len(written)))
         for length, rows_then in persisted:
@@ -74,11 +74,11 @@ def test_every_persisted_length_reads_back(memory_part: Any) -> None:
     check()
 
 
-def test_arrow_itself_reads_a_stage(memory_part: Any) -> None:
-    """A stage that two processes wrote is an Arrow IPC stream to any reader, with LZ4 buffers."""
+def test_arrow_itself_reads_a_staging_file(memory_part: Any) -> None:
+    """A staging file that two processes wrote is an Arrow IPC stream to any reader, with LZ4 buffers."""
     part = memory_part()
     for start in (0, 5000):
-        writer = StageFormat().open(part, _SCHEMA)
+        writer = StagingFormat().open(part, _SCHEMA)
         writer.write(_batch(*range(start, start + 5000)))
         writer.persist()
     assert pa.ipc.open_stream(bytes(part.data)).read_all()["n"].to_pylist() == list(range(10_000))
@@ -88,26 +88,26 @@ def test_arrow_itself_reads_a_stage(memory_part: Any) -> None:
 def test_a_persist_without_rows_adds_nothing(memory_part: Any) -> None:
     """Neither a second persist nor an empty batch nor a writer that goes on adds a byte."""
     part = memory_part()
-    writer = StageFormat().open(part, _SCHEMA)
+    writer = StagingFormat().open(part, _SCHEMA)
     assert writer.persist() == _SCHEMA.serialize().size
     writer.write(_batch(1))
     length = writer.persist()
     writer.write(_batch())
     assert writer.persist() == length
-    StageFormat().open(part, _SCHEMA).close()
+    StagingFormat().open(part, _SCHEMA).close()
     assert part.position == length
 
 
 def test_small_slices_become_large_messages(memory_part: Any) -> None:
     """Slices between two persists share messages; a batch larger than a message is cut into several."""
     part = memory_part()
-    writer = StageFormat().open(part, _SCHEMA)
+    writer = StagingFormat().open(part, _SCHEMA)
     for at in range(1000):
         writer.write(_batch(at))
     writer.persist()
     writer.write(_batch(*range(500_000)))
     writer.persist()
-    sizes = [batch.num_rows for batch in read_stage(io.BytesIO(part.data), part.position)[1]]
+    sizes = [batch.num_rows for batch in read_staging_file(io.BytesIO(part.data), part.position)[1]]
     assert sizes[0] == 1000
     assert sum(sizes) == 501_000
     assert 10_000 < max(sizes[1:]) <= 65_536
@@ -116,7 +116,7 @@ def test_small_slices_become_large_messages(memory_part: Any) -> None:
 
 def test_a_held_slice_does_not_keep_its_batch(memory_part: Any) -> None:
     """One row of each batch for a rare bucket takes the memory of these rows, not of the batches."""
-    writer = StageFormat().open(memory_part(), _SCHEMA)
+    writer = StagingFormat().open(memory_part(), _SCHEMA)
     before = pa.total_allocated_bytes()
     for at in range(20):
         writer.write(_batch(*range(50_000)).slice(at, 1))
@@ -126,7 +126,7 @@ def test_a_held_slice_does_not_keep_its_batch(memory_part: Any) -> None:
 def test_many_small_slices_are_joined(memory_part: Any) -> None:
     """A slice of one row costs a hundred times its own bytes while it is held, so slices are joined."""
     part = memory_part()
-    writer = StageFormat().open(part, _SCHEMA)
+    writer = StagingFormat().open(part, _SCHEMA)
     before = pa.total_allocated_bytes()
     for at in range(5000):
         writer.write(_batch(at))
@@ -136,9 +136,9 @@ def test_many_small_slices_are_joined(memory_part: Any) -> None:
 
 
 def test_a_writer_that_is_given_up_writes_nothing_more(memory_part: Any) -> None:
-    """Once a writer is dropped without a persist, no byte reaches its stage from the collector."""
+    """Once a writer is dropped without a persist, no byte reaches its staging file from the collector."""
     part = memory_part()
-    writer = StageFormat().open(part, _SCHEMA)
+    writer = StagingFormat().open(part, _SCHEMA)
     writer.write(_batch(1))
     before = part.position
     del writer
@@ -146,10 +146,10 @@ def test_a_writer_that_is_given_up_writes_nothing_more(memory_part: Any) -> None
     assert part.position == before
 
 
-def _stage(memory_part: Any) -> tuple[bytes, set[int]]:
-    """A stage, and the lengths at which it is whole."""
+def _staging_file(memory_part: Any) -> tuple[bytes, set[int]]:
+    """A staging file, and the lengths at which it is whole."""
     part = memory_part()
-    writer = StageFormat().open(part, _SCHEMA)
+    writer = StagingFormat().open(part, _SCHEMA)
     whole = {writer.persist()}
     for at in range(3):
         writer.write(_batch(at, at + 1))
@@ -159,7 +159,7 @@ def _stage(memory_part: Any) -> tuple[bytes, set[int]]:
 
 def test_a_length_within_a_message_is_refused(memory_part: Any) -> None:
     """Each length that is not the end of a message is damage, wherever the file itself ends, and whole ones are not."""
-    data, whole = _stage(memory_part)
+    data, whole = _staging_file(memory_part)
     for length in range(len(data) + 1):
         for file in (data, data[:length]):
             if length in whole:
@@ -170,16 +170,16 @@ def test_a_length_within_a_message_is_refused(memory_part: Any) -> None:
 
 
 def test_a_file_that_is_shorter_than_its_valid_length_is_refused(memory_part: Any) -> None:
-    """A stage that lost its end is damaged even where what is left is whole."""
-    data, whole = _stage(memory_part)
+    """A staging file that lost its end is damaged even where what is left is whole."""
+    data, whole = _staging_file(memory_part)
     for length in whole - {len(data)}:
         with pytest.raises(PartDamaged, match="ends before its valid length"):
             _read(data[:length], len(data))
 
 
-def test_what_is_no_stage_is_refused(memory_part: Any) -> None:
+def test_what_is_no_staging_file_is_refused(memory_part: Any) -> None:
     """Other bytes, an end mark in the middle and zeros after a crash of the disk are damage."""
-    data, _ = _stage(memory_part)
+    data, _ = _staging_file(memory_part)
     end_mark = b"\xff\xff\xff\xff\0\0\0\0"
     cut = _SCHEMA.serialize().size
     for broken in (b'{"n":1}\n' * 40, bytes(400), data[:cut] + end_mark + data[cut:], data + end_mark, data[cut:]):
@@ -189,23 +189,23 @@ def test_what_is_no_stage_is_refused(memory_part: Any) -> None:
 
 def test_what_comes_after_the_valid_length_is_never_read(memory_part: Any) -> None:
     """A zombie may have added half a message, and the reader does not ask for a byte of it."""
-    data, _ = _stage(memory_part)
+    data, _ = _staging_file(memory_part)
     file = io.BytesIO(data + data[-50:])
-    schema, batches = read_stage(file, len(data))
+    schema, batches = read_staging_file(file, len(data))
     assert pa.Table.from_batches(batches, schema).num_rows == 6
     assert file.tell() == len(data)
 
 
-def test_a_stage_is_read_message_by_message(memory_part: Any) -> None:
-    """Reading holds one message, not the stage, and asks for no more than it gives."""
+def test_a_staging_file_is_read_message_by_message(memory_part: Any) -> None:
+    """Reading holds one message, not the staging file, and asks for no more than it gives."""
     part = memory_part()
-    writer = StageFormat().open(part, _SCHEMA)
+    writer = StagingFormat().open(part, _SCHEMA)
     for at in range(50):
         writer.write(_batch(*range(at, at + 50_000)))
         writer.persist()
     file = io.BytesIO(part.data)
     before = pa.total_allocated_bytes()
-    _, batches = read_stage(file, part.position)
+    _, batches = read_staging_file(file, part.position)
     next(batches)
     assert file.tell() < part.position / 20
     most = max(pa.total_allocated_bytes() for _ in batches)
@@ -213,8 +213,8 @@ def test_a_stage_is_read_message_by_message(memory_part: Any) -> None:
 
 
 def test_a_failure_of_storage_is_not_damage(memory_part: Any) -> None:
-    """A store that cannot read says so itself, and the stage is not blamed; short reads are no end."""
-    data, _ = _stage(memory_part)
+    """A store that cannot read says so itself, and the staging file is not blamed; short reads are no end."""
+    data, _ = _staging_file(memory_part)
     failure: Exception = OSError(5, "gone")
 
     class Flaky(io.BytesIO):
@@ -224,8 +224,8 @@ def test_a_failure_of_storage_is_not_damage(memory_part: Any) -> None:
             return super().read(min(size_bytes or 0, 7))
 
     with pytest.raises(OSError, match="gone"):
-        list(read_stage(Flaky(data), len(data))[1])
-    _, batches = read_stage(Flaky(data[:300]), _SCHEMA.serialize().size)
+        list(read_staging_file(Flaky(data), len(data))[1])
+    _, batches = read_staging_file(Flaky(data[:300]), _SCHEMA.serialize().size)
     assert list(batches) == []
 
 
@@ -252,9 +252,9 @@ def test_dictionaries_and_views_are_staged_as_their_values(
 ) -> None:
     """Values and nulls stay; the type becomes plain, so that no message depends on another, nor on a parent's text."""
     schema = pa.schema({"c": kind})
-    StageFormat().check(schema)
+    StagingFormat().check(schema)
     part = memory_part()
-    writer = StageFormat().open(part, schema)
+    writer = StagingFormat().open(part, schema)
     batch = pa.record_batch([pa.array(values, kind)], schema=schema)
     writer.write(batch)
     writer.write(batch.slice(1, 2))
@@ -269,7 +269,7 @@ def test_run_ends_are_staged_as_their_values(memory_part: Any) -> None:
     runs: Any = pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["a", None]))
     batch = pa.record_batch([runs], names=["c"])
     part = memory_part()
-    writer = StageFormat().open(part, batch.schema)
+    writer = StagingFormat().open(part, batch.schema)
     writer.write(batch.slice(1, 2))
     writer.persist()
     assert _read(bytes(part.data)).to_pydict() == {"c": ["a", None]}
@@ -281,18 +281,18 @@ def test_what_arrow_cannot_hold_is_refused_by_name(monkeypatch: pytest.MonkeyPat
     def refuse(_self: object) -> None:
         raise pa.ArrowNotImplementedError("no such type")
 
-    monkeypatch.setattr("partfile.writers.arrow_stage.StageWriter.close", refuse)
+    monkeypatch.setattr("partfile.writers.arrow_stage.StagingWriter.close", refuse)
     with pytest.raises(UnsupportedTypeError, match="'c' of type int8 cannot be staged: no such type"):
-        StageFormat().check(pa.schema({"c": pa.int8()}))
+        StagingFormat().check(pa.schema({"c": pa.int8()}))
 
 
-def test_a_stage_has_no_suffix_and_can_be_continued() -> None:
-    """A stage is never published, so nothing looks for its suffix; equal formats are equal."""
-    assert (StageFormat().suffix, StageFormat().appendable) == ("", True)
-    assert StageFormat() == StageFormat()
+def test_a_staging_file_has_no_suffix_and_can_be_continued() -> None:
+    """A staging file is never published, so nothing looks for its suffix; equal formats are equal."""
+    assert (StagingFormat().suffix, StagingFormat().appendable) == ("", True)
+    assert StagingFormat() == StagingFormat()
 
 
-# The checksum of a stage: kept while it is written, over every restore, and compared when it is read.
+# The checksum of a staging file: kept while it is written, over every restore, and compared when it is read.
 
 _CHECKED_SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})
 
@@ -302,39 +302,39 @@ def _checked_batch(first: int, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": numbers, "s": [str(n) for n in numbers]}, schema=_CHECKED_SCHEMA)
 
 
-def _checked_stage(memory_part: Any, persists: int = 3) -> bytes:
+def _checked_staging_file(memory_part: Any, persists: int = 3) -> bytes:
     part = memory_part()
-    writer = StageFormat().open(part, _CHECKED_SCHEMA)
+    writer = StagingFormat().open(part, _CHECKED_SCHEMA)
     for number in range(persists):
         writer.write(_checked_batch(2 * number, 2))
         writer.persist()
     return bytes(part.data)
 
 
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 def test_each_changed_bit_is_told_before_anything_is_decoded(memory_part: Any) -> None:
     """Arrow would follow a damaged offset to anywhere; what is as it was written passes, whatever comes after it."""
-    data = _checked_stage(memory_part)
+    data = _checked_staging_file(memory_part)
     crc32 = zlib.crc32(data)
-    check_stage(io.BytesIO(data + b"tail"), len(data), crc32)
+    check_staging_file(io.BytesIO(data + b"tail"), len(data), crc32)
     for bit in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(PartDamaged, match="is not what was written: the CRC-32"):
-            check_stage(io.BytesIO(damaged), len(data), crc32, "the/stage")
-    with pytest.raises(PartDamaged, match=r"'the/stage'.*the file ends"):
-        check_stage(io.BytesIO(data[:-1]), len(data), crc32, "the/stage")
+            check_staging_file(io.BytesIO(damaged), len(data), crc32, "the/staging file")
+    with pytest.raises(PartDamaged, match=r"'the/staging file'.*the file ends"):
+        check_staging_file(io.BytesIO(data[:-1]), len(data), crc32, "the/staging file")
 
 
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 def test_a_checksum_is_compared_after_the_last_batch(memory_part: Any) -> None:
     """Every row has been read by then: a wrong one is told, and a right one costs no second pass."""
-    data = _checked_stage(memory_part)
+    data = _checked_staging_file(memory_part)
     for wrong in (0, 1):
-        schema, batches = read_stage(io.BytesIO(data), len(data), "the/stage", zlib.crc32(data) ^ wrong)
+        schema, batches = read_staging_file(io.BytesIO(data), len(data), "the/staging file", zlib.crc32(data) ^ wrong)
         seen: list[int] = []
         if wrong:
-            with pytest.raises(PartDamaged, match="'the/stage' is not what was written"):
+            with pytest.raises(PartDamaged, match="'the/staging file' is not what was written"):
                 seen.extend(batch.num_rows for batch in batches)
         else:
             seen.extend(batch.num_rows for batch in batches)
@@ -342,13 +342,13 @@ def test_a_checksum_is_compared_after_the_last_batch(memory_part: Any) -> None:
         assert schema == _CHECKED_SCHEMA
 
 
-@pytest.mark.fault("S18")
+@pytest.mark.fault("F18")
 def test_a_checksum_goes_on_from_its_value_alone(memory_part: Any) -> None:
     """Three writers, each of which knows only what the one before it said, have that of all the bytes."""
     part, crc32 = memory_part(), 0
     for first in range(0, 90_000, 30_000):
         stream = ChecksummedStream(part, crc32)
-        writer = StageFormat().open(stream, _CHECKED_SCHEMA)
+        writer = StagingFormat().open(stream, _CHECKED_SCHEMA)
         writer.write(_checked_batch(first, 30_000))
         assert writer.persist() == stream.position == part.position
         crc32 = stream.crc32

@@ -1,4 +1,7 @@
-"""Odd batches through every format, the columnar ones by way of a stage: equal values, types and nulls everywhere."""
+"""Odd batches through every format, the columnar ones by way of a staging file.
+
+Equal values, types and nulls everywhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from partfile.writers.arrow_stage import StageFormat, read_stage
+from partfile.writers.arrow_stage import StagingFormat, read_staging_file
 from partfile.writers.base import BulkFormat
 from partfile.writers.registry import resolve_format
 
@@ -97,7 +100,7 @@ def _write(name: str, schema: pa.Schema, rows: list[dict[str, Any]], memory_part
     form = resolve_format(name)
     form.check(schema)
     is_bulk = isinstance(form, BulkFormat)
-    opened = StageFormat(form) if isinstance(form, BulkFormat) else form
+    opened = StagingFormat(form) if isinstance(form, BulkFormat) else form
     opened.check(schema)
     part = memory_part()
     batch = pa.RecordBatch.from_pylist(rows, schema)
@@ -108,7 +111,7 @@ def _write(name: str, schema: pa.Schema, rows: list[dict[str, Any]], memory_part
         writer.persist()
     if not is_bulk:
         return bytes(part.data)
-    staged, batches = read_stage(io.BytesIO(part.data), part.position)
+    staged, batches = read_staging_file(io.BytesIO(part.data), part.position)
     encoded = memory_part()
     assert form.encode(batches, staged, encoded) == len(rows)  # type: ignore[attr-defined]
     return bytes(encoded.data)

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import orc, types
 
 from partfile.errors import ConfigError, NotFound, UnsupportedTypeError
-from partfile.writers.arrow_stage import StageFormat
+from partfile.writers.arrow_stage import StagingFormat
 from partfile.writers.orc import OrcFormat
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.registry import resolve_format
@@ -253,7 +253,7 @@ _JULIAN = dt.date(1582, 10, 14)
 def test_what_spark_would_misread_is_refused(kind: Any, value: Any, words: str, memory_part: Any) -> None:
     """Early dates and instants are refused by column, at once and before they are staged; other rows are not."""
     batch = pa.record_batch([pa.array([None, value], kind)], names=["early"])
-    for form in (OrcFormat(), StageFormat(OrcFormat())):
+    for form in (OrcFormat(), StagingFormat(OrcFormat())):
         form.check(batch.schema)
         writer = form.open(memory_part(), batch.schema)
         with pytest.raises(ConfigError, match=f"'early' .* {words}"):
@@ -273,10 +273,10 @@ def test_other_dates_and_instants_read_back(memory_part: Any) -> None:
     assert _read(part).read().to_pylist() == batch.to_pylist()
 
 
-def test_a_stage_refuses_what_its_target_lacks() -> None:
+def test_a_staging_file_refuses_what_its_target_lacks() -> None:
     """A type that could never be encoded is refused before its rows are staged."""
     with pytest.raises(UnsupportedTypeError, match="ORC"):
-        StageFormat(OrcFormat()).check(pa.schema({"t": pa.duration("us")}))
+        StagingFormat(OrcFormat()).check(pa.schema({"t": pa.duration("us")}))
 
 
 @pytest.mark.parametrize(

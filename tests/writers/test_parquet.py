@@ -14,7 +14,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 from partfile.errors import ConfigError, NotFound, UnsupportedTypeError
-from partfile.writers.external_sort import SortedRuns
+from partfile.writers.external_sort import ExternalSort
 from partfile.writers.parquet import FEWEST_ROWS, ParquetFormat
 
 # Parquet parts that roll at each checkpoint.
@@ -340,7 +340,7 @@ def test_sorting_holds_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.TemporaryFile", temporary)
     before = pa.total_allocated_bytes()
     chance = random.Random(2)
-    runs = SortedRuns(_SCHEMA, ["n"], 4 << 20)
+    runs = ExternalSort(_SCHEMA, ["n"], 4 << 20)
     for _ in range(200):
         runs.add(_batch_of_numbers(*[chance.randrange(10**9) for _ in range(20_000)]))
     most = 0

@@ -16,7 +16,7 @@ import pytest
 
 import partfile as pf
 from partfile.errors import NotApplied, NotReady
-from partfile.writers.external_sort import SortedRuns
+from partfile.writers.external_sort import ExternalSort
 from partfile.writers.parquet import ParquetFormat
 from support.encryption import decrypted_ids, encryption, is_encrypted
 from support.life_cycle import batch
@@ -61,7 +61,7 @@ def test_runs_of_what_is_encrypted_are_encrypted(monkeypatch: pytest.MonkeyPatch
     """Their bytes say nothing, and every row comes back in order; other runs are as they were."""
     seen = SeenFiles(monkeypatch)
     rows = _rows(5000)
-    runs = SortedRuns(rows.schema, ["id"], 20_000, is_secret=is_secret)
+    runs = ExternalSort(rows.schema, ["id"], 20_000, is_secret=is_secret)
     for start in range(0, 5000, 100):
         runs.add(rows.slice(start, 100))
     table = pa.Table.from_batches(list(runs.batches()))
@@ -102,7 +102,7 @@ def test_types_come_back_from_encrypted_runs() -> None:
         "nothing": pa.nulls(count),
     }
     rows = pa.record_batch(columns)
-    runs = SortedRuns(rows.schema, ["id"], 2000, is_secret=True)
+    runs = ExternalSort(rows.schema, ["id"], 2000, is_secret=True)
     for start in range(0, count, 30):
         runs.add(rows.slice(start, 30))
     found = pa.Table.from_batches(list(runs.batches()))
@@ -125,7 +125,7 @@ def test_a_full_disk_is_told_with_its_path(make: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr("tempfile.tempdir", "/scratch/of/this/host")
     monkeypatch.setattr("tempfile.TemporaryFile", make)
     rows = _rows(2000)
-    runs = SortedRuns(rows.schema, ["id"], 20_000, is_secret=is_secret)
+    runs = ExternalSort(rows.schema, ["id"], 20_000, is_secret=is_secret)
     with pytest.raises(NotApplied, match="No space left") as failed:
         runs.add(rows)
     assert failed.value.path == "/scratch/of/this/host"
@@ -150,7 +150,7 @@ class FullAtTheSecond:
 def test_where_the_second_run_finds_no_room_the_first_is_given_up(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """While the error is there, which somebody may keep: as rows come, and as the last of them are spilled."""
     made = FullAtTheSecond(monkeypatch)
-    runs = SortedRuns(_rows(1).schema, ["id"], _rows(100).nbytes)
+    runs = ExternalSort(_rows(1).schema, ["id"], _rows(100).nbytes)
 
     def sort() -> None:
         runs.add(_rows(rows).slice(0, 100))
@@ -180,7 +180,7 @@ def made_files(patch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("at", ["the rows", "the file"])
 def test_runs_are_given_up_with_their_file(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
-    """Where reading the stage fails, and where writing the file does."""
+    """Where reading the staging file fails, and where writing the file does."""
     made = made_files(monkeypatch)
     rows = _rows(1000)
 
@@ -217,7 +217,7 @@ def test_a_part_that_is_given_up_gives_up_its_runs(tmp_path: Path, monkeypatch: 
     assert [file.closed for file in made] == [True]
 
 
-def test_a_stage_is_encoded_once_there_is_room_again(
+def test_a_staging_file_is_encoded_once_there_is_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until then it stays rolled, with a warning, and the sink goes on."""
@@ -234,7 +234,7 @@ def test_a_stage_is_encoded_once_there_is_room_again(
         with caplog.at_level(logging.WARNING, "partfile"):
             out = staged_sink(tmp_path, **options).local().open()
             assert finished_rows(tmp_path) == {}
-            with pytest.raises(NotReady, match="has ended, and 1 of its stages"):
+            with pytest.raises(NotReady, match="has ended, and 1 of its staging files"):
                 out.finish()
         assert "rows cannot be sorted by way of temporary files" in caplog.text
     with staged_sink(tmp_path, **options).local():

@@ -107,12 +107,12 @@ def is_safe_path(path: str) -> bool:
 
 
 class BucketContext(BaseModel):
-    """What a bucketer may know besides the rows; fixed by the coordinator for a whole batch (S8)."""
+    """What a bucketer may know besides the rows; fixed by the coordinator for a whole batch (R8)."""
 
     model_config = ConfigDict(frozen=True)
 
     batch_time_ms: int
-    """Time of the batch by the coordinator's clock, in milliseconds since the epoch, UTC."""
+    """Time of the batch by the coordinator's clock, in milliseconds since 1970, UTC."""
     on_bad_bucket: str = "fail"
     """``fail`` raises BucketValueError for a value that cannot name a bucket; else the bucket such rows go to.
 

@@ -124,7 +124,7 @@ _LAST = 253_402_300_799 - 2 * _DAY
 
 
 def wall_seconds(instants: pa.Array[Any], zone: ZoneInfo) -> pa.Array[Any]:
-    """Turn seconds since the epoch (int64) into seconds of the zone's wall clock.
+    """Turn seconds since 1970 (int64) into seconds of the zone's wall clock.
 
     Python's zones are asked about both ends of each distinct day, not Arrow about each row: Arrow (26) forgets
     daylight saving from 2038 on. No zone has ever changed its offset twice in one UTC day.

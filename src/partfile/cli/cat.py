@@ -31,14 +31,16 @@ def cat(
     ],
     *,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The bytes as stored: not decompressed, Parquet and stages as they are.")
+        bool,
+        typer.Option("--raw", help="The bytes as stored: not decompressed, Parquet and staging files as they are."),
     ] = False,
 ) -> int:
     """Print what counts of a part: the rows up to its valid length, finished or not.
 
-    Compressed text is decompressed; Parquet, ORC, Avro (where fastavro is installed) and stages are printed as JSON
-    lines, each row of a stage that buckets share with its bucket. Of an unfinished part or a stage nothing is printed
-    that no checkpoint vouches for; a finished file is printed as readers see it, whichever program made it.
+    Compressed text is decompressed; Parquet, ORC, Avro (where fastavro is installed) and staging files are printed as
+    JSON lines, each row of a staging file that buckets share with its bucket. Of an unfinished part or a staging file
+    nothing is printed that no checkpoint vouches for; a finished file is printed as readers see it, whichever program
+    made it.
     """
     # What reads formats loads half of pyarrow, and pandas with it: no other verb waits for that.
     from partfile.readers.streams import decompressed  # noqa: PLC0415

@@ -10,7 +10,13 @@ from partfile.cli.command import Call, verb
 from partfile.cli.output import shown_bytes, shown_seconds
 from partfile.cli.savepoint import show_entries
 from partfile.recovery.documents import DONE, FINDINGS
-from partfile.recovery.inspect.checkpoints import ChainReport, CheckpointsReport, LinkReport, chain_report, read_chain
+from partfile.recovery.inspect.checkpoints import (
+    CheckpointReport,
+    CheckpointsReport,
+    LogReport,
+    log_report,
+    read_checkpoint_log,
+)
 from partfile.recovery.inspect.places import jobs_in
 from partfile.recovery.inspect.savepoints import SavepointEntry, savepoints_at
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _PARTS = ("OPEN", "PENDING", "ROLLED", "SPENT")
-_HEAD = ("", "ID", "KIND", "GENERATION", "AGE", *_PARTS, "PUBLICATION", "BATCH", "STATE", "NOTE")
+_HEAD = ("", "ID", "KIND", "EPOCH", "AGE", *_PARTS, "PUBLICATION", "BATCH", "STATE", "NOTE")
 
 
 @verb()
@@ -31,61 +37,61 @@ def checkpoints(
         typer.Option("--savepoint-dir", metavar="D", help="Show the savepoints in this directory as well."),
     ] = None,
 ) -> int:
-    """List the retained checkpoints of each sink: links, fences, tombstones, published or not, and damage.
+    """List the retained checkpoints of each sink: checkpoints, takeovers, tombstones, published or not, and damage.
 
     Safe while the sink runs.
     """
     store = call.place.open_checkpoints()
-    chains: tuple[ChainReport, ...] = ()
+    logs: tuple[LogReport, ...] = ()
     if store is not None:
         with store:
-            chains = tuple(chain_report(read_chain(store, job), call.now_ms) for job in jobs_in(store, call.uid))
+            logs = tuple(log_report(read_checkpoint_log(store, job), call.now_ms) for job in jobs_in(store, call.uid))
     saved: tuple[SavepointEntry, ...] = ()
     if savepoint_dir is not None:
         saved = tuple(savepoints_at(savepoint_dir, call.place.options_beside(savepoint_dir), call.uid))
-    report = CheckpointsReport(checkpoints_at=call.place.checkpoint_url, chains=chains, savepoints=saved)
+    report = CheckpointsReport(checkpoints_at=call.place.checkpoint_url, logs=logs, savepoints=saved)
     if call.out.as_json:
         call.out.report(report)
     else:
         _show(report, call)
-    damaged = any(chain.problem or any(link.problem for link in chain.links) for chain in chains)
+    damaged = any(log.problem or any(checkpoint.problem for checkpoint in log.checkpoints) for log in logs)
     return FINDINGS if damaged or any(one.problem for one in saved) else DONE
 
 
 def _show(report: CheckpointsReport, call: Call) -> None:
-    if not report.chains:
+    if not report.logs:
         call.out.line(f"no sink has checkpoints at {report.checkpoints_at}")
-    for chain in report.chains:
-        _show_chain(chain, call.out)
+    for log in report.logs:
+        _show_log(log, call.out)
     if report.savepoints:
         show_entries(report.savepoints, call)
 
 
-def _show_chain(chain: ChainReport, out: Output) -> None:
-    out.line(f"sink {chain.job}", "bold")
-    if chain.problem:
-        out.line(f"  DAMAGED: {chain.problem}", "bold red")
-        out.line(f"  {chain.hint}")
-    out.table(_HEAD, [_row(link) for link in chain.links], indent=2)
+def _show_log(log: LogReport, out: Output) -> None:
+    out.line(f"sink {log.job}", "bold")
+    if log.problem:
+        out.line(f"  DAMAGED: {log.problem}", "bold red")
+        out.line(f"  {log.hint}")
+    out.table(_HEAD, [_row(checkpoint) for checkpoint in log.checkpoints], indent=2)
     out.line()
 
 
-def _row(link: LinkReport) -> tuple[str, ...]:
-    notes = [link.problem] if link.problem else []
-    notes += ["stray: it never counted"] if link.is_stray else []
+def _row(checkpoint: CheckpointReport) -> tuple[str, ...]:
+    notes = [checkpoint.problem] if checkpoint.problem else []
+    notes += ["stray: it never counted"] if checkpoint.is_stray else []
     return (
-        "*" if link.is_in_force else "",
-        str(link.checkpoint_id),
-        link.kind,
-        _known(link.generation),
-        shown_seconds(link.age_s),
-        _known(link.open_parts),
-        _known(link.pending_parts),
-        _known(link.rolled_stages),
-        _known(link.spent_stages),
-        link.publication,
-        _known(link.batch_id),
-        shown_bytes(link.state_bytes),
+        "*" if checkpoint.is_in_force else "",
+        str(checkpoint.checkpoint_id),
+        checkpoint.kind,
+        _known(checkpoint.epoch),
+        shown_seconds(checkpoint.age_s),
+        _known(checkpoint.open_parts),
+        _known(checkpoint.pending_parts),
+        _known(checkpoint.closed_staging_files),
+        _known(checkpoint.encoded_staging_files),
+        checkpoint.publication,
+        _known(checkpoint.batch_id),
+        shown_bytes(checkpoint.state_bytes),
         "; ".join(notes),
     )
 

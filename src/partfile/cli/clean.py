@@ -65,7 +65,8 @@ def clean_(
         typer.Option(
             "--retain",
             metavar="N",
-            help="Also take away checkpoints beyond the newest N with state; else all that count are kept. Fences that "
+            help="Also take away checkpoints beyond the newest N with state; else all that count are kept. "
+            "Takeovers that "
             "repeat a checkpoint go with it.",
         ),
     ] = None,
@@ -76,19 +77,19 @@ def clean_(
     else --delete is needed. A sink is taken over while its files are cleaned, and nothing of it is published; a sink
     that has nothing to clean is not touched. Prints a plan; --apply does it.
     """
-    given = confirmation.consent(apply, plan, fence, idle_for)
+    given = confirmation.confirmation(apply, plan, fence, idle_for)
     if retain is not None and retain < 1:
         raise ConfigError(f"--retain {retain} would delete what the sink restores from", hint="Keep at least 1.")
     options = CleaningOptions(older_than_s=seconds_of(older_than, "--older-than"), delete=delete, retain=retain)
     with open_stores(call.place) as stores:
         jobs = jobs_in(stores.checkpoints, call.uid) if stores is not None else []
         if stores is None or not jobs:
-            confirmation.check_nothing_meant(given, CleaningPlan(options=options, chains=(), items=()))
+            confirmation.check_nothing_meant(given, CleaningPlan(options=options, logs=(), items=()))
             call.tell(f"nothing to clean: no sink has checkpoints at {call.place.checkpoint_url}")
-            return _report(call, CleaningPlan(options=options, chains=(), items=()), None, is_applied=apply)
+            return _report(call, CleaningPlan(options=options, logs=(), items=()), None, is_applied=apply)
         now_ms = confirmation.now_of(given, stores.checkpoints, jobs, call.now_ms)
         planned, cleaning = _planned(call, stores, options, now_ms)
-        touched = [job for job in jobs if job.name in {chain.job for chain in planned.chains}]
+        touched = [job for job in jobs if job.name in {log.job for log in planned.logs}]
         if not call.out.as_json:
             _show(planned, now_ms, call.out)
         if planned.items and not call.out.as_json:
@@ -156,8 +157,8 @@ def _show(planned: CleaningPlan, now_ms: int, out: Output) -> None:
     if len(planned.to_do) < len(planned.items):
         left = len(planned.items) - len(planned.to_do)
         out.line(f"{left} of them cannot be moved on this store, so they are left unless --delete is given", "yellow")
-    if planned.chains:
-        out.line(f"takes over: {', '.join(chain.job for chain in planned.chains)}", "bold")
+    if planned.logs:
+        out.line(f"takes over: {', '.join(log.job for log in planned.logs)}", "bold")
 
 
 def _show_item(item: CleaningItem, now_ms: int, out: Output) -> None:

@@ -83,7 +83,7 @@ class Call:
     """The sink that is meant; None is all of them."""
     out: Output
     now_ms: int
-    """When it was called, in milliseconds since the epoch."""
+    """When it was called, in milliseconds since 1970."""
 
     def tell(self, text: str) -> None:
         """Print one line for people; nothing where JSON is asked for."""

@@ -45,7 +45,7 @@ _IDLE_FOR_UNSEEN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
+class Confirmation:
     """What the user agreed to."""
 
     is_applied: bool
@@ -75,7 +75,7 @@ def silence_s(given: str | None, option: str, store: Store | None) -> float:
     return _IDLE_FOR_S if store is None or store.markers_are_locks else _IDLE_FOR_UNSEEN_S
 
 
-def consent(apply: bool, plan: str | None, fence: bool, idle_for: str | None) -> Consent:
+def confirmation(apply: bool, plan: str | None, fence: bool, idle_for: str | None) -> Confirmation:
     """The options as one value.
 
     Raises:
@@ -88,15 +88,15 @@ def consent(apply: bool, plan: str | None, fence: bool, idle_for: str | None) ->
         )
     if idle_for is not None:
         seconds_of(idle_for, "--idle-for")
-    return Consent(apply, plan, fence, idle_for)
+    return Confirmation(apply, plan, fence, idle_for)
 
 
-def now_of(given: Consent, checkpoints: Store, jobs: Sequence[Job], now_ms: int) -> int:
+def now_of(given: Confirmation, checkpoints: Store, jobs: Sequence[Job], now_ms: int) -> int:
     """Now by the store's clock if something is to be changed; else by this host's, since asking means writing."""
     return store_now_ms(checkpoints, jobs[0].name) if given.is_applied and jobs else now_ms
 
 
-def check(given: Consent, plan: Plan, stores: Stores, jobs: Sequence[Job], now_ms: int) -> None:
+def check(given: Confirmation, plan: Plan, stores: Stores, jobs: Sequence[Job], now_ms: int) -> None:
     """Refuse to do another plan than was meant, or to fence a sink that runs.
 
     Raises:
@@ -109,7 +109,7 @@ def check(given: Consent, plan: Plan, stores: Stores, jobs: Sequence[Job], now_m
             check_idle(stores, job, now_ms, given.idle_for_s(stores.checkpoints))
 
 
-def check_nothing_meant(given: Consent, plan: Plan) -> None:
+def check_nothing_meant(given: Confirmation, plan: Plan) -> None:
     """Refuse to end as if a plan had been done that was meant, where there is nothing to do; raises RecoveryRefused."""
     if given.digest is not None and given.digest != plan.digest:
         raise RecoveryRefused(
@@ -119,12 +119,12 @@ def check_nothing_meant(given: Consent, plan: Plan) -> None:
         )
 
 
-def check_plan(given: Consent, plan: Plan) -> None:
+def check_plan(given: Confirmation, plan: Plan) -> None:
     """Refuse to do another plan than was meant; raises RecoveryRefused."""
     check_same(given.digest or plan.digest, plan.digest)
 
 
-def show_end_of_plan(given: Consent, plan: Plan, checkpoints: Store, jobs: Sequence[Job], call: Call) -> None:
+def show_end_of_plan(given: Confirmation, plan: Plan, checkpoints: Store, jobs: Sequence[Job], call: Call) -> None:
     """Say how the plan is called, which sink would be fenced, and how it is done."""
     out, now_ms = call.out, call.now_ms
     out.line(f"plan {plan.digest}", "bold")

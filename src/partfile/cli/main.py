@@ -71,7 +71,7 @@ VERBS = (
     LazyVerb(
         "checkpoints",
         "partfile.cli.checkpoints:checkpoints",
-        "List the retained checkpoints of each sink: links, fences, tombstones, published or not, and damage.",
+        "List the retained checkpoints of each sink: checkpoints, takeovers, tombstones, published or not, and damage.",
         "checkpoints /data/flights --uid flights",
     ),
     LazyVerb(

@@ -16,7 +16,7 @@ from partfile.recovery.adopt.apply import AdoptedReport, adopt, check_idle, plan
 from partfile.recovery.adopt.flink_names import names_of
 from partfile.recovery.adopt.plan import AdoptionOptions, AdoptionPlan, Layout
 from partfile.recovery.documents import DONE, FINDINGS, Json
-from partfile.recovery.inspect.checkpoints import read_chain
+from partfile.recovery.inspect.checkpoints import read_checkpoint_log
 from partfile.recovery.inspect.places import Job, jobs_in
 from partfile.recovery.ownership import FailedJob, Stores, open_stores, store_now_ms
 from partfile.recovery.recover import RecoveredJob, RecoveryOptions, RecoveryPlan, plan_recovery, recover
@@ -24,7 +24,7 @@ from partfile.recovery.recover import RecoveredJob, RecoveryOptions, RecoveryPla
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from partfile.cli.confirmation import Consent
+    from partfile.cli.confirmation import Confirmation
     from partfile.cli.output import Output
     from partfile.recovery.adopt.plan import AdoptedItem
     from partfile.recovery.recover import PlannedJob, PlannedPart, PlannedPosition
@@ -112,7 +112,7 @@ def adoption_options(
     )
 
 
-def adopt_tree(call: Call, given: Consent, options: AdoptionOptions) -> int:
+def adopt_tree(call: Call, given: Confirmation, options: AdoptionOptions) -> int:
     """Show the plan for a tree of another sink, and do it if that was asked for."""
     base = call.place.base
     with call.place.open_base() as store:
@@ -132,7 +132,7 @@ def adopt_tree(call: Call, given: Consent, options: AdoptionOptions) -> int:
     return _report(call, given, planned, done)
 
 
-def _show(planned: AdoptionPlan, given: Consent, out: Output) -> None:
+def _show(planned: AdoptionPlan, given: Confirmation, out: Output) -> None:
     word = "committed" if planned.options.layout == "spark" else "finished"
     out.line(f"{planned.finished.files} files are {word}, {shown_bytes(planned.finished.bytes)}: they stay", "green")
     if planned.ignored.files:
@@ -159,7 +159,7 @@ def _show_item(item: AdoptedItem, out: Output) -> None:
     out.line(f"    {item.why}", "dim")
 
 
-def _report(call: Call, given: Consent, planned: AdoptionPlan, done: AdoptedReport | None) -> int:
+def _report(call: Call, given: Confirmation, planned: AdoptionPlan, done: AdoptedReport | None) -> int:
     if call.out.as_json:
         call.out.report(
             AdoptReport(
@@ -255,7 +255,7 @@ def show_sidecars(jobs: Iterable[PlannedJob], options: RecoveryOptions, out: Out
 
 def report_recovery(
     call: Call,
-    given: Consent,
+    given: Confirmation,
     planned: RecoveryPlan,
     outcomes: Sequence[RecoveredJob | FailedJob] = (),
     unfinished: tuple[str, ...] = (),
@@ -294,10 +294,13 @@ def _show_way_back(job: PlannedJob, options: RecoveryOptions, out: Output) -> No
 def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None:
     end = shown_bytes(part.valid_length)
     if part.buckets is not None:
-        does = f"encode {end} of a stage that {part.buckets} buckets or more share ({part.rows} rows) and publish in "
+        does = (
+            f"encode {end} of a staging file that {part.buckets} buckets or more share ({part.rows} "
+            f"rows) and publish in "
+        )
         does += f"those without a file yet ({part.finished_buckets} have theirs)" if part.finished_buckets else "each"
     elif part.is_staged:
-        does = f"encode {end} of a stage ({part.rows} rows) and publish"
+        does = f"encode {end} of a staging file ({part.rows} rows) and publish"
     elif part.was_open and options.cut == "valid-length":
         does = f"publish, with a sidecar if longer than {end} ({part.rows} rows): only readers of sidecars stop there"
     elif part.was_open:
@@ -310,7 +313,7 @@ def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None
 
 
 def _but_finished(job: PlannedJob) -> str:
-    """What of the rows of lost stages is not lost."""
+    """What of the rows of lost staging files is not lost."""
     return f"; but {job.finished_of_lost} buckets have theirs in files already" if job.finished_of_lost else ""
 
 
@@ -350,10 +353,10 @@ def recover_(  # noqa: PLR0913 - the options of a command
 ) -> int:
     """Publish what a stopped sink has left: each part that a completed checkpoint vouches for, at its valid length.
 
-    Stages of columnar parts are encoded first, in this process, a few at a time. The same as the sink's own next start
-    does, without its rows. Prints a plan; --apply does it.
+    Staging files of columnar parts are encoded first, in this process, a few at a time. The same as the sink's own next
+    start does, without its rows. Prints a plan; --apply does it.
     """
-    given = confirmation.consent(apply, plan, fence, idle_for)
+    given = confirmation.confirmation(apply, plan, fence, idle_for)
     foreign = adoption_options(
         adopt_layout, affix, publish_pending=publish_pending, quarantine_in_progress=quarantine_in_progress
     )
@@ -375,7 +378,7 @@ def recover_(  # noqa: PLR0913 - the options of a command
     return _recover_sinks(call, given, options)
 
 
-def _recover_sinks(call: Call, given: Consent, options: RecoveryOptions) -> int:
+def _recover_sinks(call: Call, given: Confirmation, options: RecoveryOptions) -> int:
     with open_stores(call.place) as stores:
         jobs = jobs_in(stores.checkpoints, call.uid) if stores is not None else []
         if stores is None or not jobs:
@@ -420,7 +423,7 @@ def _check_moved(call: Call, options: RecoveryOptions, stores: Stores, jobs: Seq
     """Refuse to leave --moved-from out of account where no checkpoint says of which base it is; raises ConfigError."""
     if options.moved_from is None or call.place.checkpoint_dir is not None:
         return
-    states = [read_chain(stores.checkpoints, job).newest for job in jobs]
+    states = [read_checkpoint_log(stores.checkpoints, job).newest for job in jobs]
     if all(one is None or one.state.position.base is None for one in states):
         raise ConfigError(
             "--moved-from has no effect without --checkpoint-dir: checkpoints below PATH have moved with it",
@@ -438,7 +441,7 @@ def _check_nothing_to_restore(call: Call, options: RecoveryOptions) -> None:
         )
 
 
-def _recover_all(planned: RecoveryPlan, call: Call, given: Consent, jobs: Sequence[Job]) -> int:
+def _recover_all(planned: RecoveryPlan, call: Call, given: Confirmation, jobs: Sequence[Job]) -> int:
     """Recover some jobs, and report what was done however that ends."""
     outcomes: list[RecoveredJob | FailedJob] = []
     try:
@@ -453,7 +456,7 @@ def _recover_all(planned: RecoveryPlan, call: Call, given: Consent, jobs: Sequen
 
 def _recover(planned: RecoveryPlan, call: Call, job: Job) -> RecoveredJob | FailedJob:
     """Recover one job; what goes wrong with it is no reason to leave the others."""
-    # A stage is encoded, and then its file is published.
+    # A staging file is encoded, and then its file is published.
     steps = sum(len(one.parts) + one.to_encode for one in planned.jobs if one.job == job.name)
     try:
         with call.out.progress(f"publishing parts of sink {job.name}", steps) as step:

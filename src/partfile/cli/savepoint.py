@@ -142,7 +142,7 @@ def create(
 
     Prints a plan; --apply does it. Ask a sink that runs for a savepoint itself.
     """
-    given = confirmation.consent(apply, plan, fence, idle_for)
+    given = confirmation.confirmation(apply, plan, fence, idle_for)
     options = RecoveryOptions(cut=cut_of(cut), accept_missing=accept_missing)
     with open_stores(call.place) as stores:
         jobs = jobs_in(stores.checkpoints, call.uid) if stores is not None else []
@@ -205,7 +205,7 @@ def dispose_(
 
     One of a newer partfile is refused. Files in its directory that are none of a savepoint's stay.
     """
-    given = confirmation.consent(apply, plan, fence=False, idle_for=IDLE_FOR)
+    given = confirmation.confirmation(apply, plan, fence=False, idle_for=IDLE_FOR)
     planned = plan_disposal(
         call.place.base, call.place.storage_options, call.now_ms, seconds_of(older_than, "--older-than")
     )

@@ -18,7 +18,7 @@ from partfile.recovery.ownership import liveness_of
 
 if TYPE_CHECKING:
     from partfile.cli.output import Output
-    from partfile.recovery.inspect.checkpoints import SeenChain
+    from partfile.recovery.inspect.checkpoints import SeenLog
     from partfile.recovery.inspect.places import Place
     from partfile.recovery.inspect.status import PartStatus
     from partfile.stores.base import Store
@@ -64,8 +64,8 @@ def status(
             checked_at_ms=call.now_ms,
             quiet_after_s=quiet_after_s,
             sinks=tuple(
-                status_of(seen, chain, call.now_ms, quiet_after_s, _moved_at_ms(chain, checkpoints))
-                for chain in seen.chosen(call.uid)
+                status_of(seen, log, call.now_ms, quiet_after_s, _moved_at_ms(log, checkpoints))
+                for log in seen.chosen(call.uid)
             ),
             scan=_scan(call, seen, checkpoints) if scan_tree else None,
         )
@@ -76,9 +76,9 @@ def status(
     return FINDINGS if report.has_findings else DONE
 
 
-def _moved_at_ms(chain: SeenChain, checkpoints: Store | None) -> int | None:
-    """When a chain moved last, by the rule that ``recover`` goes by."""
-    return None if checkpoints is None else liveness_of(checkpoints, chain.job).moved_at_ms
+def _moved_at_ms(log: SeenLog, checkpoints: Store | None) -> int | None:
+    """When a checkpoint log moved last, by the rule that ``recover`` goes by."""
+    return None if checkpoints is None else liveness_of(checkpoints, log.job).moved_at_ms
 
 
 def _scan(call: Call, seen: SeenBase, checkpoints: Store | None) -> ScanReport:
@@ -132,16 +132,16 @@ def _show_sink(sink: SinkStatus, out: Output) -> None:
     running = {True: "running", False: "stopped", None: "not known whether it runs"}[sink.is_running]
     out.line(f"sink {sink.job}: {running}", "bold")
     rows = [
-        ("generation", f"{_known(sink.generation)}, last moved {_age(sink.quiet_s)}"),
+        ("epoch", f"{_known(sink.epoch)}, last moved {_age(sink.quiet_s)}"),
         ("newest checkpoint", f"{_known(sink.newest_checkpoint_id)} ({_known(sink.newest_kind)})"),
         ("retained", ", ".join(map(str, sink.retained_checkpoint_ids)) or "none"),
     ]
     if sink.query_id is not None:
         rows.append(("query and batch", f"{sink.query_id}, batch {sink.batch_id}"))
     for state, total in sink.parts.items():
-        if state == "spent-stage" and total.count:
+        if state == "encoded-staging-file" and total.count:
             rows.append(
-                (state, f"{_count(total.count, 'stage')}, {shown_bytes(total.bytes)} held for older checkpoints")
+                (state, f"{_count(total.count, 'staging file')}, {shown_bytes(total.bytes)} held for older checkpoints")
             )
         elif total.count:
             shared = f", {total.shared} of them{_shared(total.buckets)}" if total.shared else ""

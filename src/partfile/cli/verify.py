@@ -23,7 +23,8 @@ def verify(
     checksums: Annotated[
         bool,
         typer.Option(
-            "--checksums", help="Also read stages, and files that they were encoded into, and compare their checksums."
+            "--checksums",
+            help="Also read staging files, and files that they were encoded into, and compare their checksums.",
         ),
     ] = False,
 ) -> int:

@@ -419,8 +419,8 @@ def read(
             sink writes them by default; or a format of ``pyarrow.dataset`` with options of its own. None goes by the
             files' names. How a file is compressed is always told by its name, or within it.
         include: ``finished`` files; or ``pending`` parts as well: those that the newest checkpoint has promised, at the
-            length that it vouches for. Parts that are still open are never included, nor the rows of a stage before
-            they are encoded.
+            length that it vouches for. Parts that are still open are never included, nor the rows of a staging file
+            before they are encoded.
         storage_options: What the file system's client needs; none for local files.
         partitioning: ``"hive"`` makes columns of ``name=value`` directories; None does not.
         schema: The columns, partition columns included. None looks into every file and guesses the types of text.

@@ -20,26 +20,26 @@ from partfile.recovery.inspect.files import read_base
 from partfile.recovery.inspect.places import Job
 from partfile.recovery.inspect.tree import all_files, current_parts, missing_parts
 from partfile.recovery.ownership import FailedJob, Stores, settings_of, taken_over
-from partfile.sink.concurrency import Patience, for_each
-from partfile.sink.restore import BaseTie, StartTerms
+from partfile.sink.concurrency import CircuitBreaker, for_each
+from partfile.sink.restore import BaseTie, RestoreTerms
 from partfile.sink.restore_rules import adds_nothing, shown
 from partfile.sink.settings import checkpoint_url_of
 from partfile.snapshot import documents
 from partfile.snapshot.checkpoint_log import is_of_damage
-from partfile.snapshot.documents import LinkRef
+from partfile.snapshot.documents import CheckpointRef
 from partfile.stores.base import STATE_DIRECTORY, Leftover
 from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from partfile.recovery.clean_plan import CleanedChain, CleaningItem, CleaningOptions, CleaningPlan, ItemKind
-    from partfile.recovery.inspect.checkpoints import SeenChain
+    from partfile.recovery.clean_plan import CleanedLog, CleaningItem, CleaningOptions, CleaningPlan, ItemKind
+    from partfile.recovery.inspect.checkpoints import SeenLog
     from partfile.recovery.inspect.files import SeenBase
     from partfile.recovery.inspect.places import Place
     from partfile.sink.coordinator import Runtime
     from partfile.sink.plan import SinkSnapshot
-    from partfile.sink.restore import Takeover
+    from partfile.sink.restore import RestorePlan
     from partfile.sink.settings import StoreOpener
     from partfile.stores.base import LeftoverKind, PartHandle, Store, StoredFile
 
@@ -52,7 +52,7 @@ def new_run(now_ms: int) -> str:
     """A name that no other run has, beginning with when it was.
 
     Args:
-        now_ms: Now by the store's clock, in milliseconds since the epoch.
+        now_ms: Now by the store's clock, in milliseconds since 1970.
     """
     return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{new_token()}"
 
@@ -164,21 +164,21 @@ class _Run:
 
     stores: Stores
     name: str
-    patience: Patience
+    circuit_breaker: CircuitBreaker
     record: CleaningRecord
 
 
-def take_away(items: Sequence[CleaningItem], stores: Stores, now_ms: int, record: CleaningRecord) -> None:
+def remove(items: Sequence[CleaningItem], stores: Stores, now_ms: int, record: CleaningRecord) -> None:
     """Move or delete each item. The caller owns the jobs.
 
     Args:
         items: In the order of the plan.
         stores: The stores of the place.
-        now_ms: Now by the store's clock, in milliseconds since the epoch.
+        now_ms: Now by the store's clock, in milliseconds since 1970.
         record: Notes each item when it has ended.
     """
     record.run = new_run(now_ms)
-    run = _Run(stores, record.run, Patience(stores.base.persist_threads), record)
+    run = _Run(stores, record.run, CircuitBreaker(stores.base.persist_threads), record)
     parts, state = ([item for item in items if item.side == side] for side in ("base", "checkpoints"))
     for_each(partial(_take, run), parts, stores.base.persist_threads, "partfile-clean")
     _take_state(run, state)
@@ -186,7 +186,7 @@ def take_away(items: Sequence[CleaningItem], stores: Stores, now_ms: int, record
 
 
 def _take_state(run: _Run, items: Sequence[CleaningItem]) -> None:
-    """Of a checkpoint the link goes first, and the oldest checkpoint before the others (S7): so one by one."""
+    """Of a checkpoint the checkpoint goes first, and the oldest checkpoint before the others (R7): so one by one."""
     stuck: set[str | None] = set()
     for item in items:
         if item.kind in _CHECKPOINTS and item.job in stuck:
@@ -203,14 +203,14 @@ def _take(run: _Run, item: CleaningItem) -> Outcome:
 
 
 def _tried(run: _Run, item: CleaningItem) -> _Ended:
-    if run.patience.is_over:
+    if run.circuit_breaker.is_over:
         return _failed(item, "not tried, since the store does not answer", "")
     try:
         return _Ended(item, Outcome.DONE if _take_one(item, run) else Outcome.GONE)
     except LeaseUnavailable:
         return _Ended(item, Outcome.BUSY)
     except StoreError as error:
-        run.patience.note(error)
+        run.circuit_breaker.note(error)
         return _failed(item, error.message, error.hint)
 
 
@@ -236,8 +236,8 @@ def _take_one(item: CleaningItem, run: _Run) -> bool:
         return stores.base.drop_leftover(leftover)
     store = stores.base if item.side == "base" else stores.checkpoints
     if item.action == "delete":
-        return store.take_away(item.path, None)
-    return store.take_away(item.path, place_of(item.path, run.name, below_base=item.side == "base"))
+        return store.remove(item.path, None)
+    return store.remove(item.path, place_of(item.path, run.name, below_base=item.side == "base"))
 
 
 _AGAIN = "Nothing was taken away. Run it again, without --apply to see the plan as it is now."
@@ -253,12 +253,12 @@ class Cleaning:
     """Only this sink and its writers, or one writer; None is all."""
     options: CleaningOptions
     now_ms: int
-    """By the store's clock, in milliseconds since the epoch."""
+    """By the store's clock, in milliseconds since 1970."""
     step: Callable[[int], None]
     """Told how many files more have been looked at."""
 
 
-def plan_now(cleaning: Cleaning, stores: Stores, owned: Mapping[str, LinkRef] | None = None) -> CleaningPlan:
+def plan_now(cleaning: Cleaning, stores: Stores, owned: Mapping[str, CheckpointRef] | None = None) -> CleaningPlan:
     """What cleaning would do now. Lists the whole tree; changes nothing.
 
     Of several sinks one whose checkpoints cannot be read is left, and told in the plan.
@@ -266,32 +266,32 @@ def plan_now(cleaning: Cleaning, stores: Stores, owned: Mapping[str, LinkRef] | 
     Args:
         cleaning: What was asked for.
         stores: The stores of the place.
-        owned: The link of each job that was taken over, once that is done; files are judged as of then, of these jobs
-            alone.
+        owned: The checkpoint of each job that was taken over, once that is done; files are judged as of then, of these
+            jobs alone.
 
     Raises:
         RecoveryRefused: A retained checkpoint of the only sink cannot be read, so what it names is unknown; or its
             checkpoints are of another base.
-        Fenced: A link of the only sink, or of ``owned``, is gone.
+        Fenced: A checkpoint of the only sink, or of ``owned``, is gone.
     """
     seen = read_base(cleaning.place, stores.checkpoints, cleaning.uid)
-    chosen = [chain for chain in seen.chosen(cleaning.uid) if owned is None or chain.job.name in owned]
-    states = {chain.job.name: states_of(chain) for chain in chosen}
+    chosen = [log for log in seen.chosen(cleaning.uid) if owned is None or log.job.name in owned]
+    states = {log.job.name: states_of(log) for log in chosen}
     known, failed = [], []
-    for chain in chosen:
+    for log in chosen:
         try:
-            _check_base(cleaning.place, chain)
-            known += _jobs(chain, states[chain.job.name], stores.checkpoints, owned)
-            _check_there(chain, seen, stores)
+            _check_base(cleaning.place, log)
+            known += _jobs(log, states[log.job.name], stores.checkpoints, owned)
+            _check_there(log, seen, stores)
         except PartfileError as error:
             if len(chosen) == 1 or owned is not None:
                 raise
-            failed.append(FailedJob.of(chain.job, error))
+            failed.append(FailedJob.of(log.job, error))
     facts = CleaningFacts(
         options=cleaning.options,
         now_ms=cleaning.now_ms,
         jobs=tuple(known),
-        owns_base=len(known) == len(seen.chains) and cleaning.place.checkpoint_dir is None,
+        owns_base=len(known) == len(seen.logs) and cleaning.place.checkpoint_dir is None,
         moves={"base": stores.base.moves_files, "checkpoints": stores.checkpoints.moves_files},
     )
     leftovers = stores.base.leftovers(_named(seen, states), cutoff_ms(facts.options, facts.now_ms))
@@ -323,76 +323,76 @@ def clean(
     record = CleaningRecord(place) if record is None else record
     held = []
     with ExitStack() as stack:
-        for chain in plan.chains:
-            held.append(stack.enter_context(_held(place, chain, cleaning.now_ms, opener)))
-            record.taken_over.append(chain.job)
+        for log in plan.logs:
+            held.append(stack.enter_context(_held(place, log, cleaning.now_ms, opener)))
+            record.taken_over.append(log.job)
         stores = Stores(
             stack.enter_context(opener(place.base, place.storage_options)),
             stack.enter_context(opener(place.checkpoint_url, place.checkpoint_options)),
         )
-        check_same(plan.digest, plan_now(cleaning, stores, {chain.job: _ref(chain) for chain in plan.chains}).digest)
+        check_same(plan.digest, plan_now(cleaning, stores, {log.job: _ref(log) for log in plan.logs}).digest)
         for runtime in held:
-            if runtime.storage.newest_linked_id() != runtime.coordinator.newest_checkpoint_id:
+            if runtime.storage.newest_completed_id() != runtime.coordinator.newest_checkpoint_id:
                 raise Fenced(f"another process has taken sink {runtime.job!r} over", hint=_AGAIN)
-        take_away(plan.to_do, stores, cleaning.now_ms, record)
+        remove(plan.to_do, stores, cleaning.now_ms, record)
     return record.report()
 
 
 @contextmanager
-def _held(place: Place, chain: CleanedChain, now_ms: int, opener: StoreOpener) -> Iterator[Runtime]:
+def _held(place: Place, log: CleanedLog, now_ms: int, opener: StoreOpener) -> Iterator[Runtime]:
     """Own one job as it is."""
-    job = Job.of(chain.job)
+    job = Job.of(log.job)
     if job is None:
-        raise ConfigError(f"{chain.job!r} is no name of a sink", hint="A plan names sinks as partfile status does.")
+        raise ConfigError(f"{log.job!r} is no name of a sink", hint="A plan names sinks as partfile status does.")
 
-    def approve(takeover: Takeover) -> None:
-        if takeover.link != _ref(chain):
+    def approve(plan: RestorePlan) -> None:
+        if plan.checkpoint != _ref(log):
             raise Fenced(
-                f"sink {chain.job!r} has gone on since the plan was made",
+                f"sink {log.job!r} has gone on since the plan was made",
                 hint=_AGAIN,
             )
 
-    with taken_over(settings_of(place, job, opener), job, StartTerms(holds=True, approve=approve), now_ms) as owned:
+    with taken_over(settings_of(place, job, opener), job, RestoreTerms(holds=True, approve=approve), now_ms) as owned:
         yield owned[0]
 
 
-def _ref(chain: CleanedChain) -> LinkRef:
-    return LinkRef(checkpoint_id=chain.checkpoint_id, nonce=chain.nonce)
+def _ref(log: CleanedLog) -> CheckpointRef:
+    return CheckpointRef(checkpoint_id=log.checkpoint_id, nonce=log.nonce)
 
 
-def _check_whole(chain: SeenChain, states: Mapping[int, SinkSnapshot]) -> None:
+def _check_whole(log: SeenLog, states: Mapping[int, SinkSnapshot]) -> None:
     """Refuse to call anything an orphan while a retained checkpoint that may name it cannot be read.
 
     One that a rollback has passed by is not retained: what it named, the user has given up.
     """
-    unread = {one.checkpoint_id for one in chain.links if one.link is None}
+    unread = {one.checkpoint_id for one in log.checkpoints if one.checkpoint is None}
     unread |= {
         one.checkpoint_id
-        for one in chain.links
-        if one.link is not None and one.link.holds_state and one.checkpoint_id not in states
+        for one in log.checkpoints
+        if one.checkpoint is not None and one.checkpoint.holds_state and one.checkpoint_id not in states
     }
-    befores = [one.link.predecessor for one in chain.links if one.link is not None]
+    befores = [one.checkpoint.predecessor for one in log.checkpoints if one.checkpoint is not None]
     unread -= {before.checkpoint_id for before in befores if before is not None and is_of_damage(before)}
-    if unread or chain.problem is not None:
+    if unread or log.problem is not None:
         raise RecoveryRefused(
-            f"checkpoints {sorted(unread)} of sink {chain.job.name!r} cannot be read, so what they name is unknown",
+            f"checkpoints {sorted(unread)} of sink {log.job.name!r} cannot be read, so what they name is unknown",
             hint="Nothing was changed. Put them back from a copy. The newest one can be passed by: recover the sink "
             "with --restore-from and an older one. Others go when the sink has completed as many as it retains.",
         )
 
 
-def _check_base(place: Place, chain: SeenChain) -> None:
+def _check_base(place: Place, log: SeenLog) -> None:
     """Refuse checkpoints of another base, by which every file here would be an orphan; raises RecoveryRefused."""
-    if chain.newest is not None:
-        BaseTie.of(settings_of(place, chain.job)).check(chain.newest.state.position.base, chain.job.name)
+    if log.newest is not None:
+        BaseTie.of(settings_of(place, log.job)).check(log.newest.state.position.base, log.job.name)
 
 
-def _check_there(chain: SeenChain, seen: SeenBase, stores: Stores) -> None:
+def _check_there(log: SeenLog, seen: SeenBase, stores: Stores) -> None:
     """Refuse to call anything an orphan while a part is gone: what has no owner may be that part, moved or renamed."""
-    gone = missing_parts(current_parts(seen, chain.job.name), (), stores.base, stores.checkpoints)
+    gone = missing_parts(current_parts(seen, log.job.name), (), stores.base, stores.checkpoints)
     if gone:
         raise RecoveryRefused(
-            f"{len(gone)} parts of sink {chain.job.name!r} that a checkpoint vouches for are under none of their "
+            f"{len(gone)} parts of sink {log.job.name!r} that a checkpoint vouches for are under none of their "
             f"names: {shown(sorted(part.path for part in gone))}",
             hint="Nothing was changed. partfile verify says where they lie, if they are below the base; put them back, "
             "or give them up with recover --accept-missing. Clean after that.",
@@ -400,55 +400,55 @@ def _check_there(chain: SeenChain, seen: SeenBase, stores: Stores) -> None:
 
 
 def _jobs(
-    chain: SeenChain, states: Mapping[int, SinkSnapshot], checkpoints: Store, owned: Mapping[str, LinkRef] | None
+    log: SeenLog, states: Mapping[int, SinkSnapshot], checkpoints: Store, owned: Mapping[str, CheckpointRef] | None
 ) -> list[JobFacts]:
     """What is known of a job; nothing if it has no checkpoint with state."""
-    _check_whole(chain, states)
+    _check_whole(log, states)
     if owned is not None:
-        ref = owned[chain.job.name]
-    elif chain.newest is None:
+        ref = owned[log.job.name]
+    elif log.newest is None:
         return []
     else:
-        ref = chain.newest.link.ref
-    seen = checkpoints.look_at(chain.storage.path(documents.metadata_path(ref.checkpoint_id)))
+        ref = log.newest.checkpoint.ref
+    seen = checkpoints.look_at(log.storage.path(documents.metadata_path(ref.checkpoint_id)))
     if seen is None:
         raise Fenced(
-            f"checkpoint {ref.checkpoint_id} of sink {chain.job.name!r} was deleted: the sink has gone on",
+            f"checkpoint {ref.checkpoint_id} of sink {log.job.name!r} was deleted: the sink has gone on",
             hint=_AGAIN,
         )
-    links = {one.checkpoint_id: one.link for one in chain.links}
-    numbers = map(documents.checkpoint_id_of, checkpoints.list_names(chain.storage.directory))
+    metadata = {one.checkpoint_id: one.checkpoint for one in log.checkpoints}
+    numbers = map(documents.checkpoint_id_of, checkpoints.list_names(log.storage.directory))
     facts = JobFacts(
-        name=chain.job.name,
+        name=log.job.name,
         ref=ref,
         moved_at_ms=seen.modified_at_ms,
         chains=frozenset(state.position.chain for state in states.values()),
         checkpoints=tuple(
-            CheckpointFacts(number, links.get(number), _files(checkpoints, _directory(chain, number)))
+            CheckpointFacts(number, metadata.get(number), _files(checkpoints, _directory(log, number)))
             for number in sorted(one for one in numbers if one is not None and one <= ref.checkpoint_id)
         ),
-        strays=frozenset(number for number in stray_ids(chain) if number < ref.checkpoint_id),
-        repeats=frozenset(_repeats(chain, states)),
-        loose=_files(checkpoints, chain.storage.directory),
+        strays=frozenset(number for number in stray_ids(log) if number < ref.checkpoint_id),
+        repeats=frozenset(_repeats(log, states)),
+        loose=_files(checkpoints, log.storage.directory),
     )
     return [facts]
 
 
-def _repeats(chain: SeenChain, states: Mapping[int, SinkSnapshot]) -> Iterator[int]:
-    """The ids of fences that hold what the link with state before each does."""
-    strays, before = stray_ids(chain), None
-    for one in chain.links:
-        if one.checkpoint_id in strays or (one.link is not None and not one.link.holds_state):
+def _repeats(log: SeenLog, states: Mapping[int, SinkSnapshot]) -> Iterator[int]:
+    """The ids of takeovers that hold what the checkpoint with state before each does."""
+    strays, before = stray_ids(log), None
+    for one in log.checkpoints:
+        if one.checkpoint_id in strays or (one.checkpoint is not None and not one.checkpoint.holds_state):
             continue
         state = states.get(one.checkpoint_id)
-        is_fence = one.link is not None and one.link.kind == "fence"
-        if is_fence and state is not None and before is not None and adds_nothing(state, before):
+        is_takeover = one.checkpoint is not None and one.checkpoint.kind == "takeover"
+        if is_takeover and state is not None and before is not None and adds_nothing(state, before):
             yield one.checkpoint_id
         before = state
 
 
-def _directory(chain: SeenChain, checkpoint_id: int) -> str:
-    return chain.storage.path(documents.checkpoint_directory(checkpoint_id))
+def _directory(log: SeenLog, checkpoint_id: int) -> str:
+    return log.storage.path(documents.checkpoint_directory(checkpoint_id))
 
 
 def _files(checkpoints: Store, directory: str) -> tuple[StoredFile, ...]:
@@ -460,7 +460,7 @@ def _files(checkpoints: Store, directory: str) -> tuple[StoredFile, ...]:
 
 def _named(seen: SeenBase, states: Mapping[str, Mapping[int, SinkSnapshot]]) -> list[PartHandle]:
     """Every part that a retained checkpoint names, in each of its versions."""
-    kept = [state for chain in seen.chains for state in (states.get(chain.job.name) or states_of(chain)).values()]
+    kept = [state for log in seen.logs for state in (states.get(log.job.name) or states_of(log)).values()]
     opened = [part.part for state in kept for parts in state.open.values() for part in parts]
     return opened + [
         one.part for state in kept for group in (state.pending, state.rolled, state.spent) for one in group

@@ -1,4 +1,4 @@
-"""The plan of ``clean``: files that no checkpoint needs, decided from checkpoints, names and ages alone (S6). Pure."""
+"""The plan of ``clean``: files that no checkpoint needs, decided from checkpoints, names and ages alone (R6). Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from partfile.recovery.documents import Json, Plan
 from partfile.recovery.ownership import FailedJob
 from partfile.sink.policies import number_in
 from partfile.snapshot import documents
-from partfile.snapshot.checkpoint_log import Link, subsumable
+from partfile.snapshot.checkpoint_log import LogEntry, subsumable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from partfile.recovery.inspect.files import ClassifiedFile
-    from partfile.snapshot.documents import CheckpointMetadata, LinkRef
+    from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
     from partfile.stores.base import Leftover, StoredFile
 
 
@@ -63,14 +63,14 @@ class CleaningItem(Json):
     size: int | None
     """In bytes; null where the store does not say."""
     modified_at_ms: int
-    """When it was last changed, by the store's clock, in milliseconds since the epoch."""
+    """When it was last changed, by the store's clock, in milliseconds since 1970."""
     upload: str | None = None
     """Id of the upload, if it is one."""
     action: Action
     """leave: this store can only delete, and that was not asked for."""
 
 
-class CleanedChain(Json):
+class CleanedLog(Json):
     """A job that is taken over, and the checkpoint by which its files were judged."""
 
     job: str
@@ -97,7 +97,7 @@ class CleaningPlan(Plan):
     """The base that was meant, with links resolved: a copy of it has plans of its own."""
     options: CleaningOptions
     """What was told."""
-    chains: tuple[CleanedChain, ...]
+    logs: tuple[CleanedLog, ...]
     """The sinks that are taken over, which are those that have something to be taken away; no other is touched."""
     items: tuple[CleaningItem, ...]
     """What no checkpoint needs, by kind."""
@@ -117,9 +117,9 @@ class CleaningPlan(Plan):
 
     def decisions(self) -> dict[str, Any]:
         """What is done, and by which checkpoints; not what is left where it is."""
-        chains = [chain.model_dump(mode="json") for chain in self.chains]
+        logs = [log.model_dump(mode="json") for log in self.logs]
         to_do = [item.model_dump(mode="json") for item in self.to_do]
-        return {"base": self.base, "options": self.options.model_dump(mode="json"), "chains": chains, "to_do": to_do}
+        return {"base": self.base, "options": self.options.model_dump(mode="json"), "logs": logs, "to_do": to_do}
 
 
 _MARKS = {documents.PUBLISHED, documents.RELEASED}
@@ -131,15 +131,15 @@ class CheckpointFacts:
     """One directory of a checkpoint."""
 
     checkpoint_id: int
-    link: CheckpointMetadata | None
+    checkpoint: CheckpointMetadata | None
     """None if it has none that can be read."""
     files: tuple[StoredFile, ...]
     """By paths relative to the directory of all checkpoints."""
 
     @property
-    def has_link(self) -> bool:
+    def has_metadata(self) -> bool:
         """Whether it has one, be it damaged."""
-        return self.link is not None or any(_name(file) == documents.METADATA for file in self.files)
+        return self.checkpoint is not None or any(_name(file) == documents.METADATA for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +147,19 @@ class JobFacts:
     """One job."""
 
     name: str
-    ref: LinkRef
-    """Its newest link with state, before this command took it over."""
+    ref: CheckpointRef
+    """Its newest checkpoint with state, before this command took it over."""
     moved_at_ms: int
     """When that was created, by the store's clock."""
     chains: frozenset[str]
     """The ids that stand in the names of its parts."""
     checkpoints: tuple[CheckpointFacts, ...]
-    """By their ids, ascending, up to that link."""
+    """By their ids, ascending, up to that checkpoint."""
     strays: frozenset[int] = frozenset()
-    """Ids of links that never counted: the link after each names another one in its place."""
+    """Ids of checkpoints that never counted: the checkpoint after each names another one in its place."""
     repeats: frozenset[int] = frozenset()
-    """Ids of fences that hold what the link before each does: a start or a command made them, and no row came."""
+    """Ids of takeovers that hold what the checkpoint before each does: a start or a command made them, and no row
+    came."""
     loose: tuple[StoredFile, ...] = ()
     """Files beside them."""
 
@@ -169,7 +170,7 @@ class CleaningFacts:
 
     options: CleaningOptions
     now_ms: int
-    """By the store's clock, in milliseconds since the epoch."""
+    """By the store's clock, in milliseconds since 1970."""
     jobs: tuple[JobFacts, ...]
     owns_base: bool
     """Whether these are all jobs that anybody here knows of, so that what carries no name is probably theirs too."""
@@ -180,8 +181,8 @@ class CleaningFacts:
 def cutoff_ms(options: CleaningOptions, now_ms: int) -> int:
     """What was changed then or later is too young.
 
-    An orphan may be younger than the newest checkpoint all the same: the cleaner's own link comes after it, and no
-    generation before that one can have it named any more.
+    An orphan may be younger than the newest checkpoint all the same: the cleaner's own checkpoint comes after it, and
+    no epoch before that one can have it named any more.
     """
     return now_ms - round(options.older_than_s * 1000)
 
@@ -212,8 +213,8 @@ def plan_cleaning(facts: CleaningFacts, files: Iterable[ClassifiedFile], leftove
     owners = {item.job for item in items if item.action != "leave"}
     return CleaningPlan(
         options=facts.options,
-        chains=tuple(
-            CleanedChain(job=job.name, checkpoint_id=job.ref.checkpoint_id, nonce=job.ref.nonce)
+        logs=tuple(
+            CleanedLog(job=job.name, checkpoint_id=job.ref.checkpoint_id, nonce=job.ref.nonce)
             for job in facts.jobs
             # What carries no name may be anybody's.
             if job.name in owners or None in owners
@@ -259,7 +260,7 @@ def _leftovers(facts: CleaningFacts, leftovers: Iterable[Leftover]) -> Iterator[
 
 
 def _state(facts: CleaningFacts, job: JobFacts) -> Iterator[CleaningItem]:
-    """The checkpoints of a job that are not needed: of each the link before its files, oldest first."""
+    """The checkpoints of a job that are not needed: of each the checkpoint before its files, oldest first."""
     before_ms = _cutoff_of_state_ms(job, facts)
     gone = _doomed(facts, job)
     for file in job.loose:
@@ -275,7 +276,10 @@ def _state(facts: CleaningFacts, job: JobFacts) -> Iterator[CleaningItem]:
 
 
 def _doomed(facts: CleaningFacts, job: JobFacts) -> dict[int, ItemKind]:
-    """The links that go, by their ids, with why. Each goes whole or not at all, and those that counted oldest first."""
+    """The checkpoints that go, by their ids, with why.
+
+    Each goes whole or not at all, and those that counted oldest first.
+    """
     before_ms = _cutoff_of_state_ms(job, facts)
     young = {
         one.checkpoint_id
@@ -284,29 +288,30 @@ def _doomed(facts: CleaningFacts, job: JobFacts) -> dict[int, ItemKind]:
     }
     gone: dict[int, ItemKind] = dict.fromkeys(job.strays - young, "stray checkpoint")
     if facts.options.retain is not None:
-        links = [
-            Link(one.checkpoint_id, _is_retainable(job, one))
+        checkpoints = [
+            LogEntry(one.checkpoint_id, _is_retainable(job, one))
             for one in job.checkpoints
-            if one.has_link and one.checkpoint_id not in job.strays
+            if one.has_metadata and one.checkpoint_id not in job.strays
         ]
-        beyond = subsumable(links, facts.options.retain)
+        beyond = subsumable(checkpoints, facts.options.retain)
         gone |= dict.fromkeys(takewhile(lambda number: number not in young, beyond), "old checkpoint")
     return gone
 
 
 def _is_retainable(job: JobFacts, one: CheckpointFacts) -> bool:
-    """Whether a link is a point of its own to go back to.
+    """Whether a checkpoint is a point of its own to go back to.
 
-    A damaged one that the chain has passed by is none. If a fence were, each run of this command would drop a point.
+    A damaged one that the checkpoint log has passed by is none. If a takeover were, each run of this command would drop
+    a point.
     """
-    return one.link is not None and one.link.holds_state and one.checkpoint_id not in job.repeats
+    return one.checkpoint is not None and one.checkpoint.holds_state and one.checkpoint_id not in job.repeats
 
 
 def _doubtful(facts: CleaningFacts, job: JobFacts) -> Iterator[DoubtfulCheckpoint]:
     """The links below a hole, which stay: one that counted is not told there from one that never did."""
     gone, expected, is_whole = _doomed(facts, job), job.ref.checkpoint_id, True
     for one in sorted(job.checkpoints, key=lambda one: one.checkpoint_id, reverse=True):
-        if not one.has_link or one.checkpoint_id in job.strays:
+        if not one.has_metadata or one.checkpoint_id in job.strays:
             continue
         is_whole &= one.checkpoint_id == expected
         expected = one.checkpoint_id - 1
@@ -329,15 +334,15 @@ def _is_ours(file: StoredFile) -> bool:
 
 
 def _is_unnamed(one: CheckpointFacts, file: StoredFile) -> bool:
-    """Whether a file of a directory of ours is named by no link, and by its own name is nothing but that."""
+    """Whether a file of a directory of ours is named by no checkpoint, and by its own name is nothing but that."""
     name = _name(file)
-    if one.link is None and one.has_link:
+    if one.checkpoint is None and one.has_metadata:
         # What a damaged checkpoint names is unknown; its files go with it.
         return False
-    if one.link is None:
-        # Its link went first, when it was deleted, or was never created.
+    if one.checkpoint is None:
+        # Its checkpoint went first, when it was deleted, or was never created.
         return name in _MARKS or _holds_state(name)
-    named = {handle.path.rpartition("/")[2] for handle in one.link.handles() if handle.kind == "file"}
+    named = {handle.path.rpartition("/")[2] for handle in one.checkpoint.handles() if handle.kind == "file"}
     return name not in named and _holds_state(name)
 
 

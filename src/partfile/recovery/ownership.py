@@ -15,7 +15,7 @@ from partfile.recovery.documents import Json, code_of
 from partfile.recovery.inspect.checkpoints import is_marker_held
 from partfile.recovery.inspect.status import Problem
 from partfile.sink.newest_state import newest_state
-from partfile.sink.restore import Beginning, RestoreOnDemand
+from partfile.sink.restore import RestoreOnDemand, RestorePlanner
 from partfile.sink.settings import RestoreSettings
 from partfile.snapshot import documents
 from partfile.snapshot.storage import CheckpointStorage
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from partfile.recovery.inspect.places import Job, Place
     from partfile.sink.coordinator import CommitReport, Runtime
-    from partfile.sink.restore import StartTerms
+    from partfile.sink.restore import RestoreTerms
     from partfile.sink.settings import StoreOpener
     from partfile.stores.base import Store
 
@@ -39,7 +39,7 @@ def settings_of(place: Place, job: Job, opener: StoreOpener | None = None, **opt
 
     Args:
         place: Where it is.
-        job: Whose chain.
+        job: Whose checkpoint log.
         opener: Opens the stores that are written to; None is the usual one.
         **options: Further fields of RestoreSettings.
 
@@ -58,7 +58,7 @@ def settings_of(place: Place, job: Job, opener: StoreOpener | None = None, **opt
     )
 
 
-def foresee(settings: RestoreSettings, job: Job, stores: Stores, terms: StartTerms) -> None:
+def preview(settings: RestoreSettings, job: Job, stores: Stores, terms: RestoreTerms) -> None:
     """Let the terms approve what a start would do now. Creates nothing.
 
     Raises:
@@ -68,20 +68,20 @@ def foresee(settings: RestoreSettings, job: Job, stores: Stores, terms: StartTer
     storage = CheckpointStorage(stores.checkpoints, job.name)
     on_demand = RestoreOnDemand(settings, stores.base, storage)
     # Whether the store can append is asked by trying, and does not matter: nothing is kept.
-    Beginning(storage, on_demand, lambda _position: None, terms, may_keep=False).foresee()
+    RestorePlanner(storage, on_demand, lambda _position: None, terms, may_keep=False).preview()
 
 
 @contextmanager
 def taken_over(
-    settings: RestoreSettings, job: Job, terms: StartTerms, now_ms: int
+    settings: RestoreSettings, job: Job, terms: RestoreTerms, now_ms: int
 ) -> Iterator[tuple[Runtime, CommitReport]]:
-    """Own a job: fence it, settle, encode and publish unless the terms hold it, and let go of it at the end.
+    """Own a job: fence it, finalize, encode and publish unless the terms hold it, and let go of it at the end.
 
     Args:
         settings: Its options.
         job: The job.
         terms: How to start.
-        now_ms: This host's time, in milliseconds since the epoch.
+        now_ms: This host's time, in milliseconds since 1970.
 
     Raises:
         Fenced: Another process took the sink over first.
@@ -95,7 +95,7 @@ def taken_over(
     try:
         yield runtime, coordinator.start(lambda _position: None, now_ms, terms)
     finally:
-        if coordinator.held_generation is not None:
+        if coordinator.held_epoch is not None:
             # Without it the sink only counts as busy for a while.
             with suppress(StoreError):
                 runtime.storage.mark_released(coordinator.newest_checkpoint_id)
@@ -104,22 +104,23 @@ def taken_over(
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """What is known of the owner of a chain."""
+    """What is known of the owner of a checkpoint log."""
 
     job: Job
     is_marker_held: bool | None
     """Whether a driver holds the marker; None where that is unknown, as for a sink in plain Python."""
     moved_at_ms: int | None
-    """When its newest link was created, by the store's clock; None if there is none."""
+    """When its newest checkpoint was created, by the store's clock; None if there is none."""
     is_released: bool
-    """Whether the creator of that link has said that it has let go of the chain, as this command does at its end."""
+    """Whether the creator of that checkpoint has said that it has let go of the checkpoint log, as this command does at
+    its end."""
 
     def why_live(self, now_ms: int, idle_for_s: float) -> str:
         """Why the sink probably runs; empty if it does not.
 
         Args:
-            now_ms: Now, by the store's clock, in milliseconds since the epoch.
-            idle_for_s: A sink without a new link for this long counts as stopped, in seconds.
+            now_ms: Now, by the store's clock, in milliseconds since 1970.
+            idle_for_s: A sink without a new checkpoint for this long counts as stopped, in seconds.
         """
         if self.is_marker_held:
             return "a driver holds its marker, so it is running"
@@ -134,7 +135,7 @@ class Liveness:
 def liveness_of(checkpoints: Store, job: Job) -> Liveness:
     """Look at a job. Changes nothing."""
     storage = CheckpointStorage(checkpoints, job.name)
-    newest = storage.newest_linked_id()
+    newest = storage.newest_completed_id()
     seen = checkpoints.look_at(storage.path(documents.metadata_path(newest))) if newest else None
     return Liveness(
         job=job,
@@ -149,9 +150,10 @@ def check_idle(stores: Stores, job: Job, now_ms: int, idle_for_s: float) -> None
 
     Args:
         stores: The sink's.
-        job: Whose chain.
-        now_ms: Now, by the store's clock, in milliseconds since the epoch.
-        idle_for_s: A sink without a new link for this long counts as stopped, in seconds, unless it is seen to run.
+        job: Whose checkpoint log.
+        now_ms: Now, by the store's clock, in milliseconds since 1970.
+        idle_for_s: A sink without a new checkpoint for this long counts as stopped, in seconds, unless it is seen to
+            run.
 
     Raises:
         Fenced: It probably runs.
@@ -182,7 +184,7 @@ def _part_being_written(stores: Stores, job: Job) -> str:
 
 
 def store_now_ms(store: Store, directory: str) -> int:
-    """The store's clock, in milliseconds since the epoch: the time of a file that is created for it and deleted.
+    """The store's clock, in milliseconds since 1970: the time of a file that is created for it and deleted.
 
     Args:
         store: Whose clock.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from partfile.errors import ConfigError, NotApplied, PartfileError, PartMissing, SnapshotCorrupt
 from partfile.recovery.documents import Json, Plan, check_same
 from partfile.recovery.inspect.checkpoints import as_damage
-from partfile.recovery.ownership import FailedJob, Stores, foresee, settings_of, taken_over
+from partfile.recovery.ownership import FailedJob, Stores, preview, settings_of, taken_over
 from partfile.sink.concurrency import for_each
-from partfile.sink.restore import RestoreOnDemand, StartTerms
+from partfile.sink.restore import RestoreOnDemand, RestoreTerms
 from partfile.sink.restore_rules import shown
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.base import Cut
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from partfile.recovery.inspect.places import Job, Place
     from partfile.sink.plan import SinkSnapshot
-    from partfile.sink.restore import Takeover
+    from partfile.sink.restore import RestorePlan
     from partfile.sink.settings import RestoreSettings, StoreOpener
-    from partfile.sink.states import PendingPart, RolledStage
+    from partfile.sink.states import ClosedStagingFile, PendingPart
     from partfile.stores.base import PartHandle, Store
 
 
@@ -52,24 +52,25 @@ class PlannedPart(Json):
     """One part that becomes a finished file."""
 
     path: str
-    """Its final path, relative to the base; of a stage that buckets share, the name of its file in each of them."""
+    """Its final path, relative to the base; of a staging file that buckets share, the name of its file in each of
+    them."""
     is_staged: bool = False
-    """Its rows are in a stage, which is encoded into it first."""
+    """Its rows are in a staging file, which is encoded into it first."""
     valid_length: int
-    """Bytes that a checkpoint vouches for; what is longer is cut, or not read if it is a stage."""
+    """Bytes that a checkpoint vouches for; what is longer is cut, or not read if it is a staging file."""
     rows: int
     """Rows in its valid bytes."""
     buckets: int | None = None
-    """So many buckets at least share its stage, which becomes a file in each; null of any other part."""
+    """So many buckets at least share its staging file, which becomes a file in each; null of any other part."""
     finished_buckets: int | None = None
     """So many of them have their file already: their rows are no part of this any more; null of any other part."""
     was_open: bool
     """It was still open, or left alone by a task; else it was closed and only waits for its name."""
     found: Found
     """staged; short: staged, and shorter than its valid length as far as can be seen; finished: has its final name
-    already, which a stage never has; missing: under none of its names."""
+    already, which a staging file never has; missing: under none of its names."""
     problem: str = ""
-    """Why a stage cannot be encoded by this command, but only by its sink; empty if it can. The other parts are
+    """Why a staging file cannot be encoded by this command, but only by its sink; empty if it can. The other parts are
     published all the same."""
 
 
@@ -121,7 +122,7 @@ class PlannedJob(Json):
 
     @property
     def finished_of_lost(self) -> int:
-        """How many buckets have their rows although the stages that hold them are among those."""
+        """How many buckets have their rows although the staging files that hold them are among those."""
         return sum(part.finished_buckets or 0 for part in self.lost)
 
 
@@ -160,7 +161,7 @@ class RecoveredJob(Json):
     owed: int
     """Parts that could not be published now; recover again."""
     rolled: int = 0
-    """Stages that could not be encoded now; recover again."""
+    """Staging files that could not be encoded now; recover again."""
     given_up: int
     """Parts that were gone, whose rows are lost."""
 
@@ -177,7 +178,7 @@ def plan_recovery(place: Place, jobs: Sequence[Job], options: RecoveryOptions, s
 
     Args:
         place: Where they are.
-        jobs: Whose chains.
+        jobs: Whose checkpoint logs.
         options: What was told.
         stores: Their stores.
 
@@ -218,9 +219,9 @@ def recover(
         plan: The plan.
         place: Where it is.
         job: The job.
-        now_ms: This host's time, in milliseconds since the epoch.
+        now_ms: This host's time, in milliseconds since 1970.
         opener: Opens the stores; None is the usual one.
-        step: Told how many stages or parts more were encoded or published, or could not be; from any thread.
+        step: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
 
     Raises:
         RecoveryRefused: The job has moved on since the plan was made; nothing was changed.
@@ -243,7 +244,7 @@ def recover(
 
 def planned_terms(
     plan: RecoveryPlan, job: Job, base: Store, settings: RestoreSettings, step: Callable[[int], None]
-) -> StartTerms:
+) -> RestoreTerms:
     """The terms of a start that does what the plan says of a job, and nothing else.
 
     Args:
@@ -251,21 +252,21 @@ def planned_terms(
         job: The job.
         base: Where its parts are, to look at them again.
         settings: The options of its restore.
-        step: Told how many stages or parts more were encoded or published, or could not be; from any thread.
+        step: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
     """
     planned = plan.model_copy(update={"jobs": tuple(one for one in plan.jobs if one.job == job.name)})
 
-    def approve(takeover: Takeover) -> None:
+    def approve(plan: RestorePlan) -> None:
         with settings.open_store(settings.checkpoint_url, settings.checkpoint_options) as checkpoints:
-            doubled = _doubled(settings, job, Stores(base, checkpoints), takeover)
-        found = _job(job, takeover, _looked_for(takeover, base), doubled, planned.options)
+            doubled = _doubled(settings, job, Stores(base, checkpoints), plan)
+        found = _job(job, plan, _looked_for(plan, base), doubled, planned.options)
         now = planned.model_copy(update={"jobs": () if found is None else (found,)})
         check_same(planned.digest, now.digest)
         if found is not None and not planned.options.accept_missing:
             _check_there(found, base)
 
     gives_up = planned.given_up(planned.jobs[0]) if planned.jobs else frozenset[str]()
-    return StartTerms(keeps=False, approve=approve, gives_up=gives_up, tried=step)
+    return RestoreTerms(keeps=False, approve=approve, gives_up=gives_up, tried=step)
 
 
 def _check_there(found: PlannedJob, base: Store) -> None:
@@ -298,11 +299,11 @@ def recovery_settings(
 def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -> PlannedJob | None:
     """What recovering one job would do now, if only to take it over; None if it has no checkpoint."""
     settings = recovery_settings(place, job, options)
-    seen = _foreseen(settings, job, stores)
+    seen = _preview(settings, job, stores)
     return _job(job, seen, _looked_for(seen, stores.base), _doubled(settings, job, stores, seen), options)
 
 
-def _doubled(settings: RestoreSettings, job: Job, stores: Stores, seen: Takeover) -> tuple[str, ...]:
+def _doubled(settings: RestoreSettings, job: Job, stores: Stores, seen: RestorePlan) -> tuple[str, ...]:
     """The files whose rows come twice if the sink goes back, by their final paths."""
     if not seen.goes_back:
         return ()
@@ -310,16 +311,16 @@ def _doubled(settings: RestoreSettings, job: Job, stores: Stores, seen: Takeover
     return tuple(RestoreOnDemand(settings, stores.base, storage).doubled(seen.before))
 
 
-def _foreseen(settings: RestoreSettings, job: Job, stores: Stores) -> Takeover:
+def _preview(settings: RestoreSettings, job: Job, stores: Stores) -> RestorePlan:
     """What a start would do, looked at again while the job goes on and deletes what was being read."""
     storage = CheckpointStorage(stores.checkpoints, job.name)
-    seen: list[Takeover] = []
+    seen: list[RestorePlan] = []
     for look in range(_LOOKS):
-        newest = storage.newest_linked_id()
+        newest = storage.newest_completed_id()
         try:
-            foresee(settings, job, stores, StartTerms(keeps=False, approve=seen.append))
+            preview(settings, job, stores, RestoreTerms(keeps=False, approve=seen.append))
         except SnapshotCorrupt:
-            if look == _LOOKS - 1 or storage.newest_linked_id() == newest:
+            if look == _LOOKS - 1 or storage.newest_completed_id() == newest:
                 raise
         except NotApplied as error:
             raise as_damage(storage, error) from error
@@ -329,18 +330,25 @@ def _foreseen(settings: RestoreSettings, job: Job, stores: Stores) -> Takeover:
 
 
 def _job(
-    job: Job, seen: Takeover, found: dict[str, Found], doubled: tuple[str, ...], options: RecoveryOptions
+    job: Job, seen: RestorePlan, found: dict[str, Found], doubled: tuple[str, ...], options: RecoveryOptions
 ) -> PlannedJob | None:
     """What a takeover does to a job; None if it has no checkpoint at all."""
-    if seen.link is None:
+    if seen.checkpoint is None:
         return None
     parts = [_part(pending, found) for pending in seen.after.pending]
-    waited = {stage.part.in_progress for stage in seen.before.rolled} if seen.before is not None else set[str]()
-    parts += [_staged(stage, found, was_open=stage.part.in_progress not in waited) for stage in seen.after.rolled]
+    waited = (
+        {staging_file.part.in_progress for staging_file in seen.before.rolled}
+        if seen.before is not None
+        else set[str]()
+    )
+    parts += [
+        _staged(staging_file, found, was_open=staging_file.part.in_progress not in waited)
+        for staging_file in seen.after.rolled
+    ]
     return PlannedJob(
         job=job.name,
-        checkpoint_id=seen.link.checkpoint_id,
-        nonce=seen.link.nonce,
+        checkpoint_id=seen.checkpoint.checkpoint_id,
+        nonce=seen.checkpoint.nonce,
         # A state has no order that stays, and a plan has one digest.
         parts=tuple(sorted(parts, key=lambda part: part.path)),
         position=_position(seen.after),
@@ -351,7 +359,7 @@ def _job(
     )
 
 
-def _moves_from(seen: Takeover, options: RecoveryOptions) -> str | None:
+def _moves_from(seen: RestorePlan, options: RecoveryOptions) -> str | None:
     """The base that the checkpoints were of, if that is about to change by the user's word."""
     after = seen.after.position.base
     if options.moved_from is None or seen.before is None or seen.before.position.base == after:
@@ -371,26 +379,26 @@ def _part(pending: PendingPart, found: Mapping[str, Found]) -> PlannedPart:
     )
 
 
-def _staged(stage: RolledStage, found: Mapping[str, Found], *, was_open: bool) -> PlannedPart:
-    from partfile.sink.encode import why_not_here  # noqa: PLC0415 - it loads pyarrow, which a plan without stages does not need.
+def _staged(staging_file: ClosedStagingFile, found: Mapping[str, Found], *, was_open: bool) -> PlannedPart:
+    from partfile.sink.encode import why_not_here  # noqa: PLC0415 - it loads pyarrow, which a plan without staging files does not need.
 
-    part = stage.part
+    part = staging_file.part
     return PlannedPart(
         path=part.path_of(part.name),
         is_staged=True,
         valid_length=part.valid_length,
-        rows=stage.rows,
-        buckets=stage.stage.least_buckets if stage.stage.shared else None,
-        finished_buckets=len(stage.stage.finished_buckets) if stage.stage.shared else None,
+        rows=staging_file.rows,
+        buckets=staging_file.staging_file.least_buckets if staging_file.staging_file.shared else None,
+        finished_buckets=len(staging_file.staging_file.finished_buckets) if staging_file.staging_file.shared else None,
         was_open=was_open,
         found=found[part.in_progress],
-        problem=why_not_here(stage.stage),
+        problem=why_not_here(staging_file.staging_file),
     )
 
 
-def _looked_for(seen: Takeover, base: Store) -> dict[str, Found]:
+def _looked_for(seen: RestorePlan, base: Store) -> dict[str, Found]:
     """What is found of each part that a takeover would publish or encode, by its in-progress name."""
-    parts = [pending.part for pending in seen.after.pending] + [stage.part for stage in seen.after.rolled]
+    parts = [pending.part for pending in seen.after.pending] + [staging_file.part for staging_file in seen.after.rolled]
     looks = for_each(partial(_found, base), parts, base.persist_threads, "partfile-look")
     return {part.in_progress: look for part, look in zip(parts, looks, strict=True)}
 
@@ -400,7 +408,7 @@ def _found(base: Store, part: PartHandle) -> Found:
     for _ in range(_LOOKS_AT_A_PART):
         if base.is_staged(part):
             return "short" if _is_short(base, part) else "staged"
-        if not part.is_stage and base.file_exists(part.path_of(part.name)):
+        if not part.is_staging_file and base.file_exists(part.path_of(part.name)):
             return "finished"
     return "missing"
 

@@ -115,9 +115,9 @@ def create_savepoint(
         plan: What was printed.
         place: Where the sink is.
         job: The sink, or one writer of it.
-        now_ms: This host's time, in milliseconds since the epoch.
+        now_ms: This host's time, in milliseconds since 1970.
         opener: Opens the stores; None is the usual one.
-        step: Told how many stages or parts more were encoded or published, or could not be; from any thread.
+        step: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
 
     Raises:
         RecoveryRefused: The sink has moved on since the plan was made; nothing was changed.
@@ -142,7 +142,7 @@ def plan_disposal(
     Args:
         location: Its directory, or the ``_metadata`` in it.
         storage_options: What the store's client needs.
-        now_ms: This host's time, in milliseconds since the epoch.
+        now_ms: This host's time, in milliseconds since 1970.
         older_than_s: One that was never finished, or cannot be read, is refused if it is younger, in seconds.
 
     Raises:

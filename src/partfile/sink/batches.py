@@ -1,6 +1,6 @@
 """The rows of a batch on their way to parts: grouped by bucket, joined into larger batches, written by a thread.
 
-``BucketRuns`` groups more rows than memory holds: it spills sorted runs into a temporary file and merges them.
+``BucketSpill`` groups more rows than memory holds: it spills sorted runs into a temporary file and merges them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BucketRows(NamedTuple):
     """In the order that they came in, with a number in place of their bucket; to be read before the next bucket."""
 
 
-class BucketRuns:
+class BucketSpill:
     """Takes rows with their bucket in the last column, in any order, and gives them back bucket by bucket, once.
 
     Args:
@@ -244,7 +244,7 @@ MOST_BYTES = 16 << 20
 """Arrow bytes that are joined at most, so that long rows do not fill the memory."""
 
 
-def larger_batches(
+def coalesce_batches(
     batches: Iterable[pa.RecordBatch], most_rows: int = MOST_ROWS, most_bytes: int = MOST_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The same rows in the same order, in batches of about as many rows as are worth to be split at a time.
@@ -283,10 +283,10 @@ MOST_WAITING = 2
 """Batches that may be fetched and not written; more would be memory without speed."""
 
 
-def write_ahead(items: Iterable[Item], write: Callable[[Item], None], most_waiting: int = MOST_WAITING) -> None:
+def prefetch(items: Iterable[Item], write: Callable[[Item], None], most_waiting: int = MOST_WAITING) -> None:
     """Write each item, in order, in a thread of its own while the caller's thread fetches the next ones.
 
-    When the call returns or raises, nothing is being written any more and no thread is left (S13). After a failure
+    When the call returns or raises, nothing is being written any more and no thread is left (R13). After a failure
     nothing more is written.
 
     Args:

@@ -10,7 +10,7 @@ Clock = Callable[[], int]
 
 
 def system_clock_ms() -> int:
-    """The wall clock, in milliseconds since the epoch."""
+    """The wall clock, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 

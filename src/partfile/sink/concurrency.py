@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Patience:
+class CircuitBreaker:
     """Ends when storage does not answer, lest each part waits for it until the deadline, one after the other.
 
     Args:
@@ -45,23 +45,23 @@ def for_each(
     threads: int,
     name: str,
     *,
-    patience: Patience | None = None,
+    circuit_breaker: CircuitBreaker | None = None,
 ) -> list[Result]:
     """Return ``work`` of each item, in order.
 
-    No thread outlives the call, so that a process may fork between two of them (S13).
+    No thread outlives the call, so that a process may fork between two of them (R13).
 
     Args:
         work: What to do; it touches nothing but its item.
         items: What to do it to.
         threads: How many at the same time, at least 1; with 1 it is done in the calling thread.
         name: Of the threads.
-        patience: Once it is over nothing more is begun; None ends with the first failure.
+        circuit_breaker: Once it is over nothing more is begun; None ends with the first failure.
 
     Raises:
         Exception: What ``work`` raised for the first item that failed, once those that had begun are through.
     """
-    run = _Run(work, patience)
+    run = _Run(work, circuit_breaker)
     if threads == 1 or len(items) <= 1:
         done = [run.attempt(item) for item in items]
     else:
@@ -84,20 +84,20 @@ class _Skipped(NamedTuple):
 
 
 class _Run(Generic[Item, Result]):
-    def __init__(self, work: Callable[[Item], Result], patience: Patience | None) -> None:
+    def __init__(self, work: Callable[[Item], Result], circuit_breaker: CircuitBreaker | None) -> None:
         self._work = work
-        self._patience = patience
+        self._circuit_breaker = circuit_breaker
         self._has_failed = threading.Event()
 
     def attempt(self, item: Item) -> Result | _Failed | _Skipped:
-        if self._has_failed.is_set() if self._patience is None else self._patience.is_over:
+        if self._has_failed.is_set() if self._circuit_breaker is None else self._circuit_breaker.is_over:
             return _Skipped()
         try:
             return self._work(item)
         except Exception as error:  # noqa: BLE001 - raised by the caller once the other items are through
             self._has_failed.set()
-            if self._patience is not None:
-                self._patience.note(error)
+            if self._circuit_breaker is not None:
+                self._circuit_breaker.note(error)
             return _Failed(error)
 
 

@@ -23,9 +23,9 @@ from partfile.errors import (
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.publish import Publication, Publisher, StagedParts, mark_published
-from partfile.sink.restore import Beginning, RestoreOnDemand, StartTerms
+from partfile.sink.restore import RestoreOnDemand, RestorePlanner, RestoreTerms
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
-from partfile.snapshot.checkpoint_log import Chain, DamagedEnd, new_checkpoint
+from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, new_checkpoint
 from partfile.snapshot.documents import unreadable
 from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import open_storage
@@ -35,13 +35,13 @@ from partfile.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from partfile.sink.encode import StageEncoder
+    from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.policies import RollingPolicy
     from partfile.sink.publish import Encoding
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.documents import CheckpointMetadata, LinkKind, LinkRef, OperatorState
+    from partfile.snapshot.documents import CheckpointKind, CheckpointMetadata, CheckpointRef, OperatorState
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Cut, PartStore
 
@@ -99,9 +99,9 @@ class CommitReport:
             given_up=self.given_up + later.given_up,
         )
 
-    def giving_up(self, stages: int) -> CommitReport:
+    def giving_up(self, staging_files: int) -> CommitReport:
         """The same, with so many staging files given up as well."""
-        return replace(self, given_up=self.given_up + stages)
+        return replace(self, given_up=self.given_up + staging_files)
 
 
 class TriggeredCheckpoint(NamedTuple):
@@ -111,7 +111,7 @@ class TriggeredCheckpoint(NamedTuple):
     submission: str
     """Nonce of this trigger; a task's answer that echoes another one belongs to another try."""
     time_ms: int
-    """The coordinator's batch time at the trigger, in milliseconds since the epoch."""
+    """The coordinator's batch time at the trigger, in milliseconds since 1970."""
 
 
 Report = TypeVar("Report", CommitReport, CommitReport | None)
@@ -136,18 +136,18 @@ class SinkCoordinator:
         storage: CheckpointStorage,
         settings: CommitSettings,
         on_demand: RestoreOnDemand,
-        encoder: StageEncoder,
+        encoder: StagingEncoder,
     ) -> None:
         self._store = store
         self._storage = storage
         self._settings = settings
         self._on_demand = on_demand
-        self._log = Chain(storage, retained=settings.retained_checkpoints)
+        self._log = CheckpointLog(storage, retained=settings.retained_checkpoints)
         self._publisher = Publisher(
             store, settings.cut, settings.publish_threads, job=storage.job, accept_missing=settings.accept_missing
         )
-        self._stages = StagedParts(store, encoder, job=storage.job, accept_missing=settings.accept_missing)
-        self._terms = StartTerms()
+        self._staging_files = StagedParts(store, encoder, job=storage.job, accept_missing=settings.accept_missing)
+        self._terms = RestoreTerms()
         """How this epoch was begun."""
         self._tried: set[str] = set()
         self._state: SinkSnapshot | None = None
@@ -166,19 +166,19 @@ class SinkCoordinator:
         return self._state
 
     @property
-    def held_generation(self) -> int | None:
+    def held_epoch(self) -> int | None:
         """The epoch this coordinator began, or None if it has not been started."""
-        return None if self._state is None else self.generation
+        return None if self._state is None else self.epoch
 
     @property
-    def attempted_fences(self) -> frozenset[str]:
+    def attempted_takeovers(self) -> frozenset[str]:
         """Nonces of the takeovers that this coordinator has tried to create, whether one was made or not."""
         return frozenset(self._tried)
 
     @property
-    def generation(self) -> int:
+    def epoch(self) -> int:
         """The epoch this coordinator began."""
-        return self._log.newest.generation
+        return self._log.newest.epoch
 
     @property
     def job(self) -> str:
@@ -186,7 +186,7 @@ class SinkCoordinator:
         return self._storage.job
 
     @property
-    def newest_link(self) -> LinkRef:
+    def newest_checkpoint(self) -> CheckpointRef:
         """The newest entry of the checkpoint log."""
         return self._log.newest.ref
 
@@ -201,13 +201,13 @@ class SinkCoordinator:
         return plan.restored_state(newest.operators, self._storage.read_state) if newest else None
 
     def start(
-        self, admit: Callable[[StreamPosition], None], now_ms: int, terms: StartTerms | None = None
+        self, check_replay: Callable[[StreamPosition], None], now_ms: int, terms: RestoreTerms | None = None
     ) -> CommitReport:
         """Begin an epoch: check, create the takeover, then finalize, encode and publish what the last epoch left.
 
         Args:
-            admit: Raises if this run must not go on from that position; then nothing has been changed.
-            now_ms: The coordinator's time, in milliseconds since the epoch.
+            check_replay: Raises if this run must not go on from that position; then nothing has been changed.
+            now_ms: The coordinator's time, in milliseconds since 1970.
             terms: How it is to be done; None goes on as any run of the sink does.
 
         Raises:
@@ -218,8 +218,8 @@ class SinkCoordinator:
                 else.
         """
         began_ms = stopwatch_ms()
-        self._terms = terms = terms or StartTerms()
-        begin = Beginning(self._storage, self._on_demand, admit, terms, self._store.capabilities.append)
+        self._terms = terms = terms or RestoreTerms()
+        begin = RestorePlanner(self._storage, self._on_demand, check_replay, terms, self._store.capabilities.append)
         begun: dict[str, SinkSnapshot] = {}
 
         def takeover(seen: CheckpointMetadata | DamagedEnd | None, checkpoint_id: int) -> CheckpointMetadata:
@@ -229,8 +229,8 @@ class SinkCoordinator:
                 state = begin.after(seen, checkpoint_id)
             operators = self._write_state(checkpoint_id, state)
             self._check_readable(checkpoint_id, operators)
-            epoch = seen.generation + 1 if seen else 1
-            checkpoint = self._entry("fence", checkpoint_id, epoch, now_ms, operators)
+            epoch = seen.epoch + 1 if seen else 1
+            checkpoint = self._entry("takeover", checkpoint_id, epoch, now_ms, operators)
             self._tried.add(checkpoint.nonce)
             begun[checkpoint.nonce] = state
             return checkpoint
@@ -272,7 +272,7 @@ class SinkCoordinator:
         given_up = self._triggered
         # After an unknown outcome the id is closed already: the tombstone decided it (R7).
         if given_up is not None and given_up.checkpoint_id > self._log.newest.checkpoint_id:
-            self._append(self._entry("tombstone", given_up.checkpoint_id, self.generation, given_up.time_ms, {}))
+            self._append(self._entry("tombstone", given_up.checkpoint_id, self.epoch, given_up.time_ms, {}))
         self._triggered = self._lost = None
 
     def complete(
@@ -321,7 +321,7 @@ class SinkCoordinator:
         # What a start would refuse must be known before there is a checkpoint that it has to begin with.
         self._check_readable(checkpoint_id, operators)
         # The commit point: once this returns the rows count, whatever happens to this process.
-        self._append(self._entry("checkpoint", checkpoint_id, self.generation, triggered.time_ms, operators))
+        self._append(self._entry("checkpoint", checkpoint_id, self.epoch, triggered.time_ms, operators))
         self._take_in(after, checkpoint_id, now_ms)
         # Readers see no part before the checkpoint that holds it, and older checkpoints go last.
         return self._publish_and_subsume(began_ms)
@@ -344,9 +344,9 @@ class SinkCoordinator:
 
     def _entry(
         self,
-        kind: LinkKind,
+        kind: CheckpointKind,
         checkpoint_id: int,
-        generation: int,
+        epoch: int,
         time_ms: int,
         operators: Mapping[str, OperatorState],
     ) -> CheckpointMetadata:
@@ -354,7 +354,7 @@ class SinkCoordinator:
             self.job,
             kind,
             checkpoint_id,
-            generation=generation,
+            epoch=epoch,
             ids_ahead=_IDS_AHEAD,
             time_ms=time_ms,
             writer=self._settings.writer,
@@ -430,14 +430,14 @@ class SinkCoordinator:
     def close_due(self, now_ms: int) -> CommitReport | None:
         """Close idle and aged parts, and try again what is owed or rolled and due, by a checkpoint of its own.
 
-        Stages are encoded before it, so that it is the only one.
+        Staging files are encoded before it, so that it is the only one.
 
         Returns:
             None if there was nothing to do.
         """
         before, checkpoint_id = self.state, self._next_id
         due = plan.roll_due(before, self._settings.rolling, now_ms, checkpoint_id)
-        encoding = self._stages.encode(due, checkpoint_id, now_ms, gives_up=self._terms.gives_up)
+        encoding = self._staging_files.encode(due, checkpoint_id, now_ms, gives_up=self._terms.gives_up)
         if encoding.after is not before:
             done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
             return self._finished(done, encoding)
@@ -453,7 +453,7 @@ class SinkCoordinator:
         if not before.open and not before.pending and not before.rolled:
             return None
         after = plan.at_clean_end(before, keep=keep, checkpoint_id=checkpoint_id)
-        encoding = self._stages.encode(after, checkpoint_id, now_ms, gives_up=self._terms.gives_up, at_once=True)
+        encoding = self._staging_files.encode(after, checkpoint_id, now_ms, gives_up=self._terms.gives_up, at_once=True)
         done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
         return self._finished(done, encoding)
 
@@ -461,16 +461,17 @@ class SinkCoordinator:
         """See that a clean end has left no rows that readers do not see.
 
         Raises:
-            NotReady: Some stages could not be encoded, or parts not be published. Their rows are safe, and the sink can
-                be let go of.
+            NotReady: Some staging files could not be encoded, or parts not be published. Their rows are safe, and the
+                sink can be let go of.
         """
         rolled, owed = self.state.rolled, self.state.pending
         if not rolled and not owed:
             return
-        left = [stage.part.path_of(stage.part.in_progress) for stage in rolled]
+        left = [staging_file.part.path_of(staging_file.part.in_progress) for staging_file in rolled]
         left += [part.part.path_of(part.part.name) for part in owed]
         raise NotReady(
-            f"the sink has ended, and {len(rolled)} of its stages could not be encoded, {len(owed)} of its parts "
+            f"the sink has ended, and {len(rolled)} of its staging files could not be encoded, {len(owed)} of "
+            "its parts "
             f"not be published, {left[0]!r} first: their rows are safe, and not visible yet",
             hint="The log says what stood in the way. Mend it, then start the sink again or run partfile recover.",
             path=left[0],
@@ -490,7 +491,7 @@ class SinkCoordinator:
         if self._terms.holds:
             return report
         next_id, gives_up = self._next_id, self._terms.gives_up
-        encoding = self._stages.encode(self.state, next_id, now_ms, gives_up=gives_up)
+        encoding = self._staging_files.encode(self.state, next_id, now_ms, gives_up=gives_up)
         if encoding.after is not self.state:
             later = self._checkpoint_of_its_own(encoding.after, now_ms)
             report = report.followed_by(later).giving_up(encoding.given_up)
@@ -500,9 +501,9 @@ class SinkCoordinator:
         """Delete the staging files that no retained checkpoint names as data; then raise what an encode met.
 
         Raises:
-            PartMissing, PartDamaged: A stage can never be encoded.
+            PartMissing, PartDamaged: A staging file can never be encoded.
         """
-        self._state = self._stages.discard(self.state, self._log.oldest_id)
+        self._state = self._staging_files.discard(self.state, self._log.oldest_id)
         if encoding.failure is not None:
             raise encoding.failure
         if report is None:
@@ -515,10 +516,11 @@ class Runtime:
 
     Args:
         settings: The sink's options.
-        job: The name of the chain of checkpoints: the uid, or a name made from it.
+        job: The name of the checkpoint log: the uid, or a name made from it.
         interval_ms: Between periodic checkpoints; None takes none.
-        encoder: Makes what encodes rolled stages, given the storage of the checkpoints; None does it in this process.
-        encoded: Told how many stages more were encoded in this process, or could not be; from any thread.
+        encoder: Makes what encodes closed staging files, given the storage of the checkpoints; None does it in this
+            process.
+        encoded: Told how many staging files more were encoded in this process, or could not be; from any thread.
     """
 
     def __init__(
@@ -527,8 +529,8 @@ class Runtime:
         job: str,
         *,
         interval_ms: int | None = None,
-        encoder: Callable[[CheckpointStorage], StageEncoder] | None = None,
-        encoded: Callable[[int], None] = lambda _stages: None,
+        encoder: Callable[[CheckpointStorage], StagingEncoder] | None = None,
+        encoded: Callable[[int], None] = lambda _staging_files: None,
     ) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
@@ -539,7 +541,7 @@ class Runtime:
         except BaseException:
             self.store.close()
             raise
-        from partfile.sink.encode import StagesInProcess  # noqa: PLC0415 - it loads pyarrow, which status does not need.
+        from partfile.sink.encode import LocalEncoder  # noqa: PLC0415 - it loads pyarrow, which status does not need.
 
         self._warn(settings)
         self.coordinator = SinkCoordinator(
@@ -555,7 +557,7 @@ class Runtime:
                 interval_ms=interval_ms,
             ),
             RestoreOnDemand(settings, self.store, self.storage),
-            StagesInProcess(
+            LocalEncoder(
                 self.store, _encode_threads(settings.publish_threads), encoded, sink_format=settings.sink_format
             )
             if encoder is None
@@ -570,7 +572,7 @@ class Runtime:
     @property
     def may_stage(self) -> bool:
         """Whether parts can be staged: appended to by a later process, and read back by the one that encodes them."""
-        return self.may_append and self.store.capabilities.stages
+        return self.may_append and self.store.capabilities.staging_files
 
     @property
     def tasks_may_keep(self) -> bool:
@@ -593,7 +595,7 @@ class Runtime:
         try:
             found = {*self.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
             found |= {*self.storage.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
-            is_staged = settings.stage_recipe is None or self.may_stage
+            is_staged = settings.encode_spec is None or self.may_stage
         except StoreError:
             return
         for hazard in sorted(found):
@@ -607,10 +609,10 @@ class Runtime:
 
 
 def marker_path_of(job: str) -> str:
-    """The marker of a chain of checkpoints, in the store that these are in."""
+    """The marker of a checkpoint log, in the store that these are in."""
     return f"{job}/{MARKER}"
 
 
 def _encode_threads(publish_threads: int | None) -> int:
-    """Stages encoded at the same time: no more than parts are published, nor than there are processors."""
+    """Staging files encoded at the same time: no more than parts are published, nor than there are processors."""
     return min(publish_threads or _MOST_ENCODE_THREADS, _MOST_ENCODE_THREADS, os.cpu_count() or 1)

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from partfile.bucketers.base import is_safe_path
 from partfile.errors import CommitError, ConfigError, NotReady, PartfileError, StoreError
-from partfile.sink.batches import BucketRows, BucketRuns
+from partfile.sink.batches import BucketRows, BucketSpill
 from partfile.sink.clock import stopwatch_ms
-from partfile.sink.concurrency import Patience, for_each, wait_ms
+from partfile.sink.concurrency import CircuitBreaker, for_each, wait_ms
 from partfile.sink.encoded_files import (
     EncodedFile,
     JobFailed,
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from partfile.sink.encoded_files import WrittenFile
-    from partfile.sink.states import RolledStage, Stage
+    from partfile.sink.states import ClosedStagingFile, StagingFile
     from partfile.stores.base import PartHandle, PartStore
-    from partfile.writers.arrow_stage import StageContent
+    from partfile.writers.arrow_stage import StagingContent
     from partfile.writers.base import ByteStream, Format
 
 
@@ -54,11 +54,11 @@ _FAILING_MS = 60_000
 
 
 class SharedFiles:
-    """The files of one stage while they are made.
+    """The files of one staging file while they are made.
 
     Args:
         store: Where they go.
-        stage: What is encoded.
+        staging_file: What is encoded.
         schema: The columns of the files.
         rows: How many each bucket has, of those that need a file.
         finished: Buckets whose file is there already.
@@ -68,7 +68,7 @@ class SharedFiles:
     def __init__(
         self,
         store: PartStore,
-        stage: SharedStage,
+        staging_file: MultiBucketStagingFile,
         schema: pa.Schema,
         rows: Mapping[str, int],
         *,
@@ -76,7 +76,7 @@ class SharedFiles:
         most_held_bytes: int,
     ) -> None:
         self._store = store
-        self._stage = stage
+        self._staging_file = staging_file
         self._schema = schema
         self._rows = rows
         self._most_held_bytes = most_held_bytes
@@ -84,8 +84,8 @@ class SharedFiles:
         """Buckets that may be one directory with another one, and in which the file has a name of its own."""
         self._group: list[BucketRows] = []
         self._group_bytes = 0
-        self._patience = Patience(store.persist_threads)
-        self._patience_to_commit = Patience(store.persist_threads)
+        self._circuit_breaker = CircuitBreaker(store.persist_threads)
+        self._commit_circuit_breaker = CircuitBreaker(store.persist_threads)
         self._failures: list[StoreError] = []
         self._failing_ms = 0.0
         self._open: dict[str, WrittenFile] = {}
@@ -104,7 +104,7 @@ class SharedFiles:
             return done
         if not done:
             raise self._failures[0]
-        raise PartlyEncoded.of(self._stage.part, done, len(self._rows) - len(done), self._failures[0])
+        raise PartlyEncoded.of(self._staging_file.part, done, len(self._rows) - len(done), self._failures[0])
 
     def write(self, buckets: Iterable[BucketRows]) -> None:
         """Write a file of each bucket: small ones several at a time, one that is too large to be held as it is read.
@@ -131,7 +131,7 @@ class SharedFiles:
                 self._group_bytes += held_bytes
         self._write_group()
         if not self._failures and len(self._done) != len(self._rows):
-            # A stage counts as spent once it is encoded, and its rows as published.
+            # A staging file counts as spent once it is encoded, and its rows as published.
             raise PartfileError(f"{len(self._rows)} buckets became {len(self._done)} files")
 
     def _write_group(self) -> None:
@@ -142,7 +142,7 @@ class SharedFiles:
     def _write_together(self, group: Sequence[BucketRows]) -> None:
         # Where nothing is waited for before the commit, threads would only take turns.
         threads = self._store.persist_threads
-        writers = threads if self._store.stages_travel else 1
+        writers = threads if self._store.staging_files_travel else 1
         for_each(self._write_one, group, writers, "partfile-encode")
         for_each(self._commit_one, list(self._open), threads, "partfile-commit")
 
@@ -155,7 +155,7 @@ class SharedFiles:
                 self._store.discard(file.part)
 
     def close(self) -> None:
-        """Release what is open, also where the task is being ended: its process goes on (S13)."""
+        """Release what is open, also where the task is being ended: its process goes on (R13)."""
         for bucket in list(self._open):
             with suppress(StoreError):
                 self._open.pop(bucket).stream.close()
@@ -174,47 +174,47 @@ class SharedFiles:
 
     @property
     def _is_silent(self) -> bool:
-        return self._patience.is_over or self._patience_to_commit.is_over
+        return self._circuit_breaker.is_over or self._commit_circuit_breaker.is_over
 
     def _write_one(self, one: BucketRows) -> None:
         if not self._is_over:
-            with self._noted(self._patience):
+            with self._noted(self._circuit_breaker):
                 self._open[one.bucket] = self._written(one)
 
     def _commit_one(self, bucket: str) -> None:
         written = self._open.pop(bucket)
         # What could be written is kept, even if the store does not answer for other buckets.
-        if self._patience_to_commit.is_over:
+        if self._commit_circuit_breaker.is_over:
             self._give_up(written)
             return
-        with self._noted(self._patience_to_commit):
+        with self._noted(self._commit_circuit_breaker):
             self._done.append(written.commit(self._store))
 
     @contextmanager
-    def _noted(self, patience: Patience) -> Iterator[None]:
+    def _noted(self, circuit_breaker: CircuitBreaker) -> Iterator[None]:
         """Note what storage keeps from one file, so that the others have their try."""
         began_ms = stopwatch_ms()
         try:
             yield
         except StoreError as error:
-            patience.note(error)
+            circuit_breaker.note(error)
             self._failures.append(error)
             self._failing_ms += stopwatch_ms() - began_ms
 
     def _written(self, one: BucketRows) -> WrittenFile:
-        name = self._stage.part.name
+        name = self._staging_file.part.name
         own = own_name(name, one.bucket) if one.bucket in self._marked else name
-        target = target_of(self._stage.part, one.bucket, own)
+        target = target_of(self._staging_file.part, one.bucket, own)
 
         def write(stream: ByteStream) -> int:
             rows = self._encode(stream, target, (_without_bucket(batch) for batch in _joined(one.batches)))
-            check_rows(self._stage.part, rows, self._rows[one.bucket])
+            check_rows(self._staging_file.part, rows, self._rows[one.bucket])
             return rows
 
         return written_file(self._store, target, write)
 
     def _encode(self, stream: ByteStream, target: PartHandle, batches: Iterable[pa.RecordBatch]) -> int:
-        form = self._stage.form
+        form = self._staging_file.form
         if isinstance(form, BulkFormat):
             return form.encode(batches, self._schema, stream)
         writer = form.open_part(stream, self._schema, target.in_progress)
@@ -256,24 +256,24 @@ def _without_bucket(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 MOST_HELD_BYTES = 32 << 20
-"""Arrow bytes that are held, whatever the size of the stage; as much again while they are sorted."""
+"""Arrow bytes that are held, whatever the size of the staging file; as much again while they are sorted."""
 
 
 @dataclass(frozen=True, slots=True)
-class SharedStage:
-    """A shared stage that is to be encoded."""
+class MultiBucketStagingFile:
+    """A multi-bucket staging file that is to be encoded."""
 
     part: PartHandle
-    """The stage."""
+    """The staging file."""
     form: Format
     """What its files are encoded in."""
-    content: StageContent
+    content: StagingContent
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Every row, from the beginning, with its bucket in the last column.
 
         Raises:
-            PartDamaged: The stage is not what was written, or a bucket in it is not safe as a path.
+            PartDamaged: The staging file is not what was written, or a bucket in it is not safe as a path.
         """
         safe: set[str] = set()
         for batch in self.content.read()[1]:
@@ -289,7 +289,7 @@ class SharedStage:
         """The columns of its files.
 
         Raises:
-            PartDamaged: It is no shared stage of this format.
+            PartDamaged: It is no multi-bucket staging file of this format.
         """
         try:
             return file_schema(self.form, self.content.read()[0])
@@ -299,37 +299,37 @@ class SharedStage:
 
 def encode_shared(
     store: PartStore,
-    stage: SharedStage,
+    staging_file: MultiBucketStagingFile,
     rows: int,
     *,
     finished: Collection[str] = (),
     most_held_bytes: int = MOST_HELD_BYTES,
 ) -> tuple[EncodedFile, ...]:
-    """Encode a shared stage into one file a bucket, each durable under its pending name.
+    """Encode a multi-bucket staging file into one file a bucket, each durable under its pending name.
 
     A bucket in which no file can be made keeps no other from having its own. Atomicity: of any other failure nothing is
     left but what cannot be deleted: no other process knows the names.
 
     Args:
         store: Where the files go.
-        stage: What is encoded.
+        staging_file: What is encoded.
         rows: How many the checkpoint vouches for.
         finished: Buckets whose file is there already.
         most_held_bytes: Of Arrow, that are held at the same time.
 
     Raises:
-        PartDamaged: The stage does not hold these rows, or is not what was written.
+        PartDamaged: The staging file does not hold these rows, or is not what was written.
         PartlyEncoded: Some files could not be made. It has the others.
         StoreError: It could not be read, or no file be made.
     """
-    schema = stage.schema()
-    with closing(BucketRuns(most_held_bytes)) as runs:
+    schema = staging_file.schema()
+    with closing(BucketSpill(most_held_bytes)) as runs:
         found = 0
-        for batch in stage.batches():
+        for batch in staging_file.batches():
             found += batch.num_rows
             runs.add(_without(batch, finished))
-        check_rows(stage.part, found, rows)
-        files = SharedFiles(store, stage, schema, runs.rows, finished=finished, most_held_bytes=most_held_bytes)
+        check_rows(staging_file.part, found, rows)
+        files = SharedFiles(store, staging_file, schema, runs.rows, finished=finished, most_held_bytes=most_held_bytes)
         try:
             files.write(runs.buckets())
         except Exception:
@@ -354,16 +354,16 @@ logger = logging.getLogger("partfile")
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedStage:
-    """What became of a stage that was to be encoded: its files or a problem, or both if some are missing."""
+class EncodeResult:
+    """What became of a staging file that was to be encoded: its files or a problem, or both if some are missing."""
 
-    stage: RolledStage
+    staging_file: ClosedStagingFile
     files: tuple[EncodedFile, ...] | None = None
-    """One, or one a bucket of a shared stage. None if there is none."""
+    """One, or one a bucket of a multi-bucket staging file. None if there is none."""
     problem: Exception | None = None
     """Why it is not encoded, or not wholly. A StoreError is worth another try later."""
     is_given_up: bool = False
-    """Whether the stage is given up: it is gone, and the user accepts that."""
+    """Whether the staging file is given up: it is gone, and the user accepts that."""
 
     @property
     def is_done(self) -> bool:
@@ -371,28 +371,29 @@ class EncodedStage:
         return self.files is not None and self.problem is None
 
 
-class StageEncoder(Protocol):
-    """Encodes stages, wherever there are hands for it."""
+class StagingEncoder(Protocol):
+    """Encodes staging files, wherever there are hands for it."""
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether it need not see what the coordinator's own store sees: what it misses may be there."""
 
-    def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
-        """What becomes of each stage, in their order.
+    def encode(self, staging_files: Sequence[ClosedStagingFile]) -> Sequence[EncodeResult]:
+        """What becomes of each staging file, in their order.
 
-        Idempotence: an encode that no checkpoint names is an orphan, and the stage can be encoded again. Raises only
-        what concerns none of the stages more than the others; then none of them counts as encoded.
+        Idempotence: an encode that no checkpoint names is an orphan, and the staging file can be encoded again. Raises
+            only
+        what concerns none of the staging files more than the others; then none of them counts as encoded.
         """
 
 
-class StagesInProcess:
-    """Encodes stages in this process, a few at a time: each holds a row group in memory.
+class LocalEncoder:
+    """Encodes staging files in this process, a few at a time: each holds a row group in memory.
 
     Args:
-        store: Where the stages are, and the files go.
+        store: Where the staging files are, and the files go.
         threads: How many at the same time, at least 1.
-        tried: Told how many stages more were encoded, or could not be; from any thread.
+        tried: Told how many staging files more were encoded, or could not be; from any thread.
         sink_format: What the sink writes, where it is known: it lends its encryption.
     """
 
@@ -400,7 +401,7 @@ class StagesInProcess:
         self,
         store: PartStore,
         threads: int,
-        tried: Callable[[int], None] = lambda _stages: None,
+        tried: Callable[[int], None] = lambda _staging_files: None,
         sink_format: Format | None = None,
     ) -> None:
         self._store = store
@@ -413,88 +414,102 @@ class StagesInProcess:
         """No: ``store`` is the coordinator's."""
         return False
 
-    def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
-        """See ``StageEncoder.encode``. Where storage does not answer, the rest is not tried."""
-        patience = Patience(self._threads)
+    def encode(self, staging_files: Sequence[ClosedStagingFile]) -> Sequence[EncodeResult]:
+        """See ``StagingEncoder.encode``. Where storage does not answer, the rest is not tried."""
+        circuit_breaker = CircuitBreaker(self._threads)
 
-        def attempt(stage: RolledStage) -> EncodedStage:
-            if patience.is_over:
-                path = stage.part.path_of(stage.part.name)
-                return EncodedStage(stage, problem=NotItsOwn("not tried, since storage does not answer", path=path))
+        def attempt(staging_file: ClosedStagingFile) -> EncodeResult:
+            if circuit_breaker.is_over:
+                path = staging_file.part.path_of(staging_file.part.name)
+                return EncodeResult(
+                    staging_file, problem=NotItsOwn("not tried, since storage does not answer", path=path)
+                )
             try:
-                return EncodedStage(stage, self._encode(stage))
+                return EncodeResult(staging_file, self._encode(staging_file))
             except PartlyEncoded as error:
-                patience.note(error.__cause__ if isinstance(error.__cause__, StoreError) else error)
-                return EncodedStage(stage, error.files, problem=error)
-            except Exception as error:  # noqa: BLE001 - raised by the caller once the other stages are through
-                patience.note(error)
-                return EncodedStage(stage, problem=error)
+                circuit_breaker.note(error.__cause__ if isinstance(error.__cause__, StoreError) else error)
+                return EncodeResult(staging_file, error.files, problem=error)
+            except Exception as error:  # noqa: BLE001 - raised by the caller once the other staging files are through
+                circuit_breaker.note(error)
+                return EncodeResult(staging_file, problem=error)
             finally:
                 self._tried(1)
 
-        return for_each(attempt, stages, self._threads, "partfile-encode")
+        return for_each(attempt, staging_files, self._threads, "partfile-encode")
 
-    def _encode(self, stage: RolledStage) -> tuple[EncodedFile, ...]:
-        return encode_stage(
-            self._store, stage.part, stage.stage, stage.rows, fences=True, sink_format=self._sink_format
+    def _encode(self, staging_file: ClosedStagingFile) -> tuple[EncodedFile, ...]:
+        return encode_staging_file(
+            self._store,
+            staging_file.part,
+            staging_file.staging_file,
+            staging_file.rows,
+            fences=True,
+            sink_format=self._sink_format,
         )
 
 
-def encode_stage(
+def encode_staging_file(
     store: PartStore,
     part: PartHandle,
-    stage: Stage,
+    staging_file: StagingFile,
     rows: int,
     *,
     fences: bool = False,
     sink_format: Format | None = None,
 ) -> tuple[EncodedFile, ...]:
-    """Encode one stage into files with tokens of their own: one, or one a bucket of a shared stage.
+    """Encode one staging file into files with tokens of their own: one, or one a bucket of a multi-bucket staging file.
 
     Reads exactly the valid length, whatever was appended since. Of a failure nothing is left but what cannot be
     deleted: no other process knows the names.
 
     Args:
-        store: Where the stage is, and the files go.
-        part: The stage.
-        stage: What it becomes.
+        store: Where the staging file is, and the files go.
+        part: The staging file.
+        staging_file: What it becomes.
         rows: How many the checkpoint vouches for.
         fences: No current owner appends to it any more, as to what a checkpoint holds as rolled; so a lease that is in
             the way may be taken.
-        sink_format: What the sink writes, where it is known: it lends its encryption, and stands in for a recipe by
-            which nothing can be encoded, if it is of the same columnar kind.
+        sink_format: What the sink writes, where it is known: it lends its encryption, and stands in for a format spec
+            by which nothing can be encoded, if it is of the same columnar kind.
 
     Raises:
-        PartMissing: The stage is gone, or shorter than its valid length.
+        PartMissing: The staging file is gone, or shorter than its valid length.
         PartDamaged: It is not what was written, or does not hold these rows.
-        PartfileError: It cannot be encoded as its recipe says, nor as the sink's format does where that is of its kind.
+        PartfileError: It cannot be encoded as its format spec says, nor as the sink's format does where that is of its
+            kind.
         PartlyEncoded: Files of some buckets could not be made. It has the others.
         StoreError: It could not be read, or a file not be written.
     """
     try:
-        with _explained(part, stage):
-            return _encode_in(format_of(stage.recipe, sink_format), store, part, stage, rows, fences=fences)
+        with _explained(part, staging_file):
+            return _encode_in(format_of(staging_file.spec, sink_format), store, part, staging_file, rows, fences=fences)
     except (StoreError, CommitError):
         raise
     except PartfileError as error:
-        lent = lent_for(stage.recipe, sink_format)
+        lent = lent_for(staging_file.spec, sink_format)
         if lent is None:
             raise
-        logger.warning("the sink's own format takes the place of what a stage was begun with: %s", error.message)
-    with _explained(part, stage):
-        return _encode_in(lent, store, part, stage, rows, fences=fences)
+        logger.warning("the sink's own format takes the place of what a staging file was begun with: %s", error.message)
+    with _explained(part, staging_file):
+        return _encode_in(lent, store, part, staging_file, rows, fences=fences)
 
 
 def _encode_in(
-    form: Format, store: PartStore, part: PartHandle, stage: Stage, rows: int, *, fences: bool
+    form: Format, store: PartStore, part: PartHandle, staging_file: StagingFile, rows: int, *, fences: bool
 ) -> tuple[EncodedFile, ...]:
     path = part.path_of(part.in_progress)
-    with closing(store.open_stage(part, fences=fences)) as file:
-        content = content_of(file, part.valid_length, path, stage.crc32, checks_reads=store.checks_reads)
-        if stage.shared:
-            return encode_shared(store, SharedStage(part, form, content), rows, finished=stage.finished_buckets)
+    with closing(store.open_staging_file(part, fences=fences)) as file:
+        content = content_of(file, part.valid_length, path, staging_file.crc32, checks_reads=store.checks_reads)
+        if staging_file.shared:
+            return encode_shared(
+                store, MultiBucketStagingFile(part, form, content), rows, finished=staging_file.finished_buckets
+            )
         if not isinstance(form, BulkFormat):
-            raise damaged(part, f"is to be encoded in {stage.recipe.get('format')!r}, of which only shared stages are")
+            raise damaged(
+                part,
+                f"is to be encoded in {staging_file.spec.get('format')!r}, of which only multi-bucket staging "
+                "files are",
+            )
         schema, batches = content.read()
 
         def write(stream: ByteStream) -> int:
@@ -506,40 +521,44 @@ def _encode_in(
 
 
 def _not_now(part: PartHandle, what: str) -> NotReady:
-    """This host's trouble, not the stage's."""
+    """This host's trouble, not the staging file's."""
     path = part.path_of(part.in_progress)
-    return NotReady(f"stage {path!r} is not encoded: {what}", hint="It is tried again later.", path=path)
+    return NotReady(f"staging file {path!r} is not encoded: {what}", hint="It is tried again later.", path=path)
 
 
 @contextmanager
-def _explained(part: PartHandle, stage: Stage) -> Iterator[None]:
-    """Say of what stage it is that no file can be made of, though it is whole, and what to do."""
+def _explained(part: PartHandle, staging_file: StagingFile) -> Iterator[None]:
+    """Say of what staging file it is that no file can be made of, though it is whole, and what to do."""
     try:
         yield
     except (StoreError, CommitError) as error:
-        if stage.crc32 is not None and isinstance(error.__cause__, MemoryError):
+        if staging_file.crc32 is not None and isinstance(error.__cause__, MemoryError):
             # Its bytes are what was written, so it is no damage that asks for too much.
             raise _not_now(part, f"{type(error.__cause__).__name__}: {error.__cause__}") from error
         raise
     except Exception as error:
-        path, name = part.path_of(part.in_progress), stage.recipe.get("format")
+        path, name = part.path_of(part.in_progress), staging_file.spec.get("format")
         what = error.message if isinstance(error, PartfileError) else f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
             raise _not_now(part, what) from error
         kind = type(error) if isinstance(error, PartfileError) else PartfileError
-        hint = f"Start the sink with format={name!r} and options that work: they stand in for those of the stage."
+        hint = (
+            f"Start the sink with format={name!r} and options that work: they stand in for those of the staging file."
+        )
         raise kind(
-            f"stage {path!r} cannot be encoded: {what}", hint=f"{hint} {getattr(error, 'hint', '')}".rstrip(), path=path
+            f"staging file {path!r} cannot be encoded: {what}",
+            hint=f"{hint} {getattr(error, 'hint', '')}".rstrip(),
+            path=path,
         ) from error
 
 
-def why_not_here(stage: Stage) -> str:
-    """Why a process without the sink's own format cannot encode a stage: it needs keys, or a newer partfile.
+def why_not_here(staging_file: StagingFile) -> str:
+    """Why a process without the sink's own format cannot encode a staging file: it needs keys, or a newer partfile.
 
     Empty if it can.
     """
     try:
-        format_of(stage.recipe)
+        format_of(staging_file.spec)
     except ConfigError as error:
         return str(error)
     return ""
@@ -550,7 +569,7 @@ FIRST_WAIT_MS = 10_000
 
 
 class _Stuck(NamedTuple):
-    """What is known of a stage that has failed, or of all jobs if they have."""
+    """What is known of a staging file that has failed, or of all jobs if they have."""
 
     failures: int
     """In a row, and without a file of it; tries out of turn are not counted."""
@@ -567,10 +586,12 @@ class _Stuck(NamedTuple):
 
 
 class EncodeRetries:
-    """Remembers how often stages have failed, by the in-progress names that no other stage has; in memory alone.
+    """Remembers how often staging files have failed, by the in-progress names that no other staging file has.
 
-    If all jobs of a call fail and that need be the fault of no stage, all stages wait, as long as one would: each job
-    costs tries of its tasks, and every batch would begin some.
+    In memory alone.
+
+    If all jobs of a call fail and that need be the fault of no staging file, all staging files wait, as long as one
+    would: each job costs tries of its tasks, and every batch would begin some.
     """
 
     def __init__(self) -> None:
@@ -578,32 +599,32 @@ class EncodeRetries:
         self._jobs: _Stuck | None = None
         """Known as long as all jobs of each call fail."""
 
-    def due(self, stages: Iterable[RolledStage], now_ms: int) -> list[RolledStage]:
+    def due(self, staging_files: Iterable[ClosedStagingFile], now_ms: int) -> list[ClosedStagingFile]:
         """Those that are to be tried now, in their order; all that nothing is known of are.
 
         Args:
-            stages: What is rolled.
-            now_ms: The coordinator's time, in milliseconds since the epoch.
+            staging_files: What is rolled.
+            now_ms: The coordinator's time, in milliseconds since 1970.
         """
-        return [stage for stage in stages if self.left_ms(stage, now_ms) == 0]
+        return [staging_file for staging_file in staging_files if self.left_ms(staging_file, now_ms) == 0]
 
-    def left_ms(self, stage: RolledStage, now_ms: int) -> int:
-        """How long a stage is left alone yet, in milliseconds; 0 is until the next checkpoint.
+    def left_ms(self, staging_file: ClosedStagingFile, now_ms: int) -> int:
+        """How long a staging file is left alone yet, in milliseconds; 0 is until the next checkpoint.
 
         Args:
-            stage: A rolled stage.
+            staging_file: A closed staging file.
             now_ms: The coordinator's time. If that has gone back, there is nothing to wait for.
         """
-        waits = (self._stuck.get(stage.part.in_progress), self._jobs)
+        waits = (self._stuck.get(staging_file.part.in_progress), self._jobs)
         return max(0 if known is None else known.left_ms(now_ms) for known in waits)
 
-    def note(self, encoded: Sequence[EncodedStage], now_ms: int, *, at_once: bool = False) -> None:
-        """Take in what became of stages that were tried.
+    def note(self, encoded: Sequence[EncodeResult], now_ms: int, *, at_once: bool = False) -> None:
+        """Take in what became of staging files that were tried.
 
         Args:
-            encoded: What became of all stages of one call. One that got some of its files begins anew, for it is being
-                got on with.
-            now_ms: The coordinator's time, in milliseconds since the epoch.
+            encoded: What became of all staging files of one call. One that got some of its files begins anew, for it is
+                being got on with.
+            now_ms: The coordinator's time, in milliseconds since 1970.
             at_once: They were tried out of turn: a wait begins again, and becomes no longer.
         """
         if not all(isinstance(one.problem, JobFailed) for one in encoded):
@@ -611,7 +632,7 @@ class EncodeRetries:
         elif self._jobs is not None or any(isinstance(one.problem, NotItsOwn) for one in encoded):
             self._jobs = _failed_again(self._jobs, now_ms, at_once=at_once)
         for one in encoded:
-            name = one.stage.part.in_progress
+            name = one.staging_file.part.in_progress
             if isinstance(one.problem, NotItsOwn):
                 continue
             known = self._stuck.pop(name, None)

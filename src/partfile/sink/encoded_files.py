@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EncodedFile(Persisted):
-    """A file that rows of a stage were encoded into."""
+    """A file that rows of a staging file were encoded into."""
 
     part: PartHandle
     """Durable under its pending name; published only once a completed checkpoint holds it."""
@@ -32,7 +32,7 @@ class EncodedFile(Persisted):
 
 
 class PartlyEncoded(NotReady):
-    """Some files of a shared stage could not be made. The others are there, and can be promised."""
+    """Some files of a multi-bucket staging file could not be made. The others are there, and can be promised."""
 
     files: tuple[EncodedFile, ...] = ()
     """Those that are there."""
@@ -42,14 +42,15 @@ class PartlyEncoded(NotReady):
         """The error that says how many are missing, and why the first of them is.
 
         Args:
-            part: The stage.
+            part: The staging file.
             files: Those that are there.
             missing: How many could not be made, or were not tried any more.
             first: What one of them met.
         """
         path = part.path_of(part.in_progress)
         error = cls(
-            f"{missing} buckets of stage {path!r} have no file yet, {len(files)} have got theirs: {first.message}",
+            f"{missing} buckets of staging file {path!r} have no file yet, {len(files)} have got theirs: "
+            f"{first.message}",
             hint=first.hint,
             path=first.path,
         )
@@ -59,18 +60,23 @@ class PartlyEncoded(NotReady):
 
 
 class NotItsOwn(NotReady):
-    """What has kept a stage from being encoded may be no trouble of its own: it was not tried, or not alone in its job.
+    """What has kept a staging file from being encoded may be no trouble of its own.
+
+    It was not tried, or not alone in its job.
 
     So it is not made to wait for it.
     """
 
 
 class JobFailed(NotReady):
-    """The Spark job that was to encode a stage, or the worker that was, has failed as a whole."""
+    """The Spark job that was to encode a staging file, or the worker that was, has failed as a whole."""
 
 
 class SharedJobFailed(JobFailed, NotItsOwn):
-    """That, and the stage need not be to blame: others were in the job, or the worker does not see the base path."""
+    """That, and the staging file need not be to blame.
+
+    Others were in the job, or the worker does not see the base path.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +137,26 @@ def _whole_or_gone(store: PartStore, stream: PartStream) -> Iterator[None]:
 
 
 def target_of(part: PartHandle, bucket: str | None = None, name: str | None = None) -> PartHandle:
-    """The file that a stage is encoded into, under staged names with a token of its own.
+    """The file that a staging file is encoded into, under staged names with a token of its own.
 
     Args:
-        part: The stage.
-        bucket: Where the file goes; None is where the stage is.
-        name: Its final name; None is that of the stage.
+        part: The staging file.
+        bucket: Where the file goes; None is where the staging file is.
+        name: Its final name; None is that of the staging file.
     """
-    plain = {"valid_length": 0, "staging": {}, "is_stage": False, "bucket": part.bucket if bucket is None else bucket}
+    plain = {
+        "valid_length": 0,
+        "staging": {},
+        "is_staging_file": False,
+        "bucket": part.bucket if bucket is None else bucket,
+    }
     if name is not None:
         plain |= {"name": name, "sidecar": part.sidecar.replace(part.name, name)}
     return with_fresh_token(part).model_copy(update=plain)
 
 
 def check_rows(part: PartHandle, found: int, rows: int) -> None:
-    """Refuse a stage that does not hold what its checkpoint says.
+    """Refuse a staging file that does not hold what its checkpoint says.
 
     Raises:
         PartDamaged: It holds more or fewer rows.
@@ -155,15 +166,15 @@ def check_rows(part: PartHandle, found: int, rows: int) -> None:
 
 
 def damaged(part: PartHandle, what: str) -> PartDamaged:
-    """The error that a stage is not what was written.
+    """The error that a staging file is not what was written.
 
     Args:
-        part: The stage.
+        part: The staging file.
         what: What is wrong with it.
     """
     path = part.path_of(part.in_progress)
     return PartDamaged(
-        f"stage {path!r} {what}",
+        f"staging file {path!r} {what}",
         hint=DAMAGED_HINT,
         path=path,
     )

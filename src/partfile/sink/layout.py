@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from partfile.bucketers.base import BucketContext
 from partfile.errors import ConfigError
 from partfile.sink.multi_bucket import Sharing, shared_schema
-from partfile.writers.arrow_stage import StageFormat
+from partfile.writers.arrow_stage import StagingFormat
 from partfile.writers.base import BulkFormat, RowFormat
 from partfile.writers.columns import as_plain, plain_schema
 
@@ -33,7 +33,7 @@ class RowLayout:
     fingerprint: str
     """Digest of these columns and the format: parts with another one are not appended to."""
     is_shared: bool = False
-    """Whether it is that of a stage that buckets share."""
+    """Whether it is that of a staging file that buckets share."""
     is_plain: bool = False
     """Whether rows are laid out as plain columns: Arrow moves no rows of others, as views and runs are."""
 
@@ -49,13 +49,13 @@ class RowLayouts:
     Args:
         bucketer: Says which columns the path holds.
         format: What readers see.
-        stage: What rows are staged in before that; None where they are not.
+        staging_file: What rows are staged in before that; None where they are not.
     """
 
-    def __init__(self, bucketer: Bucketer, format: Format, stage: Format | None = None) -> None:
+    def __init__(self, bucketer: Bucketer, format: Format, staging_file: Format | None = None) -> None:
         self._bucketer = bucketer
         self._format = format
-        self._stage = stage
+        self._staging_file = staging_file
         self._known: dict[pa.Schema, RowLayout] = {}
         self._shared: dict[str, RowLayout] = {}
         self._context: BucketContext | None = None
@@ -79,13 +79,13 @@ class RowLayouts:
             if is_plain:
                 kept = plain_schema(kept)
             self._format.check(kept)
-            if self._stage is not None:
-                self._stage.check(kept)
+            if self._staging_file is not None:
+                self._staging_file.check(kept)
             layout = self._known[schema] = RowLayout(kept, self._fingerprint(kept), is_plain=is_plain)
         return layout
 
     def shared(self, layout: RowLayout) -> RowLayout:
-        """The layout of a stage that buckets share, of rows that are laid out so."""
+        """The layout of a staging file that buckets share, of rows that are laid out so."""
         known = self._shared.get(layout.fingerprint)
         if known is None:
             schema = shared_schema(self._format, layout.schema)
@@ -128,30 +128,30 @@ class SinkDescription:
     naming: PartNaming
     max_open_parts: int
     on_bad_bucket: str
-    recipe: Mapping[str, JsonValue] | None = None
-    """How a stage is encoded, where the parts of a columnar format are staged; None where they are not."""
-    shared_recipe: Mapping[str, JsonValue] | None = None
-    """How a stage is encoded that many buckets share; None where none do."""
-    stage_compression: Literal["auto", "lz4", "zstd", "none"] = "auto"
-    """What stages are compressed with; ``auto`` asks the store."""
-    shared_stage_buckets: int = 0
-    """Buckets in one batch of a subtask up to which none share a stage."""
+    spec: Mapping[str, JsonValue] | None = None
+    """How a staging file is encoded, where the parts of a columnar format are staged; None where they are not."""
+    multi_bucket_spec: Mapping[str, JsonValue] | None = None
+    """How a staging file is encoded that many buckets share; None where none do."""
+    staging_compression: Literal["auto", "lz4", "zstd", "none"] = "auto"
+    """What staging files are compressed with; ``auto`` asks the store."""
+    buckets_per_staging_file: int = 0
+    """Buckets in one batch of a subtask up to which none share a staging file."""
 
     @property
     def sharing(self) -> Sharing:
-        """When rows share a stage, where they may."""
-        return Sharing(self.shared_stage_buckets, self.rolling.max_part_bytes, self.max_open_parts)
+        """When rows share a staging file, where they may."""
+        return Sharing(self.buckets_per_staging_file, self.rolling.max_part_bytes, self.max_open_parts)
 
-    def staged_in(self, *, travels: bool) -> StageFormat:
+    def staged_in(self, *, travels: bool) -> StagingFormat:
         """What rows are staged in, where they are: columns that the format can hold, or its encoded lines.
 
         Args:
-            travels: Whether the store is one that stages go to over a network.
+            travels: Whether the store is one that staging files go to over a network.
         """
-        chosen = self.stage_compression
+        chosen = self.staging_compression
         if chosen == "auto":
             chosen = "lz4" if travels else "none"
-        return StageFormat(self.format if isinstance(self.format, BulkFormat) else None, compression=chosen)
+        return StagingFormat(self.format if isinstance(self.format, BulkFormat) else None, compression=chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +160,16 @@ class SubtaskContext:
 
     subtask: int
     attempt: int
-    """0 for a first run; a hint, not a fence (S2)."""
-    generation: int
+    """0 for a first run; a hint, not a takeover (R2)."""
+    epoch: int
     chain: str
     batch_time_ms: int
-    """The coordinator's time, in milliseconds since the epoch (S8)."""
+    """The coordinator's time, in milliseconds since 1970 (R8)."""
     may_keep: bool = True
     """Whether parts may stay open over the checkpoint; False where the store cannot append, as its coordinator has
-    found out, or leases are not proven (S13)."""
+    found out, or leases are not proven (R13)."""
     may_stage: bool = False
-    """Whether the store reads stages back, as its coordinator has found out; else columnar parts roll at every
+    """Whether the store reads staging files back, as its coordinator has found out; else columnar parts roll at every
     checkpoint."""
     encoded_ratio: float | None = None
-    """Bytes of encoded files for each byte of their stages, as far as the coordinator has seen some."""
+    """Bytes of encoded files for each byte of their staging files, as far as the coordinator has seen some."""

@@ -113,7 +113,7 @@ class LocalSink:
 
     Args:
         settings: The sink's options.
-        subtask_index: Tells independent writers with one uid apart: each has a chain of checkpoints of its own.
+        subtask_index: Tells independent writers with one uid apart: each has a checkpoint log of its own.
         checkpoint_interval_s: From one checkpoint to the next that is taken without being asked for; None takes none.
             There is no thread: ``write`` and ``poll`` look at the clock.
     """
@@ -333,7 +333,7 @@ class LocalSink:
         self._operator.advance(self._context(pending.time_ms))
         snapshot = self._operator.snapshot(pending.checkpoint_id)
         stands = coordinator.state.position.model_copy(update={"user_position": self._position})
-        # Inside its own chain the operator is the only subtask; its index shows in the names of parts alone.
+        # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
         acknowledged = [snapshot.model_copy(update={"subtask": 0})]
         done = coordinator.complete(pending, acknowledged, stands, self._settings.clock())
         self._operator.notify_checkpoint_complete(done.checkpoint_id)
@@ -350,7 +350,7 @@ class LocalSink:
             commit_ms=done.commit_ms,
             publish_ms=done.publish_ms,
             parts_encoded=done.encoded + len(snapshot.spent),
-            stages_waiting=len(coordinator.state.rolled),
+            staging_files_waiting=len(coordinator.state.rolled),
             encode_ms=done.encode_ms,
         )
         self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written
@@ -362,7 +362,7 @@ class LocalSink:
         return SubtaskContext(
             subtask=self._subtask,
             attempt=0,
-            generation=coordinator.generation,
+            epoch=coordinator.epoch,
             chain=coordinator.state.position.chain,
             batch_time_ms=now_ms,
             may_keep=self._runtime.may_append,
@@ -380,5 +380,5 @@ class LocalSink:
 def _job(uid: str, subtask_index: object) -> str:
     if not isinstance(subtask_index, int) or not 0 <= subtask_index <= _MAX_SUBTASK:
         raise ConfigError(f"subtask_index is {subtask_index!r}; it must be a number from 0 to {_MAX_SUBTASK}")
-    # No uid has a tilde in it, so no other sink's chain has this name.
+    # No uid has a tilde in it, so no other sink's checkpoint log has this name.
     return uid if subtask_index == 0 else f"{uid}~{subtask_index}"

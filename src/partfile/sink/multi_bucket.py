@@ -27,7 +27,7 @@ _PATHS = pa.large_string()
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """When rows share a stage."""
+    """When rows share a staging file."""
 
     most_buckets: int
     """Buckets in one batch of a subtask up to which each has a part of its own."""
@@ -60,7 +60,7 @@ class Parted(NamedTuple):
     """The rows of a batch by where they go."""
 
     shared: pa.Array[Any]
-    """Those for the shared stage, bucket by bucket, each bucket's in their order."""
+    """Those for the multi-bucket staging file, bucket by bucket, each bucket's in their order."""
     own: pa.Array[Any]
     """The others, in their order."""
     buckets: int
@@ -70,7 +70,9 @@ class Parted(NamedTuple):
 def parted(
     buckets: pa.DictionaryArray[Any, Any], size_bytes: int, sharing: Sharing, opened: OpenParts
 ) -> Parted | None:
-    """Say which rows go to the shared stage: small slices in a batch of many buckets, or where many parts are open.
+    """Say which rows go to the multi-bucket staging file.
+
+    Small slices in a batch of many buckets, or where many parts are open.
 
     Those of buckets with an open part go there, unless that would be many parts to open and sync for few rows each.
     Stateless: what a slice does depends on its batch and on the parts that are open, so any attempt does the same.
@@ -78,7 +80,7 @@ def parted(
     Args:
         buckets: One bucket a row, checked.
         size_bytes: Of the batch; its rows count as equally large.
-        sharing: When rows share a stage.
+        sharing: When rows share a staging file.
         opened: What is open.
 
     Returns:
@@ -112,7 +114,7 @@ def parted(
 
 
 def shared_schema(form: Format, schema: pa.Schema) -> pa.Schema:
-    """The columns of a shared stage.
+    """The columns of a multi-bucket staging file.
 
     Args:
         form: What readers will see.
@@ -129,7 +131,7 @@ def shared_schema(form: Format, schema: pa.Schema) -> pa.Schema:
 
 
 def file_schema(form: Format, shared: pa.Schema) -> pa.Schema:
-    """The columns of a file, from those of the shared stage that its rows lie in.
+    """The columns of a file, from those of the multi-bucket staging file that its rows lie in.
 
     Raises:
         ValueError: It is no such schema.
@@ -145,7 +147,10 @@ def file_schema(form: Format, shared: pa.Schema) -> pa.Schema:
 
 
 def schema_of_lines(shared: pa.Schema) -> pa.Schema | None:
-    """The columns of the rows that have become the lines of a shared stage; None if it holds rows, or is not shared."""
+    """The columns of the rows that have become the lines of a multi-bucket staging file.
+
+    None if it holds rows, or is not shared.
+    """
     described = (shared.metadata or {}).get(_ROWS_SCHEMA)
     if described is None or shared.types != [pa.large_binary(), _PATHS]:
         return None
@@ -158,7 +163,7 @@ def shared_rows(
     buckets: pa.DictionaryArray[Any, Any],
     schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """Rows as they lie in a shared stage.
+    """Rows as they lie in a multi-bucket staging file.
 
     Args:
         content: A batch, as rows or as lines.
@@ -172,7 +177,10 @@ def shared_rows(
 
 
 def longest_bucket(rows: pa.RecordBatch) -> str:
-    """The bucket with the longest path, in bytes, of rows as they lie in a shared stage; there has to be one."""
+    """The bucket with the longest path, in bytes, of rows as they lie in a multi-bucket staging file.
+
+    There has to be one.
+    """
     paths: Any = rows.column(rows.num_columns - 1)
     lengths: Any = pc.binary_length(paths)
     longest: Any = pc.index(lengths, pc.max(lengths))

@@ -1,4 +1,4 @@
-"""The state that the newest link of a sink holds, read while the sink may be running. Changes nothing."""
+"""The state that the newest checkpoint of a sink holds, read while the sink may be running. Changes nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.errors import NotFound, NotReady, SnapshotCorrupt
 from partfile.sink import plan
-from partfile.snapshot.checkpoint_log import Chain
+from partfile.snapshot.checkpoint_log import CheckpointLog
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.registry import open_store
 
@@ -25,47 +25,47 @@ class NewestState(NamedTuple):
     """What is in force."""
 
     newest: CheckpointMetadata
-    """The newest link, perhaps a tombstone."""
-    link: CheckpointMetadata
-    """The newest link that holds state."""
+    """The newest checkpoint, perhaps a tombstone."""
+    checkpoint: CheckpointMetadata
+    """The newest checkpoint that holds state."""
     state: SinkSnapshot
     is_published: bool
     """Whether its pending parts have their final names, so that no start looks for them again."""
 
 
 def newest_state(storage: CheckpointStorage) -> NewestState | None:
-    """The state of the newest link; None if there has never been any.
+    """The state of the newest checkpoint; None if there has never been any.
 
     Args:
         storage: The checkpoints of the sink.
 
     Raises:
-        SnapshotCorrupt: It cannot be read; never the one before it (S12).
+        SnapshotCorrupt: It cannot be read; never the one before it (R12).
         SnapshotVersionError: A newer partfile wrote it.
         NotReady: The checkpoints change faster than they can be read.
     """
     for _ in range(_MAX_LOOKS):
-        newest, link = Chain(storage).look()
-        if newest is None or link is None:
+        newest, checkpoint = CheckpointLog(storage).look()
+        if newest is None or checkpoint is None:
             return None
-        is_published = storage.is_published(link.checkpoint_id)
-        state = state_of(storage, link)
+        is_published = storage.is_published(checkpoint.checkpoint_id)
+        state = state_of(storage, checkpoint)
         if state is not None:
-            return NewestState(newest, link, state, is_published)
+            return NewestState(newest, checkpoint, state, is_published)
     raise NotReady(f"the checkpoints of {storage.job!r} change faster than they can be read", path=storage.directory)
 
 
-def state_of(storage: CheckpointStorage, link: CheckpointMetadata) -> SinkSnapshot | None:
-    """The state that a link holds; None if it was deleted meanwhile because the sink has gone on.
+def state_of(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> SinkSnapshot | None:
+    """The state that a checkpoint holds; None if it was deleted meanwhile because the sink has gone on.
 
     Raises:
-        SnapshotCorrupt: It cannot be read although the link is there.
+        SnapshotCorrupt: It cannot be read although the checkpoint is there.
     """
     try:
-        return plan.restored_state(link.operators, storage.read_state)
+        return plan.restored_state(checkpoint.operators, storage.read_state)
     except SnapshotCorrupt:
-        found = storage.read_link(link.checkpoint_id)
-        if found is not None and found.nonce == link.nonce:
+        found = storage.read_checkpoint(checkpoint.checkpoint_id)
+        if found is not None and found.nonce == checkpoint.nonce:
             raise
         return None
 
@@ -74,7 +74,8 @@ def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | N
     """The pending parts of every sink whose checkpoints are in one directory.
 
     Each is vouched for at its valid length, so that its rows count already. Parts that are still open are not among
-    them, nor stages: only the file that a stage has been encoded into. A part may be finished by the time this returns.
+    them, nor staging files: only the file that a staging file has been encoded into. A part may be finished by the time
+    this returns.
 
     Args:
         checkpoint_url: The directory of checkpoints, which holds one directory a sink.
@@ -82,7 +83,7 @@ def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | N
 
     Raises:
         NotFound: The directory is not there.
-        SnapshotCorrupt: A newest link cannot be read; never the one before it (S12).
+        SnapshotCorrupt: A newest checkpoint cannot be read; never the one before it (R12).
     """
     try:
         store = open_store(checkpoint_url, storage_options, create_base=False)

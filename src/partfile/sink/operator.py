@@ -14,14 +14,14 @@ from partfile.bucketers.paths import check_buckets
 from partfile.errors import LeaseUnavailable, PartfileError, PartMissing, StoreError
 from partfile.sink import plan
 from partfile.sink.batches import encoded_by_bucket, rows_by_bucket
-from partfile.sink.concurrency import Patience, for_each
-from partfile.sink.encode import encode_stage
+from partfile.sink.concurrency import CircuitBreaker, for_each
+from partfile.sink.encode import encode_staging_file
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.sink.layout import RowLayouts
 from partfile.sink.multi_bucket import OpenParts, longest_bucket, parted, shared_rows
-from partfile.sink.plan import Action, less, promised, rolled_stage, spent_stage
+from partfile.sink.plan import Action, closed_staging_file, encoded_staging_file, less, promised
 from partfile.sink.policies import PartNumber, PartProgress, own_path
-from partfile.sink.states import OpenPart, PendingPart, Stage, SubtaskSnapshot, published_size_bytes
+from partfile.sink.states import OpenPart, PendingPart, StagingFile, SubtaskSnapshot, published_size_bytes
 from partfile.stores.parts import part_refused
 from partfile.stores.paths import new_token
 from partfile.writers.arrow_stage import ChecksummedStream
@@ -56,18 +56,18 @@ class ActivePart:
         self._rows = state.rows
         self._start_bytes = state.part.valid_length
         self._last_write_ms = state.last_write_ms
-        self._most_buckets = 1 if state.stage is None else state.stage.least_buckets
+        self._most_buckets = 1 if state.staging_file is None else state.staging_file.least_buckets
 
     @property
     def progress(self) -> PartProgress:
         """What the rolling policy may know of it."""
-        size_bytes = published_size_bytes(self._stream.position, self._state.stage)
+        size_bytes = published_size_bytes(self._stream.position, self._state.staging_file)
         return PartProgress(size_bytes, self._rows, self._state.created_at_ms, self._last_write_ms)
 
     @property
-    def is_stage(self) -> bool:
+    def is_staging_file(self) -> bool:
         """Whether it is encoded later, and so can be set aside instead of being rolled."""
-        return self._state.stage is not None
+        return self._state.staging_file is not None
 
     @property
     def added_bytes(self) -> int:
@@ -75,7 +75,7 @@ class ActivePart:
         return self._stream.position - self._start_bytes
 
     def write(self, batch: pa.RecordBatch, now_ms: int, *, buckets: int = 1) -> None:
-        """Add rows, encoded by the writer; of so many buckets, if it is a stage that they share."""
+        """Add rows, encoded by the writer; of so many buckets, if it is a staging file that they share."""
         self._writer.write(batch)
         self._most_buckets = max(self._most_buckets, buckets)
         self._rows += batch.num_rows
@@ -104,9 +104,9 @@ class ActivePart:
     def end(self) -> OpenPart:
         """End the part, make it durable, release it, and return what a snapshot says of it.
 
-        It is pending then; a stage stays what it is, for it is encoded and never published.
+        It is pending then; a staging file stays what it is, for it is encoded and never published.
         """
-        if self._state.stage is not None:
+        if self._state.staging_file is not None:
             return self.suspend()
         self._writer.close()
         handle = self._stream.close_for_commit()
@@ -130,19 +130,24 @@ class ActivePart:
             )
 
     def _at(self, handle: PartHandle) -> OpenPart:
-        stage = self._state.stage
-        if stage is not None and stage.shared:
-            stage = stage.model_copy(update={"least_buckets": self._most_buckets})
-        if stage is not None and self._checksummed is not None:
-            stage = stage.model_copy(update={"crc32": self._checksummed.crc32})
+        staging_file = self._state.staging_file
+        if staging_file is not None and staging_file.shared:
+            staging_file = staging_file.model_copy(update={"least_buckets": self._most_buckets})
+        if staging_file is not None and self._checksummed is not None:
+            staging_file = staging_file.model_copy(update={"crc32": self._checksummed.crc32})
         self._state = self._state.model_copy(
-            update={"part": handle, "rows": self._rows, "last_write_ms": self._last_write_ms, "stage": stage}
+            update={
+                "part": handle,
+                "rows": self._rows,
+                "last_write_ms": self._last_write_ms,
+                "staging_file": staging_file,
+            }
         )
         return self._state
 
 
 def held_part(stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> ActivePart:
-    """An open part that this task alone holds. On failure its stream is released, and its file stays (S13).
+    """An open part that this task alone holds. On failure its stream is released, and its file stays (R13).
 
     Arguments as of ``ActivePart``.
     """
@@ -156,10 +161,10 @@ def held_part(stream: PartStream, format: Format, schema: pa.Schema, state: Open
 
 
 def _checksummed(stream: PartStream, state: OpenPart) -> ChecksummedStream | None:
-    """A stage is read back, so its bytes have a checksum; one that was begun without cannot get it any more."""
-    if state.stage is None or state.stage.crc32 is None:
+    """A staging file is read back, so its bytes have a checksum; one that was begun without cannot get it any more."""
+    if state.staging_file is None or state.staging_file.crc32 is None:
         return None
-    return ChecksummedStream(stream, state.stage.crc32)
+    return ChecksummedStream(stream, state.staging_file.crc32)
 
 
 def fresh_part(
@@ -177,22 +182,22 @@ def fresh_part(
         description: The sink's.
         context: The subtask that creates it, and when.
         layout: Of its rows.
-        bucket: Where it goes; empty for a shared stage, which lies in the base.
+        bucket: Where it goes; empty for a multi-bucket staging file, which lies in the base.
         count: The part counter, new.
         token: 128 random bits drawn by this attempt.
     """
-    stage = _stage(description, context, layout)
+    staging_file = _staging_file(description, context, layout)
     number = PartNumber(context.chain, context.subtask, count)
     handle = description.naming.handle(bucket, number, suffix=description.format.suffix, token=token)
     return OpenPart(
-        part=handle.model_copy(update={"is_stage": stage is not None}),
+        part=handle.model_copy(update={"is_staging_file": staging_file is not None}),
         count=count,
         schema_fingerprint=layout.fingerprint,
-        generation=context.generation,
+        epoch=context.epoch,
         created_at_ms=context.batch_time_ms,
         last_write_ms=context.batch_time_ms,
         rows=0,
-        stage=stage,
+        staging_file=staging_file,
     )
 
 
@@ -203,18 +208,18 @@ def final_path(description: SinkDescription, context: SubtaskContext, bucket: st
     return handle.path_of(handle.name)
 
 
-def _stage(description: SinkDescription, context: SubtaskContext, layout: RowLayout) -> Stage | None:
-    if layout.is_shared and description.shared_recipe is not None:
-        return Stage(recipe=dict(description.shared_recipe), shared=True, crc32=0)
-    if description.recipe is None or not context.may_stage:
+def _staging_file(description: SinkDescription, context: SubtaskContext, layout: RowLayout) -> StagingFile | None:
+    if layout.is_shared and description.multi_bucket_spec is not None:
+        return StagingFile(spec=dict(description.multi_bucket_spec), shared=True, crc32=0)
+    if description.spec is None or not context.may_stage:
         return None
-    return Stage(recipe=dict(description.recipe), encoded_ratio=context.encoded_ratio or 1.0, crc32=0)
+    return StagingFile(spec=dict(description.spec), encoded_ratio=context.encoded_ratio or 1.0, crc32=0)
 
 
 logger = logging.getLogger("partfile")
 
 
-class LeftParts:
+class PendingOutput:
     """What of a subtask's parts is to be published, encoded or deleted once a checkpoint is complete.
 
     Each is repeated in every snapshot until the subtask has heard of the completion of the first one that held it.
@@ -227,15 +232,17 @@ class LeftParts:
         self.pending = list(state.pending)
         """Parts to be published, as of the last snapshot."""
         self.rolled = list(state.rolled)
-        """Stages that the coordinator is to encode, as of the last snapshot."""
+        """Staging files that the coordinator is to encode, as of the last snapshot."""
         self.spent = list(state.spent)
-        """Stages that are encoded, as of the last snapshot."""
+        """Staging files that are encoded, as of the last snapshot."""
         self._left: list[tuple[OpenPart, bool]] = []
         self._files: list[EncodedFile] = []
         self._encoded: list[OpenPart] = []
 
     def leave(self, part: OpenPart, *, abandoned: bool = False) -> None:
-        """Take no more rows for a part: it is to be published, or to be encoded by the coordinator if it is a stage.
+        """Take no more rows for a part.
+
+        It is to be published, or to be encoded by the coordinator if it is a staging file.
 
         Args:
             part: The part at the length that is vouched for.
@@ -243,8 +250,8 @@ class LeftParts:
         """
         self._left.append((part, abandoned))
 
-    def roll(self, part: OpenPart, store: PartStore, sink_format: Format, patience: Patience) -> None:
-        """Take no more rows for a part that the subtask has just ended itself; encode it here if it is a stage.
+    def roll(self, part: OpenPart, store: PartStore, sink_format: Format, circuit_breaker: CircuitBreaker) -> None:
+        """Take no more rows for a part that the subtask has just ended itself; encode it here if it is a staging file.
 
         One at a time, for each holds a row group in memory. Storage that fails leaves it to the coordinator.
 
@@ -252,26 +259,27 @@ class LeftParts:
             part: The part, durable and released.
             store: Where it is.
             sink_format: What the sink writes.
-            patience: Once it is over nothing more is tried here.
+            circuit_breaker: Once it is over nothing more is tried here.
 
         Raises:
-            LeaseUnavailable: The stage was taken a moment after it was released: a coordinator has fenced this task.
+            LeaseUnavailable: The staging file was taken a moment after it was released: a coordinator has fenced this
+                task.
             PartDamaged: It is not what was written.
         """
-        if part.stage is None or patience.is_over:
+        if part.staging_file is None or circuit_breaker.is_over:
             self.leave(part)
             return
         try:
-            files = encode_stage(store, part.part, part.stage, part.rows, sink_format=sink_format)
+            files = encode_staging_file(store, part.part, part.staging_file, part.rows, sink_format=sink_format)
         except PartMissing as error:
             # Not a loss: nothing of it counts before this task's checkpoint, and the new owner has all that counted.
-            raise part_refused(part.part, f"its stage is gone; {error.message}") from error
+            raise part_refused(part.part, f"its staging file is gone; {error.message}") from error
         except StoreError as error:
-            patience.note(error)
-            logger.warning("stage %s is not wholly encoded yet: %s", part.part.path_of(part.part.name), error)
+            circuit_breaker.note(error)
+            logger.warning("staging file %s is not wholly encoded yet: %s", part.part.path_of(part.part.name), error)
             done = error.files if isinstance(error, PartlyEncoded) else ()
             self._files += done
-            self.leave(part.model_copy(update={"stage": less(part.stage, done)}))
+            self.leave(part.model_copy(update={"staging_file": less(part.staging_file, done)}))
         else:
             self._files += files
             self._encoded.append(part)
@@ -279,20 +287,20 @@ class LeftParts:
     def promise(self, checkpoint_id: int) -> None:
         """Name everything that was left since the last snapshot in this checkpoint, as the first that holds it."""
         for part, abandoned in self._left:
-            if part.stage is None:
+            if part.staging_file is None:
                 pending = PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
                 self.pending.append(pending)
             else:
-                self.rolled.append(rolled_stage(part, part.stage, checkpoint_id, abandoned=abandoned))
+                self.rolled.append(closed_staging_file(part, part.staging_file, checkpoint_id, abandoned=abandoned))
         self.pending += [promised(file, checkpoint_id) for file in self._files]
-        self.spent += [spent_stage(part, checkpoint_id) for part in self._encoded]
+        self.spent += [encoded_staging_file(part, checkpoint_id) for part in self._encoded]
         self._left, self._files, self._encoded = [], [], []
 
     def forget(self, checkpoint_id: int) -> None:
         """Forget what every checkpoint up to this one holds; the coordinator answers for it now."""
         self.pending = [part for part in self.pending if part.since > checkpoint_id]
-        self.rolled = [stage for stage in self.rolled if stage.since > checkpoint_id]
-        self.spent = [stage for stage in self.spent if stage.since > checkpoint_id]
+        self.rolled = [staging_file for staging_file in self.rolled if staging_file.since > checkpoint_id]
+        self.spent = [staging_file for staging_file in self.spent if staging_file.since > checkpoint_id]
 
 
 Key = tuple[str, str]
@@ -310,14 +318,14 @@ class SinkOperator:
     def __init__(self, store: PartStore, description: SinkDescription) -> None:
         self._store = store
         self._description = description
-        self._staged_in = description.staged_in(travels=store.stages_travel)
-        stage = None if description.recipe is None else self._staged_in
-        self._layouts = RowLayouts(description.bucketer, description.format, stage)
+        self._staged_in = description.staged_in(travels=store.staging_files_travel)
+        staging_file = None if description.spec is None else self._staged_in
+        self._layouts = RowLayouts(description.bucketer, description.format, staging_file)
         self._assigned: dict[Key, OpenPart] = {}
         self._active: OrderedDict[Key, ActivePart] = OrderedDict()
         self._suspended: set[str] = set()
         """In-progress names of assigned parts that this operator has written to: it may resume them in any case."""
-        self._left = LeftParts(SubtaskSnapshot(subtask=0))
+        self._left = PendingOutput(SubtaskSnapshot(subtask=0))
         self._max_count = -1
         self._context: SubtaskContext | None = None
         self._closed_bytes = 0
@@ -338,7 +346,7 @@ class SinkOperator:
         """
         self._context = context
         self._assigned, surplus = plan.one_per_key(state.open)
-        self._left = LeftParts(state)
+        self._left = PendingOutput(state)
         for part in surplus:
             self._left.leave(part)
         self._max_count = state.max_count
@@ -373,8 +381,8 @@ class SinkOperator:
     def _share(
         self, content: pa.RecordBatch | EncodedRows, buckets: pa.DictionaryArray[Any, Any], layout: RowLayout
     ) -> pa.Array[Any] | None:
-        """Write what goes to the shared stage, if anything does, and return which rows are left then."""
-        if self._description.shared_recipe is None or not self.context.may_stage:
+        """Write what goes to the multi-bucket staging file, if anything does, and return which rows are left then."""
+        if self._description.multi_bucket_spec is None or not self.context.may_stage:
             return None
         size_bytes = len(content.data) if isinstance(content, EncodedRows) else content.nbytes
         opened = OpenParts((self._active, self._assigned), layout.fingerprint)
@@ -383,7 +391,7 @@ class SinkOperator:
             return None
         shared = self._layouts.shared(layout)
         rows = shared_rows(content, ways.shared, buckets, shared.schema)
-        # Its stage lies in the base: a path that is too long would be found out when it is too late.
+        # Its staging file lies in the base: a path that is too long would be found out when it is too late.
         longest, count = longest_bucket(rows), self._max_count + 1
         self._store.check_path(own_path(final_path(self._description, self.context, longest, count)))
         self._part("", shared).write(rows, self._now_ms, buckets=ways.buckets)
@@ -405,7 +413,7 @@ class SinkOperator:
         Parts that roll are pending from now on; the others stay open and go on after the checkpoint.
 
         Raises:
-            LeaseUnavailable: A part was taken away from under its name (S2).
+            LeaseUnavailable: A part was taken away from under its name (R2).
             StoreError: A part could not be made durable; close the operator.
         """
         if self._form.appendable:
@@ -425,7 +433,10 @@ class SinkOperator:
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Forget the pending parts and stages of every checkpoint up to this one; the coordinator answers for them."""
+        """Forget the pending parts and staging files of every checkpoint up to this one.
+
+        The coordinator answers for them.
+        """
         self._left.forget(checkpoint_id)
 
     def roll_all(self) -> None:
@@ -455,12 +466,12 @@ class SinkOperator:
         return self.context.batch_time_ms
 
     @property
-    def _stages(self) -> bool:
-        return self._description.recipe is not None and self.context.may_stage
+    def _may_stage(self) -> bool:
+        return self._description.spec is not None and self.context.may_stage
 
     @property
     def _form(self) -> Format:
-        return self._staged_in if self._stages else self._description.format
+        return self._staged_in if self._may_stage else self._description.format
 
     @property
     def _may_keep(self) -> bool:
@@ -492,8 +503,8 @@ class SinkOperator:
             part = None
         if part is None:
             over = plan.beyond_cap(list(self._active), self._description.max_open_parts - 1)
-            # A stage can be gone on with, and a file made of it now would be a small one.
-            self._suspend(one for one in over if self._active[one].is_stage)
+            # A staging file can be gone on with, and a file made of it now would be a small one.
+            self._suspend(one for one in over if self._active[one].is_staging_file)
             self._roll(one for one in over if one in self._active)
             part = self._active[key] = self._resume(key, layout) or self._create(bucket, layout)
         self._active.move_to_end(key)
@@ -506,12 +517,12 @@ class SinkOperator:
         action = plan.before_resuming(
             assigned,
             self._description.rolling,
-            generation=self.context.generation,
+            epoch=self.context.epoch,
             attempt=self.context.attempt,
             may_keep=self.context.may_keep,
             is_own=assigned.part.in_progress in self._suspended,
         )
-        if action is Action.KEEP and (assigned.stage is not None) is self._is_staged(layout):
+        if action is Action.KEEP and (assigned.staging_file is not None) is self._is_staged(layout):
             try:
                 return held_part(self._store.resume(assigned.part), self._form_of(layout), layout.schema, assigned)
             except LeaseUnavailable:
@@ -527,15 +538,15 @@ class SinkOperator:
         return held_part(self._store.create(fresh.part), self._form_of(layout), layout.schema, fresh)
 
     def _is_staged(self, layout: RowLayout) -> bool:
-        return layout.is_shared or self._stages
+        return layout.is_shared or self._may_stage
 
     def _form_of(self, layout: RowLayout) -> Format:
         return self._staged_in if self._is_staged(layout) else self._description.format
 
     def _roll(self, keys: Iterable[Key]) -> None:
-        patience = Patience(1)
+        circuit_breaker = CircuitBreaker(1)
         for part in self._ended(keys, ActivePart.end):
-            self._left.roll(part, self._store, self._description.format, patience)
+            self._left.roll(part, self._store, self._description.format, circuit_breaker)
 
     def _suspend(self, keys: Iterable[Key]) -> None:
         for part in self._ended(keys, ActivePart.suspend):
@@ -553,13 +564,13 @@ class SinkOperator:
 
     def _release(self, parts: Sequence[ActivePart]) -> None:
         # One that fails keeps no other from being released.
-        self._each(ActivePart.close, parts, Patience(self._store.persist_threads))
+        self._each(ActivePart.close, parts, CircuitBreaker(self._store.persist_threads))
 
     def _each(
         self,
         work: Callable[[ActivePart], Result],
         parts: Iterable[ActivePart],
-        patience: Patience | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
     ) -> list[Result]:
         threads = self._store.persist_threads
-        return for_each(work, list(parts), threads, "partfile-persist", patience=patience)
+        return for_each(work, list(parts), threads, "partfile-persist", circuit_breaker=circuit_breaker)

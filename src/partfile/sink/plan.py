@@ -11,22 +11,22 @@ from partfile.sink.policies import number_in
 from partfile.sink.states import (
     OPERATOR,
     AssignedPart,
+    ClosedStagingFile,
     CoordinatorSnapshot,
+    EncodedStagingFile,
     PendingPart,
-    RolledStage,
-    SpentStage,
     StreamPosition,
 )
 from partfile.snapshot.documents import OperatorState
-from partfile.snapshot.operator_state import deal
+from partfile.snapshot.operator_state import assign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-    from partfile.sink.encode import EncodedStage
+    from partfile.sink.encode import EncodeResult
     from partfile.sink.encoded_files import EncodedFile
     from partfile.sink.policies import PartProgress, RollingPolicy
-    from partfile.sink.states import OpenPart, Stage, SubtaskSnapshot
+    from partfile.sink.states import OpenPart, StagingFile, SubtaskSnapshot
     from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.operator_state import OperatorStateStore
     from partfile.snapshot.state_file import States
@@ -49,19 +49,19 @@ def before_resuming(
     part: OpenPart,
     policy: RollingPolicy,
     *,
-    generation: int,
+    epoch: int,
     attempt: int,
     may_keep: bool,
     is_own: bool = False,
 ) -> Action:
-    """What a task does with a part it was handed, or has suspended (``is_own``), and now has rows for (S2).
+    """What a task does with a part it was handed, or has suspended (``is_own``), and now has rows for (R2).
 
     No other process has ever written what it has suspended itself. Another part is appended to only if it is of this
-    very generation, and only by a first attempt: an earlier one of this task may still be writing it. Both are hints
+    very epoch, and only by a first attempt: an earlier one of this task may still be writing it. Both are hints
     on top of the lease and the length, which the store checks; where leases are not proven (``may_keep`` is False)
-    nothing would stop a zombie, so the part is left alone (S13).
+    nothing would stop a zombie, so the part is left alone (R13).
     """
-    if not is_own and (part.generation != generation or attempt > 0 or not may_keep):
+    if not is_own and (part.epoch != epoch or attempt > 0 or not may_keep):
         return Action.ABANDON
     return before_rows(part.progress, policy)
 
@@ -134,14 +134,14 @@ def beyond_cap(keys: Sequence[tuple[str, str]], cap: int) -> Sequence[tuple[str,
 
 
 _TELLING_BYTES = 1 << 20
-"""Fewer stage bytes than these say nothing of the ratio: a file's footer would weigh as much as its rows."""
+"""Fewer staging file bytes than these say nothing of the ratio: a file's footer would weigh as much as its rows."""
 _LEAST_RATIO, _MOST_RATIO = 0.01, 4.0
 
 
 def with_closed(
     snapshot: SinkSnapshot, parts: Iterable[OpenPart], checkpoint_id: int, *, abandoned: bool = False
 ) -> SinkSnapshot:
-    """The state with more parts closed: a stage is to be encoded, every other part to be published.
+    """The state with more parts closed: a staging file is to be encoded, every other part to be published.
 
     Args:
         snapshot: The state, in which these parts are open no more.
@@ -151,55 +151,61 @@ def with_closed(
     """
     pending, rolled = list(snapshot.pending), list(snapshot.rolled)
     for part in parts:
-        if part.stage is None:
+        if part.staging_file is None:
             pending.append(PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned))
         else:
-            rolled.append(rolled_stage(part, part.stage, checkpoint_id, abandoned=abandoned))
+            rolled.append(closed_staging_file(part, part.staging_file, checkpoint_id, abandoned=abandoned))
     return replace(snapshot, pending=tuple(pending), rolled=tuple(rolled))
 
 
-def rolled_stage(part: OpenPart, becomes: Stage, checkpoint_id: int, *, abandoned: bool) -> RolledStage:
-    """What is left of an open stage that takes no more rows.
+def closed_staging_file(
+    part: OpenPart, becomes: StagingFile, checkpoint_id: int, *, abandoned: bool
+) -> ClosedStagingFile:
+    """What is left of an open staging file that takes no more rows.
 
     Args:
-        part: The stage.
+        part: The staging file.
         becomes: What it is encoded into.
         checkpoint_id: The first checkpoint that will hold it so.
         abandoned: A zombie may still be writing it.
     """
-    return RolledStage(part=part.part, stage=becomes, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
+    return ClosedStagingFile(
+        part=part.part, staging_file=becomes, rows=part.rows, since=checkpoint_id, abandoned=abandoned
+    )
 
 
-def after_encoding(before: SinkSnapshot, encoded: Sequence[EncodedStage], checkpoint_id: int) -> SinkSnapshot:
-    """The state once stages are encoded: their files are pending, and what could not be encoded stays rolled.
+def after_encoding(before: SinkSnapshot, encoded: Sequence[EncodeResult], checkpoint_id: int) -> SinkSnapshot:
+    """The state once staging files are encoded: their files are pending, and what could not be encoded stays rolled.
 
-    A shared stage stays rolled until every bucket has its file, and says which of them have.
+    A multi-bucket staging file stays rolled until every bucket has its file, and says which of them have.
 
     Args:
-        before: The state whose rolled stages were given to an encoder.
+        before: The state whose closed staging files were given to an encoder.
         encoded: What became of them.
         checkpoint_id: The checkpoint that will hold the result; only then may the files be published.
     """
-    gone = {one.stage.part.in_progress for one in encoded if one.is_done or one.is_given_up}
-    made = {one.stage.part.in_progress: one.files or () for one in encoded}
+    gone = {one.staging_file.part.in_progress for one in encoded if one.is_done or one.is_given_up}
+    made = {one.staging_file.part.in_progress: one.files or () for one in encoded}
     files = [promised(file, checkpoint_id) for some in made.values() for file in some]
-    spent = [spent_stage(one.stage, checkpoint_id) for one in encoded if one.is_done]
+    spent = [encoded_staging_file(one.staging_file, checkpoint_id) for one in encoded if one.is_done]
     ratio = learnt_ratio(before.position.encoded_ratio, files, spent)
     return replace(
         before,
         position=before.position.model_copy(update={"encoded_ratio": ratio}),
         pending=(*before.pending, *files),
         rolled=tuple(
-            stage.model_copy(update={"stage": less(stage.stage, made.get(stage.part.in_progress, ()))})
-            for stage in before.rolled
-            if stage.part.in_progress not in gone
+            staging_file.model_copy(
+                update={"staging_file": less(staging_file.staging_file, made.get(staging_file.part.in_progress, ()))}
+            )
+            for staging_file in before.rolled
+            if staging_file.part.in_progress not in gone
         ),
         spent=(*before.spent, *spent),
     )
 
 
 def promised(file: EncodedFile, checkpoint_id: int) -> PendingPart:
-    """A file that a stage was encoded into, as a checkpoint promises it.
+    """A file that a staging file was encoded into, as a checkpoint promises it.
 
     Args:
         file: The file.
@@ -208,33 +214,39 @@ def promised(file: EncodedFile, checkpoint_id: int) -> PendingPart:
     return PendingPart(part=file.part, rows=file.rows, since=checkpoint_id, crc32=file.crc32)
 
 
-def less(stage: Stage, files: Iterable[EncodedFile]) -> Stage:
-    """What is left to be encoded of a shared stage once some buckets have their files."""
-    finished = dict.fromkeys((*stage.finished_buckets, *(file.part.bucket for file in files)))
-    return stage.model_copy(update={"finished_buckets": tuple(finished)}) if finished else stage
+def less(staging_file: StagingFile, files: Iterable[EncodedFile]) -> StagingFile:
+    """What is left to be encoded of a multi-bucket staging file once some buckets have their files."""
+    finished = dict.fromkeys((*staging_file.finished_buckets, *(file.part.bucket for file in files)))
+    return staging_file.model_copy(update={"finished_buckets": tuple(finished)}) if finished else staging_file
 
 
-def spent_stage(encoded: OpenPart | RolledStage, checkpoint_id: int) -> SpentStage:
-    """What is left of a stage that is encoded.
+def encoded_staging_file(encoded: OpenPart | ClosedStagingFile, checkpoint_id: int) -> EncodedStagingFile:
+    """What is left of a staging file that is encoded.
 
     Args:
-        encoded: The stage.
+        encoded: The staging file.
         checkpoint_id: The first checkpoint that will hold its files.
     """
-    is_shared = encoded.stage is not None and encoded.stage.shared
-    return SpentStage(part=encoded.part, since=checkpoint_id, shared=is_shared)
+    is_shared = encoded.staging_file is not None and encoded.staging_file.shared
+    return EncodedStagingFile(part=encoded.part, since=checkpoint_id, shared=is_shared)
 
 
-def learnt_ratio(known: float | None, files: Iterable[PendingPart], stages: Iterable[SpentStage]) -> float | None:
-    """Bytes of an encoded file for each byte of its stage, by these and by what was known before.
+def learnt_ratio(
+    known: float | None, files: Iterable[PendingPart], staging_files: Iterable[EncodedStagingFile]
+) -> float | None:
+    """Bytes of an encoded file for each byte of its staging file, by these and by what was known before.
 
     Args:
         known: The ratio so far; None before the first.
         files: Pending parts, those that were encoded now among them.
-        stages: What these were encoded from.
+        staging_files: What these were encoded from.
     """
     # Many small files say nothing of a large one.
-    length_of = {stage.part.path_of(stage.part.name): stage.part.valid_length for stage in stages if not stage.shared}
+    length_of = {
+        staging_file.part.path_of(staging_file.part.name): staging_file.part.valid_length
+        for staging_file in staging_files
+        if not staging_file.shared
+    }
     staged_bytes = encoded_bytes = 0
     for file in files:
         length = length_of.get(file.part.path_of(file.part.name))
@@ -248,31 +260,31 @@ def learnt_ratio(known: float | None, files: Iterable[PendingPart], stages: Iter
 
 
 def shared_from(known: int | None, chain: str, ran: Iterable[SubtaskSnapshot]) -> int | None:
-    """The lowest part counter of a shared stage, so that who finds a file name in two directories knows that it may be.
+    """The lowest part counter of a multi-bucket staging file: from it on, two directories may hold one file name.
 
     Args:
-        known: The lowest so far; None if no stage was shared.
+        known: The lowest so far; None if no staging file was shared.
         chain: The chain in the names of parts.
         ran: What subtasks acknowledged.
     """
     shared: list[str] = []
     for one in ran:
-        shared += [part.part.name for part in one.open if part.stage is not None and part.stage.shared]
-        shared += [stage.part.name for stage in one.rolled if stage.stage.shared]
-        shared += [stage.part.name for stage in one.spent if stage.shared]
+        shared += [part.part.name for part in one.open if part.staging_file is not None and part.staging_file.shared]
+        shared += [staging_file.part.name for staging_file in one.rolled if staging_file.staging_file.shared]
+        shared += [staging_file.part.name for staging_file in one.spent if staging_file.shared]
     numbers = [number_in(name, {chain}) for name in shared]
     counts = [number.count for number in numbers if number is not None]
     return min(counts if known is None else [known, *counts], default=None)
 
 
-def disposable(spent: Iterable[SpentStage], oldest_retained_id: int) -> list[SpentStage]:
-    """The spent stages that no retained checkpoint names as data any more (S6).
+def disposable(spent: Iterable[EncodedStagingFile], oldest_retained_id: int) -> list[EncodedStagingFile]:
+    """The encoded staging files that no retained checkpoint names as data any more (R6).
 
     Args:
-        spent: Stages whose files a completed checkpoint holds.
-        oldest_retained_id: Id of the oldest link that is still there.
+        spent: Staging files whose files a completed checkpoint holds.
+        oldest_retained_id: Id of the oldest checkpoint that is still there.
     """
-    return [stage for stage in spent if stage.since <= oldest_retained_id]
+    return [staging_file for staging_file in spent if staging_file.since <= oldest_retained_id]
 
 
 OpenParts = dict[int, tuple["OpenPart", ...]]
@@ -286,13 +298,13 @@ class SinkSnapshot:
     position: StreamPosition
     open: OpenParts
     pending: tuple[PendingPart, ...]
-    """Parts to be settled and published because this checkpoint is complete, or owed from earlier ones."""
+    """Parts to be finalized and published because this checkpoint is complete, or owed from earlier ones."""
     max_count: int
     """Union maximum of the part counters; -1 before the first part."""
-    rolled: tuple[RolledStage, ...] = ()
-    """Stages to be encoded because this checkpoint is complete, or still to be from earlier ones."""
-    spent: tuple[SpentStage, ...] = ()
-    """Encoded stages that an older retained checkpoint may still name as data."""
+    rolled: tuple[ClosedStagingFile, ...] = ()
+    """Staging files to be encoded because this checkpoint is complete, or still to be from earlier ones."""
+    spent: tuple[EncodedStagingFile, ...] = ()
+    """Encoded staging files that an older retained checkpoint may still name as data."""
 
     @classmethod
     def fresh(cls, chain: str) -> SinkSnapshot:
@@ -303,7 +315,7 @@ class SinkSnapshot:
 def restored_state(
     operators: Mapping[str, OperatorState], read: Callable[[StateHandle | None], States]
 ) -> SinkSnapshot:
-    """Assemble the state that a link or a savepoint holds.
+    """Assemble the state that a checkpoint or a savepoint holds.
 
     Args:
         operators: The states of its operators.
@@ -328,21 +340,21 @@ def restored_state(
     )
 
 
-def begin_generation(
-    restored: SinkSnapshot, *, published: bool, generation: int, checkpoint_id: int, may_keep: bool
+def begin_epoch(
+    restored: SinkSnapshot, *, published: bool, epoch: int, checkpoint_id: int, may_keep: bool
 ) -> SinkSnapshot:
-    """What a fence link holds: the restored state, with every part that must not be appended to closed.
+    """What a takeover holds: the restored state, with every part that must not be appended to closed.
 
-    It is marked for publication, or a stage for its encoding. A restored part is never appended to again, because a
-    zombie of the old run may still hold it (S2); the exception are the parts that a clean stop kept, which are handed
-    to the new generation.
+    It is marked for publication, or a staging file for its encoding. A restored part is never appended to again,
+    because a zombie of the old run may still hold it (R2); the exception are the parts that a clean stop kept, which
+    are handed to the new epoch.
 
     Args:
-        restored: The state of the newest link.
-        published: Whether all pending parts of that link have their final names already: then no start looks for them
-            again, since consumers may have moved them (S5).
-        generation: The new generation.
-        checkpoint_id: Id of the fence link.
+        restored: The state of the newest checkpoint.
+        published: Whether all pending parts of that checkpoint have their final names already: then no start looks for
+            them again, since consumers may have moved them (R5).
+        epoch: The new epoch.
+        checkpoint_id: Id of the takeover.
         may_keep: Whether the store can append at all.
     """
     keep = restored.position.kept and may_keep
@@ -350,7 +362,7 @@ def begin_generation(
     begun = replace(
         restored,
         position=restored.position.model_copy(update={"kept": False}),
-        open=_handed_over(restored.open, generation) if keep else {},
+        open=_handed_over(restored.open, epoch) if keep else {},
         pending=() if published else restored.pending,
     )
     return with_closed(begun, () if keep else opened, checkpoint_id, abandoned=True)
@@ -398,10 +410,20 @@ def after_batch(
             stay, gone = due(parts, policy, now_ms)
             carried[subtask] = tuple(stay)
             over += gone
-    opened = _dealt(carried, {subtask: snapshot.open for subtask, snapshot in ran.items()})
+    opened = _redistributed(carried, {subtask: snapshot.open for subtask, snapshot in ran.items()})
     fresh = [part for snapshot in ran.values() for part in snapshot.pending if part.since > completed_id]
-    rolled = [stage for snapshot in ran.values() for stage in snapshot.rolled if stage.since > completed_id]
-    spent = [stage for snapshot in ran.values() for stage in snapshot.spent if stage.since > completed_id]
+    rolled = [
+        staging_file
+        for snapshot in ran.values()
+        for staging_file in snapshot.rolled
+        if staging_file.since > completed_id
+    ]
+    spent = [
+        staging_file
+        for snapshot in ran.values()
+        for staging_file in snapshot.spent
+        if staging_file.since > completed_id
+    ]
     learnt = {
         "parallelism": len(ran) or before.position.parallelism,
         "encoded_ratio": learnt_ratio(before.position.encoded_ratio, fresh, spent),
@@ -439,10 +461,9 @@ def at_clean_end(before: SinkSnapshot, *, keep: bool, checkpoint_id: int) -> Sin
     return with_closed(replace(before, open={}), opened, checkpoint_id)
 
 
-def _handed_over(opened: OpenParts, generation: int) -> OpenParts:
+def _handed_over(opened: OpenParts, epoch: int) -> OpenParts:
     return {
-        subtask: tuple(part.model_copy(update={"generation": generation}) for part in parts)
-        for subtask, parts in opened.items()
+        subtask: tuple(part.model_copy(update={"epoch": epoch}) for part in parts) for subtask, parts in opened.items()
     }
 
 
@@ -450,27 +471,28 @@ def _without_empty(opened: Mapping[int, tuple[OpenPart, ...]]) -> OpenParts:
     return {subtask: parts for subtask, parts in opened.items() if parts}
 
 
-def _dealt(carried: OpenParts, ran: OpenParts) -> OpenParts:
+def _redistributed(carried: OpenParts, ran: OpenParts) -> OpenParts:
     """Assign each open part to a subtask of the next batch.
 
     A subtask that ran keeps its parts. Those of subtasks that did not are dealt out over the ones that did, as split
-    list state is; if none ran, as in an empty batch, everything stays as it is assigned. Shared stages stay so in any
+    list state is; if none ran, as in an empty batch, everything stays as it is assigned. Multi-bucket staging files
+    stay so in any
     case: who has one has no use for another, and each that is rolled becomes a file a bucket.
     """
     if not ran or not any(carried.values()):
         return {**carried, **ran}
     orphans = [part for subtask in sorted(carried) for part in carried[subtask] if not _is_shared(part)]
-    shares, _ = deal(orphans, len(ran))
+    shares, _ = assign(orphans, len(ran))
     dealt = {subtask: (*ran[subtask], *share) for subtask, share in zip(sorted(ran), shares, strict=True)}
     return {subtask: tuple(filter(_is_shared, parts)) for subtask, parts in carried.items()} | dealt
 
 
 def _is_shared(part: OpenPart) -> bool:
-    return part.stage is not None and part.stage.shared
+    return part.staging_file is not None and part.staging_file.shared
 
 
 def operator_state(snapshot: SinkSnapshot, write: Callable[[OperatorStateStore], StateHandle | None]) -> OperatorState:
-    """A sink's state as a link holds it.
+    """A sink's state as a checkpoint holds it.
 
     Args:
         snapshot: The state.

@@ -22,7 +22,7 @@ _MARK_HEX_DIGITS = 8
 _MARKED = re.compile(rf"(-[0-9a-f]{{8}}-[0-9]{{1,9}}-[0-9]{{1,18}})-x[0-9a-f]{{{_MARK_HEX_DIGITS}}}(?![0-9a-f])")
 
 SHARED_PARTS = 4
-"""A shared stage may grow to so many times what one part may have, since it becomes many files."""
+"""A multi-bucket staging file may grow to so many times what one part may have, since it becomes many files."""
 
 
 class Options(BaseModel):
@@ -64,9 +64,9 @@ class PartProgress:
     """Bytes in the file so far, compressed where the format compresses."""
     rows: int
     created_at_ms: int
-    """Batch time of its creation, in milliseconds since the epoch."""
+    """Batch time of its creation, in milliseconds since 1970."""
     last_write_ms: int
-    """Batch time of its last row, in milliseconds since the epoch."""
+    """Batch time of its last row, in milliseconds since 1970."""
 
 
 class RollingPolicy(Options):
@@ -113,14 +113,14 @@ class PartNumber:
     """What makes a final name unique under a base path."""
 
     chain: str
-    """8 hexadecimal digits made with the first checkpoint of the chain."""
+    """8 hexadecimal digits made with the first checkpoint of the checkpoint log."""
     subtask: int
     count: int
-    """The part counter: one beyond the committed union maximum, then upwards (S4)."""
+    """The part counter: one beyond the committed union maximum, then upwards (R4)."""
 
 
 _NUMBER = re.compile(r"(?=-([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,18})(?![0-9]))")
-"""A look ahead, since what a prefix ends with may look like a chain, too."""
+"""A look ahead, since what a prefix ends with may look like a checkpoint log, too."""
 
 
 def numbers_in(name: str) -> list[PartNumber]:
@@ -148,10 +148,12 @@ def with_mark(name: str, mark: str) -> str:
 
 
 def clashing(buckets: Iterable[str]) -> frozenset[str]:
-    """The buckets of a stage that some file system takes for one another: it ignores case, or how accents are spelt.
+    """The buckets of a staging file that some file system takes for one another.
+
+    It ignores case, or how accents are spelt.
 
     Args:
-        buckets: All of a stage, those that have their files among them: each start has to find the same ones.
+        buckets: All of a staging file, those that have their files among them: each start has to find the same ones.
     """
     folded = {bucket: _folded(bucket) for bucket in buckets}
     counts = Counter(folded.values())
@@ -159,23 +161,23 @@ def clashing(buckets: Iterable[str]) -> frozenset[str]:
 
 
 def own_name(name: str, bucket: str) -> str:
-    """The name that a stage's file has in a bucket that clashes with another one.
+    """The name that a staging file's file has in a bucket that clashes with another one.
 
     Args:
-        name: The name of the stage.
+        name: The name of the staging file.
         bucket: Where the file goes.
     """
     return with_mark(name, _mark(bucket))
 
 
 def own_path(path: str) -> str:
-    """The longest path that a file of a stage can have for one of its final name: as if its bucket clashed."""
+    """The longest path that a file of a staging file can have for one of its final name: as if its bucket clashed."""
     bucket, slash, name = path.rpartition("/")
     return f"{bucket}{slash}{own_name(name, bucket)}"
 
 
 def unmarked(name: str) -> str:
-    """What the files of one shared stage have in common: their final name without the mark of a bucket.
+    """What the files of one multi-bucket staging file have in common: their final name without the mark of a bucket.
 
     To be compared with what comes of other names, since any suffix may look like a mark.
     """
@@ -267,7 +269,7 @@ class PartNaming(Options):
 ADOPT = "adopt:"
 
 
-class AdmissionRules(Options):
+class ReplayRules(Options):
     """What a user allows when a query does not simply continue."""
 
     on_new_query: str = Field(default="fail", pattern=rf"^(fail|{ADOPT}\S+)$")

@@ -35,12 +35,12 @@ class BatchProgress(BaseModel):
     parts_finished: int = 0
     """Parts published by this checkpoint."""
     parts_abandoned: int = 0
-    """Parts that a task had to leave alone, stages among them; they are cut or encoded at their valid length, published
-    and replaced by new ones."""
+    """Parts that a task had to leave alone, staging files among them; they are cut or encoded at their valid length,
+    published and replaced by new ones."""
     parts_encoded: int = 0
     """Staged parts that have become files, by the tasks of the batch or after it."""
-    stages_waiting: int = 0
-    """Rolled stages that are not encoded yet, or not for each of their buckets; the log says why."""
+    staging_files_waiting: int = 0
+    """Closed staging files that are not encoded yet, or not for each of their buckets; the log says why."""
     restore_ms: float = 0.0
     write_ms: float = 0.0
     commit_ms: float = 0.0
@@ -53,7 +53,7 @@ def report(progress: BatchProgress, callback: Callable[[BatchProgress], None] | 
     """Log the progress and hand it to the callback, whose failure never harms the stream."""
     logger.info(
         "%s: batch %s checkpoint %d%s: %d rows, %d bytes; parts %d in progress, %d pending, %d finished, %d abandoned, "
-        "%d encoded, %d stages waiting; "
+        "%d encoded, %d staging files waiting; "
         "restore %.0f ms, write %.0f ms, commit %.0f ms, publish %.0f ms, encode %.0f ms",
         progress.uid,
         progress.batch_id,
@@ -66,7 +66,7 @@ def report(progress: BatchProgress, callback: Callable[[BatchProgress], None] | 
         progress.parts_finished,
         progress.parts_abandoned,
         progress.parts_encoded,
-        progress.stages_waiting,
+        progress.staging_files_waiting,
         progress.restore_ms,
         progress.write_ms,
         progress.commit_ms,

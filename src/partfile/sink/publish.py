@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, StoreError
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
-from partfile.sink.concurrency import Patience, for_each
+from partfile.sink.concurrency import CircuitBreaker, for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from partfile.sink.encode import EncodedStage, StageEncoder
+    from partfile.sink.encode import EncodeResult, StagingEncoder
     from partfile.sink.plan import SinkSnapshot
-    from partfile.sink.states import PendingPart, RolledStage, SpentStage
+    from partfile.sink.states import ClosedStagingFile, EncodedStagingFile, PendingPart
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Cut, PartStore
 
@@ -83,10 +83,10 @@ class Publisher:
             PartDamaged: One is not what was written, as its store can tell; the others have been published.
             CommitConflict: Foreign bytes stand in the place of one; the others have been published.
         """
-        patience = Patience(self._threads)
+        circuit_breaker = CircuitBreaker(self._threads)
 
         def attempt(part: PendingPart) -> Exception | None:
-            failure = self._attempt(patience, part)
+            failure = self._attempt(circuit_breaker, part)
             tried(1)
             return failure
 
@@ -108,13 +108,13 @@ class Publisher:
     def _may_give_up(self, part: PendingPart, gives_up: Collection[str] | None) -> bool:
         return self._accept_missing and (gives_up is None or part.part.path_of(part.part.name) in gives_up)
 
-    def _attempt(self, patience: Patience, part: PendingPart) -> Exception | None:
-        if patience.is_over:
+    def _attempt(self, circuit_breaker: CircuitBreaker, part: PendingPart) -> Exception | None:
+        if circuit_breaker.is_over:
             return NotReady("not tried, since storage does not answer", path=part.part.path_of(part.part.name))
         try:
             self._store.publish(part.part, self._cut)
         except StoreError as error:
-            patience.note(error)
+            circuit_breaker.note(error)
             logger.warning("part %s is not published yet: %s", part.part.path_of(part.part.name), error)
             return error
         except Exception as error:  # noqa: BLE001 - raised by the caller once the other parts are published
@@ -134,30 +134,30 @@ def mark_published(storage: CheckpointStorage, checkpoint_id: int) -> None:
 
 
 class Encoding(NamedTuple):
-    """What a state has become by encoding its rolled stages."""
+    """What a state has become by encoding its closed staging files."""
 
     after: SinkSnapshot
     """The state, for the checkpoint that is to hold it; the very same object if nothing has come of it."""
     failure: Exception | None
-    """To be raised once that checkpoint is complete: a stage that no further try will encode."""
+    """To be raised once that checkpoint is complete: a staging file that no further try will encode."""
     given_up: int = 0
-    """Stages that were gone, and that are looked for no more because ``accept_missing`` is set."""
+    """Staging files that were gone, and that are looked for no more because ``accept_missing`` is set."""
     encoded: int = 0
-    """Stages that have become files."""
+    """Staging files that have become files."""
     encode_ms: float = 0.0
 
 
 class StagedParts:
-    """Encodes and deletes the stages of one sink.
+    """Encodes and deletes the staging files of one sink.
 
     Args:
         store: Where they are.
         encoder: Has the hands for it.
         job: Whose they are, for messages.
-        accept_missing: Give a stage up that is gone, with a line in the log, instead of stopping.
+        accept_missing: Give a staging file up that is gone, with a line in the log, instead of stopping.
     """
 
-    def __init__(self, store: PartStore, encoder: StageEncoder, *, job: str, accept_missing: bool = False) -> None:
+    def __init__(self, store: PartStore, encoder: StagingEncoder, *, job: str, accept_missing: bool = False) -> None:
         self._store = store
         self._encoder = encoder
         self._job = job
@@ -175,30 +175,31 @@ class StagedParts:
         gives_up: Collection[str] | None = None,
         at_once: bool = False,
     ) -> Encoding:
-        """Encode the rolled stages of a state.
+        """Encode the closed staging files of a state.
 
-        A storage failure leaves a stage rolled, to be tried again with the next checkpoint, then less and less often.
+        A storage failure leaves a staging file rolled, to be tried again with the next checkpoint, then less and less
+        often.
 
         Args:
             before: The state.
             checkpoint_id: The checkpoint that is to hold the result; it must be complete before a file is published.
-            now_ms: The coordinator's time, in milliseconds since the epoch.
+            now_ms: The coordinator's time, in milliseconds since 1970.
             gives_up: Final paths of the only parts that ``accept_missing`` is meant for; None is all.
             at_once: Try also those that have failed and are left alone for a while, since this is the end or the state
                 is for a savepoint. It makes no wait longer.
         """
-        stages = before.rolled if at_once else self._retries.due(before.rolled, now_ms)
-        if not stages:
+        staging_files = before.rolled if at_once else self._retries.due(before.rolled, now_ms)
+        if not staging_files:
             return Encoding(before, None)
         began = stopwatch_ms()
-        encoded = [self._judged(self._looked_at(one), gives_up) for one in self._encoder.encode(stages)]
+        encoded = [self._judged(self._looked_at(one), gives_up) for one in self._encoder.encode(staging_files)]
         self._retries.note(encoded, now_ms, at_once=at_once)
         took_ms, done = stopwatch_ms() - began, sum(one.is_done for one in encoded)
         failures = [one.problem for one in encoded if one.problem is not None and not one.is_given_up]
         for one in encoded:
             if isinstance(one.problem, StoreError):
-                what = "is left for later" if at_once else f"is tried again {self._when(one.stage, now_ms)}"
-                logger.warning("stage %s is not wholly encoded yet, and %s: %s", _path(one), what, one.problem)
+                what = "is left for later" if at_once else f"is tried again {self._when(one.staging_file, now_ms)}"
+                logger.warning("staging file %s is not wholly encoded yet, and %s: %s", _path(one), what, one.problem)
         fatal = next((error for error in failures if not isinstance(error, StoreError)), None)
         if not any(one.files is not None or one.is_given_up for one in encoded):
             return Encoding(before, self._explained(fatal), encode_ms=took_ms)
@@ -207,62 +208,66 @@ class StagedParts:
         return Encoding(after, self._explained(fatal), given_up, done, took_ms)
 
     def discard(self, snapshot: SinkSnapshot, oldest_retained_id: int) -> SinkSnapshot:
-        """Delete the spent stages that no retained checkpoint names as data any more, and take them out of the state.
+        """Delete the encoded staging files that no retained checkpoint needs any more, and take them out of the state.
 
         One that cannot be deleted is left to the cleaner, so that the state stays bounded.
 
         Args:
             snapshot: A state that a completed checkpoint holds.
-            oldest_retained_id: Id of the oldest link that is still there.
+            oldest_retained_id: Id of the oldest checkpoint that is still there.
         """
         gone = plan.disposable(snapshot.spent, oldest_retained_id)
         if not gone:
             return snapshot
         self._delete(gone)
-        names = {stage.part.in_progress for stage in gone}
-        return replace(snapshot, spent=tuple(stage for stage in snapshot.spent if stage.part.in_progress not in names))
+        names = {staging_file.part.in_progress for staging_file in gone}
+        return replace(
+            snapshot,
+            spent=tuple(staging_file for staging_file in snapshot.spent if staging_file.part.in_progress not in names),
+        )
 
-    def _delete(self, stages: Sequence[SpentStage]) -> None:
+    def _delete(self, staging_files: Sequence[EncodedStagingFile]) -> None:
         threads = self._store.persist_threads
-        patience = Patience(threads)
+        circuit_breaker = CircuitBreaker(threads)
 
-        def attempt(stage: SpentStage) -> None:
+        def attempt(staging_file: EncodedStagingFile) -> None:
             try:
-                if not patience.is_over:
-                    self._store.discard(stage.part)
+                if not circuit_breaker.is_over:
+                    self._store.discard(staging_file.part)
             except StoreError as error:
-                patience.note(error)
-                path = stage.part.path_of(stage.part.in_progress)
-                logger.warning("stage %s is not needed any more, but cannot be deleted: %s", path, error)
+                circuit_breaker.note(error)
+                path = staging_file.part.path_of(staging_file.part.in_progress)
+                logger.warning("staging file %s is not needed any more, but cannot be deleted: %s", path, error)
 
-        for_each(attempt, stages, threads, "partfile-discard")
+        for_each(attempt, staging_files, threads, "partfile-discard")
 
-    def _when(self, stage: RolledStage, now_ms: int) -> str:
-        left_ms = self._retries.left_ms(stage, now_ms)
+    def _when(self, staging_file: ClosedStagingFile, now_ms: int) -> str:
+        left_ms = self._retries.left_ms(staging_file, now_ms)
         return f"in {left_ms / 1000:.0f} s at the earliest" if left_ms else "with the next checkpoint"
 
-    def _looked_at(self, one: EncodedStage) -> EncodedStage:
-        """What became of a stage; that it is gone is believed only once it is missed from here as well."""
+    def _looked_at(self, one: EncodeResult) -> EncodeResult:
+        """What became of a staging file; that it is gone is believed only once it is missed from here as well."""
         if not (isinstance(one.problem, PartMissing) and self._encoder.is_elsewhere):
             return one
         try:
-            # Where a stage is many objects, the last of them says nothing of the others.
-            if not self._store.is_staged(one.stage.part):
+            # Where a staging file is many objects, the last of them says nothing of the others.
+            if not self._store.is_staged(one.staging_file.part):
                 return one
-            with closing(self._store.open_stage(one.stage.part, fences=True)) as file:
+            with closing(self._store.open_staging_file(one.staging_file.part, fences=True)) as file:
                 # On some stores only reading shows that a file is too short.
-                file.seek(max(0, one.stage.part.valid_length - 1))
+                file.seek(max(0, one.staging_file.part.valid_length - 1))
                 file.read(1)
         except PartfileError as error:
             return replace(one, problem=error)
         there = NotReady(
-            f"stage {_path(one)!r} was missed by the worker that was to encode it, and is there: {one.problem.message}",
+            f"staging file {_path(one)!r} was missed by the worker that was to encode it, and is there: "
+            f"{one.problem.message}",
             hint="It is tried again later. All executors must see the base path as the driver does.",
             path=_path(one),
         )
         return replace(one, problem=there)
 
-    def _judged(self, one: EncodedStage, gives_up: Collection[str] | None) -> EncodedStage:
+    def _judged(self, one: EncodeResult, gives_up: Collection[str] | None) -> EncodeResult:
         if not (isinstance(one.problem, PartMissing) and self._accept_missing):
             return one
         if gives_up is not None and _path(one) not in gives_up:
@@ -281,5 +286,5 @@ class StagedParts:
         return explained
 
 
-def _path(one: EncodedStage) -> str:
-    return one.stage.part.path_of(one.stage.part.name)
+def _path(one: EncodeResult) -> str:
+    return one.staging_file.part.path_of(one.staging_file.part.name)

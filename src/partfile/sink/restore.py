@@ -26,7 +26,7 @@ from partfile.sink.restore_rules import (
     later_parts,
     names_of_shared,
     noted,
-    onto_an_empty_chain,
+    onto_an_empty_log,
     open_since,
     over_later_parts,
     over_unreadable,
@@ -40,7 +40,7 @@ from partfile.sink.restore_rules import (
     with_the_way_back,
 )
 from partfile.sink.states import OPERATOR
-from partfile.snapshot.checkpoint_log import Chain, DamagedEnd, is_of_damage
+from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, is_of_damage
 from partfile.snapshot.operator_state import restored_operators
 from partfile.snapshot.savepoints import read_savepoint
 from partfile.snapshot.storage import CheckpointStorage, pointer_to
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.documents import CheckpointMetadata, LinkRef
+    from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
     from partfile.snapshot.storage import Pointer
     from partfile.stores.base import Store
 
@@ -66,7 +66,7 @@ class BaseTie:
     moved_from: str | None
     """Where the base was before it was moved, as the user says."""
     note: str | None
-    """What a link says of its base, links resolved; None where the checkpoints lie below it and move with it."""
+    """What a checkpoint says of its base, links resolved; None where the checkpoints lie below it and move with it."""
 
     @classmethod
     def of(cls, settings: RestoreSettings) -> Self:
@@ -82,14 +82,14 @@ class BaseTie:
         )
 
     def check(self, note: str | None, job: str) -> None:
-        """Refuse a chain that is of another base.
+        """Refuse a checkpoint log that is of another base.
 
         One that says nothing was begun below its base. Where it lies outside, it is of another one, and only its owner
         can say which.
 
         Args:
-            note: What its newest link says; None if it says nothing.
-            job: The name of the chain.
+            note: What its newest checkpoint says; None if it says nothing.
+            job: The name of the checkpoint log.
 
         Raises:
             RecoveryRefused: It is of another one; nothing was changed.
@@ -121,133 +121,136 @@ def _refusal(note: str | None, base: str, job: str) -> RecoveryRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Takeover:
+class RestorePlan:
     """What a start is about to do."""
 
-    link: LinkRef | None
-    """The link that it goes on from; None is an empty chain."""
+    checkpoint: CheckpointRef | None
+    """The checkpoint that it goes on from; None is an empty checkpoint log."""
     before: SinkSnapshot | None
-    """What that link holds; None where it cannot be read, or there is none."""
+    """What that checkpoint holds; None where it cannot be read, or there is none."""
     after: SinkSnapshot
-    """What the fence link will hold. Its pending parts are settled and published."""
+    """What the takeover will hold. Its pending parts are finalized and published."""
     goes_back: bool
     """Whether an older state is restored, or one from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartTerms:
+class RestoreTerms:
     """How a start is to be done."""
 
     succeeding: int | None = None
-    """Begin only right after this generation, if given."""
-    own_fences: Collection[str] = ()
-    """Nonces of later fences that are as good as that generation: this process tried to create them, and
+    """Begin only right after this epoch, if given."""
+    own_takeovers: Collection[str] = ()
+    """Nonces of later takeovers that are as good as that epoch: this process tried to create them, and
     was not told whether they were made."""
     goes_back: bool = True
     """Whether what is chosen on demand is restored where there is a checkpoint already."""
     keeps: bool = True
-    """Whether parts that a clean stop kept stay open for this generation; else they are published as all others."""
+    """Whether parts that a clean stop kept stay open for this epoch; else they are published as all others."""
     gives_up: Collection[str] | None = None
     """Final paths of the only parts that ``accept_missing`` is meant for; None is all."""
     tried: Callable[[int], None] = lambda _parts: None
     """Told how many parts more were published, or could not be; from any thread. Whoever makes the encoder may have it
-    told of stages as well."""
+    told of staging files as well."""
     holds: bool = False
-    """Settle and publish nothing: the fence holds what the newest link does, for the start after it to go on from."""
-    approve: Callable[[Takeover], None] = lambda _takeover: None
+    """Finalize and publish nothing: the takeover holds what the newest checkpoint does, for the start after it to go on
+    from."""
+    approve: Callable[[RestorePlan], None] = lambda _takeover: None
     """Raises if this is not the start that was meant; then nothing has been changed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class RestorePlanner:
     """One start. Changes nothing; may be asked again when another coordinator was faster."""
 
     storage: CheckpointStorage
     """Where the checkpoints are."""
     on_demand: RestoreOnDemand
     """What to begin with instead of the newest checkpoint."""
-    admit: Callable[[StreamPosition], None]
+    check_replay: Callable[[StreamPosition], None]
     """Raises if this run must not go on from a position."""
-    terms: StartTerms
+    terms: RestoreTerms
     may_keep: bool
     """Whether the store lets parts be appended to that were kept at a clean end."""
 
-    def after(self, link: CheckpointMetadata | None, checkpoint_id: int) -> SinkSnapshot:
-        """The state after the newest link that holds state; None is an empty chain.
+    def after(self, checkpoint: CheckpointMetadata | None, checkpoint_id: int) -> SinkSnapshot:
+        """The state after the newest checkpoint that holds state; None is an empty checkpoint log.
 
         Args:
-            link: That link.
-            checkpoint_id: Of the fence link to come.
+            checkpoint: That checkpoint.
+            checkpoint_id: Of the takeover to come.
 
         Raises:
-            Fenced: Another generation came after the one to succeed.
+            Fenced: Another epoch came after the one to succeed.
             SnapshotCorrupt: Its state cannot be read, and no older one was chosen.
             RecoveryRefused: What was chosen cannot be restored.
         """
         succeeding = self.terms.succeeding
-        is_own = link is not None and (link.generation == succeeding or link.nonce in self.terms.own_fences)
+        is_own = checkpoint is not None and (
+            checkpoint.epoch == succeeding or checkpoint.nonce in self.terms.own_takeovers
+        )
         if succeeding is not None and not is_own:
             raise Fenced(
-                f"generation {succeeding} of {self.storage.job!r} is not the newest any more",
+                f"epoch {succeeding} of {self.storage.job!r} is not the newest any more",
                 hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
             )
-        if link is None:
+        if checkpoint is None:
             fresh = self.on_demand.begin(None) or SinkSnapshot.fresh(new_chain_id())
-            self.admit(fresh.position)
+            self.check_replay(fresh.position)
             return self._approved(None, None, fresh, goes_back=True)
         try:
-            current = plan.restored_state(link.operators, self.storage.read_state)
+            current = plan.restored_state(checkpoint.operators, self.storage.read_state)
         except SnapshotCorrupt as error:
-            return self._over_damage(error, link.ref, link.generation + 1, checkpoint_id)
+            return self._over_damage(error, checkpoint.ref, checkpoint.epoch + 1, checkpoint_id)
         self.on_demand.tie.check(current.position.base, self.storage.job)
-        published = self.storage.is_published(link.checkpoint_id)
+        published = self.storage.is_published(checkpoint.checkpoint_id)
         if self.terms.holds:
             held = replace(current, pending=() if published else current.pending)
-            return self._approved(link.ref, current, held, goes_back=False)
+            return self._approved(checkpoint.ref, current, held, goes_back=False)
         restored = (self.on_demand.begin(current) if self.terms.goes_back else None) or current
-        self.admit(restored.position)
-        begun = plan.begin_generation(
+        self.check_replay(restored.position)
+        begun = plan.begin_epoch(
             restored,
             published=published,
-            generation=link.generation + 1,
+            epoch=checkpoint.epoch + 1,
             checkpoint_id=checkpoint_id,
             may_keep=self.may_keep and self.terms.keeps,
         )
-        return self._approved(link.ref, current, begun, goes_back=not is_as_noted(current, restored))
+        return self._approved(checkpoint.ref, current, begun, goes_back=not is_as_noted(current, restored))
 
     def over(self, end: DamagedEnd, checkpoint_id: int) -> SinkSnapshot:
-        """The older state that a user chose although the newest link cannot be read.
+        """The older state that a user chose although the newest checkpoint cannot be read.
 
         Raises:
-            SnapshotCorrupt: None was chosen; always where a generation is to be succeeded or held.
+            SnapshotCorrupt: None was chosen; always where an epoch is to be succeeded or held.
         """
-        return self._over_damage(end.error, end.ref, end.generation + 1, checkpoint_id)
+        return self._over_damage(end.error, end.ref, end.epoch + 1, checkpoint_id)
 
-    def foresee(self) -> None:
+    def preview(self) -> None:
         """Find out what a start would do now, and let it be approved. Creates nothing."""
-        seen = Chain(self.storage).see()
+        seen = CheckpointLog(self.storage).see()
         if isinstance(seen, DamagedEnd):
             self.over(seen, seen.reserved_through + 1)
         else:
             newest, restored = seen
             self.after(restored, newest.reserved_through + 1 if newest else 1)
 
-    def _over_damage(self, damage: SnapshotCorrupt, link: LinkRef, generation: int, checkpoint_id: int) -> SinkSnapshot:
+    def _over_damage(
+        self, damage: SnapshotCorrupt, checkpoint: CheckpointRef, epoch: int, checkpoint_id: int
+    ) -> SinkSnapshot:
         if self.terms.succeeding is not None or not self.terms.goes_back or self.terms.holds:
             raise damage
         restored = self.on_demand.begin_over(damage)
         self.on_demand.tie.check(restored.position.base, self.storage.job)
-        self.admit(restored.position)
-        begun = plan.begin_generation(
-            restored, published=False, generation=generation, checkpoint_id=checkpoint_id, may_keep=False
-        )
-        return self._approved(link, None, begun, goes_back=True)
+        self.check_replay(restored.position)
+        begun = plan.begin_epoch(restored, published=False, epoch=epoch, checkpoint_id=checkpoint_id, may_keep=False)
+        return self._approved(checkpoint, None, begun, goes_back=True)
 
     def _approved(
-        self, link: LinkRef | None, before: SinkSnapshot | None, after: SinkSnapshot, *, goes_back: bool
+        self, checkpoint: CheckpointRef | None, before: SinkSnapshot | None, after: SinkSnapshot, *, goes_back: bool
     ) -> SinkSnapshot:
         tied = replace(after, position=after.position.model_copy(update={"base": self.on_demand.tie.note}))
-        self.terms.approve(Takeover(link, before, tied, goes_back))
+        self.terms.approve(RestorePlan(checkpoint, before, tied, goes_back))
         return tied
 
 
@@ -258,7 +261,7 @@ _MUST_BE = (
 
 
 def own_checkpoint_id(settings: RestoreSettings, location: str, storage: CheckpointStorage) -> int | None:
-    """The id of the checkpoint of the sink's own chain that is named; None if something else is."""
+    """The id of the checkpoint of the sink's own checkpoint log that is named; None if something else is."""
     pointer = pointer_to(location)
     own = _own_directory(settings, storage)
     is_own = pointer.checkpoint_id is not None and is_same_place(pointer.parent, own, settings.checkpoint_options)
@@ -361,58 +364,60 @@ def _savepoint(settings: RestoreSettings, location: str, pointer: Pointer, job: 
 
 
 def _writer(job: str) -> str:
-    """Which of a uid's independent writers a chain is of; empty for the only one."""
+    """Which of a uid's independent writers a checkpoint log is of; empty for the only one."""
     return job.partition("~")[2]
 
 
 def _own_checkpoint(location: str, storage: CheckpointStorage, checkpoint_id: int) -> RestorePoint:
-    link = storage.read_link(checkpoint_id)
-    if link is None or not link.holds_state:
+    checkpoint = storage.read_checkpoint(checkpoint_id)
+    if checkpoint is None or not checkpoint.holds_state:
         raise NotFound(
             f"checkpoint {checkpoint_id} of sink {storage.job!r} was deleted, or was aborted",
-            hint=f"Retained are {storage.list_links()}.",
+            hint=f"Retained are {storage.list_completed_ids()}.",
             checkpoint_id=checkpoint_id,
         )
-    later = [number for number in storage.list_links() if number > checkpoint_id]
+    later = [number for number in storage.list_completed_ids() if number > checkpoint_id]
     if later:
-        _check_followed(storage, link, location, later)
-    state = plan.restored_state(link.operators, storage.read_state)
+        _check_followed(storage, checkpoint, location, later)
+    state = plan.restored_state(checkpoint.operators, storage.read_state)
     held = [_held(storage, number, state) for number in later]
     return RestorePoint(
-        token=link.nonce,
+        token=checkpoint.nonce,
         location=location,
         state=state,
         is_newest=all(one is not None and adds_nothing(one, state) for one in held),
-        was_restored=any(one is not None and one.position.restored_from == link.nonce for one in held),
+        was_restored=any(one is not None and one.position.restored_from == checkpoint.nonce for one in held),
     )
 
 
-def _check_followed(storage: CheckpointStorage, link: CheckpointMetadata, location: str, later: list[int]) -> None:
-    """Refuse a link from which the chain has not gone on."""
+def _check_followed(
+    storage: CheckpointStorage, checkpoint: CheckpointMetadata, location: str, later: list[int]
+) -> None:
+    """Refuse a checkpoint from which the checkpoint log has not gone on."""
     try:
-        successor = storage.read_link(link.checkpoint_id + 1)
+        successor = storage.read_checkpoint(checkpoint.checkpoint_id + 1)
     except SnapshotError:
-        return  # It cannot be asked; under the name after a stray link there is seldom one at all.
+        return  # It cannot be asked; under the name after a stray checkpoint there is seldom one at all.
     before = successor.predecessor if successor is not None else None
-    if before == link.ref:
+    if before == checkpoint.ref:
         return
     why = "it never counted: the coordinator that made it had been fenced"
     if before is not None and is_of_damage(before):
-        why = "its file could not be read when the chain went on after it, from an older checkpoint"
+        why = "its file could not be read when the checkpoint log went on after it, from an older checkpoint"
     raise RecoveryRefused(
         f"restore_from={location!r} cannot be gone back to: {why}",
         hint=f"Choose another one of {later}.",
-        checkpoint_id=link.checkpoint_id,
+        checkpoint_id=checkpoint.checkpoint_id,
     )
 
 
 def _held(storage: CheckpointStorage, checkpoint_id: int, before: SinkSnapshot) -> SinkSnapshot | None:
-    """What a link holds, a tombstone what the point before it does; None if that is unknown."""
+    """What a checkpoint holds, a tombstone what the point before it does; None if that is unknown."""
     try:
-        link = storage.read_link(checkpoint_id)
-        if link is None:
+        checkpoint = storage.read_checkpoint(checkpoint_id)
+        if checkpoint is None:
             return None
-        return plan.restored_state(link.operators, storage.read_state) if link.holds_state else before
+        return plan.restored_state(checkpoint.operators, storage.read_state) if checkpoint.holds_state else before
     except SnapshotError:
         return None
 
@@ -434,13 +439,13 @@ class RestoreOnDemand:
         self._store = store
         self._storage = storage
         self.tie = BaseTie.of(settings)
-        """Which base the chain has to be of."""
+        """Which base the checkpoint log has to be of."""
 
     def begin(self, current: SinkSnapshot | None) -> SinkSnapshot | None:
         """The state to begin with; None if nothing is to be restored on demand.
 
         Args:
-            current: What the newest link holds; None in an empty chain.
+            current: What the newest checkpoint holds; None in an empty checkpoint log.
 
         Raises:
             NotFound: What is to be restored is not there.
@@ -467,7 +472,7 @@ class RestoreOnDemand:
         if not self._settings.accept_newer and (choice is Choice.REFUSE or later):
             raise refusal(self._settings.uid, point, later)
         if current is None:
-            return onto_an_empty_chain(point, new_chain_id())
+            return onto_an_empty_log(point, new_chain_id())
         stuck = self._stuck(current, point)
         if stuck:
             logger.warning(
@@ -483,7 +488,7 @@ class RestoreOnDemand:
         """The files that hold rows which come twice if what is chosen on demand is restored, by their final paths.
 
         Args:
-            current: What the newest link holds; None where it cannot be read.
+            current: What the newest checkpoint holds; None where it cannot be read.
 
         Raises:
             NotFound: What is to be restored is not there.
@@ -511,13 +516,14 @@ class RestoreOnDemand:
         return finished_parts(self._store, chains) if is_listed else ()
 
     def begin_over(self, damage: SnapshotCorrupt) -> SinkSnapshot:
-        """The state of an older checkpoint of the own chain to begin with, although the newest state cannot be read.
+        """The state of an older checkpoint of the own log to begin with, although the newest state cannot be read.
 
         Args:
             damage: Why it cannot be read.
 
         Raises:
-            SnapshotCorrupt: The same, since no checkpoint of the own chain is named; or that one cannot be read either.
+            SnapshotCorrupt: The same, since no checkpoint of the own checkpoint log is named; or that one cannot be
+                read either.
             RecoveryRefused: One is named, but long ago; or later parts are not accepted, or missing ones.
         """
         location = self._settings.restore_from

@@ -1,4 +1,4 @@
-"""The rules of a start: what is restored, what is refused in which words, which batches are replays (S12). Pure."""
+"""The rules of a start: what is restored, what is refused in which words, which batches are replays (R12). Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt
-from partfile.sink.policies import ADOPT, AdmissionRules, unmarked
-from partfile.sink.states import OpenPart, RolledStage
+from partfile.sink.policies import ADOPT, ReplayRules, unmarked
+from partfile.sink.states import ClosedStagingFile, OpenPart
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.policies import PartNumber
-    from partfile.sink.states import QueryPosition, Stage, StreamPosition
+    from partfile.sink.states import QueryPosition, StagingFile, StreamPosition
     from partfile.stores.base import PartHandle
 
 
@@ -27,14 +27,14 @@ class RestorePoint:
     """A snapshot that a user asked for, read and checked."""
 
     token: str
-    """What tells it from any other: the savepoint's id, or the nonce of the checkpoint's link."""
+    """What tells it from any other: the savepoint's id, or the nonce of the checkpoint's metadata."""
     location: str
     """Where it was found, for messages."""
     state: SinkSnapshot
     is_newest: bool = False
-    """Whether all that came after it in the sink's own chain holds what it holds, perhaps published since."""
+    """Whether all that came after it in the sink's own checkpoint log holds what it holds, perhaps published since."""
     was_restored: bool = False
-    """Whether the sink's own chain has gone back to it before."""
+    """Whether the sink's own checkpoint log has gone back to it before."""
 
 
 class Choice(Enum):
@@ -43,7 +43,7 @@ class Choice(Enum):
     RESTORE = "restore"
     """Begin with its state."""
     GO_ON = "go on"
-    """Begin with the newest link: it holds what the point holds, or what has come of it since."""
+    """Begin with the newest checkpoint: it holds what the point holds, or what has come of it since."""
     REFUSE = "refuse"
     """The sink has gone on from it, or never came from it."""
 
@@ -61,7 +61,7 @@ def choose(current: SinkSnapshot | None, point: RestorePoint) -> Choice:
     The option stays set over restarts, so a sink that was restored from this point already goes on.
 
     Args:
-        current: What the newest link holds; None in an empty chain.
+        current: What the newest checkpoint holds; None in an empty checkpoint log.
         point: What the user asked for.
     """
     if current is None:
@@ -78,13 +78,15 @@ def _nothing_came_after(current: SinkSnapshot, point: SinkSnapshot) -> bool:
 
 
 def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
-    """Whether a later link of the chain holds no row that an older one does not: a fence, or a clean end without rows.
+    """Whether a later checkpoint of the checkpoint log holds no row that an older one does not.
 
-    Each of its parts is one of the older link's, at the same valid length. Parts that are missing in it have been
-    published; had rows been added to one of them before, a link between the two would show it.
+    A takeover, or a clean end without rows.
+
+    Each of its parts is one of the older checkpoint's, at the same valid length. Parts that are missing in it have been
+    published; had rows been added to one of them before, a checkpoint between the two would show it.
 
     Args:
-        later: What the later link holds.
+        later: What the later checkpoint holds.
         point: What the older one holds.
     """
     known = _lengths(point)
@@ -103,25 +105,32 @@ def _stand_alike(one: SinkSnapshot, other: SinkSnapshot) -> bool:
 def _parts(state: SinkSnapshot) -> list[PartHandle]:
     """Every part of a state that is not known to be finished."""
     opened = [part.part for parts in state.open.values() for part in parts]
-    return [*opened, *(pending.part for pending in state.pending), *(stage.part for stage in state.rolled)]
+    return [
+        *opened,
+        *(pending.part for pending in state.pending),
+        *(staging_file.part for staging_file in state.rolled),
+    ]
 
 
 def _lengths(state: SinkSnapshot) -> dict[str, set[int]]:
-    """How long each part of a state is, by its unmarked final name; for an encoded one also how long its stage was.
+    """How long each part of a state is, by its unmarked final name.
 
-    That is one part's alone, whichever directory it is in, or that of the files that one shared stage became.
+    For an encoded one also how long its staging file was.
+
+    That is one part's alone, whichever directory it is in, or that of the files that one multi-bucket staging file
+    became.
     """
     lengths: dict[str, set[int]] = {}
     for part in _parts(state):
         lengths.setdefault(unmarked(part.name), set()).add(part.valid_length)
-    for stage in state.spent:
-        name = unmarked(stage.part.name)
+    for staging_file in state.spent:
+        name = unmarked(staging_file.part.name)
         if name in lengths:
-            lengths[name].add(stage.part.valid_length)
+            lengths[name].add(staging_file.part.valid_length)
     return lengths
 
 
-def onto_an_empty_chain(point: RestorePoint, chain: str) -> SinkSnapshot:
+def onto_an_empty_log(point: RestorePoint, chain: str) -> SinkSnapshot:
     """The state that a savepoint gives to a sink without any checkpoint.
 
     Args:
@@ -151,9 +160,9 @@ def origin(point: RestorePoint) -> dict[str, str]:
 
 
 def open_since(current: SinkSnapshot, point: SinkSnapshot) -> list[PartHandle]:
-    """What the point holds of the parts that were open at it and still are, or are stages that wait to be encoded."""
+    """What the point holds of the parts that were open at it and still are, or are staging files not yet encoded."""
     names = {part.part.name for parts in current.open.values() for part in parts}
-    names |= {stage.part.name for stage in current.rolled}
+    names |= {staging_file.part.name for staging_file in current.rolled}
     return [part.part for parts in point.open.values() for part in parts if part.part.name in names]
 
 
@@ -161,17 +170,17 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
     """The state of a rollback whose user accepts that later parts stay.
 
     No finished file is touched. Parts that were open at the point and still are go back to what they held then, and so
-    do stages that no file has been promised for; what has been promised or published since is left as it is, with the
-    rows of before and after, and so is what cannot go back. What was opened since then is left behind.
+    do staging files that no file has been promised for; what has been promised or published since is left as it is,
+    with the rows of before and after, and so is what cannot go back. What was opened since then is left behind.
 
     Args:
-        current: What the newest link holds.
+        current: What the newest checkpoint holds.
         point: What to go back to.
         stuck: Names of open parts that the store cannot publish at the length that they had at the point.
     """
     still_open = {handle.name for handle in open_since(current, point.state)} - set(stuck)
     left_as_is = {part.part.name: part for parts in current.open.values() for part in parts if part.part.name in stuck}
-    promised = {stage.part.name: stage.stage.finished_buckets for stage in current.rolled}
+    promised = {staging_file.part.name: staging_file.staging_file.finished_buckets for staging_file in current.rolled}
     opened = {
         subtask: tuple(
             left_as_is.get(part.part.name, _less(part, promised.get(part.part.name, ())))
@@ -180,7 +189,7 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
         )
         for subtask, parts in point.state.open.items()
     }
-    waiting = {stage.part.name for stage in point.state.rolled} | set(stuck)
+    waiting = {staging_file.part.name for staging_file in point.state.rolled} | set(stuck)
     position = point.state.position.model_copy(
         update={
             "chain": current.position.chain,
@@ -196,16 +205,16 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
         open={subtask: parts for subtask, parts in opened.items() if parts},
         pending=current.pending,
         max_count=max(current.max_count, point.state.max_count),
-        rolled=tuple(stage for stage in current.rolled if stage.part.name in waiting),
+        rolled=tuple(staging_file for staging_file in current.rolled if staging_file.part.name in waiting),
         spent=current.spent,
     )
 
 
 def _less(part: OpenPart, buckets: tuple[str, ...]) -> OpenPart:
-    """An open shared stage less the rows of buckets whose files have been promised since."""
-    if part.stage is None or not buckets:
+    """An open multi-bucket staging file less the rows of buckets whose files have been promised since."""
+    if part.staging_file is None or not buckets:
         return part
-    return part.model_copy(update={"stage": part.stage.model_copy(update={"finished_buckets": buckets})})
+    return part.model_copy(update={"staging_file": part.staging_file.model_copy(update={"finished_buckets": buckets})})
 
 
 def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, point: SinkSnapshot) -> list[str]:
@@ -213,10 +222,10 @@ def later_parts(finished: Iterable[FinishedPart], current: SinkSnapshot | None, 
 
     Args:
         finished: The finished files below the base that are parts of the point's chain or of the sink's own.
-        current: What the newest link holds; None in an empty chain.
+        current: What the newest checkpoint holds; None in an empty checkpoint log.
         point: What was to be restored.
     """
-    # By name, for the files of a stage that was shared then are elsewhere.
+    # By name, for the files of a staging file that was shared then are elsewhere.
     opened = {unmarked(part.part.name) for parts in point.open.values() for part in parts}
     paths = {
         part.path
@@ -241,7 +250,7 @@ def doubled_parts(
 
     Args:
         finished: As ``later_parts``.
-        current: What the newest link holds; None where there is none, or it cannot be read.
+        current: What the newest checkpoint holds; None where there is none, or it cannot be read.
         point: What is restored.
         stuck: Names of open parts that cannot go back.
     """
@@ -260,7 +269,7 @@ def staying(current: SinkSnapshot, stuck: Collection[str]) -> SinkSnapshot:
         open={
             subtask: tuple(part for part in parts if part.part.name in stuck) for subtask, parts in current.open.items()
         },
-        rolled=tuple(stage for stage in current.rolled if stage.part.name in stuck),
+        rolled=tuple(staging_file for staging_file in current.rolled if staging_file.part.name in stuck),
     )
 
 
@@ -280,7 +289,7 @@ def shown(paths: Sequence[str]) -> str:
     return ", ".join(map(repr, paths[:_SHOWN])) + more
 
 
-Staged = TypeVar("Staged", OpenPart, RolledStage)
+Staged = TypeVar("Staged", OpenPart, ClosedStagingFile)
 
 
 class WentBack(NamedTuple):
@@ -311,8 +320,8 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
     Args:
         point: What to go back to.
         there: Those of its parts' paths that are there now.
-        chain: A new chain id for part names: the counter that the unreadable link holds is not known, and a finished
-            part of a name that is used again would be taken for the new one.
+        chain: A new chain id for part names: the counter that the unreadable checkpoint holds is not known, and a
+            finished part of a name that is used again would be taken for the new one.
         published: Whether the pending parts of the point have their final names already.
     """
     finished = _finished_buckets(point.state, there)
@@ -329,11 +338,12 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
     pending = tuple(part for part in owed if {_final(part.part), *_staged(part.part)} & set(there))
     vouched = [part.part for parts in point.state.open.values() for part in parts] + [part.part for part in owed]
     waiting = tuple(
-        _without(stage, finished)
-        for stage in point.state.rolled
-        if not _is_finished(stage.part, shared, there) and any(path in there for path in _staged(stage.part))
+        _without(staging_file, finished)
+        for staging_file in point.state.rolled
+        if not _is_finished(staging_file.part, shared, there)
+        and any(path in there for path in _staged(staging_file.part))
     )
-    vouched += [stage.part for stage in point.state.rolled]
+    vouched += [staging_file.part for staging_file in point.state.rolled]
     gone = sorted(
         _final(part)
         for part in vouched
@@ -402,14 +412,16 @@ def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> Re
 
 
 def names_of_shared(point: SinkSnapshot) -> set[str]:
-    """The unmarked final names of the files that shared stages of the checkpoint become, in whichever buckets."""
-    stages = [(part.part, part.stage) for parts in point.open.values() for part in parts]
-    stages += [(stage.part, stage.stage) for stage in point.rolled]
-    return {unmarked(part.name) for part, stage in stages if stage is not None and stage.shared}
+    """The unmarked final names of the files that multi-bucket staging files become, in whichever buckets."""
+    staging_files = [(part.part, part.staging_file) for parts in point.open.values() for part in parts]
+    staging_files += [(staging_file.part, staging_file.staging_file) for staging_file in point.rolled]
+    return {
+        unmarked(part.name) for part, staging_file in staging_files if staging_file is not None and staging_file.shared
+    }
 
 
 def _finished_buckets(point: SinkSnapshot, there: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The buckets of each shared stage whose file is there, by its name."""
+    """The buckets of each multi-bucket staging file whose file is there, by its name."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(names_of_shared(point), ())
     for path in sorted(there):
         name = unmarked(path.rpartition("/")[2])
@@ -419,24 +431,31 @@ def _finished_buckets(point: SinkSnapshot, there: Collection[str]) -> dict[str, 
 
 
 def _without(part: Staged, finished: Mapping[str, tuple[str, ...]]) -> Staged:
-    """A shared stage less the rows of buckets whose file is there, which stays as it is."""
-    return part.model_copy(update={"stage": _less_damaged(part.stage, finished.get(unmarked(part.part.name), ()))})
+    """A multi-bucket staging file less the rows of buckets whose file is there, which stays as it is."""
+    return part.model_copy(
+        update={"staging_file": _less_damaged(part.staging_file, finished.get(unmarked(part.part.name), ()))}
+    )
 
 
-def _less_damaged(stage: Stage | None, buckets: tuple[str, ...]) -> Stage | None:
-    if stage is None or not stage.shared:
-        return stage
-    return stage.model_copy(update={"finished_buckets": tuple(dict.fromkeys((*stage.finished_buckets, *buckets)))})
+def _less_damaged(staging_file: StagingFile | None, buckets: tuple[str, ...]) -> StagingFile | None:
+    if staging_file is None or not staging_file.shared:
+        return staging_file
+    return staging_file.model_copy(
+        update={"finished_buckets": tuple(dict.fromkeys((*staging_file.finished_buckets, *buckets)))}
+    )
 
 
 def _is_finished(part: PartHandle, shared: Collection[str], there: Collection[str]) -> bool:
-    """Whether a part has its final name. Never so for a shared stage, whose path there is that of one of its files."""
-    return _final(part) in there and not (part.is_stage and unmarked(part.name) in shared)
+    """Whether a part has its final name.
+
+    Never so for a multi-bucket staging file, whose path there is that of one of its files.
+    """
+    return _final(part) in there and not (part.is_staging_file and unmarked(part.name) in shared)
 
 
 def _vouched(point: SinkSnapshot) -> list[PartHandle]:
     opened = [part.part for parts in point.open.values() for part in parts]
-    return [*opened, *(part.part for part in point.pending), *(stage.part for stage in point.rolled)]
+    return [*opened, *(part.part for part in point.pending), *(staging_file.part for staging_file in point.rolled)]
 
 
 def _final(part: PartHandle) -> str:
@@ -447,14 +466,14 @@ def _staged(part: PartHandle) -> tuple[str, str]:
     return part.path_of(part.in_progress), part.path_of(part.pending)
 
 
-class Admission(Enum):
+class ReplayDecision(Enum):
     """What to do with a batch."""
 
     WRITE = "write"
     REPLAY = "replay"
 
 
-def admit(uid: str, stands: StreamPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+def check_replay(uid: str, stands: StreamPosition, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:
     """Decide about a batch.
 
     Args:
@@ -507,7 +526,7 @@ def is_no_others(left: SinkSnapshot | None, query_id: str) -> bool:
     return last is None or last.query_id == query_id
 
 
-def has_left_parts(left: SinkSnapshot | None, query_id: str) -> bool:
+def has_pending_output(left: SinkSnapshot | None, query_id: str) -> bool:
     """Whether a query was the last that wrote, and has left parts that are not finished.
 
     Args:
@@ -520,7 +539,7 @@ def has_left_parts(left: SinkSnapshot | None, query_id: str) -> bool:
     return bool(left.open or left.pending or left.rolled)
 
 
-def _first(uid: str, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+def _first(uid: str, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:
     if batch.batch_id > 0 and rules.on_gap == "fail":
         raise CheckpointMismatch(
             f"uid {uid!r} has no checkpoint yet, but query {batch.query_id} comes with batch {batch.batch_id}: "
@@ -528,12 +547,12 @@ def _first(uid: str, batch: QueryPosition, rules: AdmissionRules) -> Admission:
             hint="Check the base path, uid and checkpoint_dir; if the earlier batches are meant to be elsewhere, "
             "set on_gap='accept'.",
         )
-    return Admission.WRITE
+    return ReplayDecision.WRITE
 
 
-def _unknown_query(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+def _unknown_query(uid: str, last: QueryPosition, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:
     if rules.on_new_query == f"{ADOPT}{last.query_id}":
-        return Admission.WRITE
+        return ReplayDecision.WRITE
     raise CheckpointMismatch(
         f"uid {uid!r} has been written by query {last.query_id} up to batch {last.batch_id}; "
         f"query {batch.query_id} (batch {batch.batch_id}) is another one",
@@ -542,7 +561,7 @@ def _unknown_query(uid: str, last: QueryPosition, batch: QueryPosition, rules: A
     )
 
 
-def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionRules) -> Admission:
+def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:
     if batch.batch_id == last.batch_id:
         if None not in {batch.offsets_digest, last.offsets_digest} and batch.offsets_digest != last.offsets_digest:
             raise CheckpointMismatch(
@@ -550,7 +569,7 @@ def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionR
                 "other offsets: Spark's checkpoint was changed",
                 hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
             )
-        return Admission.REPLAY
+        return ReplayDecision.REPLAY
     if batch.batch_id < last.batch_id:
         raise CheckpointMismatch(
             f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete up to batch "
@@ -564,4 +583,4 @@ def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: AdmissionR
             hint="Check the base path, uid and checkpoint_dir. If the sink went back to an earlier state, "
             "take Spark's checkpoint back as well: see docs/SNAPSHOTS.md. on_gap='accept' leaves these batches out.",
         )
-    return Admission.WRITE
+    return ReplayDecision.WRITE

@@ -1,4 +1,4 @@
-"""Savepoints of a sink, written where nothing is staged any more (S12)."""
+"""Savepoints of a sink, written where nothing is staged any more (R12)."""
 
 from __future__ import annotations
 
@@ -51,15 +51,17 @@ class ReservedSavepoint:
         state = coordinator.state
         if state.open or state.pending or state.rolled:
             raise PartfileError(
-                f"{len(state.pending)} parts could not be published, and {len(state.rolled)} stages not be encoded, "
+                f"{len(state.pending)} parts could not be published, and {len(state.rolled)} staging files not be "
+                "encoded, "
                 "so there can be no savepoint",
                 hint="The log says why. Mend that and ask again: they are tried at once then, however long they wait.",
                 checkpoint_id=coordinator.newest_checkpoint_id,
             )
         streams = FileStreamFactory(self.store, self.directory, None)
-        taken_by = coordinator.newest_link
+        taken_by = coordinator.newest_checkpoint
         operator = plan.operator_state(
-            # What is left of spent stages is deleted as the sink goes on; no restore of the savepoint needs it.
+            # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs
+            # it.
             replace(state, spent=()),
             lambda states: write_operator_state(states, streams),
         )
@@ -80,11 +82,11 @@ class ReservedSavepoint:
 
 
 def directory_for_savepoints(settings: RestoreSettings, job: str, directory: str | os.PathLike[str] | None) -> str:
-    """Where savepoints of a chain are to be made, as a URL or an absolute path. Nothing is opened.
+    """Where savepoints of a checkpoint log are to be made, as a URL or an absolute path. Nothing is opened.
 
     Args:
         settings: The sink's options; ``savepoint_dir`` is the default directory.
-        job: The name of the chain.
+        job: The name of the checkpoint log.
         directory: What was asked for; None takes the default.
 
     Raises:
@@ -113,7 +115,7 @@ def reserved_savepoint(
 
     Args:
         settings: The sink's options; ``savepoint_dir`` is the default directory.
-        job: The name of the chain.
+        job: The name of the checkpoint log.
         directory: Where to make it; None takes the default.
 
     Raises:

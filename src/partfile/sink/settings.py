@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from partfile.bucketers.base import Bucketer, is_safe_path
 from partfile.errors import ConfigError
 from partfile.sink.clock import Clock, system_clock_ms
-from partfile.sink.policies import AdmissionRules, Options, PartNaming, RollingPolicy
+from partfile.sink.policies import Options, PartNaming, ReplayRules, RollingPolicy
 from partfile.sink.progress import BatchProgress
 from partfile.snapshot.storage import StorageOptions, StorageSettings, select_storage
 from partfile.snapshot.streams import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
@@ -50,7 +50,7 @@ class RestoreSettings(Options):
     goes to a file of its own."""
     moved_from: str | None = None
     """The base that checkpoints in a ``checkpoint_dir`` were written for, if it has been moved to ``base`` since: the
-    chain is refused otherwise. May stay set."""
+    checkpoint log is refused otherwise. May stay set."""
     savepoint_dir: str | None = None
     """Where savepoints are made unless a call names another directory."""
     restore_from: str | None = None
@@ -68,7 +68,7 @@ class RestoreSettings(Options):
     """Give parts up that a checkpoint vouches for and that are gone: their rows are lost to this base path. For one
     run, once it is known why; for instance because a consumer moved finished files before all were published."""
     clock: Clock = system_clock_ms
-    """The coordinator's clock: milliseconds since the epoch."""
+    """The coordinator's clock: milliseconds since 1970."""
     open_store: StoreOpener = open_store
     """Opens the coordinator's stores; replaced in tests that inject faults."""
 
@@ -114,8 +114,8 @@ class RestoreSettings(Options):
         return None
 
     @property
-    def stage_recipe(self) -> Mapping[str, JsonValue] | None:
-        """How stages that this run begins are encoded; None where it begins none."""
+    def encode_spec(self) -> Mapping[str, JsonValue] | None:
+        """How staging files that this run begins are encoded; None where it begins none."""
         return None
 
     @property
@@ -174,23 +174,23 @@ class SinkSettings(RestoreSettings):
     """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or set aside if it is a
-    stage."""
+    staging file."""
     columnar: Literal["staged", "per_checkpoint"] = "staged"
     """``staged`` keeps parts of a columnar format open over checkpoints and encodes each once, when it is rolled;
     ``per_checkpoint`` writes a file a checkpoint. Stores that cannot append to a part and read it back do the latter.
     """
-    stage_compression: Literal["auto", "lz4", "zstd", "none"] = "auto"
-    """What the bytes of stages are compressed with; ``auto`` is lz4 where they go over a network, and none on a local
-    disk, which takes them faster than they are compressed."""
-    shared_stage_buckets: int | None = Field(default=64, ge=1)
+    staging_compression: Literal["auto", "lz4", "zstd", "none"] = "auto"
+    """What the bytes of staging files are compressed with; ``auto`` is lz4 where they go over a network, and none on a
+    local disk, which takes them faster than they are compressed."""
+    buckets_per_staging_file: int | None = Field(default=64, ge=1)
     """Up to so many buckets in one record batch of a subtask each gets a part of its own; of more, those with small
-    slices and no open part share one stage a subtask, which becomes a file a bucket when it is rolled. None never
-    shares."""
+    slices and no open part share one staging file a subtask, which becomes a file a bucket when it is rolled. None
+    never shares."""
     on_stop: Literal["publish", "keep"] = "publish"
     """What a clean end does with open parts: publish them, or keep them for the next run to go on with."""
     on_bad_bucket: str = "fail"
     """``fail``, or the bucket for rows whose own bucket cannot be named."""
-    rules: AdmissionRules = Field(default_factory=AdmissionRules)
+    rules: ReplayRules = Field(default_factory=ReplayRules)
     """What is allowed when a query does not simply continue."""
     on_progress: Callable[[BatchProgress], None] | None = None
     """Called with the progress of each batch, on the driver."""
@@ -219,10 +219,10 @@ class SinkSettings(RestoreSettings):
 
     @field_validator("format")
     @classmethod
-    def _stages_can_be_encoded(cls, value: Format) -> Format:
-        from partfile.writers.registry import check_recipe  # noqa: PLC0415
+    def _staging_files_can_be_encoded(cls, value: Format) -> Format:
+        from partfile.writers.registry import check_spec  # noqa: PLC0415
 
-        check_recipe(value)
+        check_spec(value)
         return value
 
     @property
@@ -231,22 +231,22 @@ class SinkSettings(RestoreSettings):
         return self.format
 
     @property
-    def stage_recipe(self) -> Mapping[str, JsonValue] | None:
+    def encode_spec(self) -> Mapping[str, JsonValue] | None:
         """How staged parts are encoded; None where parts are not staged: a row format, or one of the user's own."""
         if self.columnar != "staged" or not isinstance(self.format, BulkFormat):
             return None
         if getattr(self.format, "encryption", None) is not None and "columnar" not in self.model_fields_set:
             # A staging file is not encrypted: a user who encrypts the finished files has to allow that.
             return None
-        return _recipe_of(self.format)
+        return _spec_of(self.format)
 
     @property
-    def shared_recipe(self) -> Mapping[str, JsonValue] | None:
-        """How stages are encoded that buckets share; None where none do, as with a format of the user's own."""
+    def multi_bucket_spec(self) -> Mapping[str, JsonValue] | None:
+        """How staging files are encoded that buckets share; None where none do, as with a format of the user's own."""
         # A part that is closed at each checkpoint would be written twice for nothing.
-        if self.shared_stage_buckets is None or self.rolling.on_checkpoint:
+        if self.buckets_per_staging_file is None or self.rolling.on_checkpoint:
             return None
-        return self.stage_recipe if isinstance(self.format, BulkFormat) else _recipe_of(self.format)
+        return self.encode_spec if isinstance(self.format, BulkFormat) else _spec_of(self.format)
 
     @property
     def description(self) -> SinkDescription:
@@ -260,10 +260,10 @@ class SinkSettings(RestoreSettings):
             naming=self.naming,
             max_open_parts=self.max_open_parts,
             on_bad_bucket=self.on_bad_bucket,
-            recipe=self.stage_recipe,
-            shared_recipe=self.shared_recipe,
-            stage_compression=self.stage_compression,
-            shared_stage_buckets=self.shared_stage_buckets or 0,
+            spec=self.encode_spec,
+            multi_bucket_spec=self.multi_bucket_spec,
+            staging_compression=self.staging_compression,
+            buckets_per_staging_file=self.buckets_per_staging_file or 0,
         )
 
 
@@ -283,7 +283,7 @@ def make_settings(
     from partfile.writers.registry import resolve_format  # noqa: PLC0415
 
     _check_names(options)
-    rules = AdmissionRules(
+    rules = ReplayRules(
         **{name: options.pop(name) for name in ("on_new_query", "on_gap") if name in options},
     )
     return SinkSettings(
@@ -301,11 +301,11 @@ def _base_path() -> Bucketer:
     return BasePathBucketer()
 
 
-def _recipe_of(format: Format) -> Mapping[str, JsonValue] | None:
-    from partfile.writers.registry import recipe_of  # noqa: PLC0415
+def _spec_of(format: Format) -> Mapping[str, JsonValue] | None:
+    from partfile.writers.registry import spec_of  # noqa: PLC0415
 
     try:
-        return recipe_of(format)
+        return spec_of(format)
     except ConfigError:
         return None
 
@@ -314,7 +314,7 @@ def _check_names(options: Mapping[str, Any]) -> None:
     """Refuse an option that a user cannot pass, and show the one that was probably meant."""
     from partfile.writers.registry import format_option_names  # noqa: PLC0415
 
-    known = {*SinkSettings.model_fields, *AdmissionRules.model_fields, "compression", "format_options"} - {"rules"}
+    known = {*SinkSettings.model_fields, *ReplayRules.model_fields, "compression", "format_options"} - {"rules"}
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

@@ -1,4 +1,4 @@
-"""What the sink keeps in a checkpoint: its parts and stages, the part counter, where the stream stands."""
+"""What the sink keeps in a checkpoint: its parts and staging files, the part counter, where the stream stands."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ OPERATOR = "file-sink"
 Crc32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
-class Stage(Persisted):
-    """What becomes of an open part that is a stage."""
+class StagingFile(Persisted):
+    """What becomes of an open part that is a staging file."""
 
-    recipe: dict[str, JsonValue]
+    spec: dict[str, JsonValue]
     """The format it is encoded in, as plain data: that of the sink that began it, whatever later runs are set to."""
     encoded_ratio: Annotated[float, Field(gt=0)] = 1.0
-    """Estimated bytes of the encoded file for each byte of the stage."""
+    """Estimated bytes of the encoded file for each byte of the staging file."""
     shared: bool = False
     """Whether many buckets share it: then its rows say where they belong, and it becomes a file a bucket."""
     finished_buckets: tuple[str, ...] = ()
-    """Buckets of a shared stage whose rows are left out: their file has been promised already, or was found by a start
-    that goes back over damage."""
+    """Buckets of a multi-bucket staging file whose rows are left out: their file has been promised already, or was
+    found by a start that goes back over damage."""
     least_buckets: Annotated[int, Field(ge=0)] = 0
     """So many buckets at least share it: the most that one record batch has brought."""
     crc32: Crc32 | None = None
@@ -48,20 +48,20 @@ class OpenPart(Persisted):
     """The part counter in its name."""
     schema_fingerprint: str
     """Which rows and format it takes: a bucket has one open part a fingerprint."""
-    generation: int
-    """The generation that created it or was handed it by a clean stop; only that one appends to it (S2)."""
+    epoch: int
+    """The epoch that created it or was handed it by a clean stop; only that one appends to it (R2)."""
     created_at_ms: int
     last_write_ms: int
     rows: Annotated[int, Field(ge=0)]
-    stage: Stage | None = None
-    """Set for a stage; None where the part itself is published."""
+    staging_file: StagingFile | None = None
+    """Set for a staging file; None where the part itself is published."""
 
     @model_validator(mode="after")
-    def _a_stage_says_what_it_becomes(self) -> Self:
-        if self.part.is_stage is not (self.stage is not None):
-            raise ValueError("a stage, and nothing else, says what it becomes")
-        if self.stage is not None and self.stage.shared and self.part.bucket:
-            raise ValueError("a stage that buckets share is in none of them")
+    def _a_staging_file_says_what_it_becomes(self) -> Self:
+        if self.part.is_staging_file is not (self.staging_file is not None):
+            raise ValueError("a staging file, and nothing else, says what it becomes")
+        if self.staging_file is not None and self.staging_file.shared and self.part.bucket:
+            raise ValueError("a staging file that buckets share is in none of them")
         return self
 
     @property
@@ -72,34 +72,34 @@ class OpenPart(Persisted):
     @property
     def progress(self) -> PartProgress:
         """What the rolling policy may know of it."""
-        size_bytes = published_size_bytes(self.part.valid_length, self.stage)
+        size_bytes = published_size_bytes(self.part.valid_length, self.staging_file)
         return PartProgress(size_bytes, self.rows, self.created_at_ms, self.last_write_ms)
 
 
-def published_size_bytes(length_bytes: int, stage: Stage | None) -> int:
-    """How large the finished file of a part of this length will be; a guess for a stage.
+def published_size_bytes(length_bytes: int, staging_file: StagingFile | None) -> int:
+    """How large the finished file of a part of this length will be; a guess for a staging file.
 
-    A shared stage counts as several parts at least, so that it may outgrow a part of one bucket.
+    A multi-bucket staging file counts as several parts at least, so that it may outgrow a part of one bucket.
     """
-    if stage is None:
+    if staging_file is None:
         return length_bytes
-    return length_bytes // SHARED_PARTS if stage.shared else int(length_bytes * stage.encoded_ratio)
+    return length_bytes // SHARED_PARTS if staging_file.shared else int(length_bytes * staging_file.encoded_ratio)
 
 
-def _no_stage(part: PartHandle) -> PartHandle:
-    if part.is_stage:
-        raise ValueError("a stage is never published (S5)")
+def _is_no_staging_file(part: PartHandle) -> PartHandle:
+    if part.is_staging_file:
+        raise ValueError("a staging file is never published (R5)")
     return part
 
 
-def _a_stage(part: PartHandle) -> PartHandle:
-    if not part.is_stage:
-        raise ValueError("it is no stage, and is published as it is")
+def _is_staging_file(part: PartHandle) -> PartHandle:
+    if not part.is_staging_file:
+        raise ValueError("it is no staging file, and is published as it is")
     return part
 
 
 class PendingPart(Persisted):
-    """A part to be settled and published once the checkpoint that holds it is complete."""
+    """A part to be finalized and published once the checkpoint that holds it is complete."""
 
     part: PartHandle
     rows: Annotated[int, Field(ge=0)]
@@ -108,17 +108,17 @@ class PendingPart(Persisted):
     abandoned: bool = False
     """No attempt vouches for bytes beyond the valid length: a zombie may still be writing it."""
     crc32: Crc32 | None = None
-    """Of all bytes of a file that a stage was encoded into; None of any other part."""
+    """Of all bytes of a file that a staging file was encoded into; None of any other part."""
 
-    _is_published_as_it_is = field_validator("part")(_no_stage)
+    _is_published_as_it_is = field_validator("part")(_is_no_staging_file)
 
 
-class RolledStage(Persisted):
-    """A stage that takes no more rows and has not been encoded yet."""
+class ClosedStagingFile(Persisted):
+    """A staging file that takes no more rows and has not been encoded yet."""
 
     part: PartHandle
     """Its valid length is what is encoded; bytes after it never count."""
-    stage: Stage
+    staging_file: StagingFile
     rows: Annotated[int, Field(ge=0)]
     """What the encoded file must hold."""
     since: Annotated[int, Field(ge=1)]
@@ -126,19 +126,22 @@ class RolledStage(Persisted):
     abandoned: bool = False
     """A task had to leave it alone, or a start found it open: a zombie may still be writing it."""
 
-    _is_encoded_first = field_validator("part")(_a_stage)
+    _is_encoded_first = field_validator("part")(_is_staging_file)
 
 
-class SpentStage(Persisted):
-    """A stage whose encoded file a checkpoint has promised; deleted once no retained checkpoint names it as data."""
+class EncodedStagingFile(Persisted):
+    """A staging file whose encoded file a checkpoint has promised.
+
+    Deleted once no retained checkpoint names it as data.
+    """
 
     part: PartHandle
     since: Annotated[int, Field(ge=1)]
-    """The first checkpoint that holds the encoded files; those before it need the stage."""
+    """The first checkpoint that holds the encoded files; those before it need the staging file."""
     shared: bool = False
     """Whether it was encoded into a file a bucket."""
 
-    _was_encoded = field_validator("part")(_a_stage)
+    _was_encoded = field_validator("part")(_is_staging_file)
 
 
 class QueryPosition(Persisted):
@@ -154,7 +157,7 @@ class StreamPosition(Persisted):
     """The coordinator's own state."""
 
     chain: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
-    """8 hexadecimal digits in every part name of this chain."""
+    """8 hexadecimal digits in every part name of this checkpoint log."""
     query: QueryPosition | None = None
     retired_queries: tuple[str, ...] = ()
     """Query ids that another one has been adopted for; refused for good."""
@@ -165,15 +168,17 @@ class StreamPosition(Persisted):
     hash_partitions: int | None = None
     """Number of partitions that buckets are hashed over, where they are."""
     restored_from: str | None = None
-    """Token of the savepoint or older checkpoint that this chain was last restored from on demand."""
+    """Token of the savepoint or older checkpoint that this checkpoint log was last restored from on demand."""
     restored_location: str | None = None
     """Where that was, so that it need not be there any more."""
     base: str | None = None
     """The base that the checkpoints are of, if they lie outside it."""
     shared_from: int | None = None
-    """The lowest part counter of a stage that buckets shared, whose files have one name; None while none was shared."""
+    """The lowest part counter of a staging file that buckets shared, whose files have one name; None while none was
+    shared."""
     encoded_ratio: float | None = Field(default=None, gt=0)
-    """Bytes of encoded files for each byte of their stages, as the last of them came out; None before the first."""
+    """Bytes of encoded files for each byte of their staging files, as the last of them came out; None before the
+    first."""
     user_position: JsonValue = None
     """What the caller of the plain operator wants back after a restore."""
 
@@ -188,14 +193,16 @@ class AssignedPart(Persisted):
 _OPEN = ListStateDescriptor("open-parts", ModelCodec(OpenPart))
 _ASSIGNED = ListStateDescriptor("assigned-parts", ModelCodec(AssignedPart))
 _PENDING = ListStateDescriptor("pending-parts", ModelCodec(PendingPart))
-_ROLLED = ListStateDescriptor("rolled-stages", ModelCodec(RolledStage))
-_SPENT = ListStateDescriptor("spent-stages", ModelCodec(SpentStage))
+_ROLLED = ListStateDescriptor("closed-staging-files", ModelCodec(ClosedStagingFile))
+_SPENT = ListStateDescriptor("encoded-staging-files", ModelCodec(EncodedStagingFile))
 _COUNTER = ListStateDescriptor("max-part-counter", JsonCodec())
 _POSITION = ListStateDescriptor("stream-position", ModelCodec(StreamPosition))
 
 
-def _add_stages(states: OperatorStateStore, rolled: tuple[RolledStage, ...], spent: tuple[SpentStage, ...]) -> None:
-    """Add the states of stages; a sink without any pays nothing for them."""
+def _add_staging_files(
+    states: OperatorStateStore, rolled: tuple[ClosedStagingFile, ...], spent: tuple[EncodedStagingFile, ...]
+) -> None:
+    """Add the states of staging files; a sink without any pays nothing for them."""
     if rolled:
         states.list_state(_ROLLED).update(rolled)
     if spent:
@@ -208,10 +215,10 @@ class SubtaskSnapshot(Persisted):
     subtask: Annotated[int, Field(ge=0)]
     open: tuple[OpenPart, ...] = ()
     pending: tuple[PendingPart, ...] = ()
-    rolled: tuple[RolledStage, ...] = ()
+    rolled: tuple[ClosedStagingFile, ...] = ()
     """Staging files that another process is to encode; repeated like pending parts."""
-    spent: tuple[SpentStage, ...] = ()
-    """Stages that it has encoded itself; the files are among the pending parts."""
+    spent: tuple[EncodedStagingFile, ...] = ()
+    """Staging files that it has encoded itself; the files are among the pending parts."""
     max_count: Annotated[int, Field(ge=-1)] = -1
     """Highest part counter this subtask knows; -1 before the first part."""
 
@@ -220,7 +227,7 @@ class SubtaskSnapshot(Persisted):
         states = OperatorStateStore()
         states.list_state(_OPEN).update(self.open)
         states.list_state(_PENDING).update(self.pending)
-        _add_stages(states, self.rolled, self.spent)
+        _add_staging_files(states, self.rolled, self.spent)
         states.union_list_state(_COUNTER).update((self.max_count,))
         return states
 
@@ -248,16 +255,19 @@ class SubtaskSnapshot(Persisted):
 
 
 class CoordinatorSnapshot(Persisted):
-    """What a link holds: everything, in the coordinator's hands, so that it is one piece of state however many ran."""
+    """What a checkpoint holds.
+
+    Everything, in the coordinator's hands, so that it is one piece of state however many ran.
+    """
 
     position: StreamPosition
     open: tuple[AssignedPart, ...] = ()
     pending: tuple[PendingPart, ...] = ()
     """Parts to be published by this checkpoint, or still owed from earlier ones."""
-    rolled: tuple[RolledStage, ...] = ()
-    """Stages to be encoded now that this checkpoint is complete, or still to be from earlier ones."""
-    spent: tuple[SpentStage, ...] = ()
-    """Encoded stages that older retained checkpoints may still name as data."""
+    rolled: tuple[ClosedStagingFile, ...] = ()
+    """Staging files to be encoded now that this checkpoint is complete, or still to be from earlier ones."""
+    spent: tuple[EncodedStagingFile, ...] = ()
+    """Encoded staging files that older retained checkpoints may still name as data."""
     max_count: Annotated[int, Field(ge=-1)] = -1
     """Union maximum of the part counters; -1 before the first part."""
 
@@ -267,7 +277,7 @@ class CoordinatorSnapshot(Persisted):
         states.list_state(_POSITION).update((self.position,))
         states.list_state(_ASSIGNED).update(self.open)
         states.list_state(_PENDING).update(self.pending)
-        _add_stages(states, self.rolled, self.spent)
+        _add_staging_files(states, self.rolled, self.spent)
         states.union_list_state(_COUNTER).update((self.max_count,))
         return states
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from partfile.errors import Fenced, NotApplied, PartfileError, UnencodableState
 from partfile.snapshot import events as does
 from partfile.snapshot import events as tells
-from partfile.snapshot.checkpoint_log import Chain, DamagedEnd, new_checkpoint
+from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, new_checkpoint
 from partfile.snapshot.documents import FileHandle, checkpoint_directory
 from partfile.snapshot.events import CoordinatorRules, FailureReason
 from partfile.snapshot.machine import begin, step
@@ -24,7 +24,7 @@ from partfile.stores.paths import new_token, number_between
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partfile.snapshot.documents import CheckpointMetadata, LinkKind, OperatorState, StateHandle
+    from partfile.snapshot.documents import CheckpointKind, CheckpointMetadata, OperatorState, StateHandle
     from partfile.snapshot.events import (
         Action,
         CheckpointRequest,
@@ -40,9 +40,10 @@ logger = logging.getLogger("partfile")
 
 
 def discard(storage: CheckpointStorage, checkpoint_id: int, handle: StateHandle | None) -> bool:
-    """Delete a state file, unless it is shared or the link of its checkpoint names it.
+    """Delete a state file, unless it is shared or the checkpoint of its checkpoint names it.
 
-    Only that link can name it (S11), and links never change. A failure is logged: what stays goes with its directory.
+    Only that checkpoint can name it (R11), and checkpoints never change. A failure is logged: what stays goes with its
+    directory.
 
     Returns:
         Whether it was deleted.
@@ -50,8 +51,8 @@ def discard(storage: CheckpointStorage, checkpoint_id: int, handle: StateHandle 
     if not isinstance(handle, FileHandle) or not handle.path.startswith(f"{checkpoint_directory(checkpoint_id)}/"):
         return False
     try:
-        link = storage.read_link(checkpoint_id)
-        if link is not None and handle in link.handles():
+        checkpoint = storage.read_checkpoint(checkpoint_id)
+        if checkpoint is not None and handle in checkpoint.handles():
             return False
         storage.store.delete_file(storage.path(handle.path))
     except PartfileError as error:
@@ -65,7 +66,7 @@ class Execution:
 
     Args:
         storage: The job's checkpoints.
-        chain: The coordinator's view of their links.
+        log: The coordinator's view of their checkpoints.
         hooks: What the owner does.
         settings: How the coordinator is set up.
         tell: Takes the events that answer an action; they are looked at after the actions that are left.
@@ -74,13 +75,13 @@ class Execution:
     def __init__(
         self,
         storage: CheckpointStorage,
-        chain: Chain,
+        log: CheckpointLog,
         hooks: CheckpointHooks,
         settings: CoordinatorSettings,
         tell: Callable[[tells.Event], None],
     ) -> None:
         self._storage = storage
-        self._chain = chain
+        self._log = log
         self._hooks = hooks
         self._settings = settings
         self._tell = tell
@@ -88,22 +89,22 @@ class Execution:
         self._causes: dict[int, Exception] = {}
         """The errors behind failures that the state machine has still to look at, by checkpoint."""
         self.lost: Exception | None = None
-        """The error by which the chain was lost."""
+        """The error by which the checkpoint log was lost."""
 
-    def link(
+    def metadata(
         self,
-        kind: LinkKind,
+        kind: CheckpointKind,
         checkpoint_id: int,
-        generation: int,
+        epoch: int,
         time_ms: int,
         operators: Mapping[str, OperatorState],
     ) -> CheckpointMetadata:
-        """A link that is not part of the chain yet."""
+        """A checkpoint that is not part of the checkpoint log yet."""
         return new_checkpoint(
             self._storage.job,
             kind,
             checkpoint_id,
-            generation=generation,
+            epoch=epoch,
             ids_ahead=self._settings.rules.ids_ahead,
             time_ms=time_ms,
             writer=self._settings.writer,
@@ -115,8 +116,8 @@ class Execution:
         match action:
             case does.TriggerTasks(pending):
                 self._trigger(pending)
-            case does.CreateLink(pending):
-                self._create_link(pending)
+            case does.CreateCheckpoint(pending):
+                self._create_checkpoint(pending)
             case does.CloseId(checkpoint_id):
                 self._close(checkpoint_id, now_ms)
             case does.DiscardState(checkpoint_id, handle, stray):
@@ -140,31 +141,31 @@ class Execution:
         else:
             self._tell(tells.Triggered(pending.checkpoint_id))
 
-    def _create_link(self, pending: PendingCheckpoint) -> None:
-        checkpoint_id, generation = pending.checkpoint_id, self._chain.newest.generation
+    def _create_checkpoint(self, pending: PendingCheckpoint) -> None:
+        checkpoint_id, epoch = pending.checkpoint_id, self._log.newest.epoch
         try:
             operators = self._hooks.finalise(pending)
-            link = self.link("checkpoint", checkpoint_id, generation, pending.time_ms, operators)
+            metadata = self.metadata("checkpoint", checkpoint_id, epoch, pending.time_ms, operators)
         except Exception as error:  # noqa: BLE001 - whatever the owner's reason is
             self._failed(checkpoint_id, error)
             return
         try:
-            self._chain.extend(link)
+            self._log.extend(metadata)
         except (NotApplied, UnencodableState) as error:
             self._failed(checkpoint_id, error)
         except Exception as error:  # noqa: BLE001 - an unclassified error may have come after it happened
             self._lose(checkpoint_id, error)
         else:
-            self._tell(tells.LinkCreated(checkpoint_id))
+            self._tell(tells.CheckpointCreated(checkpoint_id))
 
     def _failed(self, checkpoint_id: int, error: Exception) -> None:
         self._causes[checkpoint_id] = error
-        is_closed = self._chain.newest.checkpoint_id == checkpoint_id
-        self._tell(tells.LinkFailed(checkpoint_id, is_closed=is_closed))
+        is_closed = self._log.newest.checkpoint_id == checkpoint_id
+        self._tell(tells.CreationFailed(checkpoint_id, is_closed=is_closed))
 
     def _close(self, checkpoint_id: int, now_ms: int) -> None:
         try:
-            self._chain.extend(self.link("tombstone", checkpoint_id, self._chain.newest.generation, now_ms, {}))
+            self._log.extend(self.metadata("tombstone", checkpoint_id, self._log.newest.epoch, now_ms, {}))
         except (NotApplied, UnencodableState) as error:
             logger.warning("the aborted checkpoint %d could not be closed, trying again: %s", checkpoint_id, error)
             self._tell(tells.CloseFailed(checkpoint_id))
@@ -177,13 +178,13 @@ class Execution:
         self._causes[checkpoint_id] = error
         self.lost = error
         is_fenced = isinstance(error, Fenced)
-        self._tell(tells.LinkFenced(checkpoint_id) if is_fenced else tells.LinkUnknown(checkpoint_id))
+        self._tell(tells.CreationFenced(checkpoint_id) if is_fenced else tells.CreationUnknown(checkpoint_id))
 
     def _subsume(self) -> None:
         """Delete what retention does not keep; a failure is logged, and the next round tries again."""
         try:
             with self._deleting:
-                self._chain.subsume()
+                self._log.subsume()
         except PartfileError as error:
             logger.warning("job %s: older checkpoints could not be deleted: %s", self._storage.job, error)
         finally:
@@ -211,14 +212,14 @@ class Execution:
 class CheckpointCoordinator:
     """Completes the checkpoints of one job.
 
-    Knows which state a link holds, never what it means: its owner does, by the hooks. An owner may drive it step by
-    step in its own thread, or from several threads and by a timer that calls ``tick``; one event is taken at a time.
-    Once the chain is lost, every call raises the error by which it was lost.
+    Knows which state a checkpoint holds, never what it means: its owner does, by the hooks. An owner may drive it step
+    by step in its own thread, or from several threads and by a timer that calls ``tick``; one event is taken at a time.
+    Once the checkpoint log is lost, every call raises the error by which it was lost.
 
     Args:
         storage: The job's checkpoints.
         hooks: What the owner does.
-        clock: The coordinator's time, in milliseconds since the epoch.
+        clock: The coordinator's time, in milliseconds since 1970.
         settings: How it is set up.
     """
 
@@ -231,8 +232,8 @@ class CheckpointCoordinator:
     ) -> None:
         self._clock = clock
         self._settings = settings
-        self._chain = Chain(storage, retained=settings.retained)
-        self._execution = Execution(storage, self._chain, hooks, settings, self._report)
+        self._log = CheckpointLog(storage, retained=settings.retained)
+        self._execution = Execution(storage, self._log, hooks, settings, self._report)
         self._state: CoordinatorState | None = None
         self._attempted: set[str] = set()
         self._events: deque[tells.Event] = deque()
@@ -241,12 +242,12 @@ class CheckpointCoordinator:
 
     @property
     def newest(self) -> CheckpointMetadata:
-        """The newest link, created by this coordinator."""
-        return self._chain.newest
+        """The newest checkpoint, created by this coordinator."""
+        return self._log.newest
 
     @property
-    def attempted_fences(self) -> frozenset[str]:
-        """Nonces of the fences that ``start`` has tried to create, whether one was made or not."""
+    def attempted_takeovers(self) -> frozenset[str]:
+        """Nonces of the takeovers that ``start`` has tried to create, whether one was made or not."""
         return frozenset(self._attempted)
 
     @property
@@ -256,8 +257,8 @@ class CheckpointCoordinator:
 
     @property
     def oldest_id(self) -> int:
-        """Id of the oldest link that is still there, retained or about to be deleted."""
-        return self._chain.oldest_id
+        """Id of the oldest checkpoint that is still there, retained or about to be deleted."""
+        return self._log.oldest_id
 
     @property
     def state(self) -> CoordinatorState:
@@ -265,47 +266,47 @@ class CheckpointCoordinator:
         return self._begun()
 
     def look(self) -> CheckpointMetadata | None:
-        """The newest link that holds state, without changing anything."""
-        return self._chain.look()[1]
+        """The newest checkpoint that holds state, without changing anything."""
+        return self._log.look()[1]
 
     def start(
         self,
         restore: Callable[[CheckpointMetadata | None, int], Mapping[str, OperatorState]],
         go_back: Callable[[DamagedEnd, int], Mapping[str, OperatorState]] | None = None,
     ) -> CheckpointMetadata:
-        """Begin a generation: create the fence link, and only then own the job (S7).
+        """Begin an epoch: create the takeover, and only then own the job (R7).
 
         Then the tasks are told once more that the restored state is complete, and older checkpoints are deleted.
 
         Args:
-            restore: From the newest link that holds state (None for a fresh job) and the id of the link to come,
-                makes the operator states to begin with. It is called again if another coordinator was faster, and
+            restore: From the newest checkpoint that holds state (None for a fresh job) and the id of the checkpoint to
+                come, makes the operator states to begin with. It is called again if another coordinator was faster, and
                 may raise to refuse; then nothing has been created.
             go_back: Makes them from an older checkpoint that a user chose, where the newest state cannot be read, or
-                raises; None refuses (S12).
+                raises; None refuses (R12).
 
         Raises:
             SnapshotCorrupt: The newest state cannot be read; nothing has been created.
         """
 
         def successor(restored: CheckpointMetadata | DamagedEnd | None, checkpoint_id: int) -> CheckpointMetadata:
-            generation = restored.generation + 1 if restored else 1
+            epoch = restored.epoch + 1 if restored else 1
             if not isinstance(restored, DamagedEnd):
                 operators = restore(restored, checkpoint_id)
             elif go_back is not None:
                 operators = go_back(restored, checkpoint_id)
             else:
                 raise restored.error
-            fence = self._execution.link("fence", checkpoint_id, generation, self._clock(), operators)
-            self._attempted.add(fence.nonce)
-            return fence
+            takeover = self._execution.metadata("takeover", checkpoint_id, epoch, self._clock(), operators)
+            self._attempted.add(takeover.nonce)
+            return takeover
 
         with self._lock:
-            fence = self._chain.start(successor)
+            takeover = self._log.start(successor)
             self._execution.lost = None
-            self._state, actions = begin(fence.checkpoint_id, self._settings.rules)
+            self._state, actions = begin(takeover.checkpoint_id, self._settings.rules)
             self._work(actions)
-            return fence
+            return takeover
 
     def request(self, kind: RequestKind, *, is_forced: bool = False, stops_job: bool = False) -> int:
         """Ask for a checkpoint; return the number by which the hooks tell what becomes of it.
@@ -330,7 +331,7 @@ class CheckpointCoordinator:
         self._tell(tells.PeriodicStopped())
 
     def tick(self) -> int | None:
-        """Do what time asks for; return when it asks next, in milliseconds since the epoch, or None."""
+        """Do what time asks for; return when it asks next, in milliseconds since 1970, or None."""
         self._tell(tells.Tick(new_token()))
         return self._begun().due_ms()
 
@@ -364,7 +365,7 @@ class CheckpointCoordinator:
 
     def _begun(self) -> CoordinatorState:
         if self._state is None:
-            raise PartfileError("this coordinator holds no link; start it first")
+            raise PartfileError("this coordinator holds no checkpoint; start it first")
         return self._state
 
     def _tell(self, event: tells.Event) -> None:
@@ -372,7 +373,7 @@ class CheckpointCoordinator:
 
         Raises:
             Fenced: Another coordinator has taken over.
-            OutcomeUnknown: A checkpoint may be complete; begin a new generation to find out.
+            OutcomeUnknown: A checkpoint may be complete; begin a new epoch to find out.
         """
         with self._lock:
             self._begun()
@@ -459,13 +460,13 @@ class CoordinatorSettings:
     """What the owner of a coordinator chooses."""
 
     writer: str
-    """Version of the program, written into every link."""
+    """Version of the program, written into every checkpoint."""
     retained: int = 2
-    """Links holding state that are kept, at least 1."""
+    """Checkpoints holding state that are kept, at least 1."""
     rules: CoordinatorRules = field(default_factory=CoordinatorRules)
     draw: Callable[[int, int], int] = number_between
     """Draws the delay of the first periodic checkpoint, in milliseconds, both ends included."""
     submit_deletion: Callable[[Callable[[], None]], object] = at_once
     """Runs the deletion of subsumed checkpoints, for instance the ``submit`` of an executor."""
     set_timer: Callable[[int], object] = no_timer
-    """Told when to call ``tick`` next, in milliseconds since the epoch; it replaces the time told before."""
+    """Told when to call ``tick`` next, in milliseconds since 1970; it replaces the time told before."""

@@ -36,7 +36,7 @@ TASK_OWNED = "taskowned"
 MAX_CHECKPOINT_ID = 10**15
 """Beyond what any job reaches; a name may have more digits, so that a made-up one is seen and refused."""
 MAX_IDS_AHEAD = 1000
-"""Ids beyond the newest link that may be triggered, and that the next start may have to close."""
+"""Ids beyond the newest checkpoint that may be triggered, and that the next start may have to close."""
 METADATA = "_metadata"
 PUBLISHED = "_published"
 RELEASED = "_released"
@@ -61,7 +61,7 @@ def published_path(checkpoint_id: int) -> str:
 
 
 def released_path(checkpoint_id: int) -> str:
-    """The file that says that the coordinator that created the link has let go of the log."""
+    """The file that says that the coordinator that created the checkpoint has let go of the log."""
     return f"{checkpoint_directory(checkpoint_id)}/{RELEASED}"
 
 
@@ -261,8 +261,8 @@ def unreadable(what: str, error: SnapshotError) -> UnencodableState:
 CORRUPT_HINT = "Nothing was changed. Put the file back from a backup or a copy."
 
 
-LinkKind = Literal["checkpoint", "fence", "tombstone"]
-"""checkpoint: holds state. fence: holds the restored state under a new generation. tombstone: closes an aborted id."""
+CheckpointKind = Literal["checkpoint", "takeover", "tombstone"]
+"""checkpoint: holds state. fence: holds the restored state under a new epoch. tombstone: closes an aborted id."""
 
 CheckpointId = Annotated[int, Field(ge=1, le=MAX_CHECKPOINT_ID)]
 
@@ -303,7 +303,7 @@ class InlineHandle(Persisted):
 
 
 class FileHandle(Persisted):
-    """State in a file of its own, inside the directory of the checkpoint that names it, or in ``shared/`` (S11)."""
+    """State in a file of its own, inside the directory of the checkpoint that names it, or in ``shared/`` (R11)."""
 
     kind: Literal["file"] = "file"
     path: str
@@ -337,31 +337,35 @@ class OperatorState(Persisted):
     coordinator: StateHandle | None = None
 
 
-class LinkRef(Persisted):
-    """Which link of the chain is meant: its id and the nonce it carries."""
+class CheckpointRef(Persisted):
+    """Which checkpoint of the checkpoint log is meant: its id and the nonce it carries."""
 
     checkpoint_id: CheckpointId
     nonce: str
 
 
 class CheckpointMetadata(Persisted):
-    """One link of the chain: the content of ``chk-N/_metadata``, whose creation is the commit point (S1)."""
+    """One checkpoint of the checkpoint log.
+
+    The content of ``chk-N/_metadata``, whose creation is the commit point (R1).
+    """
 
     checkpoint_id: CheckpointId
-    kind: LinkKind
+    kind: CheckpointKind
     job: str
-    """The uid of the job; a link that was moved here from another job is refused."""
-    chain_id: str
-    """Drawn for the chain's first link and carried by all: a link that was copied here from elsewhere has another."""
-    generation: Annotated[int, Field(ge=1)]
-    """Raised by every start; the newest link's generation is the one that may go on."""
+    """The uid of the job; a checkpoint that was moved here from another job is refused."""
+    log_id: str
+    """Drawn for the checkpoint log's first checkpoint and carried by all: a checkpoint that was copied here from
+    elsewhere has another."""
+    epoch: Annotated[int, Field(ge=1)]
+    """Raised by every start; the newest checkpoint's epoch is the one that may go on."""
     nonce: str
-    """Drawn by the coordinator for this link; how it recognises its own."""
-    predecessor: LinkRef | None
+    """Drawn by the coordinator for this checkpoint; how it recognises its own."""
+    predecessor: CheckpointRef | None
     ids_ahead: Annotated[int, Field(ge=0, le=MAX_IDS_AHEAD)]
     """So many ids after its own its coordinator may trigger before its next entry; a successor closes them."""
     time_ms: int
-    """The coordinator's batch time, in milliseconds since the epoch; for people, never for decisions."""
+    """The coordinator's batch time, in milliseconds since 1970; for people, never for decisions."""
     writer: str
     """Version of partfile that wrote it."""
     operators: dict[str, OperatorState] = Field(default_factory=dict)
@@ -371,13 +375,13 @@ class CheckpointMetadata(Persisted):
         own = (f"{checkpoint_directory(self.checkpoint_id)}/", f"{SHARED}/", f"{TASK_OWNED}/")
         for handle in handles_of(self.operators):
             if isinstance(handle, FileHandle) and not handle.path.startswith(own):
-                raise ValueError(f"it names {handle.path}, which may be deleted before it (S11)")
+                raise ValueError(f"it names {handle.path}, which may be deleted before it (R11)")
         return self
 
     @property
-    def ref(self) -> LinkRef:
-        """This link as a reference."""
-        return LinkRef(checkpoint_id=self.checkpoint_id, nonce=self.nonce)
+    def ref(self) -> CheckpointRef:
+        """This checkpoint as a reference."""
+        return CheckpointRef(checkpoint_id=self.checkpoint_id, nonce=self.nonce)
 
     def handles(self) -> list[InlineHandle | FileHandle]:
         """Every handle of state in it."""

@@ -166,15 +166,15 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkCreated:
-    """The link is durable: the checkpoint is complete."""
+class CheckpointCreated:
+    """The checkpoint is durable: the checkpoint is complete."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFailed:
-    """There is no link and there never will be one of this try."""
+class CreationFailed:
+    """There is no checkpoint and there never will be one of this try."""
 
     checkpoint_id: int
     is_closed: bool = False
@@ -182,15 +182,15 @@ class LinkFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkUnknown:
-    """The store does not say whether a link or tombstone is there, and the chain could not find out."""
+class CreationUnknown:
+    """The store does not say whether a checkpoint or tombstone is there, and the checkpoint log could not find out."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFenced:
-    """Another coordinator holds the chain."""
+class CreationFenced:
+    """Another coordinator holds the checkpoint log."""
 
     checkpoint_id: int
 
@@ -233,10 +233,10 @@ Event = (
     | Declined
     | TaskFailed
     | GivenUp
-    | LinkCreated
-    | LinkFailed
-    | LinkUnknown
-    | LinkFenced
+    | CheckpointCreated
+    | CreationFailed
+    | CreationUnknown
+    | CreationFenced
     | IdClosed
     | CloseFailed
     | DeletionFinished
@@ -261,8 +261,11 @@ class TriggerTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateLink:
-    """Make the checkpoint durable as the successor of the newest link; answered by one of the ``Link`` events."""
+class CreateCheckpoint:
+    """Make the checkpoint durable as the successor of the newest checkpoint.
+
+    Answered by one of the ``Checkpoint`` events.
+    """
 
     pending: PendingCheckpoint
 
@@ -271,7 +274,7 @@ class CreateLink:
 class CloseId:
     """Create the tombstone of an aborted id.
 
-    Answered by ``IdClosed``, ``CloseFailed``, ``LinkUnknown`` or ``LinkFenced``.
+    Answered by ``IdClosed``, ``CloseFailed``, ``CreationUnknown`` or ``CreationFenced``.
     """
 
     checkpoint_id: int
@@ -313,7 +316,7 @@ class RefuseRequest:
 
 @dataclass(frozen=True, slots=True)
 class DiscardState:
-    """Delete an acknowledged state that is not needed, unless the link of its checkpoint names it."""
+    """Delete an acknowledged state that is not needed, unless the checkpoint of its checkpoint names it."""
 
     checkpoint_id: int
     handle: StateHandle | None
@@ -342,14 +345,14 @@ class FailJob:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """This coordinator must not go on: another one may hold the chain."""
+    """This coordinator must not go on: another one may hold the checkpoint log."""
 
     reason: FailureReason
 
 
 Action = (
     TriggerTasks
-    | CreateLink
+    | CreateCheckpoint
     | CloseId
     | NotifyComplete
     | NotifyAborted
@@ -389,7 +392,7 @@ class CheckpointRequest:
     """Tells requests apart; later ones have higher numbers."""
     kind: RequestKind
     time_ms: int
-    """When it was made, in milliseconds since the epoch."""
+    """When it was made, in milliseconds since 1970."""
     is_forced: bool = False
     """Whether it may exceed the number of concurrent checkpoints and the pause between them."""
     submission: str = ""
@@ -511,8 +514,8 @@ class CoordinatorRules:
     """Whether barriers overtake data; then a savepoint waits for the checkpoints under way (CC-12)."""
 
     spare_ids: int = 1
-    """Ids beyond ``max_concurrent`` that may be triggered before the next link: for forced requests, and while the
-    tombstone of an aborted id cannot be created. Each start closes as many more ids."""
+    """Ids beyond ``max_concurrent`` that may be triggered before the next checkpoint: for forced requests, and while
+    the tombstone of an aborted id cannot be created. Each start closes as many more ids."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.ids_ahead <= MAX_IDS_AHEAD:
@@ -523,7 +526,10 @@ class CoordinatorRules:
 
     @property
     def ids_ahead(self) -> int:
-        """How far a triggered id may lie beyond the newest link: a successor closes as many, seen or not (CC-06)."""
+        """How far a triggered id may lie beyond the newest checkpoint.
+
+        A successor closes as many, seen or not (CC-06).
+        """
         return self.limits.max_concurrent + self.spare_ids
 
     @property
@@ -542,10 +548,10 @@ class CoordinatorState:
     """Everything a coordinator knows. Ids rise by one with each trigger and are never used again."""
 
     rules: CoordinatorRules
-    newest_link: int
-    """Id of the newest link of the chain; the next one takes the id after it, whatever it holds (S7)."""
+    newest_checkpoint: int
+    """Id of the newest checkpoint of the checkpoint log; the next one takes the id after it, whatever it holds (R7)."""
     completed_id: int
-    """Id of the newest link that holds state."""
+    """Id of the newest checkpoint that holds state."""
     next_id: int
     tally: FailureTally
     next_request: int = 1
@@ -554,8 +560,8 @@ class CoordinatorState:
     """By ascending id."""
     triggering: int | None = None
     """The checkpoint whose tasks are being told."""
-    linking: int | None = None
-    """The id whose link or tombstone is being created: one at a time, and it cannot be aborted any more."""
+    creating: int | None = None
+    """The id whose metadata or tombstone is being created: one at a time, and it cannot be aborted any more."""
     unclosed: frozenset[int] = frozenset()
     """Aborted ids without a tombstone."""
     given_up: tuple[str, ...] = ()
@@ -578,8 +584,8 @@ class CoordinatorState:
 
     @property
     def has_id(self) -> bool:
-        """Whether the next id is among those that the newest link reserves."""
-        return self.next_id <= self.newest_link + self.rules.ids_ahead
+        """Whether the next id is among those that the newest checkpoint reserves."""
+        return self.next_id <= self.newest_checkpoint + self.rules.ids_ahead
 
     def situation(self, now_ms: int) -> Situation:
         """What the choice of the next request depends on."""
@@ -593,7 +599,7 @@ class CoordinatorState:
 
     def due_ms(self) -> int | None:
         """When time alone changes something next."""
-        times = [one.deadline_ms for one in self.pending if one.checkpoint_id != self.linking]
+        times = [one.deadline_ms for one in self.pending if one.checkpoint_id != self.creating]
         times += [time for time in (self.next_periodic_ms, self.retry_ms) if time is not None]
         return min(times, default=None)
 
@@ -630,9 +636,9 @@ class PendingCheckpoint:
     checkpoint_id: int
     request: CheckpointRequest
     time_ms: int
-    """The coordinator's batch time at the trigger, in milliseconds since the epoch."""
+    """The coordinator's batch time at the trigger, in milliseconds since 1970."""
     deadline_ms: int
-    """When it is given up, in milliseconds since the epoch."""
+    """When it is given up, in milliseconds since 1970."""
     expected: int | None = None
     """How many subtasks have to acknowledge, 0 to n-1; None while that is not known."""
     acknowledged: Mapping[int, StateHandle | None] = field(default_factory=dict)

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 from partfile.snapshot.events import (
     REMEMBERED,
     Acknowledged,
+    CheckpointCreated,
     CheckpointRequest,
     CloseFailed,
     CloseId,
     CoordinatorRules,
     CoordinatorState,
-    CreateLink,
+    CreateCheckpoint,
+    CreationFailed,
+    CreationFenced,
+    CreationUnknown,
     Decision,
     Declined,
     DeletionFinished,
@@ -27,10 +31,6 @@ from partfile.snapshot.events import (
     FulfilRequest,
     GivenUp,
     IdClosed,
-    LinkCreated,
-    LinkFailed,
-    LinkFenced,
-    LinkUnknown,
     NotifyAborted,
     NotifyComplete,
     PendingCheckpoint,
@@ -112,7 +112,7 @@ def abort_where(decision: Decision, reason: FailureReason, is_hit: Callable[[Pen
 def abort(decision: Decision, pending: PendingCheckpoint, reason: FailureReason, *, by_task: bool = False) -> Decision:
     """Give a checkpoint up: tell everybody, delete its states, leave its id to a tombstone, count the failure.
 
-    Not while its link is being created: then only the chain decides.
+    Not while its checkpoint is being created: then only the checkpoint log decides.
 
     Args:
         decision: What has been decided so far.
@@ -121,7 +121,7 @@ def abort(decision: Decision, pending: PendingCheckpoint, reason: FailureReason,
         by_task: Whether a task reported it.
     """
     checkpoint_id = pending.checkpoint_id
-    if checkpoint_id == decision.state.linking:
+    if checkpoint_id == decision.state.creating:
         return decision
     handles = [handle for _, handle in sorted(pending.acknowledged.items(), key=lambda one: one[0])]
     given_up = (*decision.state.given_up, pending.submission)[-REMEMBERED:]
@@ -150,9 +150,9 @@ def _counted(decision: Decision, pending: PendingCheckpoint, reason: FailureReas
 def _stray(state: CoordinatorState, event: Acknowledged) -> Decision:
     if event.submission in state.given_up:
         return Decision(state).doing(DiscardState(event.checkpoint_id, event.handle, Stray.LATE))
-    if event.checkpoint_id <= state.newest_link:
+    if event.checkpoint_id <= state.newest_checkpoint:
         return Decision(state).doing(DiscardState(event.checkpoint_id, event.handle, Stray.UNKNOWN_CHECKPOINT))
-    # A rival's link with this id may come to name it; it goes with the directory of its checkpoint (S6).
+    # A rival's checkpoint with this id may come to name it; it goes with the directory of its checkpoint (R6).
     return Decision(state)
 
 
@@ -160,29 +160,32 @@ CLOSE_RETRY_MS = 1000
 
 
 def advance(decision: Decision, now_ms: int) -> Decision:
-    """Create the next link if its turn has come: a tombstone for an aborted id, or the checkpoint that is complete."""
+    """Create the next checkpoint if its turn has come.
+
+    A tombstone for an aborted id, or the checkpoint that is complete.
+    """
     decision = _subsume_smaller(decision)
     state = decision.state
-    if state.linking is not None or (state.retry_ms is not None and now_ms < state.retry_ms):
+    if state.creating is not None or (state.retry_ms is not None and now_ms < state.retry_ms):
         return decision
-    following = state.newest_link + 1
+    following = state.newest_checkpoint + 1
     if following in state.unclosed:
-        return decision.having(linking=following, retry_ms=None).doing(CloseId(following))
+        return decision.having(creating=following, retry_ms=None).doing(CloseId(following))
     pending = state.find(following)
     if pending is not None and _is_ready(state, pending):
-        return decision.having(linking=following).doing(CreateLink(pending))
+        return decision.having(creating=following).doing(CreateCheckpoint(pending))
     return decision
 
 
-def link_created(state: CoordinatorState, event: LinkCreated, now_ms: int) -> Decision:
+def checkpoint_created(state: CoordinatorState, event: CheckpointCreated, now_ms: int) -> Decision:
     """The checkpoint is complete: tell it, and only then delete older ones (CC-02, CC-15)."""
     pending = state.find(event.checkpoint_id)
-    if state.linking != event.checkpoint_id or pending is None:
+    if state.creating != event.checkpoint_id or pending is None:
         return Decision(state)
     completed = Decision(state).without_pending(event.checkpoint_id)
     completed = completed.having(
-        linking=None,
-        newest_link=event.checkpoint_id,
+        creating=None,
+        newest_checkpoint=event.checkpoint_id,
         completed_id=event.checkpoint_id,
         tally=state.tally.completed(event.checkpoint_id),
         last_completion_ms=now_ms,
@@ -197,42 +200,45 @@ def told_and_subsumed(decision: Decision, checkpoint_id: int) -> Decision:
     return decision.having(cleaning=decision.state.cleaning + 1).doing(NotifyComplete(checkpoint_id), Subsume())
 
 
-def link_failed(state: CoordinatorState, event: LinkFailed) -> Decision:
-    """The link is certainly not there: the checkpoint is aborted, and its id closed unless that has happened."""
+def creation_failed(state: CoordinatorState, event: CreationFailed) -> Decision:
+    """The checkpoint is certainly not there: the checkpoint is aborted, and its id closed unless that has happened."""
     pending = state.find(event.checkpoint_id)
-    if state.linking != event.checkpoint_id or pending is None:
+    if state.creating != event.checkpoint_id or pending is None:
         return Decision(state)
-    decision = abort(Decision(state).having(linking=None), pending, FailureReason.FINALIZE)
+    decision = abort(Decision(state).having(creating=None), pending, FailureReason.FINALIZE)
     return closed(decision, event.checkpoint_id) if event.is_closed else decision
 
 
 def closed(decision: Decision, checkpoint_id: int) -> Decision:
-    """The tombstone of an aborted id is the newest link."""
+    """The tombstone of an aborted id is the newest checkpoint."""
     unclosed = decision.state.unclosed - {checkpoint_id}
-    return decision.having(linking=None, newest_link=checkpoint_id, unclosed=unclosed)
+    return decision.having(creating=None, newest_checkpoint=checkpoint_id, unclosed=unclosed)
 
 
 def close_failed(state: CoordinatorState, now_ms: int) -> Decision:
-    """Try again later: until the id is closed no other link can be created."""
-    return Decision(state).having(linking=None, retry_ms=now_ms + CLOSE_RETRY_MS)
+    """Try again later: until the id is closed no other checkpoint can be created."""
+    return Decision(state).having(creating=None, retry_ms=now_ms + CLOSE_RETRY_MS)
 
 
 def stop(state: CoordinatorState, reason: FailureReason) -> Decision:
-    """Another coordinator may hold the chain: begin and delete nothing any more, for its links may name our states."""
+    """Another coordinator may hold the checkpoint log.
+
+    Begin and delete nothing any more, for its checkpoints may name our states.
+    """
     decision = _refuse_queued(Decision(state), reason)
     for one in state.pending:
         decision = decision.doing(RefuseRequest(one.request, reason, one.checkpoint_id))
-    return _at_rest(decision.having(pending=(), linking=None), reason).doing(Stop(reason))
+    return _at_rest(decision.having(pending=(), creating=None), reason).doing(Stop(reason))
 
 
 def shut_down(state: CoordinatorState, reason: FailureReason) -> Decision:
-    """Give everything up but the link that is being created: it may come to be there.
+    """Give everything up but the checkpoint that is being created: it may come to be there.
 
     The ids stay without tombstones: the next start creates them.
     """
     decision = _refuse_queued(Decision(state), reason)
     for one in state.pending:
-        if one.checkpoint_id != state.linking:
+        if one.checkpoint_id != state.creating:
             decision = dropped(decision, one, reason)
     return _at_rest(decision, reason)
 
@@ -281,19 +287,19 @@ def _at_rest(decision: Decision, reason: FailureReason) -> Decision:
 Step = tuple[CoordinatorState, tuple["Action", ...]]
 
 
-def begin(fence_id: int, rules: CoordinatorRules) -> Step:
-    """A coordinator that has just created its fence link.
+def begin(takeover_id: int, rules: CoordinatorRules) -> Step:
+    """A coordinator that has just created its takeover.
 
     Notifications are best effort, so the last coordinator's may be lost: what the restored state holds is told again.
     """
     state = CoordinatorState(
         rules=rules,
-        newest_link=fence_id,
-        completed_id=fence_id,
-        next_id=fence_id + 1,
-        tally=FailureTally(tolerable=rules.tolerable_failures, last_completed=fence_id),
+        newest_checkpoint=takeover_id,
+        completed_id=takeover_id,
+        next_id=takeover_id + 1,
+        tally=FailureTally(tolerable=rules.tolerable_failures, last_completed=takeover_id),
     )
-    decision = told_and_subsumed(Decision(state), fence_id)
+    decision = told_and_subsumed(Decision(state), takeover_id)
     return decision.state, decision.actions
 
 
@@ -303,7 +309,7 @@ def step(state: CoordinatorState, event: Event, now_ms: int) -> Step:
     Args:
         state: The state after the event before.
         event: What has happened.
-        now_ms: The coordinator's time, in milliseconds since the epoch.
+        now_ms: The coordinator's time, in milliseconds since 1970.
     """
     if state.stopped is not None:
         decision = _after_the_end(state, event, now_ms)
@@ -327,7 +333,7 @@ def _happened(state: CoordinatorState, event: Event, now_ms: int) -> Decision:
         case Shutdown():
             return shut_down(state, event.reason)
         case _:
-            return _linked(state, event, now_ms)
+            return _created(state, event, now_ms)
 
 
 def _answered(
@@ -368,41 +374,41 @@ def _triggering(
             return _given_up(decision.state, event.checkpoint_id, event.reason)
 
 
-def _linked(
+def _created(
     state: CoordinatorState,
-    event: LinkCreated | LinkFailed | LinkUnknown | LinkFenced | IdClosed | CloseFailed,
+    event: CheckpointCreated | CreationFailed | CreationUnknown | CreationFenced | IdClosed | CloseFailed,
     now_ms: int,
 ) -> Decision:
     decision = Decision(state)
-    if state.linking != event.checkpoint_id:
+    if state.creating != event.checkpoint_id:
         return decision
     match event:
-        case LinkCreated():
-            decision = link_created(state, event, now_ms)
-        case LinkFailed():
-            decision = link_failed(state, event)
+        case CheckpointCreated():
+            decision = checkpoint_created(state, event, now_ms)
+        case CreationFailed():
+            decision = creation_failed(state, event)
         case IdClosed():
             decision = closed(decision, event.checkpoint_id)
         case CloseFailed():
             decision = close_failed(state, now_ms)
-        case LinkFenced():
+        case CreationFenced():
             decision = stop(state, FailureReason.FENCED)
-        case LinkUnknown():
+        case CreationUnknown():
             decision = stop(state, FailureReason.OUTCOME_UNKNOWN)
     return decision
 
 
 def _after_the_end(state: CoordinatorState, event: Event, now_ms: int) -> Decision:
-    """Only the link that was being created at the shutdown still matters, for it may make its checkpoint complete."""
+    """Only the creation under way at the shutdown still matters, for it may make its checkpoint complete."""
     match event:
         case Requested() if state.stopped is not None:
             return Decision(state).doing(RefuseRequest(_request(state, event, now_ms), state.stopped))
-        case LinkFailed(checkpoint_id) if state.stopped is not None and state.linking == checkpoint_id:
+        case CreationFailed(checkpoint_id) if state.stopped is not None and state.creating == checkpoint_id:
             pending = state.find(checkpoint_id)
-            rest = Decision(state).having(linking=None)
+            rest = Decision(state).having(creating=None)
             return rest if pending is None else dropped(rest, pending, state.stopped)
-        case LinkCreated() | LinkUnknown() | LinkFenced():
-            return _linked(state, event, now_ms).having(stopped=state.stopped)
+        case CheckpointCreated() | CreationUnknown() | CreationFenced():
+            return _created(state, event, now_ms).having(stopped=state.stopped)
         case _:
             return Decision(state)
 

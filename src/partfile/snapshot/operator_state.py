@@ -333,7 +333,7 @@ def redistribute(old: Sequence[States], parallelism: int) -> list[States]:
         elif parallelism == len(old):
             shares = [states[name].elements if name in states else () for states in old]
         else:
-            shares, start = deal(elements, parallelism, start)
+            shares, start = assign(elements, parallelism, start)
         for states, share in zip(new, shares, strict=True):
             if share:
                 states[name] = NamedState(info, share)
@@ -358,7 +358,7 @@ def _elements(old: Sequence[States], name: str) -> tuple[bytes, ...]:
     return tuple(element for states in old if name in states for element in states[name].elements)
 
 
-def deal(elements: Sequence[Element], parallelism: int, start: int = 0) -> tuple[list[tuple[Element, ...]], int]:
+def assign(elements: Sequence[Element], parallelism: int, start: int = 0) -> tuple[list[tuple[Element, ...]], int]:
     """Cut ``elements`` into contiguous runs, one a subtask, whose lengths differ by one at most.
 
     Args:

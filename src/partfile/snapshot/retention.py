@@ -46,11 +46,11 @@ _KEPT = {
 def end_job(storage: CheckpointStorage, end: JobEnd, retention: Retention) -> list[int]:
     """Delete the checkpoints of a job that has ended, unless its policy keeps them.
 
-    Oldest first and each link before its files, so that whatever a crash leaves can be restored or deleted again; also
-    what unfinished checkpoints left. Files that tasks own stay.
+    Oldest first and each checkpoint before its files, so that whatever a crash leaves can be restored or deleted again;
+    also what unfinished checkpoints left. Files that tasks own stay.
 
-    Shut the coordinator down before. One that still runs is fenced at its next checkpoint, but the link that it creates
-    to find that out stays, and a later start takes it for the newest: then end the job again.
+    Shut the coordinator down before. One that still runs is fenced at its next checkpoint, but the checkpoint that it
+    creates to find that out stays, and a later start takes it for the newest: then end the job again.
 
     Args:
         storage: The job's checkpoints.
@@ -67,7 +67,7 @@ def end_job(storage: CheckpointStorage, end: JobEnd, retention: Retention) -> li
     names = storage.store.list_names(storage.directory)
     deleted = sorted(number for number in map(documents.checkpoint_id_of, names) if number is not None)
     for checkpoint_id in deleted:
-        # A mark without its link would say that the link was lost.
+        # A mark without its checkpoint would say that the checkpoint was lost.
         storage.store.delete_file(storage.path(documents.published_path(checkpoint_id)))
         storage.delete_checkpoint(checkpoint_id)
     storage.store.delete_directory(storage.path(documents.SHARED))

@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 from partfile.errors import AlreadyExists, ConfigError, NotApplied, NotFound, SnapshotError, StoreError
 from partfile.snapshot import documents
 from partfile.snapshot.documents import (
+    CheckpointRef,
     FileHandle,
-    LinkRef,
     OperatorState,
     decode_document,
     encode_document,
@@ -44,10 +44,10 @@ class SavepointMetadata(Persisted):
     """Drawn for this savepoint; how a job recognises the one it was restored from, wherever that lies by then."""
     job: str
     """The uid of the job it was taken of."""
-    taken_by: LinkRef
+    taken_by: CheckpointRef
     """The checkpoint that rolled and published everything for it."""
     time_ms: int
-    """The coordinator's time, in milliseconds since the epoch; for people."""
+    """The coordinator's time, in milliseconds since 1970; for people."""
     writer: str
     """Version of partfile that wrote it."""
     ends_the_job: bool

@@ -1,4 +1,4 @@
-"""Checkpoints of one job in a MetadataStore: links, state files, publication marks. Each verb is one file."""
+"""Checkpoints of one job in a MetadataStore: metadata, state files, publication marks. Each verb is one file."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class DriverMemoryStorageSettings(_Settings):
     max_acknowledgement_bytes: int = DEFAULT_MAX_ACKNOWLEDGEMENT_BYTES
     """More state in one acknowledgement fails its checkpoint, whatever ``max_state_bytes`` is."""
     max_total_bytes: int = DEFAULT_MAX_TOTAL_BYTES
-    """More state in all acknowledgements together fails the checkpoint, before its link is created."""
+    """More state in all acknowledgements together fails the checkpoint, before its checkpoint is created."""
 
     def model_post_init(self, _context: object, /) -> None:
         """Refuse limits that would fail every checkpoint."""
@@ -201,16 +201,16 @@ def select_storage(
     return DriverMemoryStorageSettings() if url is None else FileSystemStorageSettings(url=url, **options)
 
 
-_LINK_SCHEMA = "checkpoint"
+_METADATA_SCHEMA = "checkpoint"
 
 
 class ListedIds(NamedTuple):
     """The ids of a job, each list ascending."""
 
-    linked: list[int]
-    """Those with a link."""
-    published_without_link: list[int]
-    """Those whose parts have been published and whose link is gone."""
+    completed: list[int]
+    """Those with a checkpoint."""
+    published_without_metadata: list[int]
+    """Those whose parts have been published and whose metadata is gone."""
 
 
 class CheckpointStorage:
@@ -288,26 +288,26 @@ class CheckpointStorage:
     def _shown(self, handle: FileHandle) -> str:
         return f"{self.store.base}/{self.path(handle.path)}"
 
-    def create_link(self, metadata: CheckpointMetadata) -> None:
-        """Create ``chk-N/_metadata``: the commit point (S1).
+    def create_checkpoint(self, metadata: CheckpointMetadata) -> None:
+        """Create ``chk-N/_metadata``: the commit point (R1).
 
         Raises:
-            AlreadyExists: Some link is there; it may be this very one, read it back.
+            AlreadyExists: Some checkpoint is there; it may be this very one, read it back.
             StateTooLarge: Its state together is more than the coordinator may hold; nothing was created.
-            UnencodableState: ``read_link`` would refuse it; nothing was created.
+            UnencodableState: ``read_checkpoint`` would refuse it; nothing was created.
             OutcomeUnknown: It may be there now.
         """
         self._streams.check_total(metadata)
         path = self.path(documents.metadata_path(metadata.checkpoint_id))
-        data = encode_document(_LINK_SCHEMA, metadata)
+        data = encode_document(_METADATA_SCHEMA, metadata)
         try:
             self._decoded(data, metadata.checkpoint_id, path)
         except SnapshotError as error:
             raise unreadable(f"checkpoint {metadata.checkpoint_id} of job {self.job!r}", error) from error
         self.store.create_file(path, data)
 
-    def read_link(self, checkpoint_id: int) -> CheckpointMetadata | None:
-        """Return the link with this id, or None if there is none.
+    def read_checkpoint(self, checkpoint_id: int) -> CheckpointMetadata | None:
+        """Return the checkpoint with this id, or None if there is none.
 
         Raises:
             SnapshotCorrupt: It cannot be read, or belongs to another job or id.
@@ -321,30 +321,35 @@ class CheckpointStorage:
         return self._decoded(data, checkpoint_id, f"{self.store.base}/{path}")
 
     def _decoded(self, data: bytes, checkpoint_id: int, path: str) -> CheckpointMetadata:
-        link = decode_document(_LINK_SCHEMA, CheckpointMetadata, data, path)
-        if link.checkpoint_id != checkpoint_id or link.job != self.job:
+        checkpoint = decode_document(_METADATA_SCHEMA, CheckpointMetadata, data, path)
+        if checkpoint.checkpoint_id != checkpoint_id or checkpoint.job != self.job:
             raise SnapshotCorrupt(
-                f"{path} is checkpoint {link.checkpoint_id} of job {link.job!r}", path=path, checkpoint_id=checkpoint_id
+                f"{path} is checkpoint {checkpoint.checkpoint_id} of job {checkpoint.job!r}",
+                path=path,
+                checkpoint_id=checkpoint_id,
             )
-        return link
+        return checkpoint
 
-    def list_links(self) -> list[int]:
-        """The ids that have a link, ascending. Lists the job's directory, which retention bounds."""
-        return self.list_ids().linked
+    def list_completed_ids(self) -> list[int]:
+        """The ids that have a checkpoint, ascending. Lists the job's directory, which retention bounds."""
+        return self.list_ids().completed
 
     def list_ids(self) -> ListedIds:
-        """The ids that have a link, and those that lost it. Lists the job's directory and those of its checkpoints."""
+        """The ids that have a checkpoint, and those that lost it.
+
+        Lists the job's directory and those of its checkpoints.
+        """
         found = ListedIds([], [])
         for number in self._ids():
             names = self._names_of(number)
             if documents.METADATA in names:
-                found.linked.append(number)
+                found.completed.append(number)
             elif documents.PUBLISHED in names:
-                found.published_without_link.append(number)
+                found.published_without_metadata.append(number)
         return found
 
-    def newest_linked_id(self) -> int:
-        """The highest id that has a link, 0 if none has. Lists the job's directory and, as a rule, one in it."""
+    def newest_completed_id(self) -> int:
+        """The highest id that has a checkpoint, 0 if none has. Lists the job's directory and, as a rule, one in it."""
         ids = reversed(self._ids())
         return next((number for number in ids if documents.METADATA in self._names_of(number)), 0)
 
@@ -368,7 +373,7 @@ class CheckpointStorage:
         return self.store.file_exists(self.path(documents.published_path(checkpoint_id)))
 
     def mark_released(self, checkpoint_id: int) -> None:
-        """Record that the coordinator that created the link does no more with the log. Idempotent and durable."""
+        """Record that the coordinator that created the checkpoint does no more with the log. Idempotent and durable."""
         try:
             self.store.create_file(self.path(documents.released_path(checkpoint_id)), b"")
         except AlreadyExists:
@@ -379,9 +384,9 @@ class CheckpointStorage:
         return self.store.file_exists(self.path(documents.released_path(checkpoint_id)))
 
     def delete_checkpoint(self, checkpoint_id: int) -> None:
-        """Delete a checkpoint: its link first, so that it cannot be restored from once anything of it is gone.
+        """Delete a checkpoint: its checkpoint first, so that it cannot be restored from once anything of it is gone.
 
-        Idempotent. What rivals left in the same directory goes too: only this link could have named it (S11).
+        Idempotent. What rivals left in the same directory goes too: only this checkpoint could have named it (R11).
         """
         self.store.delete_file(self.path(documents.metadata_path(checkpoint_id)))
         self.store.delete_directory(self.path(documents.checkpoint_directory(checkpoint_id)))

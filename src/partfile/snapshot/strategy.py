@@ -171,7 +171,7 @@ class SnapshotStrategy(Protocol[Resources]):
         Args:
             resources: What the synchronous part has taken.
             checkpoint_id: The checkpoint.
-            timestamp_ms: The coordinator's time at its trigger, in milliseconds since the epoch.
+            timestamp_ms: The coordinator's time at its trigger, in milliseconds since 1970.
             streams: Opens streams for the result.
             options: What the snapshot is for.
         """
@@ -187,7 +187,7 @@ class RunningSnapshot:
         self._registry = CloseableRegistry()
         self._lock = threading.Lock()
         self._is_released = False
-        self._is_settled = False
+        self._is_done = False
         self._future: Future[SnapshotResult] | None = None
 
     def run(self) -> SnapshotResult:
@@ -199,8 +199,8 @@ class RunningSnapshot:
         finally:
             self.release()
         with self._lock:
-            self._is_settled = not self._registry.closed
-        if not self._is_settled:
+            self._is_done = not self._registry.closed
+        if not self._is_done:
             if result.primary is not None:
                 self._streams.discard(result.primary)
             raise SnapshotCancelled("the snapshot was cancelled while it was written")
@@ -238,7 +238,7 @@ class RunningSnapshot:
             Whether that was in time; if not, the result stands and is the caller's.
         """
         with self._lock:
-            if self._is_settled:
+            if self._is_done:
                 return False
             self._registry.close()
         if self._future is not None and self._future.cancel():

@@ -26,9 +26,9 @@ class Timer:
     For a coordinator ``tick`` is its own, and its ``CoordinatorSettings.set_timer`` leads to ``set``.
 
     Args:
-        tick: Does the work, on the timer's thread; returns when it wants to be called next, in milliseconds since the
+        tick: Does the work, on the timer's thread; returns when it wants to be called next, in milliseconds since
             epoch, or None if only ``set`` will tell.
-        clock: The time, in milliseconds since the epoch. It is read again at each ``set`` and after each wait.
+        clock: The time, in milliseconds since 1970. It is read again at each ``set`` and after each wait.
         name: Of the thread.
         failed: Told what ``tick`` raises; must not raise. ``tick`` is called again after ``retry_ms``, until somebody
             stops the timer.

@@ -34,7 +34,7 @@ class Leftover:
     size: int | None
     """In bytes; None where the store does not say."""
     modified_at_ms: int
-    """By the store's clock, in milliseconds since the epoch; of an upload when it was begun."""
+    """By the store's clock, in milliseconds since 1970; of an upload when it was begun."""
     upload: str | None = None
     """Id of the upload, if it is one."""
 
@@ -44,10 +44,10 @@ class CleaningStore(Protocol):
 
     @property
     def moves_files(self) -> bool:
-        """Whether ``take_away`` can move a file instead of deleting it. Asks storage nothing."""
+        """Whether ``remove`` can move a file instead of deleting it. Asks storage nothing."""
 
-    def take_away(self, path: str, into: str | None) -> bool:
-        """Delete one file that nobody needs, or move it to another directory; for the cleaner alone (S6).
+    def remove(self, path: str, into: str | None) -> bool:
+        """Delete one file that nobody needs, or move it to another directory; for the cleaner alone (R6).
 
         Literally this one name. Takes the lease first where there are leases, and then sees that the path still names
         what was leased. Idempotence: nothing there counts as done. After a crash it is under one of the two names.
@@ -96,7 +96,7 @@ class MetadataStore(Protocol):
     def create_file(self, path: str, data: bytes) -> None:
         """Create a file with ``data``, exclusively and whole or not at all, with its directories.
 
-        The commit point of a checkpoint (S1). Atomicity: no reader ever sees a prefix. Durability: when it returns,
+        The commit point of a checkpoint (R1). Atomicity: no reader ever sees a prefix. Durability: when it returns,
         the file and its name survive power loss. Local: temporary file, fsync, link, directory fsync.
 
         Raises:
@@ -119,7 +119,8 @@ class MetadataStore(Protocol):
     def list_names(self, directory: str) -> list[str]:
         """The names directly in a directory, files and directories alike; empty if it is not there.
 
-        Durability: what is listed survives power loss, whoever created it: a start builds on the links that it finds.
+        Durability: what is listed survives power loss, whoever created it: a start builds on the checkpoints that it
+            finds.
         """
 
     def delete_file(self, path: str) -> None:
@@ -129,7 +130,7 @@ class MetadataStore(Protocol):
         """Delete a directory and the files directly in it. Idempotence: absent counts as done."""
 
     def hold_marker(self, path: str) -> bool:
-        """Hold the lock of the marker file at ``path`` (created if need be) until the store is closed (S13).
+        """Hold the lock of the marker file at ``path`` (created if need be) until the store is closed (R13).
 
         Returns:
             Whether this store holds it now; False when another process does.
@@ -150,7 +151,7 @@ class MetadataStore(Protocol):
         """What about the place can hurt a sink that writes there, in sentences, for its start. May ask the store.
 
         Args:
-            now_ms: This host's time, in milliseconds since the epoch.
+            now_ms: This host's time, in milliseconds since 1970.
             longest_open_s: How long a part can stay open, in seconds.
         """
 
@@ -179,7 +180,7 @@ class Persisted(BaseModel):
 
 
 class PartHandle(Persisted):
-    """From this any process can resume, settle or publish a part. Names only, relative to the base; no open resource.
+    """From this any process can resume, finalize or publish a part. Names only, relative to the base; no open resource.
 
     The names are recorded, not derived, so that a change of affixes between two runs cannot lose a part.
     """
@@ -198,7 +199,7 @@ class PartHandle(Persisted):
     """Bytes of the part that are durable and vouched for, in bytes of the file as stored."""
     staging: dict[str, JsonValue] = {}
     """What a store without appendable files needs to go on (upload id, parts); empty on file systems."""
-    is_stage: bool = False
+    is_staging_file: bool = False
     """Its bytes are read back and encoded into another part; it is never pending and never finished."""
 
     @field_validator("bucket")
@@ -228,7 +229,7 @@ class StoredFile(Persisted):
     size: int
     """In bytes."""
     modified_at_ms: int
-    """By the store's clock, in milliseconds since the epoch."""
+    """By the store's clock, in milliseconds since 1970."""
     identity: str | None = None
     """The same for all names of one file; None for a file with one name, as nearly all are, and on stores where no file
     has two."""
@@ -238,7 +239,7 @@ class StoredFile(Persisted):
 class PartStream(Protocol):
     """One open in-progress part, held by its lease. Belongs to the process that opened it.
 
-    Keeps no bytes of its own between two persists; refuses use from another process id (S13).
+    Keeps no bytes of its own between two persists; refuses use from another process id (R13).
     """
 
     @property
@@ -272,11 +273,11 @@ class PartStream(Protocol):
         Durability: bytes as persist; the rename needs none, since either name is found again.
 
         Raises:
-            PartfileError: It is a stage, which is persisted and closed instead; nothing was done.
+            PartfileError: It is a staging file, which is persisted and closed instead; nothing was done.
         """
 
     def verify(self) -> None:
-        """Check that the part is still under its in-progress name (S2), before a task acknowledges it.
+        """Check that the part is still under its in-progress name (R2), before a task acknowledges it.
 
         Raises:
             LeaseUnavailable: If somebody else has taken the part away.
@@ -287,7 +288,7 @@ class PartStream(Protocol):
 
 
 class PartStore(Protocol):
-    """Part files of one base: create, resume, settle, publish, discard, list."""
+    """Part files of one base: create, resume, finalize, publish, discard, list."""
 
     @property
     def base(self) -> str:
@@ -305,7 +306,7 @@ class PartStore(Protocol):
         """
 
     @property
-    def stages_travel(self) -> bool:
+    def staging_files_travel(self) -> bool:
         """Whether what is staged goes over a network, so that fewer bytes are worth the time of compressing them.
 
         Asks storage nothing.
@@ -313,7 +314,10 @@ class PartStore(Protocol):
 
     @property
     def checks_reads(self) -> bool:
-        """Whether bytes of a stage that are not those that were written are never handed out; storage is not asked."""
+        """Whether bytes of a staging file that are not those that were written are never handed out.
+
+        Storage is not asked.
+        """
 
     def check_path(self, path: str) -> None:
         """Refuse a path that no finished part can have here, before rows are promised to it. Asks storage nothing.
@@ -332,7 +336,7 @@ class PartStore(Protocol):
         """
 
     def resume(self, handle: PartHandle) -> PartStream:
-        """Open the in-progress part for appending, as its sole owner (S2).
+        """Open the in-progress part for appending, as its sole owner (R2).
 
         Takes the lease without waiting, then checks that the path still names what was leased and that the length is
         exactly ``handle.valid_length``. Never cuts, never creates, never renames.
@@ -342,22 +346,22 @@ class PartStore(Protocol):
                 alone, report it as abandoned.
         """
 
-    def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
-        """Cut the part to its valid length and make it pending (S3). Only a coordinator calls this.
+    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:
+        """Cut the part to its valid length and make it pending (R3). Only a coordinator calls this.
 
-        Takes the lease first, from whoever holds it where the store can fence him. Idempotence: a part that is settled
-        or published already is left as it is. A part that cannot be leased is copied: its valid prefix, to a file with
-        a fresh token, which is then pending; the returned handle names it. With ``cut="valid-length"`` a part that is
-        too long gets its sidecar instead of being cut.
+        Takes the lease first, from whoever holds it where the store can fence him. Idempotence: a part that is
+        finalized or published already is left as it is. A part that cannot be leased is copied: its valid prefix, to a
+        file with a fresh token, which is then pending; the returned handle names it. With ``cut="valid-length"`` a part
+        that is too long gets its sidecar instead of being cut.
 
         Raises:
             PartMissing: It is under none of its names, or shorter than its valid length.
             CommitConflict: Another sidecar or another finished file stands in its place.
-            PartfileError: It is a stage.
+            PartfileError: It is a staging file.
         """
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
-        """Make the part finished: settle it if that has not been done, then give it its final name, replacing nothing.
+        """Make the part finished: finalize it if need be, then give it its final name, replacing nothing.
 
         Looks under each name the part can have by now. Atomicity: a reader sees no file or the whole valid part.
         Idempotence: if the final name is there with the valid length (or with its sidecar), only a staged name of the
@@ -367,27 +371,27 @@ class PartStore(Protocol):
             PartMissing: It is under none of its names, or shorter than its valid length.
             PartDamaged: The store sees that it is not what was written.
             CommitConflict: The final name is taken by something of another length.
-            PartfileError: It is a stage.
+            PartfileError: It is a staging file.
         """
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
-        """Open a stage to read exactly its valid length: the file ends there, whatever was added to it since.
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
+        """Open a staging file to read exactly its valid length: the file ends there, whatever was added to it since.
 
         Takes no lease and disturbs nobody who writes it, unless ``fences``. Follows no link. The file can seek, reads
         what is asked for, also into a buffer (``readinto``), and keeps little of it; it is for one thread of the
         process that opened it, as long as the store is open.
 
         Args:
-            handle: The stage.
+            handle: The staging file.
             fences: Nobody who counts appends to it any more, so a lease that is in the way may be taken from whoever
-                holds it. Without, a dead writer's stage may have to wait until his lease ends.
+                holds it. Without, a dead writer's staging file may have to wait until his lease ends.
 
         Raises:
             PartMissing: It is gone, or shorter than its valid length; perhaps only seen on reading.
             PartDamaged: Only seen on reading, and where the store ``checks_reads``: it is not what was written.
             NotReady: It cannot be read for now, since somebody has it open.
-            NotApplied: The store has no ``stages``, or cannot read it.
-            PartfileError: It is no stage.
+            NotApplied: The store has no ``staging files``, or cannot read it.
+            PartfileError: It is no staging file.
         """
 
     def goes_back(self, handle: PartHandle) -> bool:
@@ -405,7 +409,7 @@ class PartStore(Protocol):
         """
 
     def discard(self, handle: PartHandle) -> bool:
-        """Delete the staged names of a part after taking its lease; only what no retained checkpoint names (S6).
+        """Delete the staged names of a part after taking its lease; only what no retained checkpoint names (R6).
 
         Idempotence: nothing there counts as done. A finished part is never touched.
 
@@ -453,13 +457,13 @@ class Capabilities(Persisted):
     durable: bool
     """Persisted bytes and names survive power loss."""
     shared: bool
-    """Other hosts see the same files; a guess for local paths, proven by the marker (S13)."""
+    """Other hosts see the same files; a guess for local paths, proven by the marker (R13)."""
     staged_files: bool = True
     """A part that is not finished is a file under its staged name. Else it is known by its handle alone: it shows
     nowhere, one handle can be resumed once, and a finished file tells whose it is."""
     exclusive_create: bool = True
     """Of several who create one metadata file, one succeeds. Else two coordinators are detected, not prevented."""
-    stages: bool = False
-    """A stage can be read back up to its valid length, by another process and while it is being written."""
+    staging_files: bool = False
+    """A staging file can be read back up to its valid length, by another process and while it is being written."""
     publish_threads: Annotated[int, Field(ge=1)] = 8
     """Parts that a coordinator does well to publish at the same time, unless the user says otherwise."""

@@ -133,15 +133,15 @@ def is_staged_file(handle: PartHandle) -> bool:
 def staged_names(handle: PartHandle) -> tuple[str, ...]:
     """The names that the part can have before it is finished, in the order in which it moves from one to the next.
 
-    A part that was cut by a copy that takes over from it is that copy, which has a name of its own. A stage keeps its
-    only name until it is deleted.
+    A part that was cut by a copy that takes over from it is that copy, which has a name of its own. A staging file
+    keeps its only name until it is deleted.
 
     Raises:
         SnapshotCorrupt: The handle is of no store that there is.
     """
     if not is_staged_file(handle):
         return ()
-    if handle.is_stage:
+    if handle.is_staging_file:
         return (handle.in_progress,)
     staging = FsspecStaging.of(handle)
     sent = () if staging is None else (*staging.spent, staging.file)
@@ -185,7 +185,7 @@ def part_refused(handle: PartHandle, reason: str) -> LeaseUnavailable:
     """A part that this process may not append to."""
     return LeaseUnavailable(
         f"part {handle.path_of(handle.name)!r} cannot be appended to: {reason}",
-        hint="Another process has it, or it was moved by hand: then put it back. A new start settles it.",
+        hint="Another process has it, or it was moved by hand: then put it back. A new start finalizes it.",
         path=handle.path_of(handle.in_progress),
     )
 
@@ -260,12 +260,12 @@ def checked_for_publishing(handle: PartHandle) -> PartHandle:
 
     Raises:
         ConfigError: One of its names leaves its bucket.
-        PartfileError: It is a stage.
+        PartfileError: It is a staging file.
     """
     handle = check_handle(handle)
-    if handle.is_stage:
+    if handle.is_staging_file:
         raise PartfileError(
-            f"stage {handle.path_of(handle.in_progress)!r} cannot be settled or published: no reader of "
+            f"staging file {handle.path_of(handle.in_progress)!r} cannot be finalized or published: no reader of "
             f"{handle.path_of(handle.name)!r} could read it",
             hint="Encode it into a part of its own, and publish that one.",
             path=handle.path_of(handle.in_progress),
@@ -273,36 +273,36 @@ def checked_for_publishing(handle: PartHandle) -> PartHandle:
     return handle
 
 
-def checked_stage(handle: PartHandle) -> PartHandle:
-    """Return the handle of a stage.
+def checked_staging_file(handle: PartHandle) -> PartHandle:
+    """Return the handle of a staging file.
 
     Raises:
         ConfigError: One of its names leaves its bucket.
-        PartfileError: It is no stage.
+        PartfileError: It is no staging file.
     """
     handle = check_handle(handle)
-    if not handle.is_stage:
+    if not handle.is_staging_file:
         raise PartfileError(
-            f"part {handle.path_of(handle.name)!r} is no stage, so it is not read before it is finished",
+            f"part {handle.path_of(handle.name)!r} is no staging file, so it is not read before it is finished",
             path=handle.path_of(handle.in_progress),
         )
     return handle
 
 
-def stage_gone(handle: PartHandle) -> PartMissing:
-    """A stage that is not under its only name."""
-    return part_missing(handle, f"its stage {handle.in_progress!r} is not there")
+def staging_file_gone(handle: PartHandle) -> PartMissing:
+    """A staging file that is not under its only name."""
+    return part_missing(handle, f"its staging file {handle.in_progress!r} is not there")
 
 
-def stage_too_short(handle: PartHandle, size: int) -> PartMissing:
-    """A stage that has lost bytes which a completed checkpoint vouches for."""
-    return part_missing(handle, f"its stage {handle.in_progress!r} has only {size} bytes")
+def staging_file_too_short(handle: PartHandle, size: int) -> PartMissing:
+    """A staging file that has lost bytes which a completed checkpoint vouches for."""
+    return part_missing(handle, f"its staging file {handle.in_progress!r} has only {size} bytes")
 
 
-def stages_refused(handle: PartHandle, base: str) -> NotApplied:
-    """A store whose stages nobody can read back."""
+def staging_files_refused(handle: PartHandle, base: str) -> NotApplied:
+    """A store whose staging files nobody can read back."""
     return NotApplied(
-        f"stage {handle.path_of(handle.in_progress)!r} cannot be read back from {base!r}",
+        f"staging file {handle.path_of(handle.in_progress)!r} cannot be read back from {base!r}",
         hint="Let columnar parts roll at every checkpoint there.",
         path=handle.path_of(handle.in_progress),
     )

@@ -89,12 +89,12 @@ TOKEN_HEX_DIGITS = 32
 
 
 def new_token() -> str:
-    """Return 128 random bits as 32 hexadecimal digits, from the operating system's generator (S4)."""
+    """Return 128 random bits as 32 hexadecimal digits, from the operating system's generator (R4)."""
     return secrets.token_hex(TOKEN_HEX_DIGITS // 2)
 
 
 def new_chain_id() -> str:
-    """Return the 8 hexadecimal digits that tell the files of one checkpoint chain from those of another."""
+    """Return the 8 hexadecimal digits that tell the files of one checkpoint log from those of another."""
     return secrets.token_hex(4)
 
 

@@ -201,7 +201,7 @@ class SinkHarness:
     def __init__(self, sink: FileSink, parallelism: int = 1) -> None:
         self.sink = sink
         self.now_ms = 0
-        """The time, in milliseconds since the epoch; set it to let time pass."""
+        """The time, in milliseconds since 1970; set it to let time pass."""
         self.operators: list[SinkOperator] = []
         """The operators by subtask; empty while nothing is open."""
         self._parallelism = check_parallelism(parallelism)
@@ -247,7 +247,7 @@ class SinkHarness:
         return pending.checkpoint_id
 
     def notify_complete(self) -> CommitReport:
-        """Complete the checkpoint that was taken: link it, publish its parts, tell the subtasks."""
+        """Complete the checkpoint that was taken: create it, publish its parts, tell the subtasks."""
         if self._taken is None:
             raise PartfileError("no checkpoint was taken", hint="Call snapshot() first.")
         (pending, snapshots), self._taken = self._taken, None
@@ -311,7 +311,7 @@ class SinkHarness:
         return SubtaskContext(
             subtask,
             attempt=0,
-            generation=coordinator.generation,
+            epoch=coordinator.epoch,
             chain=coordinator.state.position.chain,
             batch_time_ms=self.now_ms,
             may_keep=self.runtime.may_append,

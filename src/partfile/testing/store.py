@@ -66,9 +66,9 @@ def new_part(bucket: str = "day=1", name: str = "part-0000abcd-0-0") -> PartHand
     )
 
 
-def new_stage(bucket: str = "day=1", name: str = "part-0000abcd-0-0") -> PartHandle:
-    """The same for a stage."""
-    return new_part(bucket, name).model_copy(update={"is_stage": True})
+def new_staging_file(bucket: str = "day=1", name: str = "part-0000abcd-0-0") -> PartHandle:
+    """The same for a staging file."""
+    return new_part(bucket, name).model_copy(update={"is_staging_file": True})
 
 
 def write_part(store: Store, valid: bytes, *, tail: bytes = b"", state: State = "in-progress") -> PartHandle:
@@ -95,7 +95,7 @@ def files_in(store: Store) -> dict[str, int]:
 def files_and_part(store: Store, handle: PartHandle) -> dict[str, int]:
     """Every file below the base and its size, with the part under its pending name if it is staged.
 
-    A store may make a part pending before it finds that it cannot commit it (S5).
+    A store may make a part pending before it finds that it cannot commit it (R5).
     """
     files = files_in(store)
     if handle.path_of(handle.in_progress) in files:
@@ -321,17 +321,17 @@ class CleaningContract(ContractBase):
         assert seen.size == len(DATA)
         assert seen.modified_at_ms > LONG_AGO_MS
 
-    def test_take_away_deletes_that_name_alone_and_once(self, store: Store) -> None:
+    def test_remove_deletes_that_name_alone_and_once(self, store: Store) -> None:
         """It says whether there was anything; glob characters match nothing else."""
         for path in ("a/x*", "a/xy"):
             store.create_file(path, DATA)
-        assert store.take_away("a/x*", None)
-        assert not store.take_away("a/x*", None)
-        assert not store.take_away("nowhere/at/all", None)
+        assert store.remove("a/x*", None)
+        assert not store.remove("a/x*", None)
+        assert not store.remove("nowhere/at/all", None)
         assert set(files_in(store)) == {"a/xy"}
 
     @pytest.mark.parametrize("state", ["in-progress", "pending"])
-    def test_take_away_moves_a_staged_part(self, store: Store, state: State) -> None:
+    def test_remove_moves_a_staged_part(self, store: Store, state: State) -> None:
         """Its bytes are in the other directory under the same name, no listing shows them, and it can be put back."""
         needs(store, "staged_files")
         if not store.moves_files:
@@ -339,8 +339,8 @@ class CleaningContract(ContractBase):
         handle = write_part(store, DATA, state=state)
         (path,) = files_in(store)
         assert path.startswith(f"{handle.bucket}/_{handle.name}")
-        assert store.take_away(path, AWAY)
-        assert not store.take_away(path, AWAY)
+        assert store.remove(path, AWAY)
+        assert not store.remove(path, AWAY)
         assert not files_in(store)
         assert store.read_file(f"{AWAY}/{path.rpartition('/')[2]}", 99) == DATA
 
@@ -350,10 +350,10 @@ class CleaningContract(ContractBase):
             pytest.skip("the store moves files")
         store.create_file("a/file", DATA)
         with pytest.raises(NotApplied):
-            store.take_away("a/file", AWAY)
+            store.remove("a/file", AWAY)
         assert set(files_in(store)) == {"a/file"}
 
-    def test_take_away_is_refused_while_somebody_writes(self, store: Store, elsewhere: Elsewhere) -> None:
+    def test_remove_is_refused_while_somebody_writes(self, store: Store, elsewhere: Elsewhere) -> None:
         """What is leased is not taken, neither to delete nor to move it, whatever its age."""
         needs(store, "append", "lease", "staged_files")
         handle = write_part(store, DATA)
@@ -362,16 +362,16 @@ class CleaningContract(ContractBase):
         with elsewhere(lambda other: held.append(other.resume(handle))):
             for into in (None, AWAY):
                 with pytest.raises(LeaseUnavailable):
-                    store.take_away(path, into)
+                    store.remove(path, into)
         assert store.file_exists(path)
         if self.leases_end_with_their_process:
-            assert store.take_away(path, AWAY)
+            assert store.remove(path, AWAY)
 
     @pytest.mark.parametrize("path", ["..", "../x", "/etc/x", "a//b", "", "a\x00b"])
-    def test_take_away_stays_below_the_base(self, store: Store, path: str) -> None:
+    def test_remove_stays_below_the_base(self, store: Store, path: str) -> None:
         """Metadata is untrusted input: the cleaner's verbs check paths as every verb does."""
         with pytest.raises(ConfigError):
-            store.take_away(path, None)
+            store.remove(path, None)
         with pytest.raises(ConfigError):
             store.look_at(path)
 
@@ -448,33 +448,36 @@ class CommitContract(ContractBase):
 
     @pytest.mark.parametrize("cut", CUTS)
     @pytest.mark.parametrize("state", ["in-progress", "pending"])
-    def test_settle_cuts_and_shows_no_final_name(self, store: Store, state: State, cut: Cut) -> None:
-        """A settled part is pending: no longer open to tasks, not yet visible; settling it again changes nothing."""
+    def test_finalize_cuts_and_shows_no_final_name(self, store: Store, state: State, cut: Cut) -> None:
+        """A finalized part is pending: no longer open to tasks, not yet visible.
+
+        Finalizing it again changes nothing.
+        """
         _needs_cut(store, cut)
         handle = write_part(store, DATA, tail=TAIL, state=state)
-        settled = store.settle(handle, cut)
-        assert settled.valid_length == len(DATA)
+        finalized = store.finalize(handle, cut)
+        assert finalized.valid_length == len(DATA)
         assert not store.file_exists(handle.path_of(handle.name))
         before = files_in(store)
-        assert store.settle(settled, cut) == settled
+        assert store.finalize(finalized, cut) == finalized
         assert files_in(store) == before
         with pytest.raises(LeaseUnavailable):
-            store.resume(settled)
-        store.publish(settled, cut)
+            store.resume(finalized)
+        store.publish(finalized, cut)
         assert finished_bytes(store, handle) == DATA
 
-    def test_settle_leaves_a_published_part_as_it_is(self, store: Store) -> None:
-        """Settling after publishing, as a restored coordinator may do, is no error."""
+    def test_finalize_leaves_a_published_part_as_it_is(self, store: Store) -> None:
+        """Finalizing after publishing, as a restored coordinator may do, is no error."""
         handle = write_part(store, DATA, state="finished")
-        assert store.settle(handle, "auto") == handle
+        assert store.finalize(handle, "auto") == handle
         assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
 
     def test_d11_a_part_cut_before_the_valid_length_is_missing(self, store: Store) -> None:
         """T-D11: once cut to an earlier length, a part cannot be committed at a later one; nothing is published."""
         needs(store, "truncate")
         handle = write_part(store, DATA)
-        store.settle(handle.at(3), "auto")
-        for commit in (store.publish, store.settle):
+        store.finalize(handle.at(3), "auto")
+        for commit in (store.publish, store.finalize):
             with pytest.raises(PartMissing) as raised:
                 commit(handle, "auto")
             assert handle.name in str(raised.value)
@@ -484,7 +487,7 @@ class CommitContract(ContractBase):
         """A part that is gone is reported, in a bucket that is there and in one that is not."""
         write_part(store, DATA)
         for handle in (new_part(name="another"), new_part("nowhere")):
-            for commit in (store.publish, store.settle):
+            for commit in (store.publish, store.finalize):
                 with pytest.raises(PartMissing) as raised:
                     commit(handle, "auto")
                 assert handle.name in str(raised.value)
@@ -497,7 +500,7 @@ class CommitContract(ContractBase):
         handle = write_part(store, DATA, state=state)
         store.create_file(handle.path_of(handle.name), foreign)
         before = files_and_part(store, handle)
-        for commit in (store.publish, store.settle):
+        for commit in (store.publish, store.finalize):
             with pytest.raises(CommitConflict) as raised:
                 commit(handle, "auto")
             assert handle.name in str(raised.value)
@@ -510,7 +513,7 @@ class CommitContract(ContractBase):
             pytest.skip("the store claims no_replace")
         handle = write_part(store, DATA, state="pending")
         store.create_file(handle.path_of(handle.name), TAIL)
-        for commit in (store.publish, store.settle):
+        for commit in (store.publish, store.finalize):
             with pytest.raises(CommitConflict):
                 commit(handle, "auto")
         assert store.read_file(handle.path_of(handle.name), 99) == TAIL
@@ -529,7 +532,7 @@ class CommitContract(ContractBase):
         needs_no_staged_files(store)
         handle = write_part(store, DATA, state="pending")
         store.create_file(handle.path_of(handle.name), DATA)
-        for commit in (store.publish, store.settle):
+        for commit in (store.publish, store.finalize):
             with pytest.raises(CommitConflict):
                 commit(handle, "auto")
         assert store.read_file(handle.path_of(handle.name), 99) == DATA
@@ -538,10 +541,10 @@ class CommitContract(ContractBase):
         """A part published with its tail has a sidecar in plain ASCII decimal, with which publishing is repeatable."""
         needs(store, "append", "staged_files")
         handle = write_part(store, DATA, tail=TAIL)
-        settled = store.settle(handle, "valid-length")
+        finalized = store.finalize(handle, "valid-length")
         assert store.read_file(handle.path_of(handle.sidecar), 20) == str(len(DATA)).encode()
         for cut in ("valid-length", *CUTS):
-            store.publish(settled, cut)
+            store.publish(finalized, cut)
             assert store.read_file(handle.path_of(handle.sidecar), 20) == str(len(DATA)).encode()
         assert files_in(store)[handle.path_of(handle.name)] == len(DATA + TAIL)
 
@@ -587,17 +590,17 @@ class CommitContract(ContractBase):
         store.publish(handle, cut)
         assert finished_bytes(store, handle) == DATA
 
-    def test_settle_copies_what_it_cannot_lease(self, store: Store, reopen: Callable[[], Store]) -> None:
+    def test_finalize_copies_what_it_cannot_lease(self, store: Store, reopen: Callable[[], Store]) -> None:
         """The handle of the copy names it, with a token of its own, and publishes to the same final name."""
         _needs_copies(store)
         stream = reopen().create(new_part())
         stream.write(DATA)
         handle = stream.persist()
         stream.write(TAIL)
-        settled = store.settle(handle, "auto")
-        assert settled.pending not in {handle.pending, handle.in_progress}
-        assert (settled.name, settled.bucket, settled.valid_length) == (handle.name, handle.bucket, len(DATA))
-        store.publish(settled, "auto")
+        finalized = store.finalize(handle, "auto")
+        assert finalized.pending not in {handle.pending, handle.in_progress}
+        assert (finalized.name, finalized.bucket, finalized.valid_length) == (handle.name, handle.bucket, len(DATA))
+        store.publish(finalized, "auto")
         stream.verify()
         stream.close()
         assert finished_bytes(store, handle) == DATA
@@ -620,7 +623,7 @@ class CommitContract(ContractBase):
 
     @pytest.mark.parametrize("cut", CUTS)
     def test_publish_fences_another_process_that_writes(self, store: Store, elsewhere: Elsewhere, cut: Cut) -> None:
-        """S5: the lease is taken from a living writer, and the bytes that he has not made durable are in no view."""
+        """R5: the lease is taken from a living writer, and the bytes that he has not made durable are in no view."""
         needs(store, "append", "lease", "fence")
         _needs_cut(store, cut)
         handle = write_part(store, DATA)
@@ -661,7 +664,7 @@ def _write_on(zombie: PartStream) -> PartHandle:
     return zombie.close_for_commit()
 
 
-LINK = "_partfile/uid/chk-1/_metadata"
+METADATA = "_partfile/uid/chk-1/_metadata"
 MARKER = "_partfile/uid/_marker"
 
 
@@ -676,19 +679,19 @@ class MetadataContract(ContractBase):
         self, store: Store, reopen: Callable[[], Store], data: bytes
     ) -> None:
         """Creating makes the directories, and every store on the base reads exactly these bytes."""
-        store.create_file(LINK, data)
+        store.create_file(METADATA, data)
         with reopen() as other:
-            assert other.read_file(LINK, len(data)) == data
-            assert other.file_exists(LINK)
+            assert other.read_file(METADATA, len(data)) == data
+            assert other.file_exists(METADATA)
             assert other.list_names("_partfile/uid/chk-1") == ["_metadata"]
 
     def test_creating_a_file_is_exclusive(self, store: Store, reopen: Callable[[], Store]) -> None:
         """The second creation raises and leaves the first bytes and nothing else behind."""
-        store.create_file(LINK, b"first")
+        store.create_file(METADATA, b"first")
         for each in (store, reopen()):
             with pytest.raises(AlreadyExists):
-                each.create_file(LINK, b"second")
-        assert store.read_file(LINK, 5) == b"first"
+                each.create_file(METADATA, b"second")
+        assert store.read_file(METADATA, 5) == b"first"
         assert store.list_names("_partfile/uid/chk-1") == ["_metadata"]
 
     def test_of_many_rivals_one_creates(self, store: Store, reopen: Callable[[], Store]) -> None:
@@ -702,7 +705,7 @@ class MetadataContract(ContractBase):
             with reopen() as other:
                 barrier.wait()
                 try:
-                    other.create_file(LINK, bytes([rival]) * 4096)
+                    other.create_file(METADATA, bytes([rival]) * 4096)
                 except AlreadyExists:
                     return
                 won.append(rival)
@@ -713,14 +716,14 @@ class MetadataContract(ContractBase):
         for thread in threads:
             thread.join()
         assert len(won) == 1
-        assert store.read_file(LINK, 4096) == bytes(won) * 4096
+        assert store.read_file(METADATA, 4096) == bytes(won) * 4096
 
     def test_a_file_that_is_longer_than_allowed_is_refused(self, store: Store) -> None:
         """Reading is bounded, so that a damaged file cannot exhaust memory."""
-        store.create_file(LINK, b"12345")
-        assert store.read_file(LINK, 5) == b"12345"
+        store.create_file(METADATA, b"12345")
+        assert store.read_file(METADATA, 5) == b"12345"
         with pytest.raises(FileTooLarge):
-            store.read_file(LINK, 4)
+            store.read_file(METADATA, 4)
 
     def test_what_is_not_there(self, store: Store) -> None:
         """Absent files and directories read as NotFound, list as empty, and delete as done."""
@@ -785,7 +788,7 @@ class MetadataContract(ContractBase):
         assert store.list_names("") == []
 
     def test_a_marker_is_held_by_one_process_and_seen_by_all(self, store: Store, elsewhere: Elsewhere) -> None:
-        """S13: while another process holds the marker it is seen as held and cannot be held here."""
+        """R13: while another process holds the marker it is seen as held and cannot be held here."""
         _needs_locks(store)
         with elsewhere(lambda other: other.hold_marker(MARKER)) as held:
             assert held is True
@@ -833,7 +836,7 @@ class MetadataContract(ContractBase):
         store.close()
         store.close()
         with pytest.raises(StoreError):
-            store.create_file(LINK, b"")
+            store.create_file(METADATA, b"")
 
 
 def _needs_locks(store: Store) -> None:
@@ -1120,14 +1123,14 @@ _PERSISTS = 70
 _MOST_HANDLE_BYTES = 4_000
 
 
-class StageContract(ContractBase):
-    """Everything that is done with a stage."""
+class StagingContract(ContractBase):
+    """Everything that is done with a staging file."""
 
-    def test_a_stage_is_read_up_to_its_valid_length(self, store: Store) -> None:
+    def test_a_staging_file_is_read_up_to_its_valid_length(self, store: Store) -> None:
         """The file ends where the handle says, can be read in any order, and never shows what came later."""
-        needs(store, "stages")
-        stage = write_stage(store, D1, D2, tail=D3)
-        with store.open_stage(stage) as file:
+        needs(store, "staging_files")
+        staging_file = write_staging_file(store, D1, D2, tail=D3)
+        with store.open_staging_file(staging_file) as file:
             assert file.read() == D1 + D2
             assert file.read() == b""
             assert file.seek(-len(D2), os.SEEK_END) == file.tell() == len(D1)
@@ -1139,41 +1142,43 @@ class StageContract(ContractBase):
 
     def test_an_older_handle_reads_its_prefix(self, store: Store) -> None:
         """Whatever was persisted since, what an older checkpoint vouches for can be read as it was."""
-        needs(store, "stages")
-        stream = store.create(new_stage())
+        needs(store, "staging_files")
+        stream = store.create(new_staging_file())
         handles = [_added(stream, data) for data in (b"", D1, b"", D2, D3)]
         stream.close()
         for handle, data in zip(handles, (b"", D1, D1, D1 + D2, D1 + D2 + D3), strict=True):
-            assert read_stage(store, handle) == data
+            assert read_staging_file(store, handle) == data
 
-    def test_another_process_reads_a_stage_that_is_being_written(self, store: Store, elsewhere: Elsewhere) -> None:
+    def test_another_process_reads_a_staging_file_that_is_being_written(
+        self, store: Store, elsewhere: Elsewhere
+    ) -> None:
         """Reading needs no lease and takes none away: whoever writes goes on."""
-        needs(store, "stages")
-        stream = store.create(new_stage())
-        stage = _added(stream, D1)
+        needs(store, "staging_files")
+        stream = store.create(new_staging_file())
+        staging_file = _added(stream, D1)
         stream.write(D2)
-        with elsewhere(lambda other: read_stage(other, stage).decode()) as seen:
+        with elsewhere(lambda other: read_staging_file(other, staging_file).decode()) as seen:
             assert seen == D1.decode()
         stream.verify()
         longer = _added(stream, D3)
-        assert read_stage(store, longer) == D1 + D2 + D3
+        assert read_staging_file(store, longer) == D1 + D2 + D3
         stream.close()
 
-    def test_a_resumed_stage_goes_on_where_it_was(self, store: Store, reopen: Callable[[], Store]) -> None:
-        """A stage that somebody resumes is read as one file, by its old handles and by its new one."""
-        needs(store, "stages", "append")
-        old = write_stage(store, D1)
+    def test_a_resumed_staging_file_goes_on_where_it_was(self, store: Store, reopen: Callable[[], Store]) -> None:
+        """A staging file that somebody resumes is read as one file, by its old handles and by its new one."""
+        needs(store, "staging_files", "append")
+        old = write_staging_file(store, D1)
         resumed = reopen().resume(old)
         assert resumed.position == len(D1)
         new = _added(resumed, D2)
         resumed.close()
-        assert (read_stage(store, old), read_stage(store, new)) == (D1, D1 + D2)
+        assert (read_staging_file(store, old), read_staging_file(store, new)) == (D1, D1 + D2)
 
-    def test_a_stage_of_many_persists_has_a_handle_of_few_bytes(self, store: Store) -> None:
-        """What a checkpoint holds of a stage does not grow with the number of persists, nor are its bytes lost."""
-        needs(store, "stages")
+    def test_a_staging_file_of_many_persists_has_a_handle_of_few_bytes(self, store: Store) -> None:
+        """What a checkpoint holds of a staging file does not grow with its persists, nor are its bytes lost."""
+        needs(store, "staging_files")
         draw = random.Random(8)  # noqa: S311 - it only has to be varied.
-        stream = store.create(new_stage())
+        stream = store.create(new_staging_file())
         data, handles = b"", []
         for _ in range(_PERSISTS):
             piece = draw.randbytes(draw.choice((1, 30, 700)))
@@ -1182,88 +1187,88 @@ class StageContract(ContractBase):
         stream.close()
         assert max(len(handle.model_dump_json()) for handle in handles) < _MOST_HANDLE_BYTES
         for handle in (handles[0], *draw.sample(handles, 8), handles[-1]):
-            assert read_stage(store, handle) == data[: handle.valid_length]
-        with store.open_stage(handles[-1]) as file:
+            assert read_staging_file(store, handle) == data[: handle.valid_length]
+        with store.open_staging_file(handles[-1]) as file:
             for _ in range(8):
                 start = file.seek(draw.randrange(len(data)))
                 count = draw.randrange(5000)
                 assert file.read(count) == data[start : start + count]
 
-    def test_a_stage_is_never_pending_or_finished(self, store: Store) -> None:
-        """S5: nobody settles, publishes or closes it for commit; it stays what it is."""
-        needs(store, "stages")
-        stream = store.create(new_stage())
-        stage = _added(stream, D1)
+    def test_a_staging_file_is_never_pending_or_finished(self, store: Store) -> None:
+        """R5: nobody finalizes, publishes or closes it for commit; it stays what it is."""
+        needs(store, "staging_files")
+        stream = store.create(new_staging_file())
+        staging_file = _added(stream, D1)
         before = files_in(store)
         with pytest.raises(PartfileError):
             stream.close_for_commit()
         assert _added(stream, D2).valid_length == len(D1 + D2)
         stream.close()
-        for verb in (store.settle, store.publish):
+        for verb in (store.finalize, store.publish):
             with pytest.raises(PartfileError):
-                verb(stage, "auto")
-        assert read_stage(store, stage) == D1
+                verb(staging_file, "auto")
+        assert read_staging_file(store, staging_file) == D1
         assert set(files_in(store)) == set(before)
-        assert not store.file_exists(stage.path_of(stage.name))
+        assert not store.file_exists(staging_file.path_of(staging_file.name))
 
-    def test_only_stages_are_read_back(self, store: Store) -> None:
+    def test_only_staging_files_are_read_back(self, store: Store) -> None:
         """A part that is to be published is read when it is finished, and not before."""
         stream = store.create(new_part())
         stream.write(D1)
         handle = stream.persist()
         stream.close()
         with pytest.raises(PartfileError):
-            store.open_stage(handle)
+            store.open_staging_file(handle)
 
-    def test_a_stage_that_is_gone_or_too_short_is_missing(self, store: Store) -> None:
+    def test_a_staging_file_that_is_gone_or_too_short_is_missing(self, store: Store) -> None:
         """Rows that a checkpoint vouches for are not passed over in silence."""
-        needs(store, "stages")
-        stage, nowhere = write_stage(store, D1), new_stage("nowhere").at(1)
-        for wrong in (stage.at(len(D1) + 1), nowhere):
+        needs(store, "staging_files")
+        staging_file, nowhere = write_staging_file(store, D1), new_staging_file("nowhere").at(1)
+        for wrong in (staging_file.at(len(D1) + 1), nowhere):
             with pytest.raises(PartMissing):
-                read_stage(store, wrong)
-        assert store.is_staged(stage)
+                read_staging_file(store, wrong)
+        assert store.is_staged(staging_file)
         assert not store.is_staged(nowhere)
-        assert store.discard(stage)
-        assert not store.is_staged(stage)
+        assert store.discard(staging_file)
+        assert not store.is_staged(staging_file)
         with pytest.raises(PartMissing):
-            read_stage(store, stage)
+            read_staging_file(store, staging_file)
 
-    def test_discarding_a_stage_leaves_nothing(self, store: Store) -> None:
+    def test_discarding_a_staging_file_leaves_nothing(self, store: Store) -> None:
         """Once nothing names it, all of it goes, and a second time there is nothing."""
-        needs(store, "stages")
-        stream = store.create(new_stage())
+        needs(store, "staging_files")
+        stream = store.create(new_staging_file())
         for _ in range(_PERSISTS):
-            stage = _added(stream, D1)
+            staging_file = _added(stream, D1)
         stream.close()
-        assert store.is_staged(stage)
-        assert store.discard(stage)
-        assert not store.discard(stage)
-        assert not store.is_staged(stage)
+        assert store.is_staged(staging_file)
+        assert store.discard(staging_file)
+        assert not store.discard(staging_file)
+        assert not store.is_staged(staging_file)
         assert not files_in(store)
         assert not list(store.leftovers((), 1 << 50))
 
-    def test_a_stage_that_is_being_written_is_not_discarded(self, store: Store, elsewhere: Elsewhere) -> None:
+    def test_a_staging_file_that_is_being_written_is_not_discarded(self, store: Store, elsewhere: Elsewhere) -> None:
         """It is no orphan, whatever nobody names."""
-        needs(store, "stages", "append", "lease")
-        stage = write_stage(store, D1)
+        needs(store, "staging_files", "append", "lease")
+        staging_file = write_staging_file(store, D1)
         held: list[PartStream] = []
-        with elsewhere(lambda other: held.append(other.resume(stage))), pytest.raises(LeaseUnavailable):
-            store.discard(stage)
+        with elsewhere(lambda other: held.append(other.resume(staging_file))), pytest.raises(LeaseUnavailable):
+            store.discard(staging_file)
 
-    def test_a_store_without_stages_says_so(self, store: Store) -> None:
+    def test_a_store_without_staging_files_says_so(self, store: Store) -> None:
         """What is not claimed is refused, with nothing done."""
-        if store.capabilities.stages:
-            pytest.skip("the store claims stages")
-        for verb in (store.create, store.open_stage):
+        if store.capabilities.staging_files:
+            pytest.skip("the store claims staging files")
+        for verb in (store.create, store.open_staging_file):
             with pytest.raises(NotApplied):
-                verb(new_stage())
+                verb(new_staging_file())
         assert not files_in(store)
 
 
-def write_stage(store: Store, *persisted: bytes, tail: bytes = b"") -> PartHandle:
-    """Make a stage, each of ``persisted`` vouched for, and ``tail`` written after it."""
-    stream = store.create(new_stage())
+def write_staging_file(store: Store, *persisted: bytes, tail: bytes = b"") -> PartHandle:
+    """Make a staging file, each of ``persisted`` vouched for, and ``tail`` written after it."""
+    stream = store.create(new_staging_file())
     for data in persisted:
         handle = _added(stream, data)
     stream.write(tail)
@@ -1271,9 +1276,9 @@ def write_stage(store: Store, *persisted: bytes, tail: bytes = b"") -> PartHandl
     return handle
 
 
-def read_stage(store: Store, handle: PartHandle) -> bytes:
+def read_staging_file(store: Store, handle: PartHandle) -> bytes:
     """All that a handle vouches for."""
-    with store.open_stage(handle) as file:
+    with store.open_staging_file(handle) as file:
         return file.read()
 
 
@@ -1289,7 +1294,7 @@ class StoreContract(
     PartContract,
     ClaimContract,
     CommitContract,
-    StageContract,
+    StagingContract,
     CleaningContract,
     MetadataContract,
     ForkedMarkerContract,

@@ -1,7 +1,10 @@
-"""The stage of a columnar part: an Arrow IPC stream that grows over many checkpoints and is encoded once, at the roll.
+"""The staging file of a columnar part.
+
+An Arrow IPC stream that grows over many checkpoints and is encoded once, at the roll.
 
 The schema message comes first, then record-batch messages; there is no end mark. Each length that a
-persist returned is the end of a message, so that the stage can be read up to there, and continued by another process.
+persist returned is the end of a message, so that the staging file can be read up to there, and continued by another
+process.
 """
 
 from __future__ import annotations
@@ -107,16 +110,17 @@ def without_slack(batch: pa.RecordBatch) -> pa.RecordBatch:
 _MESSAGE_BYTES = 1 << 18
 _MESSAGE_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 15
-"""Joins what is small in a message; each open stage has one all the time, and a subtask may have a thousand open."""
+"""Joins what is small in a message; each open staging file has one all the time, and a subtask may have a thousand
+open."""
 
 
 @dataclass(frozen=True, slots=True)
-class StageFormat(Format):
+class StagingFormat(Format):
     """Rows staged for a columnar part. Dictionary, run-end encoded and view columns are staged as plain columns.
 
     Args:
-        target: What the stage is to become: rows that it would refuse are refused before they are staged.
-        compression: Of the buffers. Each message says its own, so a stage may be continued with another.
+        target: What the staging file is to become: rows that it would refuse are refused before they are staged.
+        compression: Of the buffers. Each message says its own, so a staging file may be continued with another.
     """
 
     target: BulkFormat | None = None
@@ -124,7 +128,7 @@ class StageFormat(Format):
 
     @property
     def suffix(self) -> str:
-        """Nothing: a stage is never published, and is named after the part that it becomes."""
+        """Nothing: a staging file is never published, and is named after the part that it becomes."""
         return ""
 
     @property
@@ -133,7 +137,7 @@ class StageFormat(Format):
         return True
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse what an Arrow IPC stream, or the stage's target, cannot hold.
+        """Refuse what an Arrow IPC stream, or the staging file's target, cannot hold.
 
         Raises:
             UnsupportedTypeError: Names the column and its type.
@@ -150,11 +154,11 @@ class StageFormat(Format):
                 ) from error
 
     def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
-        """Make the writer of one stage; only a stage that is still empty gets the schema."""
-        return StageWriter(stream, schema, self.target, self.compression)
+        """Make the writer of one staging file; only a staging file that is still empty gets the schema."""
+        return StagingWriter(stream, schema, self.target, self.compression)
 
 
-class StageWriter(Writer):
+class StagingWriter(Writer):
     """Joins slices to messages of a quarter of a megabyte or so, and ends the last one at each persist."""
 
     def __init__(
@@ -171,14 +175,14 @@ class StageWriter(Writer):
         head = self._schema.serialize()
         if stream.position == 0:
             stream.write(memoryview(head))
-        # Arrow writes the schema before its first message, also where the stage has it.
+        # Arrow writes the schema before its first message, also where the staging file has it.
         self._repeated_bytes = head.size
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Hold the rows of a batch; what makes a full message is written.
 
         Raises:
-            ConfigError: A value that the stage's target cannot hold.
+            ConfigError: A value that the staging file's target cannot hold.
         """
         plain = as_plain(batch, self._schema)
         if self._target is not None:
@@ -212,7 +216,10 @@ def _options(compression: str) -> pa.ipc.IpcWriteOptions:
 
 
 class _Messages:
-    """Where Arrow puts its messages. They are handed on by the stage's writer alone, never by the garbage collector."""
+    """Where Arrow puts its messages.
+
+    They are handed on by the staging file's writer alone, never by the garbage collector.
+    """
 
     closed = False
 
@@ -231,7 +238,7 @@ class _Messages:
         """Called by pyarrow, which takes this for a file."""
 
     def close(self) -> None:
-        """Called by pyarrow; the end of its stream is not the end of the stage."""
+        """Called by pyarrow; the end of its stream is not the end of the staging file."""
 
 
 class _Measure:
@@ -247,7 +254,7 @@ DAMAGED_HINT = (
     "Bring the file back from a backup; it was not published. Without one docs/RUNBOOK.md says how to give its rows up."
 )
 MOST_WHOLE_BYTES = 32 << 20
-"""Of a stage that is read once, checked in memory, and decoded from there."""
+"""Of a staging file that is read once, checked in memory, and decoded from there."""
 _PIECE_BYTES = 1 << 20
 _LARGE_PIECE_BYTES = 4 << 20
 """Beyond the buffers of all stores' files, so that bytes go past them to where they are wanted."""
@@ -267,7 +274,7 @@ class SeekableFile(ReadableFile, Protocol):
         """Go to so many bytes from its beginning."""
 
 
-class StageFile(SeekableFile, Protocol):
+class SeekableStagingFile(SeekableFile, Protocol):
     """One that reads to where the bytes are wanted."""
 
     def readinto(self, buffer: memoryview, /) -> int:
@@ -275,13 +282,13 @@ class StageFile(SeekableFile, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StageContent:
-    """The valid bytes of a stage, which can be read from their beginning again and again.
+class StagingContent:
+    """The valid bytes of a staging file, which can be read from their beginning again and again.
 
     Args:
         file: Where they are; its owner closes it.
         length_bytes: The valid length.
-        path: Of the stage, for messages.
+        path: Of the staging file, for messages.
         crc32: Of the valid bytes, checked at the end of each reading; None where it is not known, or has been checked.
         is_checked: Whether they are known to be what was written.
     """
@@ -293,48 +300,49 @@ class StageContent:
     is_checked: bool = False
 
     def read(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The schema, and the batches from the first one on; see ``read_stage``."""
+        """The schema, and the batches from the first one on; see ``read_staging_file``."""
         self.file.seek(0)
-        return read_stage(self.file, self.length_bytes, self.path, self.crc32, is_checked=self.is_checked)
+        return read_staging_file(self.file, self.length_bytes, self.path, self.crc32, is_checked=self.is_checked)
 
 
 def content_of(
-    file: StageFile, length_bytes: int, path: str | None, crc32: int | None, *, checks_reads: bool
-) -> StageContent:
-    """What there is to read of a stage, compared with its checksum now, if it has one, or while it is read.
+    file: SeekableStagingFile, length_bytes: int, path: str | None, crc32: int | None, *, checks_reads: bool
+) -> StagingContent:
+    """What there is to read of a staging file, compared with its checksum now, if it has one, or while it is read.
 
     Args:
-        file: At the beginning of the stage.
+        file: At the beginning of the staging file.
         length_bytes: The valid length.
-        path: Of the stage, for messages.
+        path: Of the staging file, for messages.
         crc32: Of the valid bytes, as they were written; None where it is not known.
         checks_reads: Whether the store itself sees to it that what it reads is what it was given, so that
-            a long stage need not be read twice lest damage reaches Arrow before the last byte tells.
+            a long staging file need not be read twice lest damage reaches Arrow before the last byte tells.
 
     Raises:
         PartDamaged: The valid bytes are others, or fewer.
     """
     if crc32 is None:
-        return StageContent(file, length_bytes, path)
+        return StagingContent(file, length_bytes, path)
     if length_bytes <= MOST_WHOLE_BYTES:
         data = _Prefix(file, length_bytes, path, crc32).read_whole(file)
-        return StageContent(_Memory(data), length_bytes, path, is_checked=True)
+        return StagingContent(_Memory(data), length_bytes, path, is_checked=True)
     if checks_reads:
-        return StageContent(file, length_bytes, path, crc32)
-    check_stage(file, length_bytes, crc32, path)
-    return StageContent(file, length_bytes, path, is_checked=True)
+        return StagingContent(file, length_bytes, path, crc32)
+    check_staging_file(file, length_bytes, crc32, path)
+    return StagingContent(file, length_bytes, path, is_checked=True)
 
 
-def check_stage(file: ReadableFile, length_bytes: int, crc32: int, path: str | None = None) -> None:
-    """Refuse a stage that is not what was written, before anything in it is decoded.
+def check_staging_file(file: ReadableFile, length_bytes: int, crc32: int, path: str | None = None) -> None:
+    """Refuse a staging file that is not what was written, before anything in it is decoded.
 
-    Arrow follows a damaged offset to anywhere in memory, which would end the process instead of naming the stage.
+    Arrow follows a damaged offset to anywhere in memory, which would end the process instead of naming the staging
+    file.
 
     Args:
-        file: At the beginning of the stage; read up to its valid length, in pieces of a megabyte.
+        file: At the beginning of the staging file; read up to its valid length, in pieces of a megabyte.
         length_bytes: The valid length.
         crc32: Of the valid bytes, as they were written.
-        path: Of the stage, for messages.
+        path: Of the staging file, for messages.
 
     Raises:
         PartDamaged: The valid bytes are others, or fewer.
@@ -345,7 +353,7 @@ def check_stage(file: ReadableFile, length_bytes: int, crc32: int, path: str | N
     prefix.check_bytes()
 
 
-def read_stage(
+def read_staging_file(
     file: ReadableFile,
     length_bytes: int,
     path: str | None = None,
@@ -353,12 +361,12 @@ def read_stage(
     *,
     is_checked: bool = False,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Read a stage up to its valid length, a message at a time; what comes after it is never looked at.
+    """Read a staging file up to its valid length, a message at a time; what comes after it is never looked at.
 
     Args:
-        file: At the beginning of the stage.
+        file: At the beginning of the staging file.
         length_bytes: The valid length, as a persist returned it.
-        path: Of the stage, for messages.
+        path: Of the staging file, for messages.
         crc32: Of the valid bytes, checked after the last batch; None where it is not known, or has been checked.
         is_checked: The bytes are what was written, so that Arrow need not look at each value before it is used.
 
@@ -439,7 +447,7 @@ class _Prefix:
         self._count(data)
         return data
 
-    def read_whole(self, file: StageFile) -> pa.Buffer:
+    def read_whole(self, file: SeekableStagingFile) -> pa.Buffer:
         """All valid bytes, known to be what was written; Arrow's arrays can refer to them where they are."""
         data = pa.allocate_buffer(self._length_bytes)
         place = memoryview(data).cast("B")
@@ -492,8 +500,8 @@ class _Prefix:
         )
 
     def _damaged(self, what: str) -> PartDamaged:
-        stage = "A stage" if self._path is None else f"stage {self._path!r}"
-        return PartDamaged(f"{stage} {what}", hint=DAMAGED_HINT, path=self._path)
+        staging_file = "A staging file" if self._path is None else f"staging file {self._path!r}"
+        return PartDamaged(f"{staging_file} {what}", hint=DAMAGED_HINT, path=self._path)
 
 
 class ChecksummedStream:

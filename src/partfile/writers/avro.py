@@ -15,7 +15,7 @@ from pyarrow import types
 
 from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.stores.checksums import crc32_of
-from partfile.writers.base import EncodedRows, RowFormat, RowWriter, settle_options
+from partfile.writers.base import EncodedRows, RowFormat, RowWriter, resolve_options
 from partfile.writers.columns import as_plain, map_entries, plain_schema
 from partfile.writers.scalars import is_binary, is_text, kernels
 
@@ -382,7 +382,7 @@ class AvroFormat(RowFormat):
     block_bytes: int = _BLOCK_BYTES
 
     def __post_init__(self) -> None:
-        settle_options(self, AvroFormat)
+        resolve_options(self, AvroFormat)
         if self.compression not in _NAMES:
             raise ConfigError(
                 f"Avro compression {self.compression!r} is not known.", hint=f"There are {', '.join(_NAMES)}."

@@ -204,7 +204,7 @@ class BulkFormat(Format):
         return rows
 
 
-def settle_options(format: Any, kind: type[Any]) -> None:
+def resolve_options(format: Any, kind: type[Any]) -> None:
     """Refuse options of another type than their fields have; a list that stands for a tuple becomes one.
 
     Args:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pyarrow as pa
 
 from partfile.errors import ConfigError
-from partfile.writers.base import settle_options
+from partfile.writers.base import resolve_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +207,7 @@ class Compression:
     level: int | None = None
 
     def __post_init__(self) -> None:
-        settle_options(self, Compression)
+        resolve_options(self, Compression)
         if self.codec not in _CODECS:
             known = ", ".join(str(name) for name in _CODECS)
             raise ConfigError(f"Compression {self.codec!r} is not known.", hint=f"Row formats take {known}.")

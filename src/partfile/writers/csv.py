@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from partfile.errors import ConfigError, UnsupportedTypeError
-from partfile.writers.base import EncodedRows, settle_options
+from partfile.writers.base import EncodedRows, resolve_options
 from partfile.writers.scalars import (
     TEXT,
     NonFinite,
@@ -58,7 +58,7 @@ class CsvFormat(LineFormat):
     null_value: str = ""
 
     def __post_init__(self) -> None:
-        settle_options(self, CsvFormat)
+        resolve_options(self, CsvFormat)
         if len(self.separator) != 1 or self.separator in _NO_SEPARATOR or self.separator.isalnum():
             raise ConfigError(
                 f"The CSV separator {self.separator!r} is not one character that can stand between values.",

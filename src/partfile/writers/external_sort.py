@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class RunFiles(Protocol):
+class SpillFiles(Protocol):
     """How runs lie in their files."""
 
     def write(self, file: IO[bytes], table: pa.Table, chunk_rows: int) -> None:
@@ -36,20 +36,20 @@ class RunFiles(Protocol):
         """Read a run back, a chunk or less at a time."""
 
 
-class PlainRunFiles:
+class PlainSpillFiles:
     """Runs as Arrow streams."""
 
     def write(self, file: IO[bytes], table: pa.Table, chunk_rows: int) -> None:
-        """See ``RunFiles.write``."""
+        """See ``SpillFiles.write``."""
         with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), table.schema, options=_OPTIONS) as writer:
             writer.write_table(table, max_chunksize=chunk_rows)
 
     def read(self, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
-        """See ``RunFiles.read``."""
+        """See ``SpillFiles.read``."""
         yield from pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
 
 
-class EncryptedRunFiles:
+class EncryptedSpillFiles:
     """Runs as encrypted Parquet. The master keys are in memory alone, so the runs are unreadable afterwards."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class EncryptedRunFiles:
         self._settings = encryption.EncryptionConfiguration(footer_key="runs", uniform_encryption=True)
 
     def write(self, file: IO[bytes], table: pa.Table, chunk_rows: int) -> None:
-        """See ``RunFiles.write``."""
+        """See ``SpillFiles.write``."""
         pq.write_table(
             table,
             pa.PythonFile(file, mode="w"),
@@ -88,7 +88,7 @@ class EncryptedRunFiles:
         )
 
     def read(self, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
-        """See ``RunFiles.read``."""
+        """See ``SpillFiles.read``."""
         keys = self._factory.file_decryption_properties(self._connection)
         run: Any = pq.ParquetFile(pa.PythonFile(file, mode="r"), decryption_properties=keys)
         for index in range(run.num_row_groups):
@@ -117,7 +117,7 @@ _CHUNK_BYTES = 1 << 20
 _NO_ROW_LIMIT = 1 << 62
 
 
-class SortedRuns:
+class ExternalSort:
     """Takes rows in any order and gives them back sorted, once.
 
     Args:
@@ -129,7 +129,7 @@ class SortedRuns:
 
     def __init__(self, schema: pa.Schema, sort_by: Sequence[str], run_bytes: int, *, is_secret: bool = False) -> None:
         self._schema = schema
-        self._in_files: RunFiles = EncryptedRunFiles() if is_secret else PlainRunFiles()
+        self._in_files: SpillFiles = EncryptedSpillFiles() if is_secret else PlainSpillFiles()
         self._keys = [(name, "ascending") for name in sort_by]
         self._held = HeldRows(schema, _NO_ROW_LIMIT, run_bytes)
         self._files: list[IO[bytes]] = []

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from partfile.errors import ConfigError
-from partfile.writers.base import EncodedRows, settle_options
+from partfile.writers.base import EncodedRows, resolve_options
 from partfile.writers.scalars import (
     TEXT,
     NonFinite,
@@ -189,7 +189,7 @@ class JsonLinesFormat(LineFormat):
     non_finite: str = "literal"
 
     def __post_init__(self) -> None:
-        settle_options(self, JsonLinesFormat)
+        resolve_options(self, JsonLinesFormat)
         if self.non_finite not in _NON_FINITE:
             raise ConfigError(f"non_finite={self.non_finite!r} is not known.", hint='Use "literal" or "string".')
 

@@ -14,7 +14,7 @@ from pyarrow import types
 
 from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.arrow_stage import HeldRows, StreamFile
-from partfile.writers.base import BulkFormat, Writer, settle_options
+from partfile.writers.base import BulkFormat, Writer, resolve_options
 from partfile.writers.columns import as_plain, map_entries, plain_schema, sample_row
 from partfile.writers.scalars import is_any, kernels
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from partfile.writers.base import ByteStream
 
 
-def settled(table: pa.Table) -> pa.Table:
+def normalized(table: pa.Table) -> pa.Table:
     """The same rows, copied where a column is nested."""
-    columns = [_settled(column) if types.is_nested(column.type) else column for column in table.columns]
+    columns = [_normalized(column) if types.is_nested(column.type) else column for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _settled(column: Any) -> Any:
+def _normalized(column: Any) -> Any:
     chunks = [_with_nulls_below(chunk.take(pa.array(np.arange(len(chunk))))) for chunk in column.chunks]
     return pa.chunked_array(chunks, column.type)
 
@@ -144,7 +144,7 @@ class OrcFormat(BulkFormat):
     bloom_filter_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        settle_options(self, OrcFormat)
+        resolve_options(self, OrcFormat)
         if self.compression not in _CODECS:
             raise ConfigError(
                 f"ORC compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
@@ -244,7 +244,7 @@ class OrcPartWriter(Writer):
             self._file.close()
 
     def _write_held(self) -> None:
-        table = settled(self._held.take().combine_chunks())
+        table = normalized(self._held.take().combine_chunks())
         with self._target.passing():
             self._file.write(table)
 

@@ -17,9 +17,9 @@ from pyarrow import types
 
 from partfile.errors import ConfigError, NotReady, PartfileError, UnsupportedTypeError
 from partfile.writers.arrow_stage import HeldRows, StreamFile
-from partfile.writers.base import BulkFormat, Writer, settle_options
+from partfile.writers.base import BulkFormat, Writer, resolve_options
 from partfile.writers.columns import map_entries, sample_row
-from partfile.writers.external_sort import SortedRuns
+from partfile.writers.external_sort import ExternalSort
 from partfile.writers.scalars import kernels
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class ParquetFormat(BulkFormat):
             of a struct is named with its path, as ``"a.b"``.
         sort_by: Columns by which the rows of a part are sorted, in runs of ``row_group_bytes`` in temporary files.
         encryption: Called for each file; what it returns encrypts it. A function at the top of a module, which Spark
-            can carry to its workers. No recipe holds it, and a stage is not encrypted.
+            can carry to its workers. No format spec holds it, and a staging file is not encrypted.
 
     Raises:
         ConfigError: An unknown codec, a level that it does not take, a row group of nothing, or a value of another type
@@ -244,7 +244,7 @@ class ParquetFormat(BulkFormat):
     encryption: Callable[[], Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        settle_options(self, ParquetFormat)
+        resolve_options(self, ParquetFormat)
         if self.compression not in _CODECS:
             raise ConfigError(
                 f"Parquet compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
@@ -340,7 +340,7 @@ class ParquetPartWriter(Writer):
         self._unsorted = None
         if form.sort_by:
             is_secret = form.encryption is not None
-            self._unsorted = SortedRuns(schema, form.sort_by, form.row_group_bytes, is_secret=is_secret)
+            self._unsorted = ExternalSort(schema, form.sort_by, form.row_group_bytes, is_secret=is_secret)
         self._schema = schema
         self._options = form.options(schema)
         self._file: pq.ParquetWriter | None = None
@@ -424,7 +424,7 @@ def _keys(encryption: Callable[[], Any]) -> Any:
         clear = "No file was written in the clear."
         if isinstance(error, _PROGRAMMING_ERRORS):
             raise ConfigError(what, hint=f"Mend the function, then start the sink again. {clear}") from error
-        raise NotReady(what, hint=f"A stage is tried again later; else start the sink again. {clear}") from error
+        raise NotReady(what, hint=f"A staging file is tried again later; else start the sink again. {clear}") from error
     if not isinstance(found, pq.FileEncryptionProperties):
         raise ConfigError(
             f"the function encryption of the Parquet format returns {type(found).__name__}",

@@ -32,7 +32,7 @@ _LINE_FORMATS: dict[str, type[LineFormat]] = {"text": TextFormat, "json": JsonLi
 BULK_FORMATS: dict[str, type[BulkFormat]] = {"parquet": ParquetFormat, "orc": OrcFormat}
 """Formats whose parts are written as a whole."""
 FORMATS: dict[str, type[Format]] = {**_LINE_FORMATS, "avro": AvroFormat, **BULK_FORMATS}
-"""Every format, by the names that users and recipes know them by."""
+"""Every format, by the names that users and format specs know them by."""
 
 
 def resolve_format(format: str | Format, compression: str | None = None, **options: Any) -> Format:
@@ -95,13 +95,13 @@ _NAME = "format"
 _ENCRYPTION = "encryption"
 
 
-def recipe_of(format: Format) -> dict[str, JsonValue]:
+def spec_of(format: Format) -> dict[str, JsonValue]:
     """The format's name, under ``"format"``, and each of its options, as JSON takes them.
 
     Of encryption it only says that there is one: what encrypts is code, and keys have no place in a snapshot.
 
     Raises:
-        ConfigError: A format of the user's own has no recipe.
+        ConfigError: A format of the user's own has no format spec.
     """
     for name, kind in FORMATS.items():
         if type(format) is kind:
@@ -110,13 +110,13 @@ def recipe_of(format: Format) -> dict[str, JsonValue]:
                 options[_ENCRYPTION] = options[_ENCRYPTION] is not None
             return {_NAME: name, **json.loads(json.dumps(options))}
     raise ConfigError(
-        f"{type(format).__name__} has no recipe: only {', '.join(sorted(FORMATS))} can be staged.",
+        f"{type(format).__name__} has no format spec: only {', '.join(sorted(FORMATS))} can be staged.",
         hint='Use one of them, or columnar="per_checkpoint".',
     )
 
 
-def check_recipe(format: Format) -> None:
-    """Refuse a format whose recipe would not make the same format again: its stages could never be encoded.
+def check_spec(format: Format) -> None:
+    """Refuse a format whose format spec would not make the same format again: its staging files could never be encoded.
 
     Raises:
         ConfigError: Names the option.
@@ -124,7 +124,7 @@ def check_recipe(format: Format) -> None:
     if type(format) not in FORMATS.values():
         return
     try:
-        made = format_of(json.loads(json.dumps(recipe_of(format))), format)
+        made = format_of(json.loads(json.dumps(spec_of(format))), format)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{type(format).__name__} has an option that cannot be kept with staged rows: {error}",
@@ -139,35 +139,36 @@ def check_recipe(format: Format) -> None:
             )
 
 
-def lent_for(recipe: Mapping[str, JsonValue], sink_format: Format | None) -> BulkFormat | None:
-    """The sink's own format, where it may stand in for a recipe by which a stage cannot be encoded.
+def lent_for(spec: Mapping[str, JsonValue], sink_format: Format | None) -> BulkFormat | None:
+    """The sink's own format, where it may stand in for a format spec by which a staging file cannot be encoded.
 
-    It is of the same columnar kind, is not what the recipe says itself, and encrypts if the recipe does. Never of a row
-    format: the lines of a stage have been made with the recipe's options.
+    It is of the same columnar kind, is not what the format spec says itself, and encrypts if the format spec does.
+    Never of a row
+    format: the lines of a staging file have been made with the format spec's options.
 
     Args:
-        recipe: Of the stage.
+        spec: Of the staging file.
         sink_format: The format of the sink that encodes.
     """
-    if not isinstance(sink_format, BulkFormat) or FORMATS.get(str(recipe.get(_NAME))) is not type(sink_format):
+    if not isinstance(sink_format, BulkFormat) or FORMATS.get(str(spec.get(_NAME))) is not type(sink_format):
         return None
     encrypts = getattr(sink_format, _ENCRYPTION, None) is not None
-    if (recipe.get(_ENCRYPTION) and not encrypts) or recipe_of(sink_format) == dict(recipe):
+    if (spec.get(_ENCRYPTION) and not encrypts) or spec_of(sink_format) == dict(spec):
         return None
     return sink_format
 
 
-def format_of(recipe: Mapping[str, JsonValue], sink_format: Format | None = None) -> Format:
-    """The format that a recipe describes; options that it lacks have their defaults.
+def format_of(spec: Mapping[str, JsonValue], sink_format: Format | None = None) -> Format:
+    """The format that a format spec describes; options that it lacks have their defaults.
 
     Args:
-        recipe: As ``recipe_of`` made it, maybe in an older version.
-        sink_format: The format of the sink that encodes, which lends its encryption where the recipe asks for one.
+        spec: As ``spec_of`` made it, maybe in an older version.
+        sink_format: The format of the sink that encodes, which lends its encryption where the format spec asks for one.
 
     Raises:
-        ConfigError: The recipe is not one, or it asks for encryption and no format lends its own; names the field.
+        ConfigError: The format spec is not one, or it asks for encryption and no format lends its own; names the field.
     """
-    options = dict(recipe)
+    options = dict(spec)
     name = options.pop(_NAME, None)
     kind: Any = FORMATS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -176,7 +177,7 @@ def format_of(recipe: Mapping[str, JsonValue], sink_format: Format | None = None
         raise _refused(option, f"the {name} format has no such option")
     is_encrypted = options.pop(_ENCRYPTION, False)
     try:
-        # As JSON, which is what a recipe is: strict, and yet a list may stand for a tuple.
+        # As JSON, which is what a format spec is: strict, and yet a list may stand for a tuple.
         made: Format = pydantic.TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -206,5 +207,6 @@ def _options(kind: Any) -> list[str]:
 def _refused(field: str, what: str) -> ConfigError:
     at = f" field {field!r}" if field else ""
     return ConfigError(
-        f"A recipe of a staged part cannot be used:{at} {what}.", hint="It may come from a newer version of partfile."
+        f"A format spec of a staged part cannot be used:{at} {what}.",
+        hint="It may come from a newer version of partfile.",
     )

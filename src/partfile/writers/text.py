@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from partfile.errors import ConfigError, UnsupportedTypeError
-from partfile.writers.base import EncodedRows, RowFormat, RowWriter, settle_options
+from partfile.writers.base import EncodedRows, RowFormat, RowWriter, resolve_options
 from partfile.writers.compression import Compression
 from partfile.writers.scalars import TEXT, is_text, join, kernels, literal, used_bytes
 
@@ -89,7 +89,7 @@ class TextFormat(LineFormat):
     embedded_separator: str = "fail"
 
     def __post_init__(self) -> None:
-        settle_options(self, TextFormat)
+        resolve_options(self, TextFormat)
         if not self.line_separator:
             raise ConfigError("line_separator is empty, so lines could not be told apart.")
         if self.embedded_separator not in {"fail", "keep"}:

@@ -210,7 +210,7 @@ class CrashHarness(Generic[AnyPicture]):
         assert rows_of(seen).keys() <= rows_up_to(committed).keys(), "rows are visible that no checkpoint holds"
 
     def _check_recovered(self, world: World[AnyPicture]) -> dict[str, bytes]:
-        """I1: each row of a checkpoint is in one finished file, unless its part was kept, or its stage left rolled."""
+        """I1: each row of a checkpoint is in one finished file, unless its part was kept, or its staging file waits."""
         finished = world.now().finished()
         process = world.onlooker()
         stands = process.stands()
@@ -239,8 +239,8 @@ class CrashHarness(Generic[AnyPicture]):
         self._do(world, "start", self._scenario.recovery)
         again = world.now()
         assert again.finished() == ended.finished()
-        if self._scenario.has_stages:
-            # A further start deletes the stages that the checkpoints it replaces have needed.
+        if self._scenario.has_staging_files:
+            # A further start deletes the staging files that the checkpoints it replaces have needed.
             assert set(again.staged()) <= set(ended.staged())
         else:
             assert again.staged() == ended.staged()

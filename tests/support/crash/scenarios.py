@@ -30,7 +30,7 @@ def nothing(_process: Process) -> None:
 
 
 def restore(process: Process) -> None:
-    """Start, which settles and publishes what is owed, and be gone without another checkpoint."""
+    """Start, which finalizes and publishes what is owed, and be gone without another checkpoint."""
     process.sink(rolling=LONG).local().open().close()
 
 
@@ -53,8 +53,8 @@ class Scenario(NamedTuple):
     """Comes last, and leaves each of the rows in one finished file."""
     keeps_parts: bool = False
     """Whether a recovery may leave parts open: their last owner kept them for the next one."""
-    has_stages: bool = False
-    """Whether its parts are staged: a spent stage is deleted by a later checkpoint."""
+    has_staging_files: bool = False
+    """Whether its parts are staged: an encoded staging file is deleted by a later checkpoint."""
 
 
 def write_with_tail(process: Process, **options: Any) -> None:
@@ -135,7 +135,7 @@ def long_parts(process: Process) -> None:
 
 
 def restore_that_cuts(cut: Cut) -> Scenario:
-    """A start that settles parts in this way, and goes on."""
+    """A start that finalizes parts in this way, and goes on."""
 
     def seed(process: Process) -> None:
         write_with_tail(process, cut=cut)
@@ -181,7 +181,7 @@ FORMAT_CUTS = {
     "json, zstd": ("rewrite",),
     "csv, gzip": ("valid-length",),
 }
-"""How the tail of a part is cut in a restore; a stage has but one way."""
+"""How the tail of a part is cut in a restore; a staging file has but one way."""
 
 
 def _long_parts(name: str) -> Scenario:
@@ -207,7 +207,7 @@ def _of(name: str, options: dict[str, Any], life: Any, seed: Any) -> Scenario:
         seed,
         lambda process: _sink(process, options).local().open().close(),
         lambda process: continue_to(_sink(process, options), ROWS),
-        has_stages="columnar" in options,
+        has_staging_files="columnar" in options,
     )
 
 

@@ -25,32 +25,35 @@ def _sink(process: Process, **options: Any) -> FileSink:
     return process.sink(**({"rolling": LONG} | STAGED | options))
 
 
-def restore_stages(process: Process) -> None:
+def restore_staging_files(process: Process) -> None:
     """Start, which encodes and publishes what is owed, and be gone without another checkpoint."""
     _sink(process).local().open().close()
 
 
-def stages_to_the_end(process: Process) -> None:
+def staging_files_to_the_end(process: Process) -> None:
     continue_to(_sink(process), ROWS)
 
 
-def _long_stages(process: Process) -> None:
-    """Three checkpoints over the same stages, which are encoded by their task at the clean end."""
+def _long_staging_files(process: Process) -> None:
+    """Three checkpoints over the same staging files, which are encoded by their task at the clean end."""
     run_to_the_end(_sink(process), ROWS)
 
 
-def _full_stages(process: Process) -> None:
-    """Stages that are full at each checkpoint: encoded before it, published by it, deleted later."""
+def _full_staging_files(process: Process) -> None:
+    """Staging files that are full at each checkpoint: encoded before it, published by it, deleted later."""
     run_to_the_end(_sink(process, rolling=LONG.model_copy(update={"max_part_bytes": 25})), 6)
 
 
-def _stages_set_aside(process: Process) -> None:
+def _staging_files_set_aside(process: Process) -> None:
     """Fewer parts may be open than there are buckets."""
     run_to_the_end(_sink(process, max_open_parts=1), 6)
 
 
-def leave_stages_with_a_tail(process: Process) -> None:
-    """Leave open stages that a checkpoint vouches for, each with bytes beyond its valid length; the process dies."""
+def leave_staging_files_with_a_tail(process: Process) -> None:
+    """Leave open staging files that a checkpoint vouches for, each with bytes beyond its valid length.
+
+    The process dies.
+    """
     out = _sink(process).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
@@ -58,7 +61,7 @@ def leave_stages_with_a_tail(process: Process) -> None:
     out._operator.snapshot(9)
 
 
-def _idle_stages(process: Process) -> None:
+def _idle_staging_files(process: Process) -> None:
     """The timer between two batches encodes what is idle, and a checkpoint of its own publishes it."""
     with SinkHarness(_sink(process, rolling=LONG.model_copy(update={"inactivity_interval_s": 10}))) as job:
         job.process(batch(0, 4))
@@ -80,12 +83,12 @@ def _keep_fewer(process: Process) -> None:
 
 
 def shared_sink(process: Process, **options: Any) -> FileSink:
-    """A sink whose two buckets share a stage whenever a batch has rows of both."""
-    return _sink(process, shared_stage_buckets=1, **options)
+    """A sink whose two buckets share a staging file whenever a batch has rows of both."""
+    return _sink(process, buckets_per_staging_file=1, **options)
 
 
-def _shared_stage(process: Process, **options: Any) -> None:
-    """Three checkpoints over one stage of two buckets, which its task encodes at the clean end."""
+def _multi_bucket_staging_file(process: Process, **options: Any) -> None:
+    """Three checkpoints over one staging file of two buckets, which its task encodes at the clean end."""
     with shared_sink(process, **options).local() as out:
         done = rows_done(out)
         while done < ROWS:
@@ -97,15 +100,18 @@ def _shared_stage(process: Process, **options: Any) -> None:
 
 def _shared_lines(process: Process) -> None:
     """Of a row format; whoever goes on writes Parquet, and encodes lines as they were begun."""
-    _shared_stage(process, format="text")
+    _multi_bucket_staging_file(process, format="text")
 
 
-def _aged_shared_stages(process: Process) -> None:
-    """Each is as old as it may get at a checkpoint, so its task encodes it before: all of its files are in one link."""
-    _shared_stage(process, rolling=LONG.model_copy(update={"rollover_interval_s": 0.5}))
+def _aged_multi_bucket_staging_files(process: Process) -> None:
+    """Each is as old as it may get at a checkpoint, so its task encodes it before.
+
+    All of its files are in one checkpoint.
+    """
+    _multi_bucket_staging_file(process, rolling=LONG.model_copy(update={"rollover_interval_s": 0.5}))
 
 
-def leave_a_shared_stage_with_a_tail(process: Process) -> None:
+def leave_a_multi_bucket_staging_file_with_a_tail(process: Process) -> None:
     """Of lines, not of columns, and beside a part of one bucket's own; the process dies."""
     out = shared_sink(process, format="text").local().open()
     out.write(batch(0, 1), position=1)
@@ -115,7 +121,7 @@ def leave_a_shared_stage_with_a_tail(process: Process) -> None:
     out._operator.snapshot(9)
 
 
-def _idle_shared_stage(process: Process) -> None:
+def _idle_multi_bucket_staging_file(process: Process) -> None:
     """The timer encodes it, and one checkpoint publishes all of its files."""
     with SinkHarness(shared_sink(process, rolling=LONG.model_copy(update={"inactivity_interval_s": 10}))) as job:
         job.process(batch(0, 4))
@@ -137,24 +143,28 @@ def _keep_fewer_shared(process: Process) -> None:
 
 
 def _of(
-    name: str, life: Any, seed: Any = nothing, recovery: Any = restore_stages, *, keeps_parts: bool = False
+    name: str, life: Any, seed: Any = nothing, recovery: Any = restore_staging_files, *, keeps_parts: bool = False
 ) -> Scenario:
-    return Scenario(name, life, seed, recovery, stages_to_the_end, keeps_parts=keeps_parts, has_stages=True)
+    return Scenario(
+        name, life, seed, recovery, staging_files_to_the_end, keeps_parts=keeps_parts, has_staging_files=True
+    )
 
 
 STAGED_SCENARIOS = [
-    _of("long stages", _long_stages),
-    _of("full stages", _full_stages),
-    _of("stages set aside", _stages_set_aside),
-    _of("restored stages", stages_to_the_end, leave_stages_with_a_tail),
-    _of("idle stages", _idle_stages),
-    _of("kept stages", _keep, _keep_fewer, _keep, keeps_parts=True),
-    _of("a shared stage", _shared_stage),
-    _of("a shared stage of lines", _shared_lines),
-    _of("aged shared stages", _aged_shared_stages),
-    _of("a restored shared stage", stages_to_the_end, leave_a_shared_stage_with_a_tail),
-    _of("an idle shared stage", _idle_shared_stage),
-    _of("a kept shared stage", _keep_shared, _keep_fewer_shared, _keep_shared, keeps_parts=True),
+    _of("long staging files", _long_staging_files),
+    _of("full staging files", _full_staging_files),
+    _of("staging files set aside", _staging_files_set_aside),
+    _of("restored staging files", staging_files_to_the_end, leave_staging_files_with_a_tail),
+    _of("idle staging files", _idle_staging_files),
+    _of("kept staging files", _keep, _keep_fewer, _keep, keeps_parts=True),
+    _of("a multi-bucket staging file", _multi_bucket_staging_file),
+    _of("a multi-bucket staging file of lines", _shared_lines),
+    _of("aged multi-bucket staging files", _aged_multi_bucket_staging_files),
+    _of(
+        "a restored multi-bucket staging file", staging_files_to_the_end, leave_a_multi_bucket_staging_file_with_a_tail
+    ),
+    _of("an idle multi-bucket staging file", _idle_multi_bucket_staging_file),
+    _of("a kept multi-bucket staging file", _keep_shared, _keep_fewer_shared, _keep_shared, keeps_parts=True),
 ]
 
 
@@ -167,22 +177,25 @@ class _Dying:
     def __init__(self, encode: object) -> None:
         self._encode = encode
 
-    def encode(self, stages: object) -> list[PartHandle]:
-        self._encode(stages)  # type: ignore[operator]
+    def encode(self, staging_files: object) -> list[PartHandle]:
+        self._encode(staging_files)  # type: ignore[operator]
         raise SimulatedCrash("dead before a checkpoint names the files")
 
 
-def orphan_stages_and_a_tail(process: Process) -> None:
-    """Stages that no checkpoint names; files that were encoded for none; and open stages that one vouches for."""
+def orphan_staging_files_and_a_tail(process: Process) -> None:
+    """Staging files that no checkpoint names; files that were encoded for none.
+
+    And open staging files that one vouches for.
+    """
     _begin_and_die(process.sink(rolling=LONG, **STAGED))
-    leave_stages_with_a_tail(process)
+    leave_staging_files_with_a_tail(process)
     _encode_and_die(process)
 
 
-def orphan_shared_stages_and_a_tail(process: Process) -> None:
-    """The same with stages that buckets share, of rows and of lines: an encode for nobody leaves a file a bucket."""
+def orphan_multi_bucket_staging_files_and_a_tail(process: Process) -> None:
+    """The same with multi-bucket staging files, of rows and of lines: an encode for nobody leaves a file a bucket."""
     _begin_and_die(shared_sink(process))
-    leave_a_shared_stage_with_a_tail(process)
+    leave_a_multi_bucket_staging_file_with_a_tail(process)
     _encode_and_die(process)
 
 
@@ -195,8 +208,8 @@ def _begin_and_die(sink: FileSink) -> None:
 
 def _encode_and_die(process: Process) -> None:
     dying = process.sink(rolling=LONG, **STAGED).local()
-    stages = dying._runtime.coordinator._stages
-    stages._encoder = _Dying(stages._encoder.encode)  # type: ignore[assignment]
+    staging_files = dying._runtime.coordinator._staging_files
+    staging_files._encoder = _Dying(staging_files._encoder.encode)  # type: ignore[assignment]
     try:
         dying.open()
     except SimulatedCrash:
@@ -204,34 +217,37 @@ def _encode_and_die(process: Process) -> None:
     raise AssertionError("nothing was encoded")
 
 
-def end_and_clean_stages(process: Process) -> None:
+def end_and_clean_staging_files(process: Process) -> None:
     """Write every row that is missing, end cleanly, and take away what kills have left."""
-    stages_to_the_end(process)
+    staging_files_to_the_end(process)
     clean_by_command(process, delete=True)
 
 
-_SEEDS = (("stages", orphan_stages_and_a_tail), ("shared stages", orphan_shared_stages_and_a_tail))
+_SEEDS = (
+    ("staging_files", orphan_staging_files_and_a_tail),
+    ("multi-bucket staging files", orphan_multi_bucket_staging_files_and_a_tail),
+)
 
 STAGED_COMMANDS = [
-    Scenario(name.format(what), life, seed, recovery=recovery, end=stages_to_the_end, has_stages=True)
+    Scenario(name.format(what), life, seed, recovery=recovery, end=staging_files_to_the_end, has_staging_files=True)
     for what, seed in _SEEDS
     for name, life, recovery in (
         ("recover {}", recover_by_command, recover_by_command),
-        ("recover {}, then the sink", recover_by_command, restore_stages),
-        ("clean {}", partial(clean_by_command, delete=False), restore_stages),
-        ("clean --delete {}", partial(clean_by_command, delete=True), restore_stages),
+        ("recover {}, then the sink", recover_by_command, restore_staging_files),
+        ("clean {}", partial(clean_by_command, delete=False), restore_staging_files),
+        ("clean --delete {}", partial(clean_by_command, delete=True), restore_staging_files),
     )
 ]
 
-STAGES_CLEANED_TWICE = [
+STAGING_FILES_CLEANED_TWICE = [
     Scenario(
         f"clean{' --delete' * delete} {what}, and clean again",
         partial(clean_by_command, delete=delete),
         seed,
         recovery=partial(clean_by_command, delete=delete),
-        end=end_and_clean_stages,
+        end=end_and_clean_staging_files,
         keeps_parts=True,
-        has_stages=True,
+        has_staging_files=True,
     )
     for what, seed in _SEEDS
     for delete in (False, True)

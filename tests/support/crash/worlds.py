@@ -58,11 +58,11 @@ class Process(NamedTuple):
         return make_sink(self.base, **(fixed | options))
 
     def owes(self) -> bool:
-        """Whether a part of the newest checkpoint still waits to be published, or a stage to be encoded."""
+        """Whether a part of the newest checkpoint still waits to be published, or a staging file to be encoded."""
         runtime = Runtime(self.sink().settings, "life")
         try:
             state = runtime.coordinator.look()
-            newest = runtime.storage.newest_linked_id()
+            newest = runtime.storage.newest_completed_id()
             is_owed = bool(state and state.pending) and not runtime.storage.is_published(newest)
             return is_owed or bool(state and state.rolled)
         finally:
@@ -216,7 +216,7 @@ class PosixPicture(NamedTuple):
         return [path for path, _ in self.names if path.endswith(STAGED_ENDS)]
 
     def lay_out(self, base: Path) -> None:
-        """Make the files; to whoever goes by their ages, all of them are older than any link."""
+        """Make the files; to whoever goes by their ages, all of them are older than any checkpoint."""
         for directory in self.directories:
             (base / directory).mkdir()
         first: dict[int, Path] = {}

@@ -12,7 +12,7 @@ from partfile.stores.hdfs.client import CHANGING_CALLS
 from partfile.testing.faults import KillAt, Recorder
 from support.crash.commands import clean_by_command, recover_by_command
 from support.crash.worlds import Process
-from support.hdfs.life import KillBeforeTheLink, live, opener, seed
+from support.hdfs.life import KillBeforeTheCommit, live, opener, seed
 from support.life_cycle import LONG, batch, make_sink
 from support.programs.clean_forks import CleanForks
 
@@ -39,8 +39,8 @@ def killed(hdfs: HdfsCluster, url: str) -> None:
 
 
 def orphans(url: str, http_address: str) -> None:
-    """Leave durable parts that no checkpoint names, by a kill before the link."""
-    killer = KillBeforeTheLink()
+    """Leave durable parts that no checkpoint names, by a kill before the checkpoint."""
+    killer = KillBeforeTheCommit()
     out = make_sink(url, open_store=opener(http_address, killer), rolling=LONG).local().open()
     out.write(batch(0, 4), position=4)
     killer.is_armed = True

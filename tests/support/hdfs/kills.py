@@ -122,7 +122,7 @@ class Kills(NamedTuple):
 
 
 def somewhere(rng: random.Random) -> Second:
-    """A call among the first of a restart, which settle and publish."""
+    """A call among the first of a restart, which finalize and publish."""
     return lambda: (rng.randint(1, CALLS_OF_A_RESTART), rng.choice(["before", "after"]))
 
 
@@ -156,7 +156,7 @@ class KillsWithOneCut:
         rng: random.Random,
         pytestconfig: pytest.Config,
     ) -> None:
-        """The restart that settles what the first kill left is killed too, at random; with ``--long`` after each."""
+        """The restart that finalizes what the first kill left is killed too, at random; with ``--long`` after each."""
         choose = after_each if pytestconfig.getoption("long") else some_of(rng, TWICE_STEP)
         kills = Kills(hdfs, hdfs_directory, self.cut, is_restore=True)
         kills.enumerate(tmp_path / "calls.json", choose, somewhere(rng))

@@ -41,7 +41,7 @@ def opener(http_address: str, interceptor: Interceptor | None = None) -> Callabl
     return opened
 
 
-class KillBeforeTheLink:
+class KillBeforeTheCommit:
     """Kills its own process when a checkpoint has made its parts durable and is about to be complete."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def _sink(url: str, http_address: str, cut: Cut, interceptor: Interceptor | None
 
 def seed(url: str, http_address: str, cut: Cut) -> None:
     """Leave what a crash leaves: open parts that a checkpoint vouches for, each with bytes beyond its valid length."""
-    killer = KillBeforeTheLink()
+    killer = KillBeforeTheCommit()
     out = _sink(url, http_address, cut, killer, rolling=LONG).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()

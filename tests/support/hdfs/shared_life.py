@@ -1,4 +1,4 @@
-"""A stream on HDFS whose buckets share a stage: functions for processes of their own; see ``hdfs.life``."""
+"""A stream on HDFS whose buckets share a staging file: functions for processes of their own; see ``hdfs.life``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 3 * BUCKETS
 
 
 def sink_of(url: str, http_address: str, format: str, interceptor: Interceptor | None = None) -> FileSink:
-    """A sink of twelve buckets that share a stage."""
+    """A sink of twelve buckets that share a staging file."""
     return sharing_sink(url, format=format, open_store=opener(http_address, interceptor))
 
 
@@ -30,7 +30,7 @@ def live(url: str, http_address: str, format: str) -> None:
 
 
 def seed(url: str, http_address: str, format: str) -> None:
-    """Leave a stage that a checkpoint vouches for, with a tail."""
+    """Leave a staging file that a checkpoint vouches for, with a tail."""
     die_sharing(sink_of(url, http_address, format))
 
 

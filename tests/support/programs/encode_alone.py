@@ -1,6 +1,6 @@
-"""Large stages, and their encode in a process of its own, which says how much memory it took at most.
+"""Large staging files, and their encode in a process of its own, which says how much memory it took at most.
 
-``encode_alone.py BASE STAGE`` encodes one; ``STAGE`` is a file with the rolled stage as JSON.
+``encode_alone.py BASE STAGE`` encodes one; ``STAGING_FILE`` is a file with the closed staging file as JSON.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from partfile.sink.encode import StagesInProcess
+from partfile.sink.encode import LocalEncoder
 from partfile.sink.operator import ActivePart
-from partfile.sink.states import OpenPart, RolledStage, Stage
+from partfile.sink.states import ClosedStagingFile, OpenPart, StagingFile
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
-from partfile.writers.arrow_stage import StageFormat
-from partfile.writers.registry import recipe_of
+from partfile.writers.arrow_stage import StagingFormat
+from partfile.writers.registry import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,8 @@ class Took(NamedTuple):
     seconds: float
 
 
-def write_stage(base: Path, form: BulkFormat, size_bytes: int, text_bytes: int) -> RolledStage:
-    """Make a stage of about so many bytes, with text of a width, in messages as a sink would write them."""
+def write_staging_file(base: Path, form: BulkFormat, size_bytes: int, text_bytes: int) -> ClosedStagingFile:
+    """Make a staging file of about so many bytes, with text of a width, in messages as a sink would write them."""
     handle = PartHandle(
         bucket="",
         name="part-0",
@@ -53,26 +53,26 @@ def write_stage(base: Path, form: BulkFormat, size_bytes: int, text_bytes: int) 
         pending="_part-0.token.pending",
         sidecar="_part-0.valid-length",
         valid_length=0,
-        is_stage=True,
+        is_staging_file=True,
     )
-    numbers = dict.fromkeys(("count", "generation", "created_at_ms", "last_write_ms", "rows"), 0)
-    stage = Stage(recipe=recipe_of(form), crc32=0)
-    part = OpenPart(part=handle, stage=stage, schema_fingerprint="", **numbers)
+    numbers = dict.fromkeys(("count", "epoch", "created_at_ms", "last_write_ms", "rows"), 0)
+    staging_file = StagingFile(spec=spec_of(form), crc32=0)
+    part = OpenPart(part=handle, staging_file=staging_file, schema_fingerprint="", **numbers)
     with LocalStore(str(base)) as store:
         active: ActivePart | None = None
         for batch in _batches(size_bytes, text_bytes):
-            active = active or ActivePart(store.create(handle), StageFormat(), batch.schema, part)
+            active = active or ActivePart(store.create(handle), StagingFormat(), batch.schema, part)
             active.write(batch, 0)
         assert active is not None
         part = active.suspend()
-    assert part.stage is not None
-    return RolledStage(part=part.part, stage=part.stage, rows=part.rows, since=1)
+    assert part.staging_file is not None
+    return ClosedStagingFile(part=part.part, staging_file=part.staging_file, rows=part.rows, since=1)
 
 
-def encode_alone(base: Path, stage: RolledStage) -> Took:
-    """Encode a stage in a fresh process."""
-    described = base / "stage.json"
-    described.write_text(stage.model_dump_json())
+def encode_alone(base: Path, staging_file: ClosedStagingFile) -> Took:
+    """Encode a staging file in a fresh process."""
+    described = base / "staging file.json"
+    described.write_text(staging_file.model_dump_json())
     done = subprocess.run(
         [sys.executable, __file__, str(base), str(described)], check=True, stdout=subprocess.PIPE, text=True
     )
@@ -92,10 +92,10 @@ def _batches(size_bytes: int, text_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def _main(base: str, described: str) -> None:
-    stage = RolledStage.model_validate_json(Path(described).read_bytes())
+    staging_file = ClosedStagingFile.model_validate_json(Path(described).read_bytes())
     began = time.monotonic()
     with LocalStore(base) as store:
-        (encoded,) = StagesInProcess(store, 1).encode([stage])
+        (encoded,) = LocalEncoder(store, 1).encode([staging_file])
     if encoded.problem is not None:
         raise encoded.problem
     (file,) = encoded.files or ()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "FAULTS.md"
-_ROW = re.compile(r"^\| ([KSNDMTH]\d+b?) \| (\S.*?) \|(?: (\S.*?) \|)?$", re.MULTILINE)
+_ROW = re.compile(r"^\| ([KFNDMTH]\d+b?) \| (\S.*?) \|(?: (\S.*?) \|)?$", re.MULTILINE)
 _SHOWN = 4
 
 

@@ -115,7 +115,7 @@ class Driver:
         share = assigned_to(coordinator.assignment(), subtask)
         share = share.model_copy(update={"max_count": coordinator.state.max_count})
         chain, may_stage = coordinator.state.position.chain, self._runtime.may_stage
-        context = SubtaskContext(subtask, attempt, coordinator.generation, chain, job.now_ms, may_stage=may_stage)
+        context = SubtaskContext(subtask, attempt, coordinator.epoch, chain, job.now_ms, may_stage=may_stage)
 
         def work(actor: Actor) -> None:
             operator = SinkOperator(job.open_store(actor.calls), job.sink(None).settings.description)

@@ -1,6 +1,6 @@
 """A job under a random schedule: drivers, rivals, zombies and a timer on real files, and the command line among them.
 
-Its parts are lines of text, or staged Parquet: then tasks and coordinators encode stages, and delete spent ones.
+Its parts are lines of text, or staged Parquet: then tasks and coordinators encode staging files, and delete spent ones.
 
 The rows of each batch are given, so that a batch that is run again writes the same; the position is the number of
 batches that are complete. Whatever happens, in the end each row of each batch is in one finished file.
@@ -24,7 +24,7 @@ from support.crash.worlds import Process, temporary_directory
 from support.life_cycle import SingleThreadedStore, assert_only_grew, finished_files, make_sink, rows_of
 from support.recovery import broken_invariants
 from support.schedules.drivers import Driver, position_of
-from support.schedules.turns import ClockedCalls, Schedule, stages_in, unkept_stages
+from support.schedules.turns import ClockedCalls, Schedule, staging_files_in, unkept_staging_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ MOST_DRIVERS = 4
 DAY_MS = 86_400_000
 ROLLING = pf.RollingPolicy(max_part_bytes=30, rollover_interval_s=60, inactivity_interval_s=20)
 STAGED_ROLLING = ROLLING.model_copy(update={"max_part_bytes": 700})
-"""Some stages are rolled by a task, for their size; others by the timer, the end and the next start."""
+"""Some staging files are rolled by a task, for their size; others by the timer, the end and the next start."""
 COMMANDS = ("recover", "clean")
 
 
@@ -68,7 +68,7 @@ class ModelJob:
         """How commands have ended."""
         self._seen: dict[str, bytes] = {}
         self._is_staged = is_staged
-        self._stages: set[str] = set()
+        self._staging_files: set[str] = set()
 
     def rows(self, batch: int, subtask: int) -> list[str]:
         """The rows of a subtask in a batch."""
@@ -119,7 +119,7 @@ class ModelJob:
         return self.schedule.start(name, lambda actor: Driver(self, actor, may_stop=may_stop).run())
 
     def _start_clean(self) -> None:
-        # All that is older than the newest link is old enough.
+        # All that is older than the newest checkpoint is old enough.
         now_ms = self._disk_ms() + DAY_MS
         self._start_command("clean", partial(clean_by_command, delete=self.rng.random() < 0.5, now_ms=now_ms))
 
@@ -169,9 +169,9 @@ class ModelJob:
     def _check(self) -> None:
         """Nothing finished has changed or gone, no row is there twice, and none that no checkpoint holds.
 
-        Nor is a stage gone that a retained checkpoint names as data (S6).
+        Nor is a staging file gone that a retained checkpoint names as data (R6).
         """
-        self._check_stages()
+        self._check_staging_files()
         files = finished_files(self.base) if self.base.exists() else {}
         if files == self._seen:
             return
@@ -185,13 +185,13 @@ class ModelJob:
             raise Violation(f"rows beyond batch {committed} are visible: {sorted(rows_of(files))}")
         self._seen = files
 
-    def _check_stages(self) -> None:
+    def _check_staging_files(self) -> None:
         if not self._is_staged:
             return
-        stages, before = stages_in(self.base), self._stages
-        self._stages = stages
-        if before - stages:
-            gone = unkept_stages(self.base, stages)
+        staging_files, before = staging_files_in(self.base), self._staging_files
+        self._staging_files = staging_files
+        if before - staging_files:
+            gone = unkept_staging_files(self.base, staging_files)
             if gone:
                 raise Violation(f"deleted, although a retained checkpoint needs them: {gone}")
 

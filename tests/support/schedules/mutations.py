@@ -18,7 +18,7 @@ from partfile.sink import plan as stage_planning
 from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.plan import Action
 from partfile.sink.publish import Encoding, StagedParts
-from partfile.snapshot.checkpoint_log import Chain
+from partfile.snapshot.checkpoint_log import CheckpointLog
 from partfile.stores.local import stream
 from partfile.stores.local import tree as local_files
 from partfile.testing.faults import TrackedCalls
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from partfile.recovery.inspect.files import KnownPart
     from partfile.sink.encoded_files import EncodedFile
-    from partfile.sink.states import SpentStage, Stage
+    from partfile.sink.states import EncodedStagingFile, StagingFile
     from partfile.stores.base import PartHandle, Store
     from partfile.stores.local.tree import LocalTree
 
@@ -52,7 +52,7 @@ def no_length_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def replaced_names(patch: pytest.MonkeyPatch) -> None:
-    """Links and finished files replace what has their name."""
+    """Checkpoints and finished files replace what has their name."""
 
     def rename(_calls: TrackedCalls, directory: int, name: str, new_name: str) -> None:
         os.rename(name, new_name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -61,7 +61,7 @@ def replaced_names(patch: pytest.MonkeyPatch) -> None:
 
 
 def replaced_links(patch: pytest.MonkeyPatch) -> None:
-    """A link is created whether its name is taken or not: two coordinators both win."""
+    """A checkpoint is created whether its name is taken or not: two coordinators both win."""
     create: Callable[..., None] = local_files.create_whole
 
     def replace(tree: LocalTree, path: str, data: bytes) -> None:
@@ -73,9 +73,9 @@ def replaced_links(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_predecessor(patch: pytest.MonkeyPatch) -> None:
-    """A link counts although the one before it is gone."""
-    patch.setattr(Chain, "_predecessor_stands", lambda *_: True)
-    patch.setattr(Chain, "_is_last", lambda *_: True)
+    """A checkpoint counts although the one before it is gone."""
+    patch.setattr(CheckpointLog, "_predecessor_stands", lambda *_: True)
+    patch.setattr(CheckpointLog, "_is_last", lambda *_: True)
 
 
 def published_early(patch: pytest.MonkeyPatch) -> None:
@@ -91,28 +91,28 @@ def published_early(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_owed(patch: pytest.MonkeyPatch) -> None:
     """A start forgets what the last one had still to publish."""
-    begin = plan.begin_generation
+    begin = plan.begin_epoch
 
     def forget(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
         return begin(restored, **(options | {"published": True}))
 
-    patch.setattr(plan, "begin_generation", forget)
+    patch.setattr(plan, "begin_epoch", forget)
 
 
 def everything_kept(patch: pytest.MonkeyPatch) -> None:
     """A start keeps the parts of a crashed run open, and their new owner appends to them whatever their length."""
-    begin = plan.begin_generation
+    begin = plan.begin_epoch
 
     def keep(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
         position = restored.position.model_copy(update={"kept": True})
         return begin(replace(restored, position=position), **options)
 
-    patch.setattr(plan, "begin_generation", keep)
+    patch.setattr(plan, "begin_epoch", keep)
     patch.setattr(stream, "_why_refused", lambda *_: "")
 
 
 def any_attempt(patch: pytest.MonkeyPatch) -> None:
-    """Any attempt of any generation resumes, without a lock."""
+    """Any attempt of any epoch resumes, without a lock."""
     patch.setattr("partfile.sink.plan.before_resuming", lambda *_, **__: Action.KEEP)
     patch.setattr(TrackedCalls, "lock", lambda *_: True)
 
@@ -127,15 +127,15 @@ def cleaner_without_checkpoints(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(knowledge, "parts_of", lambda *_: ())
 
 
-def cleaner_without_age_generation_and_plan(patch: pytest.MonkeyPatch) -> None:
+def cleaner_without_age_epoch_and_plan(patch: pytest.MonkeyPatch) -> None:
     """The cleaner takes what is just being written, owns no sink and looks once: any one rule kept saves the rows."""
     for module in (clean, clean_plan):
         patch.setattr(module, "cutoff_ms", lambda *_: sys.maxsize)
 
     @contextmanager
     def nobody(*_: object) -> Iterator[SimpleNamespace]:
-        chain = SimpleNamespace(newest_linked_id=lambda: 0)
-        yield SimpleNamespace(storage=chain, coordinator=SimpleNamespace(newest_checkpoint_id=0))
+        log = SimpleNamespace(newest_completed_id=lambda: 0)
+        yield SimpleNamespace(storage=log, coordinator=SimpleNamespace(newest_checkpoint_id=0))
 
     patch.setattr(clean, "_held", nobody)
     patch.setattr(clean, "check_same", lambda *_: None)
@@ -143,7 +143,7 @@ def cleaner_without_age_generation_and_plan(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS: dict[Mutation, int] = {
     any_attempt: 12,
-    cleaner_without_age_generation_and_plan: 7,
+    cleaner_without_age_epoch_and_plan: 7,
     cleaner_without_checkpoints: 0,
     everything_kept: 3,
     no_length_check: 24,
@@ -158,30 +158,32 @@ MUTATIONS: dict[Mutation, int] = {
 """Each with the first seed whose schedule finds it, as the code is; any other may when that changes."""
 
 
-# Single changes of what becomes of stages, under which some schedule must lose, double or delete what counts.
+# Single changes of what becomes of staging files, under which some schedule must lose, double or delete what counts.
 
-_ENCODE = encoding.encode_stage
+_ENCODE = encoding.encode_staging_file
 
 
 def _replace_encode(patch: pytest.MonkeyPatch, encode: Any) -> None:
     for module in (encoding, operator):
-        patch.setattr(module, "encode_stage", encode)
+        patch.setattr(module, "encode_staging_file", encode)
 
 
-def stages_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A spent stage is deleted although an older retained checkpoint names it as data."""
+def staging_files_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
+    """An encoded staging file is deleted although an older retained checkpoint names it as data."""
 
-    def all_of_them(spent: Iterable[SpentStage], _oldest_retained_id: int) -> list[SpentStage]:
+    def all_of_them(spent: Iterable[EncodedStagingFile], _oldest_retained_id: int) -> list[EncodedStagingFile]:
         return list(spent)
 
     patch.setattr(stage_planning, "disposable", all_of_them)
 
 
 def encodes_published_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has encoded a stage publishes the file, before a checkpoint names it."""
+    """Whoever has encoded a staging file publishes the file, before a checkpoint names it."""
 
-    def encode(store: Store, part: PartHandle, stage: Stage, rows: int, **options: Any) -> tuple[EncodedFile, ...]:
-        files = _ENCODE(store, part, stage, rows, **options)
+    def encode(
+        store: Store, part: PartHandle, staging_file: StagingFile, rows: int, **options: Any
+    ) -> tuple[EncodedFile, ...]:
+        files = _ENCODE(store, part, staging_file, rows, **options)
         for file in files:
             store.publish(file.part, "auto")
         return files
@@ -190,7 +192,7 @@ def encodes_published_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_encode_has_a_name_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """Two encodes of one stage can both be published: neither takes the other one's name, and both are kept."""
+    """Two encodes of one staging file can both be published: neither takes the other one's name, and both are kept."""
     target_of, after_encoding = encoded_files.target_of, stage_planning.after_encoding
 
     def own(part: PartHandle) -> PartHandle:
@@ -206,13 +208,18 @@ def every_encode_has_a_name_of_its_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def encoded_beyond_the_valid_length(patch: pytest.MonkeyPatch) -> None:
-    """Whatever a stage holds is encoded: what a zombie has added, and what no checkpoint holds, counts as well."""
+    """Whatever a staging file holds is encoded.
+
+    What a zombie has added, and what no checkpoint holds, counts as well.
+    """
     patch.setattr(encoding, "check_rows", lambda *_: None)
 
-    def encode(store: Store, part: PartHandle, stage: Stage, rows: int, **options: Any) -> tuple[EncodedFile, ...]:
+    def encode(
+        store: Store, part: PartHandle, staging_file: StagingFile, rows: int, **options: Any
+    ) -> tuple[EncodedFile, ...]:
         seen = store.look_at(part.path_of(part.in_progress))
         length = part.valid_length if seen is None else seen.size
-        unchecked = stage.model_copy(update={"crc32": None})
+        unchecked = staging_file.model_copy(update={"crc32": None})
         try:
             return _ENCODE(store, part.model_copy(update={"valid_length": length}), unchecked, rows, **options)
         except PartfileError:
@@ -221,76 +228,76 @@ def encoded_beyond_the_valid_length(patch: pytest.MonkeyPatch) -> None:
     _replace_encode(patch, encode)
 
 
-def restored_stages_are_gone_on_with(patch: pytest.MonkeyPatch) -> None:
-    """A start hands the stages of a crashed run to its tasks, which a zombie of that run may still append to."""
-    begin = plan.begin_generation
+def restored_staging_files_are_gone_on_with(patch: pytest.MonkeyPatch) -> None:
+    """A start hands the staging files of a crashed run to its tasks, which a zombie of that run may still append to."""
+    begin = plan.begin_epoch
 
     def keep(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
         position = restored.position.model_copy(update={"kept": True})
         return begin(replace(restored, position=position), **options)
 
-    patch.setattr(plan, "begin_generation", keep)
+    patch.setattr(plan, "begin_epoch", keep)
     any_attempt(patch)
     no_length_check(patch)
 
 
-def rolled_stages_forgotten(patch: pytest.MonkeyPatch) -> None:
+def closed_staging_files_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A start forgets what the last one had still to encode."""
-    begin = plan.begin_generation
+    begin = plan.begin_epoch
 
     def forget(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
         return begin(replace(restored, rolled=()), **options)
 
-    patch.setattr(plan, "begin_generation", forget)
+    patch.setattr(plan, "begin_epoch", forget)
 
 
 def spent_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    """A stage is deleted once it is encoded, before a checkpoint names the file."""
+    """A staging file is deleted once it is encoded, before a checkpoint names the file."""
     encode = StagedParts.encode
 
     def early(self: StagedParts, before: plan.SinkSnapshot, *arguments: Any) -> Encoding:
         done = encode(self, before, *arguments)
-        left = {stage.part.in_progress for stage in done.after.rolled}
-        for stage in before.rolled:
-            if stage.part.in_progress not in left:
-                self._store.discard(stage.part)
+        left = {staging_file.part.in_progress for staging_file in done.after.rolled}
+        for staging_file in before.rolled:
+            if staging_file.part.in_progress not in left:
+                self._store.discard(staging_file.part)
         return done
 
     patch.setattr(StagedParts, "encode", early)
 
 
-def cleaner_without_stages(patch: pytest.MonkeyPatch) -> None:
-    """The cleaner takes the stages that checkpoints name for orphans."""
+def cleaner_without_staging_files(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner takes the staging files that checkpoints name for orphans."""
     parts_of = knowledge.parts_of
 
     def others(*arguments: Any) -> Iterator[KnownPart]:
-        return (part for part in parts_of(*arguments) if not part.is_stage)
+        return (part for part in parts_of(*arguments) if not part.is_staging_file)
 
     patch.setattr(knowledge, "parts_of", others)
 
 
-def cleaner_without_stages_of_older_checkpoints(patch: pytest.MonkeyPatch) -> None:
+def cleaner_without_staging_files_of_older_checkpoints(patch: pytest.MonkeyPatch) -> None:
     """The cleaner goes by the newest checkpoint alone."""
     parts_of = knowledge.parts_of
 
-    def of_the_newest(chain: Any, checkpoint_id: int, state: Any) -> Iterator[KnownPart]:
-        newest = chain.newest.link.checkpoint_id if chain.newest is not None else 0
-        named = parts_of(chain, checkpoint_id, state)
-        return (part for part in named if checkpoint_id == newest and part.state != "spent-stage")
+    def of_the_newest(log: Any, checkpoint_id: int, state: Any) -> Iterator[KnownPart]:
+        newest = log.newest.checkpoint.checkpoint_id if log.newest is not None else 0
+        named = parts_of(log, checkpoint_id, state)
+        return (part for part in named if checkpoint_id == newest and part.state != "encoded-staging-file")
 
     patch.setattr(knowledge, "parts_of", of_the_newest)
 
 
-STAGE_MUTATIONS: dict[Mutation, int] = {
-    cleaner_without_stages: 1,
-    cleaner_without_stages_of_older_checkpoints: 10,
+STAGING_MUTATIONS: dict[Mutation, int] = {
+    cleaner_without_staging_files: 1,
+    cleaner_without_staging_files_of_older_checkpoints: 10,
     encoded_beyond_the_valid_length: 0,
     encodes_published_at_once: 0,
     every_encode_has_a_name_of_its_own: 0,
     nothing_owed: 27,
-    restored_stages_are_gone_on_with: 5,
-    rolled_stages_forgotten: 1,
+    restored_staging_files_are_gone_on_with: 5,
+    closed_staging_files_forgotten: 1,
     spent_without_a_checkpoint: 0,
-    stages_deleted_at_once: 0,
+    staging_files_deleted_at_once: 0,
 }
 """Each with the first seed whose schedule of staged parts finds it; see ``MUTATIONS``."""

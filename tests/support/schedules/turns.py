@@ -6,7 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from partfile.recovery.inspect.checkpoints import doubtful_ids, read_chain, states_of
+from partfile.recovery.inspect.checkpoints import doubtful_ids, read_checkpoint_log, states_of
 from partfile.recovery.inspect.places import Place, jobs_in
 from partfile.recovery.ownership import open_stores
 from partfile.testing.faults import SimulatedCrash, TrackedCalls, intercept
@@ -202,24 +202,22 @@ class ClockedCalls(TrackedCalls):
         os.utime(descriptor, ns=(changed_ns, changed_ns))
 
 
-# Which stages are below a base, and which of them a retained checkpoint needs; for the model.
+# Which staging files are below a base, and which of them a retained checkpoint needs; for the model.
 
 
-def stages_in(base: Path) -> set[str]:
-    """The paths of files that are called like stages, relative to the base."""
+def staging_files_in(base: Path) -> set[str]:
+    """The paths of files that are called like staging files, relative to the base."""
     return {str(path.relative_to(base)) for path in base.glob("bucket=*/_*.in-progress")}
 
 
-def unkept_stages(base: Path, there: set[str]) -> list[str]:
-    """The stages that are not there, although a retained checkpoint that counted names them as data."""
+def unkept_staging_files(base: Path, there: set[str]) -> list[str]:
+    """The staging files that are not there, although a retained checkpoint that counted names them as data."""
     place = Place(str(base))
     with open_stores(place) as stores:
         if stores is None:
             return []
-        chains = [read_chain(stores.checkpoints, job) for job in jobs_in(stores.checkpoints)]
-        states = [
-            state for chain in chains for number, state in states_of(chain).items() if number not in doubtful_ids(chain)
-        ]
-    opened = [part.part for state in states for parts in state.open.values() for part in parts if part.stage]
-    needed = [*opened, *(stage.part for state in states for stage in state.rolled)]
+        logs = [read_checkpoint_log(stores.checkpoints, job) for job in jobs_in(stores.checkpoints)]
+        states = [state for log in logs for number, state in states_of(log).items() if number not in doubtful_ids(log)]
+    opened = [part.part for state in states for parts in state.open.values() for part in parts if part.staging_file]
+    needed = [*opened, *(staging_file.part for state in states for staging_file in state.rolled)]
     return sorted({part.path_of(part.in_progress) for part in needed} - there)

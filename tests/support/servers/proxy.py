@@ -171,7 +171,7 @@ class Relay(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         request = recognise(self.command, self.path, self.headers.keys())
-        number, chosen = self._proxy.admit(request, len(body))
+        number, chosen = self._proxy.check_replay(request, len(body))
         fault = chosen or _NO_FAULT
         time.sleep(fault.delay_before_s)
         reply = self._ask(body) if fault.reaches_server else None
@@ -366,7 +366,7 @@ class S3Proxy:
         with self._lock:
             self._exchanges.clear()
 
-    def admit(self, request: S3Request, request_bytes: int) -> tuple[int, Fault | None]:
+    def check_replay(self, request: S3Request, request_bytes: int) -> tuple[int, Fault | None]:
         """Record a request; return its number and what shall become of it."""
         with self._lock:
             fault = self._fault(request)

@@ -155,7 +155,7 @@ class Chaos:
     """Of drivers, wherever they stood."""
     gave_up: int = 0
     broken_off: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when a batch was under way that something was done to, in seconds since the epoch."""
+    """From when to when a batch was under way that something was done to, in seconds since 1970."""
 
     def life(self, mischief: Callable[[Driver], object] | None = None) -> None:
         """One life of the driver, which ends inside its last batch by SIGKILL; the mischief is done in its first one.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.ipc
 
-from partfile.writers.arrow_stage import StageFormat, read_stage
+from partfile.writers.arrow_stage import StagingFormat, read_staging_file
 from partfile.writers.base import BulkFormat
 from support.servers.jars import maven_jars
 
@@ -39,12 +39,12 @@ def write_file(table: DataFrame, form: Format, directory: Path, *, staged: bool 
         table: The rows.
         form: What readers see.
         directory: Where the file goes.
-        staged: The rows of a columnar format go through a stage.
+        staged: The rows of a columnar format go through a staging file.
     """
 
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part: Any = MemoryPart()
-        opened = StageFormat(form) if staged and isinstance(form, BulkFormat) else form
+        opened = StagingFormat(form) if staged and isinstance(form, BulkFormat) else form
         writer = None
         for batch in batches:
             opened.check(batch.schema)
@@ -56,7 +56,7 @@ def write_file(table: DataFrame, form: Format, directory: Path, *, staged: bool 
         if writer is not None:
             writer.close()
         if opened is not form and isinstance(form, BulkFormat):
-            schema, rows = read_stage(io.BytesIO(part), len(part))
+            schema, rows = read_staging_file(io.BytesIO(part), len(part))
             part = MemoryPart()
             form.encode(rows, schema, part)
         yield pa.record_batch({"data": [bytes(part)]})

@@ -64,7 +64,7 @@ def clients_of(url: str) -> HdfsProcess | S3Process:
     return s3_process.this_process() if url.startswith("s3://") else hdfs_process.this_process()
 
 
-# Stores of Spark's tasks in which something bad happens once, in the middle of the encode of a stage.
+# Stores of Spark's tasks in which something bad happens once, in the middle of the encode of a staging file.
 
 _HALF_A_FILE = b"PAR1" + bytes(100)
 
@@ -103,7 +103,7 @@ class FaultyEncodes:
 
 
 class FatalBucket:
-    """Opens local stores for tasks whose worker dies whenever it encodes a stage of one bucket.
+    """Opens local stores for tasks whose worker dies whenever it encodes a staging file of one bucket.
 
     Args:
         bucket: Of the parts that are too much for a worker.
@@ -123,7 +123,7 @@ class _FatalStore(LocalStore):
         self._bucket = bucket
 
     def create(self, handle: PartHandle) -> LocalPartStream:
-        if handle.bucket == self._bucket and not handle.is_stage:
+        if handle.bucket == self._bucket and not handle.is_staging_file:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().create(handle)
 
@@ -135,6 +135,6 @@ class _Store(LocalStore):
 
     def create(self, handle: PartHandle) -> LocalPartStream:
         stream = super().create(handle)
-        if not handle.is_stage:
+        if not handle.is_staging_file:
             self._faults.act(stream)
         return stream

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from partfile.sink.encode import StagesInProcess
+from partfile.sink.encode import LocalEncoder
 from support.spark.streams import BUCKETS, make_sink
 
 if TYPE_CHECKING:
@@ -50,18 +50,18 @@ def numbered(rows: int) -> Counter[tuple[int, int]]:
     return Counter((number, number % BUCKETS) for number in range(rows))
 
 
-def stages(base: Path) -> list[Path]:
-    """The files of stages, spent ones among them."""
+def staging_files(base: Path) -> list[Path]:
+    """The files of staging files, spent ones among them."""
     return sorted(base.glob("**/_*.parquet.*.in-progress"))
 
 
 def keep_the_driver_from_encoding(patch: pytest.MonkeyPatch) -> None:
     """Let this process fail if it encodes; Spark's workers are forked from another one."""
 
-    def encode(_self: object, _stages: object) -> None:
+    def encode(_self: object, _staging_files: object) -> None:
         raise AssertionError("the driver encodes by itself")
 
-    patch.setattr(StagesInProcess, "encode", encode)
+    patch.setattr(LocalEncoder, "encode", encode)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -144,7 +144,7 @@ def check_idle(plan: AdoptionPlan, now_ms: int, idle_for_s: float) -> None:
 
     Args:
         plan: What was found.
-        now_ms: Now by the store's clock, in milliseconds since the epoch.
+        now_ms: Now by the store's clock, in milliseconds since 1970.
         idle_for_s: After so long without a change it counts as stopped, in seconds.
 
     Raises:
@@ -170,7 +170,7 @@ def adopt(
         plan: What was printed.
         store: Of the base.
         url: The base as it was given.
-        now_ms: Now by the store's clock, in milliseconds since the epoch.
+        now_ms: Now by the store's clock, in milliseconds since 1970.
         step: Told how many items more were done, or could not be.
 
     Raises:
@@ -200,7 +200,7 @@ def adopt(
 def _adopt_one(item: AdoptedItem, names: FlinkNames, store: Store, done: _Progress) -> None:
     _check_unchanged(item, store)
     for path in item.first:
-        done.quarantined += _take_away(path, store, done)
+        done.quarantined += _remove(path, store, done)
     match item.action:
         case "publish":
             store.publish(_staged_part(item, names), "auto")
@@ -212,11 +212,11 @@ def _adopt_one(item: AdoptedItem, names: FlinkNames, store: Store, done: _Progre
             store.publish(part, "auto")
             done.cut += 1
         case "quarantine":
-            done.quarantined += _take_away(_name_to_move(item, store), store, done)
+            done.quarantined += _remove(_name_to_move(item, store), store, done)
         case "leave":
             return
     for path in item.then:
-        done.quarantined += _take_away(path, store, done)
+        done.quarantined += _remove(path, store, done)
 
 
 def _check_unchanged(item: AdoptedItem, store: Store) -> None:
@@ -225,8 +225,8 @@ def _check_unchanged(item: AdoptedItem, store: Store) -> None:
         raise RecoveryRefused(f"{item.path!r} is not what it was when the plan was made", path=item.path)
 
 
-def _take_away(path: str, store: Store, done: _Progress) -> bool:
-    return store.take_away(path, place_of(path, done.run))
+def _remove(path: str, store: Store, done: _Progress) -> bool:
+    return store.remove(path, place_of(path, done.run))
 
 
 def _name_to_move(item: AdoptedItem, store: Store) -> str:
@@ -240,7 +240,7 @@ def _name_to_move(item: AdoptedItem, store: Store) -> str:
 def _hidden(item: AdoptedItem, hidden_name: str, store: Store) -> str:
     """Rename a file whose name readers look for to one that they pass over, whole, and return its path.
 
-    It is settled as a part that was in progress under the visible name, so a process that has it open is fenced.
+    It is finalized as a part that was in progress under the visible name, so a process that has it open is fenced.
     """
     bucket, name = split_path(item.path)
     part = PartHandle(
@@ -251,7 +251,7 @@ def _hidden(item: AdoptedItem, hidden_name: str, store: Store) -> str:
         sidecar=f"_{name}{OWN_SUFFIX}-length",
         valid_length=item.size,
     )
-    if store.settle(part, "auto").pending != hidden_name:
+    if store.finalize(part, "auto").pending != hidden_name:
         raise NotApplied(f"{item.path!r} is open or has another name elsewhere, so it was left", path=item.path)
     return part.path_of(hidden_name)
 

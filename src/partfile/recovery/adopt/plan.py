@@ -47,7 +47,7 @@ class AdoptedItem(Json):
     size: int
     """In bytes, as stored; of a missing file what the log says."""
     modified_at_ms: int
-    """By the store's clock, in milliseconds since the epoch."""
+    """By the store's clock, in milliseconds since 1970."""
     valid_length: int | None = None
     """The bytes that count, where it is published or cut."""
     final_path: str | None = None
@@ -81,7 +81,7 @@ class AdoptionPlan(Plan):
     ignored: FileTotal
     """Files that are none of that sink's, and stay as they are."""
     newest_ms: int
-    """When the sink last changed anything, as far as its files tell, in milliseconds since the epoch; 0 if never."""
+    """When the sink last changed anything, as far as its files tell, in milliseconds since 1970; 0 if never."""
     items: tuple[AdoptedItem, ...]
     """Everything else, by paths."""
 

@@ -42,7 +42,7 @@ class SparkFile(BaseModel):
     size: int = Field(ge=0)
     """In bytes."""
     modification_time: int = Field(alias="modificationTime")
-    """In milliseconds since the epoch."""
+    """In milliseconds since 1970."""
     action: Literal["add", "delete"]
 
 

@@ -1,4 +1,4 @@
-"""The checkpoints of each sink as they stand: links, holes, damage, strays. The sink may be running."""
+"""The checkpoints of each sink as they stand: checkpoints, holes, damage, strays. The sink may be running."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MAX_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLink:
-    """One link of a chain, or what is in its place."""
+class SeenCheckpoint:
+    """One checkpoint of a log, or what is in its place."""
 
     checkpoint_id: int
-    link: CheckpointMetadata | None
+    checkpoint: CheckpointMetadata | None
     """None if it cannot be read."""
     is_published: bool
     problem: PartfileError | None = None
@@ -41,15 +41,15 @@ class SeenLink:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenChain:
+class SeenLog:
     """What was seen of one job."""
 
     job: Job
     storage: CheckpointStorage
-    links: tuple[SeenLink, ...]
+    checkpoints: tuple[SeenCheckpoint, ...]
     """By their ids, ascending."""
     lost_ids: tuple[int, ...]
-    """Ids whose link is gone although their parts have been published; the directory is left."""
+    """Ids whose metadata is gone although their parts have been published; the directory is left."""
     newest: NewestState | None
     """What is in force; None if there has never been any state, or it cannot be read."""
     problem: PartfileError | None
@@ -57,14 +57,14 @@ class SeenChain:
 
     def time_ms_of(self, checkpoint_id: int) -> int | None:
         """When a retained checkpoint was completed; None if it is not retained any more, or cannot be read."""
-        found = (one.link for one in self.links if one.checkpoint_id == checkpoint_id)
-        return next((link.time_ms for link in found if link is not None), None)
+        found = (one.checkpoint for one in self.checkpoints if one.checkpoint_id == checkpoint_id)
+        return next((checkpoint.time_ms for checkpoint in found if checkpoint is not None), None)
 
 
-def read_chain(store: MetadataStore, job: Job) -> SeenChain:
-    """Read every link of a job and the state of the newest one.
+def read_checkpoint_log(store: MetadataStore, job: Job) -> SeenLog:
+    """Read every checkpoint of a job and the state of the newest one.
 
-    Links that are deleted meanwhile, because the job goes on, are left out.
+    Checkpoints that are deleted meanwhile, because the job goes on, are left out.
 
     Args:
         store: The store of the checkpoints.
@@ -77,23 +77,25 @@ def read_chain(store: MetadataStore, job: Job) -> SeenChain:
     for _ in range(_MAX_LOOKS):
         newest, problem = _newest(storage)
         ids = storage.list_ids()
-        links = tuple(link for number in ids.linked if (link := _seen(storage, number)) is not None)
-        if newest is None or not links or links[-1].checkpoint_id == newest.newest.checkpoint_id:
+        checkpoints = tuple(
+            checkpoint for number in ids.completed if (checkpoint := _seen(storage, number)) is not None
+        )
+        if newest is None or not checkpoints or checkpoints[-1].checkpoint_id == newest.newest.checkpoint_id:
             break
-    return SeenChain(job, storage, links, tuple(ids.published_without_link), newest, problem)
+    return SeenLog(job, storage, checkpoints, tuple(ids.published_without_metadata), newest, problem)
 
 
-def states_of(chain: SeenChain) -> dict[int, SinkSnapshot]:
-    """The states of the retained links that can be read, by their ids."""
+def states_of(log: SeenLog) -> dict[int, SinkSnapshot]:
+    """The states of the retained checkpoints that can be read, by their ids."""
     states = {}
-    for seen in chain.links:
-        if seen.link is None or not seen.link.holds_state:
+    for seen in log.checkpoints:
+        if seen.checkpoint is None or not seen.checkpoint.holds_state:
             continue
-        if chain.newest is not None and seen.checkpoint_id == chain.newest.link.checkpoint_id:
-            states[seen.checkpoint_id] = chain.newest.state
+        if log.newest is not None and seen.checkpoint_id == log.newest.checkpoint.checkpoint_id:
+            states[seen.checkpoint_id] = log.newest.state
             continue
         try:
-            state = state_of(chain.storage, seen.link)
+            state = state_of(log.storage, seen.checkpoint)
         except SnapshotError:
             continue  # The scan for damage reports it.
         if state is not None:
@@ -101,9 +103,9 @@ def states_of(chain: SeenChain) -> dict[int, SinkSnapshot]:
     return states
 
 
-def is_running(chain: SeenChain) -> bool | None:
+def is_running(log: SeenLog) -> bool | None:
     """Whether a driver holds the job's marker; see ``is_marker_held``."""
-    return is_marker_held(chain.storage)
+    return is_marker_held(log.storage)
 
 
 def is_marker_held(storage: CheckpointStorage) -> bool | None:
@@ -133,22 +135,25 @@ def _newest(storage: CheckpointStorage) -> tuple[NewestState | None, PartfileErr
 
 
 def as_damage(storage: CheckpointStorage, error: NotApplied) -> SnapshotCorrupt:
-    """What is wrong with a chain that has no file in a link's place: a directory, a pipe, a symbolic link.
+    """What is wrong with a checkpoint log that has no file in a checkpoint's place.
 
-    A store that cannot be read proves nothing of the chain, so its error is raised again.
+    A directory, a pipe, a symbolic link.
+
+    A store that cannot be read proves nothing of the checkpoint log, so its error is raised again.
 
     Args:
-        storage: The chain.
+        storage: The checkpoint log.
         error: What reading it raised.
 
     Raises:
-        NotApplied: That error, if every link is a file.
+        NotApplied: That error, if every checkpoint is a file.
     """
-    for number in storage.list_links():
+    for number in storage.list_completed_ids():
         path = storage.path(documents.metadata_path(number))
         if not storage.store.file_exists(path):
             return SnapshotCorrupt(
-                f"checkpoint {number} of job {storage.job!r} has something else than a file in the place of its link",
+                f"checkpoint {number} of job {storage.job!r} has something else than a file in the place of its "
+                "checkpoint",
                 hint="Find out what it is and which program put it there, and move it away. Nothing was changed.",
                 path=path,
                 checkpoint_id=number,
@@ -156,122 +161,125 @@ def as_damage(storage: CheckpointStorage, error: NotApplied) -> SnapshotCorrupt:
     raise error
 
 
-def _seen(storage: CheckpointStorage, checkpoint_id: int) -> SeenLink | None:
+def _seen(storage: CheckpointStorage, checkpoint_id: int) -> SeenCheckpoint | None:
     try:
-        link, problem = storage.read_link(checkpoint_id), None
+        checkpoint, problem = storage.read_checkpoint(checkpoint_id), None
     except SnapshotError as error:
-        link, problem = None, error
+        checkpoint, problem = None, error
     except NotApplied as error:
-        link, problem = None, as_damage(storage, error)
-    if link is None and problem is None:
+        checkpoint, problem = None, as_damage(storage, error)
+    if checkpoint is None and problem is None:
         return None
-    return SeenLink(checkpoint_id, link, storage.is_published(checkpoint_id), problem)
+    return SeenCheckpoint(checkpoint_id, checkpoint, storage.is_published(checkpoint_id), problem)
 
 
-def stray_ids(chain: SeenChain) -> set[int]:
-    """The ids of links that never counted: the one after names another predecessor."""
+def stray_ids(log: SeenLog) -> set[int]:
+    """The ids of checkpoints that never counted: the one after names another predecessor."""
     return {
         before.checkpoint_id
-        for before, after in pairwise(chain.links)
-        if before.link is not None
-        and after.link is not None
+        for before, after in pairwise(log.checkpoints)
+        if before.checkpoint is not None
+        and after.checkpoint is not None
         and after.checkpoint_id == before.checkpoint_id + 1
-        and after.link.predecessor != before.link.ref
+        and after.checkpoint.predecessor != before.checkpoint.ref
         # Damaged when that one was created over it, and put back since: it did count.
-        and not (after.link.predecessor is not None and is_of_damage(after.link.predecessor))
+        and not (after.checkpoint.predecessor is not None and is_of_damage(after.checkpoint.predecessor))
     }
 
 
-def doubtful_ids(chain: SeenChain) -> set[int]:
-    """The ids of links that have probably never counted: those, and the ones below a hole that a stray makes.
+def doubtful_ids(log: SeenLog) -> set[int]:
+    """The ids of checkpoints that have probably never counted: those, and the ones below a hole that a stray makes.
 
     Retention deletes the oldest first and leaves no hole. A coordinator that was asleep then takes a freed name, and
-    is fenced: its link stands alone below the others, until the next start deletes it.
+    is fenced: its checkpoint stands alone below the others, until the next start deletes it.
     """
-    beyond = (before.checkpoint_id for before, after in holes(chain) if not is_deletion(before, after))
+    beyond = (before.checkpoint_id for before, after in holes(log) if not is_deletion(before, after))
     highest = max(beyond, default=0)
-    return stray_ids(chain) | {seen.checkpoint_id for seen in chain.links if seen.checkpoint_id <= highest}
+    return stray_ids(log) | {seen.checkpoint_id for seen in log.checkpoints if seen.checkpoint_id <= highest}
 
 
-def holes(chain: SeenChain) -> list[tuple[SeenLink, SeenLink]]:
-    """The links on both sides of each hole, the older one first."""
+def holes(log: SeenLog) -> list[tuple[SeenCheckpoint, SeenCheckpoint]]:
+    """The checkpoints on both sides of each hole, the older one first."""
     return [
-        (before, after) for before, after in pairwise(chain.links) if after.checkpoint_id > before.checkpoint_id + 1
+        (before, after) for before, after in pairwise(log.checkpoints) if after.checkpoint_id > before.checkpoint_id + 1
     ]
 
 
-def is_deletion(before: SeenLink, after: SeenLink) -> bool:
+def is_deletion(before: SeenCheckpoint, after: SeenCheckpoint) -> bool:
     """Whether another program must have deleted what was in a hole.
 
-    A checkpoint that has a later one of its own generation did count. A fence tells nothing: of two starts that race
-    both make one of the same generation.
+    A checkpoint that has a later one of its own epoch did count. A fence tells nothing: of two starts that race
+    both make one of the same epoch.
     """
-    if before.link is None or after.link is None:
+    if before.checkpoint is None or after.checkpoint is None:
         return False
-    is_one_history = (before.link.chain_id, before.link.generation) == (after.link.chain_id, after.link.generation)
-    return is_one_history and before.link.kind == "checkpoint"
+    is_one_history = (before.checkpoint.log_id, before.checkpoint.epoch) == (
+        after.checkpoint.log_id,
+        after.checkpoint.epoch,
+    )
+    return is_one_history and before.checkpoint.kind == "checkpoint"
 
 
 Publication = Literal["published", "owed", "nothing to publish", "unknown"]
 
 
-class LinkReport(Json):
-    """One retained link."""
+class CheckpointReport(Json):
+    """One retained checkpoint."""
 
     checkpoint_id: int
     """Its id, which is never used again."""
-    kind: Literal["checkpoint", "fence", "tombstone", "damaged", "deleted"]
+    kind: Literal["checkpoint", "takeover", "tombstone", "damaged", "deleted"]
     """fence: a start's. tombstone: closes an id that did not complete. deleted: only what it published is known."""
-    generation: int | None
+    epoch: int | None
     """Raised by every start."""
     time_ms: int | None
-    """The coordinator's time, in milliseconds since the epoch."""
+    """The coordinator's time, in milliseconds since 1970."""
     age_s: float | None
     """Since then."""
     writer: str | None
     """Version of partfile that wrote it."""
     predecessor_id: int | None
-    """Id of the link before it; null for the first."""
+    """Id of the checkpoint before it; null for the first."""
     ids_ahead: int | None
-    """So many ids after its own its coordinator might trigger before its next link."""
+    """So many ids after its own its coordinator might trigger before its next checkpoint."""
     publication: Publication
     """Whether all its pending parts are known to have their final names."""
     open_parts: int | None
     """Parts that it holds open, staged ones among them; null where it holds no state."""
     pending_parts: int | None
     """Parts that it promises to publish."""
-    rolled_stages: int | None
-    """Stages that it promises to encode."""
-    spent_stages: int | None
-    """Stages that have been encoded, and that older checkpoints may need."""
+    closed_staging_files: int | None
+    """Staging files that it promises to encode."""
+    encoded_staging_files: int | None
+    """Staging files that have been encoded, and that older checkpoints may need."""
     query_id: str | None
     """Spark's."""
     batch_id: int | None
     """The last batch of that query that it holds."""
     state_bytes: int | None
-    """Of its state, in the link and in files."""
+    """Of its state, in the checkpoint and in files."""
     is_in_force: bool
     """Whether a start goes on from its state."""
     is_stray: bool
-    """It never counted: the link after it names another predecessor. It does no harm."""
+    """It never counted: the checkpoint after it names another predecessor. It does no harm."""
     problem: str
     """Why it cannot be read; empty if it can."""
 
 
-class ChainReport(Json):
-    """The links of one sink or writer."""
+class LogReport(Json):
+    """The checkpoints of one sink or writer."""
 
     uid: str
     """The sink."""
     writer: int
     """0 for the sink itself."""
     job: str
-    """The directory of the chain: ``uid``, or ``uid~writer``."""
+    """The directory of the checkpoint log: ``uid``, or ``uid~writer``."""
     problem: str
     """Why a start would be refused; empty if it would not."""
     hint: str
     """What to do about it."""
-    links: tuple[LinkReport, ...]
+    checkpoints: tuple[CheckpointReport, ...]
     """By id."""
 
 
@@ -282,71 +290,73 @@ class CheckpointsReport(Json):
     schema_version: Literal[1] = 1
     checkpoints_at: str
     """Where its checkpoints are."""
-    chains: tuple[ChainReport, ...]
+    logs: tuple[LogReport, ...]
     """Each sink and writer, by name."""
     savepoints: tuple[SavepointEntry, ...] = ()
     """With ``--savepoint-dir``."""
 
 
-def chain_report(chain: SeenChain, now_ms: int) -> ChainReport:
-    """What there is to say of a chain, its links in their order."""
-    states, strays = states_of(chain), stray_ids(chain)
-    links = [_link_report(seen, chain, states, strays, now_ms) for seen in chain.links]
-    links += [_deleted(number) for number in chain.lost_ids if chain.problem is not None]
-    return ChainReport(
-        uid=chain.job.uid,
-        writer=chain.job.writer,
-        job=chain.job.name,
-        problem=chain.problem.message if chain.problem else "",
-        hint=chain.problem.hint if chain.problem else "",
-        links=tuple(sorted(links, key=lambda link: link.checkpoint_id)),
+def log_report(log: SeenLog, now_ms: int) -> LogReport:
+    """What there is to say of a checkpoint log, its checkpoints in their order."""
+    states, strays = states_of(log), stray_ids(log)
+    checkpoints = [_checkpoint_report(seen, log, states, strays, now_ms) for seen in log.checkpoints]
+    checkpoints += [_deleted(number) for number in log.lost_ids if log.problem is not None]
+    return LogReport(
+        uid=log.job.uid,
+        writer=log.job.writer,
+        job=log.job.name,
+        problem=log.problem.message if log.problem else "",
+        hint=log.problem.hint if log.problem else "",
+        checkpoints=tuple(sorted(checkpoints, key=lambda checkpoint: checkpoint.checkpoint_id)),
     )
 
 
-def _link_report(
-    seen: SeenLink, chain: SeenChain, states: dict[int, SinkSnapshot], strays: set[int], now_ms: int
-) -> LinkReport:
-    link, state = seen.link, states.get(seen.checkpoint_id)
+def _checkpoint_report(
+    seen: SeenCheckpoint, log: SeenLog, states: dict[int, SinkSnapshot], strays: set[int], now_ms: int
+) -> CheckpointReport:
+    checkpoint, state = seen.checkpoint, states.get(seen.checkpoint_id)
     query = None if state is None else state.position.query
-    newest = chain.newest
-    return LinkReport(
+    newest = log.newest
+    return CheckpointReport(
         checkpoint_id=seen.checkpoint_id,
-        kind="damaged" if link is None else link.kind,
-        generation=None if link is None else link.generation,
-        time_ms=None if link is None else link.time_ms,
-        age_s=None if link is None else max(0.0, (now_ms - link.time_ms) / 1000),
-        writer=None if link is None else link.writer,
-        predecessor_id=None if link is None or link.predecessor is None else link.predecessor.checkpoint_id,
-        ids_ahead=None if link is None else link.ids_ahead,
+        kind="damaged" if checkpoint is None else checkpoint.kind,
+        epoch=None if checkpoint is None else checkpoint.epoch,
+        time_ms=None if checkpoint is None else checkpoint.time_ms,
+        age_s=None if checkpoint is None else max(0.0, (now_ms - checkpoint.time_ms) / 1000),
+        writer=None if checkpoint is None else checkpoint.writer,
+        predecessor_id=None
+        if checkpoint is None or checkpoint.predecessor is None
+        else checkpoint.predecessor.checkpoint_id,
+        ids_ahead=None if checkpoint is None else checkpoint.ids_ahead,
         publication=_publication(seen, state),
         open_parts=None if state is None else sum(map(len, state.open.values())),
         pending_parts=None if state is None else len(state.pending),
-        rolled_stages=None if state is None else len(state.rolled),
-        spent_stages=None if state is None else len(state.spent),
+        closed_staging_files=None if state is None else len(state.rolled),
+        encoded_staging_files=None if state is None else len(state.spent),
         query_id=None if query is None else query.query_id,
         batch_id=None if query is None else query.batch_id,
-        state_bytes=None if link is None else sum(handle.size_bytes for handle in link.handles()),
-        is_in_force=newest is not None and newest.link.checkpoint_id == seen.checkpoint_id,
+        state_bytes=None if checkpoint is None else sum(handle.size_bytes for handle in checkpoint.handles()),
+        is_in_force=newest is not None and newest.checkpoint.checkpoint_id == seen.checkpoint_id,
         is_stray=seen.checkpoint_id in strays,
         problem="" if seen.problem is None else seen.problem.message,
     )
 
 
-def _publication(seen: SeenLink, state: SinkSnapshot | None) -> Publication:
+def _publication(seen: SeenCheckpoint, state: SinkSnapshot | None) -> Publication:
     if seen.is_published:
         return "published"
-    if seen.link is not None and not seen.link.holds_state:
+    if seen.checkpoint is not None and not seen.checkpoint.holds_state:
         return "nothing to publish"
     if state is None:
         return "unknown"
     return "owed" if state.pending else "nothing to publish"
 
 
-def _deleted(checkpoint_id: int) -> LinkReport:
-    return LinkReport(
+def _deleted(checkpoint_id: int) -> CheckpointReport:
+    return CheckpointReport(
         checkpoint_id=checkpoint_id,
         kind="deleted",
-        generation=None,
+        epoch=None,
         time_ms=None,
         age_s=None,
         writer=None,
@@ -355,8 +365,8 @@ def _deleted(checkpoint_id: int) -> LinkReport:
         publication="published",
         open_parts=None,
         pending_parts=None,
-        rolled_stages=None,
-        spent_stages=None,
+        closed_staging_files=None,
+        encoded_staging_files=None,
         query_id=None,
         batch_id=None,
         state_bytes=None,

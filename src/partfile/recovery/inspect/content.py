@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-    from partfile.recovery.inspect.files import Knowledge, KnownPart, SeenBase
+    from partfile.recovery.inspect.files import KnownPart, PartIndex, SeenBase
     from partfile.recovery.inspect.places import Place
 
 
@@ -41,13 +41,13 @@ class ValidBytes:
 
     file: Any
     path: str
-    """The final path of the part, which tells its format and compression; of a stage its own."""
-    stage_length: int | None = None
-    """Valid length in bytes if it is not in that format yet, but a stage."""
-    stage_crc32: int | None = None
-    """Of a stage, where it is known."""
-    stage_format: str | None = None
-    """Of a stage, what it is encoded in, where a retained checkpoint says it."""
+    """The final path of the part, which tells its format and compression; of a staging file its own."""
+    staging_length: int | None = None
+    """Valid length in bytes if it is not in that format yet, but a staging file."""
+    staging_crc32: int | None = None
+    """Of a staging file, where it is known."""
+    staging_format: str | None = None
+    """Of a staging file, what it is encoded in, where a retained checkpoint says it."""
 
 
 @contextmanager
@@ -61,8 +61,8 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
 
     Raises:
         NotFound: There is no such file.
-        RecoveryRefused: No checkpoint vouches for a byte of it, or its bytes are in no file yet, as on S3; a stage can
-            be read there too.
+        RecoveryRefused: No checkpoint vouches for a byte of it, or its bytes are in no file yet, as on S3; a staging
+            file can be read there too.
         PartMissing: It is under none of its names, or shorter than its valid length.
         SnapshotCorrupt: Its sidecar is damaged.
         StoreError: It cannot be read, for instance because a writer holds it open on HDFS.
@@ -70,24 +70,26 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
     known = seen.known.named(path)
     if known is not None and not (known.is_current or path != known.path):
         known = None
-    if known is not None and known.is_stage:
-        with place.open_base() as store, store.open_stage(known.handle) as file:
-            stage = known.handle.path_of(known.handle.in_progress)
-            yield ValidBytes(file, stage, known.handle.valid_length, known.crc32, _format_of(seen.known, stage, known))
+    if known is not None and known.is_staging_file:
+        with place.open_base() as store, store.open_staging_file(known.handle) as file:
+            staging_file = known.handle.path_of(known.handle.in_progress)
+            yield ValidBytes(
+                file, staging_file, known.handle.valid_length, known.crc32, _format_of(seen.known, staging_file, known)
+            )
         return
     valid = _opened(place, seen, path, known)
     with valid.file:
         yield valid
 
 
-def _format_of(known: Knowledge, path: str, stage: KnownPart) -> str | None:
-    """What a stage is encoded in; a spent one says it no more, but the older checkpoints that need it do."""
-    named = known.parts.get(path, stage) if stage.stage is None else stage
-    return None if named.stage is None else str(named.stage.recipe.get("format"))
+def _format_of(known: PartIndex, path: str, staging_file: KnownPart) -> str | None:
+    """What a staging file is encoded in; a spent one says it no more, but the older checkpoints that need it do."""
+    named = known.parts.get(path, staging_file) if staging_file.staging_file is None else staging_file
+    return None if named.staging_file is None else str(named.staging_file.spec.get("format"))
 
 
 def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) -> ValidBytes:
-    """The valid bytes of what is no stage, by any name, or by that of a known part."""
+    """The valid bytes of what is no staging file, by any name, or by that of a known part."""
     behind, base = open_for_reading(place.base, place.storage_options)
     if known is not None:
         return ValidBytes(open_known(behind, base, known), known.path)
@@ -109,7 +111,7 @@ def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) ->
 
 
 def open_known(behind: AbstractFileSystem, base: str, part: KnownPart) -> Any:
-    """Open the valid bytes of a part that a checkpoint names and that is no stage, under the name that it has now.
+    """Open the valid bytes of a part that a checkpoint names, under the name that it has now; no staging file.
 
     Args:
         behind: The file system that shows every file.
@@ -139,32 +141,35 @@ def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
 
     Raises:
         ConfigError: What reads this format is not installed.
-        PartDamaged: Also while the rows are taken: a stage is not what was written.
+        PartDamaged: Also while the rows are taken: a staging file is not what was written.
         OSError, ValueError: Likewise: the bytes are not of the format that the part's name says.
     """
-    if valid.stage_length is not None:
-        return _of_stage(valid, valid.stage_length)
+    if valid.staging_length is not None:
+        return _of_staging_file(valid, valid.staging_length)
     for ending, read in ((".parquet", _of_parquet), (".orc", _of_orc), (".avro", _of_avro)):
         if valid.path.endswith(ending):
             return read(valid.file)
     return None
 
 
-def _of_stage(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]:
-    from partfile.sink.multi_bucket import schema_of_lines  # noqa: PLC0415 - only a stage needs it.
-    from partfile.writers.arrow_stage import read_stage  # noqa: PLC0415 - likewise.
+def _of_staging_file(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]:
+    from partfile.sink.multi_bucket import schema_of_lines  # noqa: PLC0415 - only a staging file needs it.
+    from partfile.writers.arrow_stage import read_staging_file  # noqa: PLC0415 - likewise.
 
     path = valid.path
     # The affixes of parts are the user's: a name tells the format only where nothing else does.
-    is_avro = ".avro." in path if valid.stage_format is None else valid.stage_format == "avro"
-    schema, batches = read_stage(valid.file, length, path, valid.stage_crc32)
+    is_avro = ".avro." in path if valid.staging_format is None else valid.staging_format == "avro"
+    schema, batches = read_staging_file(valid.file, length, path, valid.staging_crc32)
     described = schema_of_lines(schema)
     for batch in batches:
         yield from batch.to_pylist() if described is None else _of_lines(batch, described if is_avro else None)
 
 
 def _of_lines(batch: Any, avro: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a shared stage of a row format: what each has become there, and its bucket; the schema of Avro's."""
+    """The rows of a multi-bucket staging file of a row format: what each has become there, and its bucket.
+
+    The schema of Avro's.
+    """
     decode = _text_of if avro is None else _avro_decoder(avro)
     for line, bucket in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         yield {"line": decode(line), "bucket": bucket}

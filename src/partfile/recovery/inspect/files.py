@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from partfile.errors import RecoveryRefused
 from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming, is_hidden
-from partfile.recovery.inspect.checkpoints import doubtful_ids, read_chain, states_of
+from partfile.recovery.inspect.checkpoints import doubtful_ids, read_checkpoint_log, states_of
 from partfile.recovery.inspect.places import Job, jobs_in
 from partfile.sink.policies import HIDING_PREFIXES, PartNaming, number_in, numbers_in
 from partfile.sink.restore import BaseTie
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from partfile.errors import PartfileError
-    from partfile.recovery.inspect.checkpoints import SeenChain
+    from partfile.recovery.inspect.checkpoints import SeenLog
     from partfile.recovery.inspect.places import Place
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.policies import PartNumber
-    from partfile.sink.states import Stage
+    from partfile.sink.states import StagingFile
     from partfile.stores.base import PartHandle, Store, StoredFile
 
 
@@ -101,7 +101,8 @@ FileKind = Literal[
 
 MEANING: dict[FileKind, str] = {
     "finished": "a finished part of a sink here",
-    "staged": "a part that a retained checkpoint names, under a name from before it was finished; or a stage of one",
+    "staged": "a part that a retained checkpoint names, under a name from before it was finished; or a staging "
+    "file of one",
     "orphan": "a staged file of a sink here that no retained checkpoint names",
     "sidecar": "holds the valid length of a part that is there",
     "lone-sidecar": "holds the valid length of a part that is not there",
@@ -136,7 +137,7 @@ class ClassifiedFile:
     what: Classified
 
 
-def classify(path: str, known: Knowledge) -> Classified:
+def classify(path: str, known: PartIndex) -> Classified:
     """What a path below the base is, by its name and what the checkpoints say.
 
     Whether the part of a sidecar is there, a path does not tell: see ``classified``.
@@ -162,7 +163,7 @@ def classify(path: str, known: Knowledge) -> Classified:
 
 
 def classified(
-    files: Iterable[StoredFile], known: Knowledge, is_there: Callable[[str], bool]
+    files: Iterable[StoredFile], known: PartIndex, is_there: Callable[[str], bool]
 ) -> Iterator[ClassifiedFile]:
     """Classify files of a listing as they come; sidecars come last, once it is known whether their parts are there.
 
@@ -190,14 +191,14 @@ def classified(
             yield ClassifiedFile(one.file, Classified(one.what.path, "lone-sidecar", one.what.job, one.what.number))
 
 
-def _visible(path: str, name: str, known: Knowledge) -> Classified:
+def _visible(path: str, name: str, known: PartIndex) -> Classified:
     number = number_in(name, known.chains)
     if number is not None:
         return Classified(path, "finished", known.chains[number.chain].job, number, known.parts.get(path))
     return Classified(path, "unknown-chain" if numbers_in(name) else "foreign")
 
 
-def _sidecar(path: str, directory: str, name: str, known: Knowledge) -> Classified | None:
+def _sidecar(path: str, directory: str, name: str, known: PartIndex) -> Classified | None:
     for naming in known.sidecars:
         if not (name.startswith(naming.prefix) and name.endswith(naming.suffix)):
             continue
@@ -210,7 +211,7 @@ def _sidecar(path: str, directory: str, name: str, known: Knowledge) -> Classifi
     return None
 
 
-def _hidden(path: str, name: str, known: Knowledge) -> Classified:
+def _hidden(path: str, name: str, known: PartIndex) -> Classified:
     """Only the whole grammar makes a name ours: a copy, a note or a checksum of others may hold a token too.
 
     And only one path: a copy of a part that a checkpoint names is kept.
@@ -225,11 +226,13 @@ def _hidden(path: str, name: str, known: Knowledge) -> Classified:
     return Classified(path, "unknown-chain" if any(map(numbers_in, finals)) else "foreign")
 
 
-KnownState = Literal["in-progress", "pending", "abandoned", "stage", "rolled-stage", "spent-stage"]
-"""in-progress: open. pending: to be published as it is. abandoned: to be cut and published. stage: rows of an open
-columnar part. rolled-stage: to be encoded into the part, up to its valid length. spent-stage: encoded, kept for older
-checkpoints."""
-OPEN_STATES: tuple[KnownState, ...] = ("in-progress", "stage")
+KnownState = Literal[
+    "in-progress", "pending", "abandoned", "staging-file", "closed-staging-file", "encoded-staging-file"
+]
+"""in-progress: open. pending: to be published as it is. abandoned: to be cut and published. staging-file: rows of an
+open columnar part. closed-staging-file: to be encoded into the part, up to its valid length. encoded-staging-file:
+encoded, kept for older checkpoints."""
+OPEN_STATES: tuple[KnownState, ...] = ("in-progress", "staging-file")
 """Of parts that grow until something closes them."""
 
 
@@ -250,49 +253,59 @@ class KnownPart:
     subtask: int | None
     """The subtask that has it in the next batch; None for a part that is not open."""
     rows: int
-    """Rows that count in its valid bytes; 0 of a spent stage, whose rows are in the encoded file."""
+    """Rows that count in its valid bytes; 0 of an encoded staging file, whose rows are in the encoded file."""
     created_at_ms: int | None
     """By the coordinator's clock; None of a part that is not open."""
     last_write_ms: int | None
     is_doubtful: bool = False
     """Whether only checkpoints name it that have probably never counted: it may have become another file."""
-    stage: Stage | None = None
-    """What becomes of it, if it is a stage that is not encoded yet."""
+    staging_file: StagingFile | None = None
+    """What becomes of it, if it is a staging file that is not encoded yet."""
     crc32: int | None = None
-    """Of its valid bytes, of a stage or of a file that one was encoded into; None where no checkpoint says it."""
+    """Of its valid bytes, of a staging file or of a file that one was encoded into; None where no checkpoint says
+    it."""
 
     @property
     def path(self) -> str:
-        """Its final path; of a stage that of the file it is encoded into."""
+        """Its final path; of a staging file that of the file it is encoded into."""
         return self.handle.path_of(self.handle.name)
 
     @property
-    def is_stage(self) -> bool:
-        """Whether it is a stage: it is never finished itself, and its length says nothing of the finished file."""
-        return self.handle.is_stage
+    def is_staging_file(self) -> bool:
+        """Whether it is a staging file.
+
+        It is never finished itself, and its length says nothing of the finished file.
+        """
+        return self.handle.is_staging_file
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is a stage that becomes a file a bucket, all of its final name."""
-        return self.stage is not None and self.stage.shared
+        """Whether it is a staging file that becomes a file a bucket, all of its final name."""
+        return self.staging_file is not None and self.staging_file.shared
 
     @property
     def buckets(self) -> int | None:
-        """So many buckets at least share this stage; None if none do, or it is spent, so that its files tell."""
-        return self.stage.least_buckets if self.stage is not None and self.stage.shared else None
+        """So many buckets at least share this staging file; None if none do, or it is spent, so that its files tell."""
+        return self.staging_file.least_buckets if self.staging_file is not None and self.staging_file.shared else None
 
     @property
     def finished_buckets(self) -> int | None:
         """How many of those have their file already, so that its rows there are left out; None as of ``buckets``."""
-        return len(self.stage.finished_buckets) if self.stage is not None and self.stage.shared else None
+        return (
+            len(self.staging_file.finished_buckets)
+            if self.staging_file is not None and self.staging_file.shared
+            else None
+        )
 
     def has_file_in(self, bucket: str) -> bool:
-        """Whether it is a shared stage, and a bucket has its file of it already."""
-        return self.stage is not None and bucket in self.stage.finished_buckets
+        """Whether it is a multi-bucket staging file, and a bucket has its file of it already."""
+        return self.staging_file is not None and bucket in self.staging_file.finished_buckets
 
     @property
     def key(self) -> str:
-        """What tells it from any other: its final path; of a shared stage its own, for a file may have the final one.
+        """What tells it from any other: its final path.
+
+        Of a multi-bucket staging file its own, for a file may have the final one.
 
         That is the file of the bucket that is the base.
         """
@@ -301,12 +314,12 @@ class KnownPart:
     @property
     def all_paths(self) -> tuple[str, ...]:
         """The paths under which its bytes can be, in the order of its life."""
-        return self.staged_paths if self.is_stage else (*self.staged_paths, self.path)
+        return self.staged_paths if self.is_staging_file else (*self.staged_paths, self.path)
 
     @property
     def lookup_path(self) -> str:
-        """Where to look for it: a stage has its own name alone, any other part its final one in the end."""
-        return self.staged_paths[0] if self.is_stage and self.is_file else self.path
+        """Where to look for it: a staging file has its own name alone, any other part its final one in the end."""
+        return self.staged_paths[0] if self.is_staging_file and self.is_file else self.path
 
     @property
     def is_file(self) -> bool:
@@ -336,13 +349,13 @@ class KnownChain:
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
+class PartIndex:
     """Everything that tells one file below a base from another."""
 
     chains: Mapping[str, KnownChain] = field(default_factory=dict)
     """By the id in part names."""
     parts: Mapping[str, KnownPart] = field(default_factory=dict)
-    """By their keys; no spent stages, since the encoded file has that path."""
+    """By their keys; no encoded staging files, since the encoded file has that path."""
     staged: Mapping[str, KnownPart] = field(default_factory=dict)
     """By every path that a part can have before it is finished."""
     tokens: frozenset[str] = frozenset()
@@ -364,8 +377,8 @@ class Knowledge:
     def named(self, path: str) -> KnownPart | None:
         """The part that a path means: any of its names.
 
-        The final path in the base stands for a shared stage, too, where the base is none of the buckets that have their
-        file already.
+        The final path in the base stands for a multi-bucket staging file, too, where the base is none of the buckets
+        that have their file already.
         """
         known = self.staged.get(path) or self.parts.get(path)
         if known is not None:
@@ -373,18 +386,18 @@ class Knowledge:
         return next((part for part in self.current if part.path == path and not part.has_file_in("")), None)
 
 
-def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Iterator[KnownPart]:
-    """The parts that one checkpoint names, its stages among them."""
-    newest = chain.newest
-    doubtful = checkpoint_id in doubtful_ids(chain)
-    in_force = newest is not None and checkpoint_id == newest.link.checkpoint_id
+def parts_of(log: SeenLog, checkpoint_id: int, state: SinkSnapshot) -> Iterator[KnownPart]:
+    """The parts that one checkpoint names, its staging files among them."""
+    newest = log.newest
+    doubtful = checkpoint_id in doubtful_ids(log)
+    in_force = newest is not None and checkpoint_id == newest.checkpoint.checkpoint_id
     is_owed = newest is not None and not newest.is_published
     for subtask, opened in sorted(state.open.items()):
         for part in opened:
             yield KnownPart(
-                job=chain.job,
+                job=log.job,
                 handle=part.part,
-                state="in-progress" if part.stage is None else "stage",
+                state="in-progress" if part.staging_file is None else "staging-file",
                 checkpoint_id=checkpoint_id,
                 since=None,
                 is_current=in_force,
@@ -393,8 +406,8 @@ def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Itera
                 created_at_ms=part.created_at_ms,
                 last_write_ms=part.last_write_ms,
                 is_doubtful=doubtful,
-                stage=part.stage,
-                crc32=None if part.stage is None else part.stage.crc32,
+                staging_file=part.staging_file,
+                crc32=None if part.staging_file is None else part.staging_file.crc32,
             )
 
     def closed(
@@ -405,10 +418,10 @@ def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Itera
         crc32: int | None,
         *,
         is_current: bool,
-        stage: Stage | None = None,
+        staging_file: StagingFile | None = None,
     ) -> KnownPart:
         return KnownPart(
-            job=chain.job,
+            job=log.job,
             handle=part,
             state=state,
             checkpoint_id=checkpoint_id,
@@ -419,7 +432,7 @@ def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Itera
             created_at_ms=None,
             last_write_ms=None,
             is_doubtful=doubtful,
-            stage=stage,
+            staging_file=staging_file,
             crc32=crc32,
         )
 
@@ -427,40 +440,50 @@ def parts_of(chain: SeenChain, checkpoint_id: int, state: SinkSnapshot) -> Itera
         fate: KnownState = "abandoned" if pending.abandoned else "pending"
         yield closed(pending.part, fate, pending.since, pending.rows, pending.crc32, is_current=in_force and is_owed)
     for rolled in state.rolled:
-        crc32, stage = rolled.stage.crc32, rolled.stage
-        yield closed(rolled.part, "rolled-stage", rolled.since, rolled.rows, crc32, is_current=in_force, stage=stage)
+        crc32, staging_file = rolled.staging_file.crc32, rolled.staging_file
+        yield closed(
+            rolled.part,
+            "closed-staging-file",
+            rolled.since,
+            rolled.rows,
+            crc32,
+            is_current=in_force,
+            staging_file=staging_file,
+        )
     for spent in state.spent:
         # It is deleted as soon as no older checkpoint needs it, before a newer one says so.
-        yield closed(spent.part, "spent-stage", spent.since, 0, None, is_current=False)
+        yield closed(spent.part, "encoded-staging-file", spent.since, 0, None, is_current=False)
 
 
-def knowledge_of(
-    chains: Iterable[tuple[SeenChain, Mapping[int, SinkSnapshot]]], state_directory: str | None = None
-) -> Knowledge:
-    """Put together what the chains of a base say.
+def part_index_of(
+    logs: Iterable[tuple[SeenLog, Mapping[int, SinkSnapshot]]], state_directory: str | None = None
+) -> PartIndex:
+    """Put together what the checkpoint logs of a base say.
 
     Args:
-        chains: Each with the states of its retained links.
+        logs: Each with the states of its retained checkpoints.
         state_directory: Where checkpoints lie below the base, if they do so elsewhere than in ``_partfile``.
     """
     ids: dict[str, KnownChain] = {}
     parts: dict[str, KnownPart] = {}
     staged: dict[str, KnownPart] = {}
     is_complete = True
-    for chain, states in chains:
-        is_complete &= chain.problem is None and not chain.lost_ids
-        is_complete &= all(seen.link is not None for seen in chain.links)
-        is_complete &= states.keys() >= {one.checkpoint_id for one in chain.links if one.link and one.link.holds_state}
+    for log, states in logs:
+        is_complete &= log.problem is None and not log.lost_ids
+        is_complete &= all(seen.checkpoint is not None for seen in log.checkpoints)
+        is_complete &= states.keys() >= {
+            one.checkpoint_id for one in log.checkpoints if one.checkpoint and one.checkpoint.holds_state
+        }
         # From the oldest to the newest, so that what is newer stands; and what is in doubt before all.
-        doubtful = doubtful_ids(chain)
+        doubtful = doubtful_ids(log)
         for checkpoint_id, state in sorted(states.items(), key=lambda one: (one[0] not in doubtful, one[0])):
-            ids[state.position.chain] = _with_state(ids.get(state.position.chain), chain.job, state)
-            for part in parts_of(chain, checkpoint_id, state):
-                if part.state != "spent-stage":
+            ids[state.position.chain] = _with_state(ids.get(state.position.chain), log.job, state)
+            for part in parts_of(log, checkpoint_id, state):
+                if part.state != "encoded-staging-file":
                     parts[part.key] = part
                 staged |= dict.fromkeys(part.staged_paths, part)
     handles = [part.handle for part in parts.values()]
-    return Knowledge(
+    return PartIndex(
         chains=ids,
         parts=parts,
         staged=staged,
@@ -484,22 +507,22 @@ def _with_state(before: KnownChain | None, job: Job, state: SinkSnapshot) -> Kno
 class SeenBase:
     """The sinks of a base as their checkpoints show them."""
 
-    chains: tuple[SeenChain, ...]
+    logs: tuple[SeenLog, ...]
     """Of every job whose checkpoints are there."""
-    known: Knowledge
+    known: PartIndex
     """Of every job of this base, so that no sink's file is taken for a foreign one."""
     strangers: Mapping[Job, PartfileError] = field(default_factory=dict)
     """Jobs whose checkpoints are of another base, with what says so."""
 
-    def chosen(self, uid: str | None) -> list[SeenChain]:
-        """The chains of one sink and its writers, or of one writer; None is all.
+    def chosen(self, uid: str | None) -> list[SeenLog]:
+        """The checkpoint logs of one sink and its writers, or of one writer; None is all.
 
         Sinks of several bases may share a directory of checkpoints: those of others are left out unless none is of this
         one.
         """
         if uid is not None:
-            return [chain for chain in self.chains if uid in {chain.job.uid, chain.job.name}]
-        return [chain for chain in self.chains if chain.job not in self.strangers] or list(self.chains)
+            return [log for log in self.logs if uid in {log.job.uid, log.job.name}]
+        return [log for log in self.logs if log.job not in self.strangers] or list(self.logs)
 
 
 def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -> SeenBase:
@@ -516,14 +539,14 @@ def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -
         StoreError: The store cannot be read.
     """
     if checkpoints is None:
-        return SeenBase((), Knowledge())
+        return SeenBase((), PartIndex())
     if uid is not None:
         jobs_in(checkpoints, uid)
-    chains = tuple(read_chain(checkpoints, job) for job in jobs_in(checkpoints))
-    strangers = {chain.job: error for chain in chains if (error := _of_another_base(place, chain)) is not None}
-    ours = [chain for chain in chains if chain.job not in strangers]
-    known = knowledge_of([(chain, states_of(chain)) for chain in ours], _state_directory(place))
-    return SeenBase(chains, known, strangers)
+    logs = tuple(read_checkpoint_log(checkpoints, job) for job in jobs_in(checkpoints))
+    strangers = {log.job: error for log in logs if (error := _of_another_base(place, log)) is not None}
+    ours = [log for log in logs if log.job not in strangers]
+    known = part_index_of([(log, states_of(log)) for log in ours], _state_directory(place))
+    return SeenBase(logs, known, strangers)
 
 
 def is_of(job: Job | None, uid: str | None) -> bool:
@@ -531,18 +554,18 @@ def is_of(job: Job | None, uid: str | None) -> bool:
     return uid is None or (job is not None and uid in {job.uid, job.name})
 
 
-def _of_another_base(place: Place, chain: SeenChain) -> PartfileError | None:
-    """What a start would say if the chain's checkpoints are of another base."""
-    if chain.newest is None:
+def _of_another_base(place: Place, log: SeenLog) -> PartfileError | None:
+    """What a start would say if the checkpoint log's checkpoints are of another base."""
+    if log.newest is None:
         return None
     settings = RestoreSettings(
         base=place.base,
-        uid=chain.job.uid,
+        uid=log.job.uid,
         checkpoint_dir=place.checkpoint_dir,
         storage_options=place.storage_options,
     )
     try:
-        BaseTie.of(settings).check(chain.newest.state.position.base, chain.job.name)
+        BaseTie.of(settings).check(log.newest.state.position.base, log.job.name)
     except RecoveryRefused as error:
         return error
     return None

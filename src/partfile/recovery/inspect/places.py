@@ -41,7 +41,7 @@ class Place:
 
     @property
     def checkpoint_url(self) -> str:
-        """The directory that holds the directories of the sinks' chains."""
+        """The directory that holds the directories of the sinks' checkpoint logs."""
         return checkpoint_url_of(self.base, self.checkpoint_dir)
 
     @property
@@ -96,11 +96,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Job:
-    """One chain of checkpoints: a sink, or one of its independent writers."""
+    """One checkpoint log: a sink, or one of its independent writers."""
 
     uid: str
     writer: int = 0
-    """The subtask index of a writer with a chain of its own; 0 for the sink itself."""
+    """The subtask index of a writer with a checkpoint log of its own; 0 for the sink itself."""
 
     @classmethod
     def of(cls, name: str) -> Job | None:

@@ -28,7 +28,7 @@ class SavepointEntry(Json):
     checkpoint_id: int | None
     """The checkpoint it was taken by."""
     time_ms: int | None
-    """When it was taken, in milliseconds since the epoch."""
+    """When it was taken, in milliseconds since 1970."""
     ends_the_job: bool | None
     """Whether the sink was stopped with it."""
     problem: str
@@ -60,7 +60,7 @@ class SavepointReport(Json):
     checkpoint_id: int
     """The checkpoint it was taken by."""
     time_ms: int
-    """When it was taken, in milliseconds since the epoch."""
+    """When it was taken, in milliseconds since 1970."""
     writer: str
     """Version of partfile that wrote it."""
     ends_the_job: bool

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from partfile.errors import PartfileError
-    from partfile.recovery.inspect.checkpoints import SeenChain
+    from partfile.recovery.inspect.checkpoints import SeenLog
     from partfile.recovery.inspect.files import KnownPart, SeenBase
 
 
@@ -69,11 +69,11 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
     """
     if part.state in OPEN_STATES:
         return _on_open(part, sink)
-    if part.state == "spent-stage":
-        why = f"checkpoint {part.since} holds the file that it was encoded into; older ones may need the stage"
+    if part.state == "encoded-staging-file":
+        why = f"checkpoint {part.since} holds the file that it was encoded into; older ones may need the staging file"
         return Verdict(why, "the sink deletes it once those are not retained any more")
     promised, done = f"checkpoint {part.since} is complete and promises it", "published"
-    if part.state == "rolled-stage":
+    if part.state == "closed-staging-file":
         promised, done = f"checkpoint {part.since} is complete and has it rolled", "encoded"
     does = _fate(part)
     if sink.has_stopped:
@@ -91,7 +91,7 @@ def _fate(part: KnownPart) -> str:
     if part.is_shared:
         those = f" without one yet ({part.finished_buckets} have theirs)" if part.finished_buckets else ""
         return f"encodes its first {length} bytes into a file for each of its buckets{those} and publishes those"
-    if part.is_stage:
+    if part.is_staging_file:
         return f"encodes its first {length} bytes into the part and publishes that"
     return "publishes it" if part.state == "pending" else f"cuts it to {length} bytes and publishes it"
 
@@ -100,7 +100,7 @@ def _on_open(part: KnownPart, sink: SinkFacts) -> Verdict:
     if sink.is_kept:
         return Verdict("a clean stop kept it open, as on_stop='keep' says", "the next start goes on with it")
     if not sink.has_stopped:
-        then = ", and is encoded then" if part.is_stage else ""
+        then = ", and is encoded then" if part.is_staging_file else ""
         return Verdict("the sink has it open", f"it grows until its rolling policy closes it{then}")
     length = part.handle.valid_length
     return Verdict(
@@ -119,18 +119,19 @@ class PartStatus(Json):
     """One part that is not finished."""
 
     path: str
-    """Its final path, relative to the base; of a stage that buckets share, the name of its file in each of them."""
+    """Its final path, relative to the base; of a staging file that buckets share, the name of its file in each of
+    them."""
     bucket: str
     """Its directory, relative to the base; empty for the base."""
     state: KnownState
-    """in-progress: open. pending: to be published as it is. abandoned: to be cut and published. stage: rows of an open
-    columnar part. rolled-stage: such rows, to be encoded into the part."""
+    """in-progress: open. pending: to be published as it is. abandoned: to be cut and published. staging-file: rows of
+    an open columnar part. closed-staging-file: such rows, to be encoded into the part."""
     valid_length: int
     """Bytes that the checkpoint vouches for."""
     rows: int
     """Rows that the checkpoint vouches for."""
     buckets: int | None
-    """So many buckets at least share this stage, which becomes a file in each; null of anything else."""
+    """So many buckets at least share this staging file, which becomes a file in each; null of anything else."""
     finished_buckets: int | None
     """So many of them have their file already; null of anything else."""
     subtask: int | None
@@ -157,7 +158,7 @@ class PartsTotal(Json):
     bytes: int
     """Valid bytes."""
     shared: int
-    """Stages among them that buckets share; spent ones are not counted."""
+    """Staging files among them that buckets share; spent ones are not counted."""
     buckets: int | None
     """So many buckets at least share one of those, whichever has most; null if there is none."""
     oldest_age_s: float | None
@@ -185,7 +186,7 @@ class Problem(Json):
 
 
 class SinkStatus(Json):
-    """One sink, or one writer of it with a chain of its own."""
+    """One sink, or one writer of it with a checkpoint log of its own."""
 
     uid: str
     """The sink."""
@@ -198,19 +199,19 @@ class SinkStatus(Json):
     counts_as_stopped: bool
     """Whether its parts are judged as those of a sink that has stopped. If it is not known whether it runs, that is so
     after ``quiet_after_s`` without a checkpoint."""
-    generation: int | None
+    epoch: int | None
     """Raised by every start."""
     newest_checkpoint_id: int | None
-    """Id of the newest link."""
+    """Id of the newest checkpoint."""
     newest_kind: str | None
     """checkpoint; fence, which a start makes; tombstone, which closes the id of one that did not complete."""
     last_moved_ms: int | None
     """When the newest checkpoint was created, by the coordinator's clock or the store's, whichever says earlier, in
-    milliseconds since the epoch."""
+    milliseconds since 1970."""
     quiet_s: float | None
     """Since then."""
     retained_checkpoint_ids: tuple[int, ...]
-    """Those whose link is there, ascending."""
+    """Those whose metadata is there, ascending."""
     query_id: str | None
     """Spark's; null in plain Python."""
     batch_id: int | None
@@ -220,7 +221,8 @@ class SinkStatus(Json):
     is_kept: bool
     """A clean stop kept the open parts for the next run."""
     parts: dict[KnownState, PartsTotal]
-    """What is not finished, by state; and spent-stage: stages that have been encoded, which hold nothing up."""
+    """What is not finished, by state; and encoded-staging-file: staging files that have been encoded, which hold
+    nothing up."""
     stuck: tuple[PartStatus, ...]
     """The oldest first."""
     problem: Problem | None
@@ -229,7 +231,7 @@ class SinkStatus(Json):
     @property
     def is_unfinished(self) -> bool:
         """Whether it has parts that are not finished."""
-        return any(total.count for state, total in self.parts.items() if state != "spent-stage")
+        return any(total.count for state, total in self.parts.items() if state != "encoded-staging-file")
 
     @property
     def may_be_stuck(self) -> bool:
@@ -262,45 +264,43 @@ class StatusReport(Json):
         return missing or any(sink.stuck or sink.problem for sink in self.sinks)
 
 
-def status_of(
-    seen: SeenBase, chain: SeenChain, now_ms: int, quiet_after_s: float, moved_at_ms: int | None
-) -> SinkStatus:
+def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, moved_at_ms: int | None) -> SinkStatus:
     """What there is to say of one sink; asks whether its driver is alive.
 
     Args:
         seen: Its base.
-        chain: Its chain.
-        now_ms: Now, in milliseconds since the epoch.
+        log: Its checkpoint log.
+        now_ms: Now, in milliseconds since 1970.
         quiet_after_s: A sink that shows nothing else counts as stopped after so long.
-        moved_at_ms: When its newest link was created, by the store's clock, which recover goes by. The time that the
-            link says itself counts where it is earlier: the clock of a host that died may have been ahead.
+        moved_at_ms: When its newest checkpoint was created, by the store's clock, which recover goes by. The time that
+            the checkpoint says itself counts where it is earlier: the clock of a host that died may have been ahead.
     """
-    newest, link = chain.newest, chain.links[-1].link if chain.links else None
+    newest, checkpoint = log.newest, log.checkpoints[-1].checkpoint if log.checkpoints else None
     moved_at_ms = min(
-        (time for time in (moved_at_ms, link.time_ms if link else None) if time is not None), default=None
+        (time for time in (moved_at_ms, checkpoint.time_ms if checkpoint else None) if time is not None), default=None
     )
     quiet_s = None if moved_at_ms is None else max(0.0, (now_ms - moved_at_ms) / 1000)
     position = None if newest is None else newest.state.position
     query = None if position is None else position.query
-    facts = SinkFacts(is_running(chain), quiet_s or 0.0, quiet_after_s, position is not None and position.kept)
-    current = [part for part in seen.known.current if part.job == chain.job]
+    facts = SinkFacts(is_running(log), quiet_s or 0.0, quiet_after_s, position is not None and position.kept)
+    current = [part for part in seen.known.current if part.job == log.job]
     if newest is not None:
-        named = parts_of(chain, newest.link.checkpoint_id, newest.state)
-        current += [part for part in named if part.state == "spent-stage"]
-    parts = [_part_status(part, chain, facts, now_ms) for part in current]
-    problem = chain.problem or seen.strangers.get(chain.job)
+        named = parts_of(log, newest.checkpoint.checkpoint_id, newest.state)
+        current += [part for part in named if part.state == "encoded-staging-file"]
+    parts = [_part_status(part, log, facts, now_ms) for part in current]
+    problem = log.problem or seen.strangers.get(log.job)
     return SinkStatus(
-        uid=chain.job.uid,
-        writer=chain.job.writer,
-        job=chain.job.name,
+        uid=log.job.uid,
+        writer=log.job.writer,
+        job=log.job.name,
         is_running=facts.is_running,
         counts_as_stopped=facts.has_stopped,
-        generation=None if link is None else link.generation,
-        newest_checkpoint_id=chain.links[-1].checkpoint_id if chain.links else None,
-        newest_kind=None if link is None else link.kind,
+        epoch=None if checkpoint is None else checkpoint.epoch,
+        newest_checkpoint_id=log.checkpoints[-1].checkpoint_id if log.checkpoints else None,
+        newest_kind=None if checkpoint is None else checkpoint.kind,
         last_moved_ms=moved_at_ms,
         quiet_s=quiet_s,
-        retained_checkpoint_ids=tuple(one.checkpoint_id for one in chain.links),
+        retained_checkpoint_ids=tuple(one.checkpoint_id for one in log.checkpoints),
         query_id=None if query is None else query.query_id,
         batch_id=None if query is None else query.batch_id,
         chain=None if position is None else position.chain,
@@ -311,8 +311,8 @@ def status_of(
     )
 
 
-def _part_status(part: KnownPart, chain: SeenChain, facts: SinkFacts, now_ms: int) -> PartStatus:
-    since_ms = part.last_write_ms if part.since is None else chain.time_ms_of(part.since)
+def _part_status(part: KnownPart, log: SeenLog, facts: SinkFacts, now_ms: int) -> PartStatus:
+    since_ms = part.last_write_ms if part.since is None else log.time_ms_of(part.since)
     verdict = verdict_on(part, facts)
     return PartStatus(
         path=part.path,

@@ -12,14 +12,14 @@ from pydantic import Field
 from partfile.errors import DirectoriesUnreadable, FileTooLarge, NotFound, SnapshotCorrupt
 from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
 from partfile.recovery.documents import Json
-from partfile.recovery.inspect.checkpoints import read_chain
+from partfile.recovery.inspect.checkpoints import read_checkpoint_log
 from partfile.recovery.inspect.files import FileKind, classified, is_of, parts_of
 from partfile.sink.policies import unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from partfile.recovery.inspect.files import Classified, ClassifiedFile, Knowledge, KnownPart, SeenBase
+    from partfile.recovery.inspect.files import Classified, ClassifiedFile, KnownPart, PartIndex, SeenBase
     from partfile.sink.policies import PartNumber
     from partfile.stores.base import MetadataStore, Store, StoredFile
 
@@ -52,7 +52,7 @@ def missing_parts(
 
 def current_parts(seen: SeenBase, uid: str | None) -> list[KnownPart]:
     """The parts of the chosen sinks that have to be there."""
-    jobs = {chain.job for chain in seen.chosen(uid)}
+    jobs = {log.job for log in seen.chosen(uid)}
     return [part for part in seen.known.current if part.job in jobs]
 
 
@@ -61,12 +61,12 @@ def _is_seen(part: KnownPart, seen_paths: Collection[str]) -> bool:
 
 
 def _key(part: KnownPart) -> tuple[str, str]:
-    # A stage and the file that it has been encoded into have one final path.
+    # A staging file and the file that it has been encoded into have one final path.
     return part.path, part.handle.in_progress
 
 
 def _is_there(part: KnownPart, base: Store) -> bool:
-    if part.is_stage:
+    if part.is_staging_file:
         return base.is_staged(part.handle)
     if base.file_exists(part.path):
         return True
@@ -77,10 +77,10 @@ def _is_there(part: KnownPart, base: Store) -> bool:
 
 def _current(checkpoints: MetadataStore, gone: Sequence[KnownPart], name: str) -> list[KnownPart]:
     (job,) = {part.job for part in gone if part.job.name == name}
-    chain = read_chain(checkpoints, job)
-    if chain.newest is None:
+    log = read_checkpoint_log(checkpoints, job)
+    if log.newest is None:
         return []
-    found = parts_of(chain, chain.newest.link.checkpoint_id, chain.newest.state)
+    found = parts_of(log, log.newest.checkpoint.checkpoint_id, log.newest.state)
     return [part for part in found if part.is_current]
 
 
@@ -188,9 +188,9 @@ ListedState = Literal[
     "in-progress",
     "pending",
     "abandoned",
-    "stage",
-    "rolled-stage",
-    "spent-stage",
+    "staging-file",
+    "closed-staging-file",
+    "encoded-staging-file",
     "missing",
     "orphan",
     "sidecar",
@@ -211,9 +211,9 @@ class ListedPart(Json):
     path: str
     """Of the file, relative to the base; the final path of a part that is no file yet, as on S3, or is missing."""
     state: ListedState
-    """What kind of file it is, or in which state a checkpoint has the part. stage: rows of a columnar part that is
-    open. rolled-stage: such rows, to be encoded into the part. spent-stage: they have been, and only older checkpoints
-    need it. missing: it has to be there, and is under none of its names."""
+    """What kind of file it is, or in which state a checkpoint has the part. staging file: rows of a columnar part that
+    is open. closed-staging-file: such rows, to be encoded into the part. encoded-staging-file: they have been, and only
+    older checkpoints need it. missing: it has to be there, and is under none of its names."""
     job: str | None
     """The sink, or the writer ``uid~n``, that it belongs to; null if it belongs to none."""
     bucket: str
@@ -223,7 +223,8 @@ class ListedPart(Json):
     valid_length: int | None
     """Bytes that a retained checkpoint vouches for, or that a sidecar holds; null if none does."""
     rows: int | None
-    """Rows in these bytes, by that checkpoint; null if none names it. 0 of a spent stage, whose rows the part has."""
+    """Rows in these bytes, by that checkpoint; null if none names it. 0 of an encoded staging file, whose rows the part
+    has."""
     checkpoint_id: int | None
     """The newest retained checkpoint that names it."""
     subtask: int | None
@@ -231,7 +232,7 @@ class ListedPart(Json):
     count: int | None
     """The part counter in its name."""
     buckets: int | None = None
-    """So many buckets at least share the stage, which becomes a file in each; null of anything else."""
+    """So many buckets at least share the staging file, which becomes a file in each; null of anything else."""
     age_s: float | None
     """Since it was last changed, by the store's clock, or since its last write where it is no file."""
     is_current: bool
@@ -278,7 +279,7 @@ def listed(
         base: The store of the parts.
         checkpoints: That of the checkpoints; asked again if a part seems to be missing.
         filters: Which ones are wanted.
-        now_ms: Ages are counted to here, in milliseconds since the epoch.
+        now_ms: Ages are counted to here, in milliseconds since 1970.
         step: Told how many files more have been looked at.
         unread: Gets the directories that this user may not read; they are passed over.
 
@@ -395,7 +396,7 @@ class Tree:
     """With a number beyond what the counter was before."""
     twice: list[Classified] = field(default_factory=list)
     early: list[tuple[Classified, KnownPart]] = field(default_factory=list)
-    """Files of a shared stage, in one of its buckets, and that stage, which waits to be encoded."""
+    """Files of a multi-bucket staging file, in one of its buckets, and that staging file, which waits to be encoded."""
     sidecars: dict[str, Classified] = field(default_factory=dict)
     """By the final path of their parts."""
     identities: dict[str, list[Classified]] = field(default_factory=dict)
@@ -406,7 +407,7 @@ class Tree:
     """Where files lie that are called as a part that has to be there, by the key of that part."""
 
 
-def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
+def read_tree(files: Iterable[ClassifiedFile], known: PartIndex) -> Tree:
     """Go through a listing.
 
     Args:
@@ -415,7 +416,7 @@ def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
     """
     tree = Tree()
     numbers = _Numbers(known)
-    stages = {unmarked(part.handle.name): part for part in known.current if part.is_shared}
+    staging_files = {unmarked(part.handle.name): part for part in known.current if part.is_shared}
     names = _wanted(known)
     for one in files:
         what, file = one.what, one.file
@@ -429,7 +430,9 @@ def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
             tree.twice.extend(numbers.strangers(what, what.number))
             if what.number.count > known.chains[what.number.chain].max_count:
                 tree.beyond.append(what)
-            _note_finished(tree, what, stages.get(unmarked(file.path.rpartition("/")[2])) if stages else None)
+            _note_finished(
+                tree, what, staging_files.get(unmarked(file.path.rpartition("/")[2])) if staging_files else None
+            )
         elif what.kind == "sidecar" and what.final_path is not None:
             tree.sidecars[what.final_path] = what
         elif what.kind in LITTER and not is_moved and len(tree.litter.setdefault(what.kind, [])) < MAX_EXAMPLES:
@@ -437,7 +440,7 @@ def read_tree(files: Iterable[ClassifiedFile], known: Knowledge) -> Tree:
     return tree
 
 
-def _wanted(known: Knowledge) -> dict[str, list[KnownPart]]:
+def _wanted(known: PartIndex) -> dict[str, list[KnownPart]]:
     """The parts that have to be there, by every name they can have."""
     found: dict[str, list[KnownPart]] = {}
     for part in known.current:
@@ -446,24 +449,24 @@ def _wanted(known: Knowledge) -> dict[str, list[KnownPart]]:
     return found
 
 
-def _note_finished(tree: Tree, what: Classified, stage: KnownPart | None) -> None:
-    """Note a finished file, and that it comes too early if it has the name of a shared stage that is not encoded."""
+def _note_finished(tree: Tree, what: Classified, staging_file: KnownPart | None) -> None:
+    """Note a finished file; it comes too early if it has the name of a multi-bucket staging file not yet encoded."""
     if what.part is not None:
         tree.finished[what.path] = what
-    # A stage that waits for one bucket has been encoded for others; the base may be one of those.
-    if stage is not None and not stage.has_file_in(what.path.rpartition("/")[0]):
-        tree.early.append((what, stage))
+    # A staging file that waits for one bucket has been encoded for others; the base may be one of those.
+    if staging_file is not None and not staging_file.has_file_in(what.path.rpartition("/")[0]):
+        tree.early.append((what, staging_file))
 
 
 class _Numbers:
-    """The numbers of finished files: one each, or one name each where buckets have shared a stage."""
+    """The numbers of finished files: one each, or one name each where buckets have shared a staging file."""
 
-    def __init__(self, known: Knowledge) -> None:
+    def __init__(self, known: PartIndex) -> None:
         self._chains = known.chains
         self._places = {chain: place for place, chain in enumerate(sorted(known.chains))}
         self._seen: set[int] = set()
         self._named: dict[int, str] = {}
-        """A file of each number that files in several buckets may have, all of one stage's name."""
+        """A file of each number that files in several buckets may have, all of one staging file's name."""
 
     def strangers(self, what: Classified, number: PartNumber) -> list[Classified]:
         """Note a file; the one, it or an earlier one, that has a number which it must not have."""
@@ -487,7 +490,7 @@ class _Numbers:
 def _note_moved(tree: Tree, path: str, wanted: Sequence[KnownPart]) -> bool:
     """Whether a file has the name of a part that has to be in another directory.
 
-    No two parts share a name but the files of one shared stage: where a moved one belongs is unknown.
+    No two parts share a name but the files of one multi-bucket staging file: where a moved one belongs is unknown.
     """
     if len(wanted) != 1 or path in wanted[0].all_paths:
         return False

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from partfile.errors import PartfileError
-    from partfile.recovery.inspect.checkpoints import SeenChain, SeenLink
-    from partfile.recovery.inspect.files import Classified, Knowledge, KnownPart, SeenBase
+    from partfile.recovery.inspect.checkpoints import SeenCheckpoint, SeenLog
+    from partfile.recovery.inspect.files import Classified, KnownPart, PartIndex, SeenBase
     from partfile.recovery.inspect.places import Job, Place
     from partfile.recovery.inspect.tree import Tree
     from partfile.stores.base import Store
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 Code = Literal[
     "of-another-base",
     "state-unreadable",
-    "link-damaged",
-    "link-of-another-chain",
-    "chain-hole",
+    "checkpoint-damaged",
+    "checkpoint-of-another-log",
+    "log-hole",
     "state-file",
     "name-beyond-counter",
     "name-twice",
     "published-early",
-    "stage-published",
+    "staging-file-published",
     "finished-length",
     "part-missing",
     "part-short",
@@ -59,7 +59,7 @@ Code = Literal[
     "sidecar-damaged",
     "sidecar-disagrees",
     "staged-name-of-finished",
-    "stray-link",
+    "stray-checkpoint",
     "leftover-checkpoint",
     "moved-away",
     "further-name",
@@ -75,18 +75,19 @@ Code = Literal[
 INVARIANTS: dict[Code, str] = {
     "of-another-base": "the checkpoints are of this base",
     "state-unreadable": "the state of the newest checkpoint can be read",
-    "link-damaged": "every retained link can be read",
-    "link-of-another-chain": "all links of a sink are of one chain",
-    "chain-hole": "links follow each other without a hole",
-    "state-file": "every state file that a link names is there, and its checksum holds",
+    "checkpoint-damaged": "every retained checkpoint can be read",
+    "checkpoint-of-another-log": "all checkpoints of a sink are of one log",
+    "log-hole": "checkpoints follow each other without a hole",
+    "state-file": "every state file that a checkpoint names is there, and its checksum holds",
     "name-beyond-counter": "no finished file has a number beyond the counter of its chain",
     "name-twice": "no two finished files have one number",
     "published-early": "no part that is still open, or still to be encoded, is finished",
-    "stage-published": "no stage is a finished file",
+    "staging-file-published": "no staging file is a finished file",
     "finished-length": "a finished file has the length that its checkpoint vouches for",
-    "part-missing": "every part or stage that the newest checkpoint names is under one of its names",
-    "part-short": "every such part or stage has at least its valid length",
-    "checksum-differs": "with `--checksums`: stages, and files that they were encoded into, hold what was written",
+    "part-missing": "every part or staging file that the newest checkpoint names is under one of its names",
+    "part-short": "every such part or staging file has at least its valid length",
+    "checksum-differs": "with `--checksums`: staging files, and files that they were encoded into, hold what "
+    "was written",
     "part-unreadable": "with `--checksums`: the store hands them out",
     "sidecar-damaged": "a sidecar holds a decimal number",
     "sidecar-disagrees": "a sidecar says what the checkpoint says, and no more than its file holds",
@@ -146,7 +147,7 @@ class VerifyReport(Json):
     checkpoints: tuple[CheckpointFiles, ...]
     """What retained checkpoints have finished and is there."""
     checksums_compared: int | None = None
-    """With ``--checksums``: stages and encoded files that were read and compared; null without it."""
+    """With ``--checksums``: staging files and encoded files that were read and compared; null without it."""
     findings: tuple[Finding, ...]
     """Errors first."""
 
@@ -175,75 +176,87 @@ def found_twice(first: Iterable[Finding], second: Iterable[Finding]) -> list[Fin
     return [finding for finding in second if finding.severity == "note" or finding.key in before]
 
 
-def chain_findings(chain: SeenChain) -> Iterator[Finding]:
-    """Check one chain; reads every state file that its links name.
+def log_findings(log: SeenLog) -> Iterator[Finding]:
+    """Check one checkpoint log; reads every state file that its checkpoints name.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    if chain.problem is not None:
-        yield error("state-unreadable", chain.problem.message, chain.problem.hint, job=chain.job.name)
-    yield from _link_findings(chain)
-    doubtful = doubtful_ids(chain)
-    for seen in chain.links:
+    if log.problem is not None:
+        yield error("state-unreadable", log.problem.message, log.problem.hint, job=log.job.name)
+    yield from _checkpoint_findings(log)
+    doubtful = doubtful_ids(log)
+    for seen in log.checkpoints:
         # The files of one that never counted may have gone with the one that did.
         if seen.checkpoint_id not in doubtful:
-            yield from _state_findings(chain, seen)
+            yield from _state_findings(log, seen)
 
 
-def _link_findings(chain: SeenChain) -> Iterator[Finding]:
-    """Check what the links say of each other. Pure."""
-    job, newest = chain.job.name, chain.links[-1].checkpoint_id if chain.links else 0
-    for seen in chain.links:
+def _checkpoint_findings(log: SeenLog) -> Iterator[Finding]:
+    """Check what the checkpoints say of each other. Pure."""
+    job, newest = log.job.name, log.checkpoints[-1].checkpoint_id if log.checkpoints else 0
+    for seen in log.checkpoints:
         if seen.problem is not None:
-            hint = seen.problem.hint or "Put the file back from a copy; older links than the newest only serve you."
-            yield error("link-damaged", seen.problem.message, hint, job=job, checkpoint_id=seen.checkpoint_id)
-    # A first link that never counted is of a chain of its own.
-    older = [seen.link for seen in chain.links[:-1] if seen.link is not None and seen.link.predecessor is not None]
-    chains = {link.chain_id for link in [*older, chain.links[-1].link if chain.links else None] if link is not None}
-    if len(chains) > 1:
-        yield error("link-of-another-chain", f"links of {len(chains)} chains lie together", "One was copied.", job=job)
-    yield from _stray_findings(chain)
-    for number in chain.lost_ids:
+            hint = (
+                seen.problem.hint or "Put the file back from a copy; older checkpoints than the newest only serve you."
+            )
+            yield error("checkpoint-damaged", seen.problem.message, hint, job=job, checkpoint_id=seen.checkpoint_id)
+    # A first checkpoint that never counted is of a checkpoint log of its own.
+    older = [
+        seen.checkpoint
+        for seen in log.checkpoints[:-1]
+        if seen.checkpoint is not None and seen.checkpoint.predecessor is not None
+    ]
+    logs = {
+        checkpoint.log_id
+        for checkpoint in [*older, log.checkpoints[-1].checkpoint if log.checkpoints else None]
+        if checkpoint is not None
+    }
+    if len(logs) > 1:
+        yield error(
+            "checkpoint-of-another-log", f"checkpoints of {len(logs)} logs lie together", "One was copied.", job=job
+        )
+    yield from _stray_findings(log)
+    for number in log.lost_ids:
         if number < newest:
             text = f"of checkpoint {number} only the directory is left"
             yield note("leftover-checkpoint", text, "It is no checkpoint any more.", job=job, checkpoint_id=number)
 
 
-def _stray_findings(chain: SeenChain) -> Iterator[Finding]:
-    """Find links that never counted, and holes that only a hand can have made. Pure."""
-    job = chain.job.name
-    for number in sorted(stray_ids(chain)):
+def _stray_findings(log: SeenLog) -> Iterator[Finding]:
+    """Find checkpoints that never counted, and holes that only a hand can have made. Pure."""
+    job = log.job.name
+    for number in sorted(stray_ids(log)):
         text = f"checkpoint {number} never counted: the one after it names another predecessor"
-        yield note("stray-link", text, "It does no harm; it goes with retention.", job=job, checkpoint_id=number)
-    for before, after in holes(chain):
+        yield note("stray-checkpoint", text, "It does no harm; it goes with retention.", job=job, checkpoint_id=number)
+    for before, after in holes(log):
         older, missing = before.checkpoint_id, after.checkpoint_id - before.checkpoint_id - 1
         text = f"{missing} checkpoints are missing between {older} and {after.checkpoint_id}"
         if is_deletion(before, after):
             hint = "Another program deleted them. A start goes on from the newest, and needs none of them."
-            yield error("chain-hole", text, hint, job=job, checkpoint_id=older)
+            yield error("log-hole", text, hint, job=job, checkpoint_id=older)
         else:
             hint = "The older one is of a coordinator that was fenced: it does no harm, and the next start deletes it."
-            yield note("stray-link", text, hint, job=job, checkpoint_id=older)
+            yield note("stray-checkpoint", text, hint, job=job, checkpoint_id=older)
 
 
-def _state_findings(chain: SeenChain, seen: SeenLink) -> Iterator[Finding]:
-    """Check the files that one link names, unless they go with it meanwhile."""
-    if seen.link is None:
+def _state_findings(log: SeenLog, seen: SeenCheckpoint) -> Iterator[Finding]:
+    """Check the files that one checkpoint names, unless they go with it meanwhile."""
+    if seen.checkpoint is None:
         return
-    for handle in seen.link.handles():
+    for handle in seen.checkpoint.handles():
         try:
-            chain.storage.read_bytes(handle)
+            log.storage.read_bytes(handle)
         except SnapshotError as problem:
-            if not chain.storage.store.file_exists(chain.storage.path(documents.metadata_path(seen.checkpoint_id))):
+            if not log.storage.store.file_exists(log.storage.path(documents.metadata_path(seen.checkpoint_id))):
                 return
             path = handle.path if isinstance(handle, FileHandle) else None
             yield error(
                 "state-file",
                 problem.message,
                 problem.hint or "Put the file back from a copy.",
-                job=chain.job.name,
-                path=None if path is None else chain.storage.path(path),
+                job=log.job.name,
+                path=None if path is None else log.storage.path(path),
                 checkpoint_id=seen.checkpoint_id,
             )
 
@@ -260,7 +273,7 @@ _LITTER: dict[FileKind, tuple[Code, str]] = {
 }
 
 
-def file_findings(tree: Tree, before: Knowledge, after: Knowledge, base: Store) -> Iterator[Finding]:
+def file_findings(tree: Tree, before: PartIndex, after: PartIndex, base: Store) -> Iterator[Finding]:
     """Check a listing. Reads sidecars, and nothing else.
 
     Args:
@@ -287,7 +300,7 @@ def file_findings(tree: Tree, before: Knowledge, after: Knowledge, base: Store) 
     yield from _litter_findings(tree)
 
 
-def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
+def _name_findings(tree: Tree, after: PartIndex) -> Iterator[Finding]:
     for what in tree.beyond:
         chain = after.chains.get(what.number.chain) if what.number is not None else None
         if what.number is not None and (chain is None or what.number.count > chain.max_count):
@@ -299,12 +312,12 @@ def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
                 path=what.path,
                 job=_job(what),
             )
-    for what, stage in tree.early:
-        now = after.parts.get(stage.key)
-        if now is not None and now.is_current and now.is_stage:
+    for what, staging_file in tree.early:
+        now = after.parts.get(staging_file.key)
+        if now is not None and now.is_current and now.is_staging_file:
             yield error(
                 "published-early",
-                f"it is finished, and checkpoint {now.checkpoint_id} still has its rows in a shared stage",
+                f"it is finished, and checkpoint {now.checkpoint_id} still has its rows in a multi-bucket staging file",
                 "Something else made it: move it away before the sink finishes the file of this bucket.",
                 path=what.path,
                 job=_job(what),
@@ -320,8 +333,8 @@ def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
         )
     for path, what in tree.finished.items():
         part = after.parts.get(path)
-        if part is not None and part.is_current and (part.is_stage or part.state == "in-progress"):
-            where = "its rows in a stage" if part.is_stage else "it open"
+        if part is not None and part.is_current and (part.is_staging_file or part.state == "in-progress"):
+            where = "its rows in a staging file" if part.is_staging_file else "it open"
             yield error(
                 "published-early",
                 f"it is finished, and checkpoint {part.checkpoint_id} still has {where}",
@@ -332,10 +345,15 @@ def _name_findings(tree: Tree, after: Knowledge) -> Iterator[Finding]:
             )
 
 
-def _length_findings(tree: Tree, lengths: dict[str, int], after: Knowledge) -> Iterator[Finding]:
+def _length_findings(tree: Tree, lengths: dict[str, int], after: PartIndex) -> Iterator[Finding]:
     for path, what in tree.finished.items():
         part = after.parts.get(path)
-        if part is None or part.is_doubtful or part.is_stage or (part.is_current and part.state == "in-progress"):
+        if (
+            part is None
+            or part.is_doubtful
+            or part.is_staging_file
+            or (part.is_current and part.state == "in-progress")
+        ):
             continue
         size, valid = tree.sizes[path], part.handle.valid_length
         # Of a part that was open when it was last named it is only known how long it was then.
@@ -353,14 +371,14 @@ def _length_findings(tree: Tree, lengths: dict[str, int], after: Knowledge) -> I
             )
 
 
-def _sidecar_findings(tree: Tree, lengths: dict[str, int], after: Knowledge, base: Store) -> Iterator[Finding]:
+def _sidecar_findings(tree: Tree, lengths: dict[str, int], after: PartIndex, base: Store) -> Iterator[Finding]:
     if not lengths:
         return
     # Listed again, since a finished file may have been seen before its sidecar was known to be of interest.
     sizes = {file.path: file.size for file in readable_files(base, []) if file.path in lengths}
     for final, length in lengths.items():
         what, part, size = tree.sidecars[final], after.parts.get(final), sizes.get(final)
-        is_closed = part is not None and not part.is_stage and part.state != "in-progress"
+        is_closed = part is not None and not part.is_staging_file and part.state != "in-progress"
         is_promised = part is not None and is_closed and not part.is_doubtful
         promised = part.handle.valid_length if part is not None and is_promised else length
         if (size is not None and length > size) or promised != length:
@@ -383,7 +401,7 @@ def _sidecar_length(base: Store, what: Classified) -> int | Finding | None:
         return error("sidecar-damaged", problem.message, problem.hint, path=what.path, job=_job(what))
 
 
-def _short_findings(tree: Tree, before: Knowledge, after: Knowledge) -> Iterator[Finding]:
+def _short_findings(tree: Tree, before: PartIndex, after: PartIndex) -> Iterator[Finding]:
     for part in before.current:
         later = after.parts.get(part.key)
         if not part.is_file or later is None or not later.is_current:
@@ -412,9 +430,9 @@ def _identity_findings(tree: Tree) -> Iterator[Finding]:
         for what in staged if finished else ():
             is_owed = what.part is not None and what.part.is_current and what.part.state != "in-progress"
             text = f"it is the same file as the finished {finished[0].path!r}"
-            if what.part is not None and what.part.is_stage:
-                hint = "Another program linked it: no reader can read a stage. Delete the other name."
-                yield error("stage-published", text, hint, path=what.path, job=_job(what))
+            if what.part is not None and what.part.is_staging_file:
+                hint = "Another program linked it: no reader can read a staging file. Delete the other name."
+                yield error("staging-file-published", text, hint, path=what.path, job=_job(what))
                 continue
             make, hint = (note, "The next start drops it.") if is_owed else (error, "Delete this name, not the other.")
             yield make("staged-name-of-finished", text, hint, path=what.path, job=_job(what))
@@ -432,7 +450,7 @@ def _litter_findings(tree: Tree) -> Iterator[Finding]:
 def moved_findings(known: Iterable[KnownPart], tree: Tree, is_there: Callable[[str], bool]) -> Iterator[Finding]:
     """The parts that a published checkpoint finished and that are not there any more: consumers may move them."""
     for part in known:
-        if part.is_current or part.is_doubtful or part.is_stage or part.state == "in-progress":
+        if part.is_current or part.is_doubtful or part.is_staging_file or part.state == "in-progress":
             continue
         if part.path not in tree.finished:
             if is_there(part.path):
@@ -480,7 +498,7 @@ def verify(
     return VerifyReport(
         base=place.base,
         checkpoints_at=place.checkpoint_url,
-        jobs=tuple(chain.job.name for chain in seen.chosen(uid)),
+        jobs=tuple(log.job.name for log in seen.chosen(uid)),
         files=dict(sorted(tree.counts.items())),
         checkpoints=tuple(_files_of_checkpoints(seen, tree, uid)),
         checksums_compared=None if compared is None else compared.files,
@@ -498,8 +516,8 @@ def _look(
     tree = read_tree(files, before.known)
     after = read_base(place, checkpoints, uid)
     chosen = after.chosen(uid)
-    findings = [finding for chain in chosen for finding in chain_findings(chain)]
-    findings += [_stranger(chain.job, after.strangers[chain.job]) for chain in chosen if chain.job in after.strangers]
+    findings = [finding for log in chosen for finding in log_findings(log)]
+    findings += [_stranger(log.job, after.strangers[log.job]) for log in chosen if log.job in after.strangers]
     findings += file_findings(tree, before.known, after.known, base)
     findings += moved_findings(_of(after, uid), tree, base.file_exists)
     current = [part for part in _of(before, uid) if part.is_current]
@@ -556,7 +574,7 @@ def _in_the_way(name: str) -> Finding:
 def _files_of_checkpoints(seen: SeenBase, tree: Tree, uid: str | None) -> Iterator[CheckpointFiles]:
     found: dict[tuple[str, int], list[str]] = {}
     for part in _of(seen, uid):
-        if part.since is not None and not part.is_stage and not part.is_doubtful and part.path in tree.finished:
+        if part.since is not None and not part.is_staging_file and not part.is_doubtful and part.path in tree.finished:
             found.setdefault((part.job.name, part.since), []).append(part.path)
     for (job, checkpoint_id), paths in sorted(found.items()):
         yield CheckpointFiles(job=job, checkpoint_id=checkpoint_id, files=tuple(sorted(paths)))
@@ -569,12 +587,12 @@ class Compared(NamedTuple):
     """What comparing has shown."""
 
     files: int
-    """How many stages and files were read to their end."""
+    """How many staging files and files were read to their end."""
     findings: tuple[Finding, ...]
 
 
 def compare(place: Place, base: Store, parts: Iterable[KnownPart], step: Callable[[int], None]) -> Compared:
-    """Read every stage and file whose checksum is known, and compare it.
+    """Read every staging file and file whose checksum is known, and compare it.
 
     What is missing or too short is told elsewhere, and on S3 a file that waits for its publication is in an upload that
     no reader can read. One that cannot be read is reported, and the others are compared.
@@ -613,12 +631,14 @@ def _read(base: Store, behind: AbstractFileSystem, root: str, part: KnownPart) -
     from partfile.recovery.inspect.content import open_known  # noqa: PLC0415 - likewise.
 
     try:
-        return _crc32_of(base.open_stage(part.handle) if part.is_stage else open_known(behind, root, part))
+        return _crc32_of(
+            base.open_staging_file(part.handle) if part.is_staging_file else open_known(behind, root, part)
+        )
     except (RecoveryRefused, NotFound, FileNotFoundError):
         return None
     except PartMissing as problem:
-        # A file may have been moved away; a stage that is there has lost bytes.
-        return _differs(part, problem.message) if part.is_stage and base.is_staged(part.handle) else None
+        # A file may have been moved away; a staging file that is there has lost bytes.
+        return _differs(part, problem.message) if part.is_staging_file and base.is_staged(part.handle) else None
     except PartDamaged as problem:
         return _differs(part, problem.message)
 
@@ -640,7 +660,7 @@ def _crc32_of(opened: Any) -> int:
 
 def _differs(part: KnownPart, what: str) -> Finding:
     hint = "A disk, a copy or another program changed it: put it back from a copy."
-    if part.is_stage:
+    if part.is_staging_file:
         hint += " No start encodes it as it is; without a copy see docs/RUNBOOK.md."
     return error(
         "checksum-differs",
@@ -657,8 +677,8 @@ def _unread(part: KnownPart, problem: StoreError | OSError) -> Finding:
     text = f"its checksum was not compared: {said}"
     if isinstance(problem, NotReady):
         return note("unreadable", text, hint, path=part.lookup_path, job=part.job.name)
-    # A stage that only older checkpoints name is not missed.
-    make = error if part.is_current or not part.is_stage else note
+    # A staging file that only older checkpoints name is not missed.
+    make = error if part.is_current or not part.is_staging_file else note
     hint = hint or "Run it again, as the user of the sink; if that says the same, look after the disk or the store."
     where: dict[str, str | int] = {"path": part.lookup_path, "job": part.job.name, "checkpoint_id": part.checkpoint_id}
     return make("part-unreadable", text, hint, **where)

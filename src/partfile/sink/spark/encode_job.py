@@ -1,4 +1,7 @@
-"""The Spark job that encodes stages which no task is writing: the driver hands them out and reads the answers."""
+"""The Spark job that encodes staging files which no task is writing.
+
+The driver hands them out and reads the answers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from partfile import errors
 from partfile.errors import NotReady, PartfileError, StoreError
 from partfile.sink.coordinator import marker_path_of
-from partfile.sink.encode import EncodedStage, StagesInProcess
+from partfile.sink.encode import EncodeResult, LocalEncoder
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, SharedJobFailed
 from partfile.sink.spark.write_job import begin_task, check_version
 from partfile.snapshot.storage import open_storage
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from partfile.sink.settings import SinkSettings, StoreOpener
-    from partfile.sink.states import RolledStage
+    from partfile.sink.states import ClosedStagingFile
     from partfile.snapshot.storage import CheckpointStorage, StorageSettings
     from partfile.writers.base import Format
 
@@ -36,60 +39,64 @@ if TYPE_CHECKING:
 MOST_FAILED_JOBS = 4
 """Of one call; each costs some tries of its tasks, while a batch waits."""
 _TASK_BYTES = 128 << 20
-"""Of stages for one task: enough to be worth it, and little enough to be done again when its worker dies."""
-_STAGE_BYTES = 1 << 20
-"""What opening a stage and creating a file cost, as bytes that could have been encoded meanwhile."""
+"""Of staging files for one task: enough to be worth it, and little enough to be done again when its worker dies."""
+_STAGING_FILE_BYTES = 1 << 20
+"""What opening a staging file and creating a file cost, as bytes that could have been encoded meanwhile."""
 
 
 class EncodeGroups:
-    """Remembers the stages of jobs that failed, by the in-progress names that no other stage has."""
+    """Remembers the staging files of jobs that failed, by the in-progress names that no other staging file has."""
 
     def __init__(self) -> None:
         self._suspects: list[frozenset[str]] = []
         """Each is to be one job."""
 
-    def of(self, stages: Sequence[RolledStage]) -> list[list[RolledStage]]:
-        """The stages of each job, in the order of the jobs: all those that nothing is known of by the first.
+    def of(self, staging_files: Sequence[ClosedStagingFile]) -> list[list[ClosedStagingFile]]:
+        """The staging files of each job, in the order of the jobs: all those that nothing is known of by the first.
 
         Args:
-            stages: What is to be encoded now. Suspects that are not among them wait, and stay suspects.
+            staging_files: What is to be encoded now. Suspects that are not among them wait, and stay suspects.
         """
-        suspected, asked = frozenset[str]().union(*self._suspects), frozenset(map(_name, stages))
-        groups = [[stage for stage in stages if _name(stage) not in suspected]]
-        groups += [[stage for stage in stages if _name(stage) in names] for names in self._suspects]
+        suspected, asked = frozenset[str]().union(*self._suspects), frozenset(map(_name, staging_files))
+        groups = [[staging_file for staging_file in staging_files if _name(staging_file) not in suspected]]
+        groups += [
+            [staging_file for staging_file in staging_files if _name(staging_file) in names] for names in self._suspects
+        ]
         self._suspects = [names - asked for names in self._suspects if names - asked]
         return [group for group in groups if group]
 
-    def failed(self, group: Sequence[RolledStage]) -> None:
+    def failed(self, group: Sequence[ClosedStagingFile]) -> None:
         """Note that the job of these has failed: next time its halves are jobs of their own."""
-        names, half = [_name(stage) for stage in group], len(group) // 2
+        names, half = [_name(staging_file) for staging_file in group], len(group) // 2
         self._suspects += [frozenset(part) for part in (names[:half], names[half:]) if part]
 
-    def not_tried(self, group: Sequence[RolledStage]) -> None:
+    def not_tried(self, group: Sequence[ClosedStagingFile]) -> None:
         """Note that these have had no job, since too many failed: next time they come before those."""
         self._suspects.insert(0, frozenset(map(_name, group)))
 
 
-def shared_out(stages: Sequence[RolledStage], slots: int) -> list[list[int]]:
-    """Places of stages, by the task that is to encode them: all slots busy for about as long, the longest tasks first.
+def assign_to_tasks(staging_files: Sequence[ClosedStagingFile], slots: int) -> list[list[int]]:
+    """Places of staging files, by the task that is to encode them.
+
+    All slots busy for about as long, the longest tasks first.
 
     Args:
-        stages: What is to be encoded.
+        staging_files: What is to be encoded.
         slots: How many tasks run at the same time, at least 1.
     """
-    weights = [stage.part.valid_length + _STAGE_BYTES for stage in stages]
-    tasks = min(len(stages), max(slots, -(-sum(weights) // _TASK_BYTES)))
+    weights = [staging_file.part.valid_length + _STAGING_FILE_BYTES for staging_file in staging_files]
+    tasks = min(len(staging_files), max(slots, -(-sum(weights) // _TASK_BYTES)))
     loads = [(0, task) for task in range(tasks)]
     shares: list[list[int]] = [[] for _ in range(tasks)]
-    for place in sorted(range(len(stages)), key=lambda place: -weights[place]):
+    for place in sorted(range(len(staging_files)), key=lambda place: -weights[place]):
         load, task = heapq.heappop(loads)
         shares[task].append(place)
         heapq.heappush(loads, (load + weights[place], task))
     return [shares[task] for _, task in sorted(loads, key=lambda load: (-load[0], load[1]))]
 
 
-def _name(stage: RolledStage) -> str:
-    return stage.part.in_progress
+def _name(staging_file: ClosedStagingFile) -> str:
+    return staging_file.part.in_progress
 
 
 ANSWER = StructType(
@@ -103,7 +110,7 @@ logger = logging.getLogger("partfile")
 _POOL = "spark.scheduler.pool"
 _DESCRIPTION = "spark.job.description"
 _BLAMELESS = {kind.__name__: kind for kind in (NotItsOwn, SharedJobFailed)}
-"""What a task may say of a stage that is no failure of it: by this it does not wait for another's."""
+"""What a task may say of a staging file that is no failure of it: by this it does not wait for another's."""
 
 
 class Problem(BaseModel):
@@ -112,7 +119,7 @@ class Problem(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kind: str
-    """Name of a class in ``partfile.errors``, or of one for a stage that was not to blame."""
+    """Name of a class in ``partfile.errors``, or of one for a staging file that was not to blame."""
     message: str
     hint: str = ""
     path: str | None = None
@@ -133,20 +140,20 @@ class Problem(BaseModel):
 
 
 class EncodeAnswer(BaseModel):
-    """What a task says of one stage."""
+    """What a task says of one staging file."""
 
     model_config = ConfigDict(frozen=True)
 
-    stage: str
-    """Its in-progress name, which no other stage has."""
+    staging_file: str
+    """Its in-progress name, which no other staging file has."""
     files: tuple[EncodedFile, ...] | None = None
     problem: Problem | None = None
 
     @classmethod
-    def of(cls, encoded: EncodedStage) -> Self:
-        """Describe what became of a stage."""
+    def of(cls, encoded: EncodeResult) -> Self:
+        """Describe what became of a staging file."""
         problem = None if encoded.problem is None else Problem.of(encoded.problem)
-        return cls(stage=encoded.stage.part.in_progress, files=encoded.files, problem=problem)
+        return cls(staging_file=encoded.staging_file.part.in_progress, files=encoded.files, problem=problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +163,12 @@ class EncodeTask:
     base: str
     checkpoints: StorageSettings
     job: str
-    """The name of the chain of checkpoints, where the driver's marker is."""
+    """The name of the checkpoint log, where the driver's marker is."""
     open_store: StoreOpener
     submission: str
     """Of this job alone: an answer to another one counts for nothing."""
-    shares: tuple[tuple[RolledStage, ...], ...]
-    """The stages of each task."""
+    shares: tuple[tuple[ClosedStagingFile, ...], ...]
+    """The staging files of each task."""
     sink_format: Format
     """Lends its encryption to the files."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -170,14 +177,14 @@ class EncodeTask:
     """What the store of the checkpoints is opened with."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Encode the shares whose numbers come in, one stage after the other, and answer with a row for each stage.
+        """Encode the shares whose numbers come in, one staging file after the other, and answer with a row for each.
 
         Idempotence: each attempt writes files of its own names; those of an attempt whose answer does not come are
         orphans.
         """
         begin_task()
         with self.open_store(self.base, self.base_options) as store:
-            encoder = StagesInProcess(store, threads=1, sink_format=self.sink_format)
+            encoder = LocalEncoder(store, threads=1, sink_format=self.sink_format)
             elsewhere = self._why_elsewhere()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -185,12 +192,12 @@ class EncodeTask:
                     if elsewhere is None:
                         yield self._rows(encoder.encode(share))
                     else:
-                        yield self._rows([EncodedStage(stage, problem=elsewhere) for stage in share])
+                        yield self._rows([EncodeResult(staging_file, problem=elsewhere) for staging_file in share])
 
     def _why_elsewhere(self) -> SharedJobFailed | None:
-        """Why this worker is not where the driver is, if it is not: then nothing that it misses is gone (S13).
+        """Why this worker is not where the driver is, if it is not: then nothing that it misses is gone (R13).
 
-        That is the worker's trouble, whatever its stages are.
+        That is the worker's trouble, whatever its staging files are.
         """
         storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
         with closing(storage.store):
@@ -201,7 +208,7 @@ class EncodeTask:
                 return SharedJobFailed(error.message, hint=error.hint, path=error.path)
         return None
 
-    def _rows(self, encoded: Sequence[EncodedStage]) -> pa.RecordBatch:
+    def _rows(self, encoded: Sequence[EncodeResult]) -> pa.RecordBatch:
         answers = [EncodeAnswer.of(one).model_dump_json().encode() for one in encoded]
         row: dict[str, Any] = {
             "submission": [self.submission] * len(answers),
@@ -211,15 +218,15 @@ class EncodeTask:
         return pa.RecordBatch.from_pydict(row)
 
 
-class StagesBySpark:
-    """Encodes stages by Spark jobs of their own.
+class SparkEncoder:
+    """Encodes staging files by Spark jobs of their own.
 
     Args:
         settings: The sink's options.
         storage: Of the sink's checkpoints; its store holds the marker that tasks look for.
         session: Runs the jobs.
         pool: The scheduler pool that they run in.
-        groups: Knows which stages have been in jobs that failed.
+        groups: Knows which staging files have been in jobs that failed.
     """
 
     def __init__(
@@ -241,35 +248,41 @@ class StagesBySpark:
         """Yes, in workers of any host."""
         return True
 
-    def encode(self, stages: Sequence[RolledStage]) -> Sequence[EncodedStage]:
-        """See ``StageEncoder.encode``. Spark tries a task again whose worker died.
+    def encode(self, staging_files: Sequence[ClosedStagingFile]) -> Sequence[EncodeResult]:
+        """See ``StagingEncoder.encode``. Spark tries a task again whose worker died.
 
-        What ends a job is a problem of its stages that another try may mend: their rows are safe where they are, so it
-        is no reason to end a query. The next try parts them, lest one that kills its worker keeps the others back.
+        What ends a job is a problem of its staging files that another try may mend: their rows are safe where they are,
+        so it is no reason to end a query. The next try parts them, lest one that kills its worker keeps the others
+        back.
         """
-        encoded: dict[str, EncodedStage] = {}
+        encoded: dict[str, EncodeResult] = {}
         failure: Exception | None = None
         failures = 0
-        for group in self._groups.of(stages):
+        for group in self._groups.of(staging_files):
             if failures == MOST_FAILED_JOBS:
                 self._groups.not_tried(group)
                 continue
             try:
                 rows, submission = self._run(group)
             except Exception as error:
-                logger.warning("%s: a job that was to encode stages has failed", self._settings.uid, exc_info=True)
+                logger.warning(
+                    "%s: a job that was to encode staging files has failed", self._settings.uid, exc_info=True
+                )
                 failure, failures = error, failures + 1
                 self._groups.failed(group)
                 if len(group) == 1:
                     encoded[group[0].part.in_progress] = _not_encoded(group[0], error, JobFailed)
             else:
-                encoded |= {one.stage.part.in_progress: one for one in read_answers(group, submission, rows)}
+                encoded |= {one.staging_file.part.in_progress: one for one in read_answers(group, submission, rows)}
         shared = SharedJobFailed
-        return [encoded.get(stage.part.in_progress) or _not_encoded(stage, failure, shared) for stage in stages]
+        return [
+            encoded.get(staging_file.part.in_progress) or _not_encoded(staging_file, failure, shared)
+            for staging_file in staging_files
+        ]
 
-    def _run(self, stages: Sequence[RolledStage]) -> tuple[Sequence[Any], str]:
+    def _run(self, staging_files: Sequence[ClosedStagingFile]) -> tuple[Sequence[Any], str]:
         """What the tasks of one job answer, and to which submission; raises what ends the job."""
-        shares = shared_out(stages, self._session.sparkContext.defaultParallelism)
+        shares = assign_to_tasks(staging_files, self._session.sparkContext.defaultParallelism)
         self._storage.store.hold_marker(marker_path_of(self._storage.job))
         task = EncodeTask(
             base=self._settings.base,
@@ -277,13 +290,13 @@ class StagesBySpark:
             job=self._storage.job,
             open_store=self._settings.open_store_in_tasks,
             submission=new_token(),
-            shares=tuple(tuple(stages[place] for place in share) for share in shares),
+            shares=tuple(tuple(staging_files[place] for place in share) for share in shares),
             sink_format=self._settings.format,
             base_options=options_of_tasks(self._settings.base, self._settings.storage_options),
             checkpoint_options=options_of_tasks(self._settings.checkpoint_url, self._settings.checkpoint_options),
         )
         numbers = self._session.range(0, len(shares), 1, len(shares))
-        with self._properties(f"partfile {self._settings.uid}: encode {len(stages)} parts"):
+        with self._properties(f"partfile {self._settings.uid}: encode {len(staging_files)} parts"):
             return numbers.mapInArrow(task.run, ANSWER).collect(), task.submission
 
     @contextmanager
@@ -301,9 +314,9 @@ class StagesBySpark:
                 context.setLocalProperty(name, value)
 
 
-def stage_encoder(
+def staging_encoder(
     settings: SinkSettings, session: SparkSession | None
-) -> Callable[[CheckpointStorage], StagesBySpark] | None:
+) -> Callable[[CheckpointStorage], SparkEncoder] | None:
     """What makes the encoders of a driver, in the pool of this thread; None where there is no Spark to do it.
 
     Each knows of the jobs that failed for those before it.
@@ -317,14 +330,16 @@ def stage_encoder(
         return None
     pool: str | None = session.sparkContext.getLocalProperty(_POOL)
     groups = EncodeGroups()
-    return lambda storage: StagesBySpark(settings, storage, session, pool, groups)
+    return lambda storage: SparkEncoder(settings, storage, session, pool, groups)
 
 
-def read_answers(stages: Sequence[RolledStage], submission: str, rows: Iterable[Any]) -> list[EncodedStage]:
-    """What became of each stage, by the first answer to it; a stage without one is not encoded yet.
+def read_answers(
+    staging_files: Sequence[ClosedStagingFile], submission: str, rows: Iterable[Any]
+) -> list[EncodeResult]:
+    """What became of each staging file, by the first answer to it; a staging file without one is not encoded yet.
 
     Args:
-        stages: What was to be encoded.
+        staging_files: What was to be encoded.
         submission: Of the job.
         rows: What it collected.
 
@@ -336,20 +351,24 @@ def read_answers(stages: Sequence[RolledStage], submission: str, rows: Iterable[
         if row.submission == submission:
             check_version(row.version)
             answer = EncodeAnswer.model_validate_json(bytes(row.answer))
-            answers.setdefault(answer.stage, answer)
-    return [_encoded(stage, answers.get(stage.part.in_progress)) for stage in stages]
+            answers.setdefault(answer.staging_file, answer)
+    return [_encoded(staging_file, answers.get(staging_file.part.in_progress)) for staging_file in staging_files]
 
 
-def _encoded(stage: RolledStage, answer: EncodeAnswer | None) -> EncodedStage:
+def _encoded(staging_file: ClosedStagingFile, answer: EncodeAnswer | None) -> EncodeResult:
     if answer is None or (answer.files is None and answer.problem is None):
-        return _not_encoded(stage, None)
-    return EncodedStage(stage, answer.files, None if answer.problem is None else answer.problem.to_error())
+        return _not_encoded(staging_file, None)
+    return EncodeResult(staging_file, answer.files, None if answer.problem is None else answer.problem.to_error())
 
 
-def _not_encoded(stage: RolledStage, failure: Exception | None, kind: type[NotReady] = NotReady) -> EncodedStage:
+def _not_encoded(
+    staging_file: ClosedStagingFile, failure: Exception | None, kind: type[NotReady] = NotReady
+) -> EncodeResult:
     what = "no task has answered for it"
     if failure is not None:
         first_line = (str(failure).splitlines() or [""])[0]
         what = f"the Spark job that was to encode it has failed: {type(failure).__name__}: {first_line}"
     hint = "It is tried again later. What ended the job is in the logs of driver and executors."
-    return EncodedStage(stage, problem=kind(what, hint=hint, path=stage.part.path_of(stage.part.name)))
+    return EncodeResult(
+        staging_file, problem=kind(what, hint=hint, path=staging_file.part.path_of(staging_file.part.name))
+    )

@@ -11,10 +11,10 @@ from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import wait_ms
 from partfile.sink.coordinator import Runtime
 from partfile.sink.progress import BatchProgress, report
-from partfile.sink.restore import StartTerms
-from partfile.sink.restore_rules import Admission, admit, has_left_parts, is_no_others, position_after
+from partfile.sink.restore import RestoreTerms
+from partfile.sink.restore_rules import ReplayDecision, check_replay, has_pending_output, is_no_others, position_after
 from partfile.sink.savepoints import reserved_savepoint
-from partfile.sink.spark.encode_job import stage_encoder
+from partfile.sink.spark.encode_job import staging_encoder
 from partfile.sink.spark.identity import OffsetsLog, current_run, is_active
 from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
 from partfile.sink.states import QueryPosition
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from partfile.sink.coordinator import CommitReport, SinkCoordinator
-    from partfile.sink.encode import StageEncoder
+    from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.savepoints import ReservedSavepoint
     from partfile.sink.settings import SinkSettings
@@ -47,7 +47,7 @@ class Between(Protocol):
     """What a turn asks for; it holds the mutex then."""
 
     def close_due(self, run: QueryRun) -> bool:
-        """Close what is due, in a new generation if a failure has ended the last one.
+        """Close what is due, in a new epoch if a failure has ended the last one.
 
         Returns:
             False if there is nothing to come again for before the next batch.
@@ -57,8 +57,8 @@ class Between(Protocol):
             StoreError: Storage failed; what was decided may or may not have happened.
         """
 
-    def lose_generation(self) -> None:
-        """Let go of the generation, and leave the timer alone."""
+    def lose_epoch(self) -> None:
+        """Let go of the epoch, and leave the timer alone."""
 
     def stop_for_good(self, run: QueryRun, error: Fenced) -> None:
         """Let go of everything, and begin nothing new in this run."""
@@ -84,7 +84,7 @@ class IdleTimer:
         self._settings = settings
         self._failures = 0
         """Turns in a row in which storage failed."""
-        self._timer = Timer(self.turn, settings.clock, name="partfile-idle-timer")
+        self._timer = Timer(self.tick, settings.clock, name="partfile-idle-timer")
         self.begin()
 
     def begin(self) -> None:
@@ -95,11 +95,11 @@ class IdleTimer:
         """Begin no more turns. Waits for one that is under way, unless this is called by it."""
         self._timer.stop()
 
-    def turn(self) -> int | None:
+    def tick(self) -> int | None:
         """One turn.
 
         Returns:
-            When the next is due, in milliseconds since the epoch; None if there is none before the next batch.
+            When the next is due, in milliseconds since 1970; None if there is none before the next batch.
         """
         if not self._mutex.acquire(blocking=False):
             return self._after(self._interval_ms)
@@ -117,7 +117,7 @@ class IdleTimer:
             self._sink.stop_for_good(self.run, error)
         except StoreError as error:
             # An idle stream has no next batch that would restore.
-            self._sink.lose_generation()
+            self._sink.lose_epoch()
             self._failures += 1
             left_ms = wait_ms(self._failures, self._interval_ms)
             logger.warning("%s: the idle timer failed, and tries again in %.1f s: %s", uid, left_ms / 1000, error)
@@ -145,7 +145,7 @@ class StartedQuery:
 
     In a ``with`` block the end is clean: a query that ends by itself (``availableNow``) is waited for, any other is
     stopped between two batches, then the sink publishes its open parts. If the block or the query fails, nothing more
-    is published now; the next run settles what completed checkpoints vouch for.
+    is published now; the next run finalizes what completed checkpoints vouch for.
 
     Args:
         query: Spark's query.
@@ -275,7 +275,7 @@ def of_commit(uid: str, coordinator: SinkCoordinator, done: CommitReport) -> Bat
         commit_ms=done.commit_ms,
         publish_ms=done.publish_ms,
         parts_encoded=done.encoded,
-        stages_waiting=len(coordinator.state.rolled),
+        staging_files_waiting=len(coordinator.state.rolled),
         encode_ms=done.encode_ms,
     )
 
@@ -299,7 +299,9 @@ def of_batch(
 
 
 def _abandoned(snapshot: SubtaskSnapshot) -> int:
-    return sum(part.abandoned for part in snapshot.pending) + sum(stage.abandoned for stage in snapshot.rolled)
+    return sum(part.abandoned for part in snapshot.pending) + sum(
+        staging_file.abandoned for staging_file in snapshot.rolled
+    )
 
 
 def of_replay(uid: str, batch: QueryPosition, coordinator: SinkCoordinator, done: CommitReport | None) -> BatchProgress:
@@ -314,47 +316,47 @@ def of_replay(uid: str, batch: QueryPosition, coordinator: SinkCoordinator, done
     )
 
 
-class Succession:
-    """Knows the newest generation of one driver, none at first."""
+class EpochHistory:
+    """Knows the newest epoch of one driver, none at first."""
 
     def __init__(self) -> None:
         self._last: int | None = None
         """Held, now or before."""
-        self._fences: frozenset[str] = frozenset()
-        """Nonces of fences tried after that one was held: the store may have made one and not said so."""
+        self._takeovers: frozenset[str] = frozenset()
+        """Nonces of takeovers tried after that one was held: the store may have made one and not said so."""
 
     def note(self, coordinator: SinkCoordinator) -> None:
-        """Take in which generation was begun, or the fences by which one may have been.
+        """Take in which epoch was begun, or the takeovers by which one may have been.
 
         Args:
             coordinator: Was to hold it.
         """
-        held = coordinator.held_generation
+        held = coordinator.held_epoch
         if held is None:
-            self._fences |= coordinator.attempted_fences
+            self._takeovers |= coordinator.attempted_takeovers
         else:
-            self._last, self._fences = held, frozenset()
+            self._last, self._takeovers = held, frozenset()
 
     def begin(
         self, coordinator: SinkCoordinator, now_ms: int, is_wanted: Callable[[SinkSnapshot | None], bool]
     ) -> bool:
-        """Begin a generation after the last one of this driver, if the newest checkpoint is as wanted.
+        """Begin an epoch after the last one of this driver, if the newest checkpoint is as wanted.
 
         Args:
             coordinator: Is to hold it.
-            now_ms: The time, in milliseconds since the epoch.
+            now_ms: The time, in milliseconds since 1970.
             is_wanted: Judges what the newest checkpoint holds; None if there is none.
 
         Returns:
             Whether it was begun.
 
         Raises:
-            Fenced: Somebody else has begun a generation since then; only what this driver left is ended here.
+            Fenced: Somebody else has begun an epoch since then; only what this driver left is ended here.
         """
         if not is_wanted(coordinator.look()):
             return False
         # No older checkpoint is gone back to: only a batch shows whether Spark has gone back as well.
-        terms = StartTerms(succeeding=self._last, own_fences=self._fences, goes_back=False)
+        terms = RestoreTerms(succeeding=self._last, own_takeovers=self._takeovers, goes_back=False)
         try:
             coordinator.start(lambda _stands: None, now_ms, terms)
         finally:
@@ -377,12 +379,12 @@ class SparkStream:
         self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
         self._timer: IdleTimer | None = None
-        self._encoder: Callable[[CheckpointStorage], StageEncoder] | None = None
-        """Made in the thread of the query's batches, for all generations of its run: it knows which jobs failed."""
+        self._encoder: Callable[[CheckpointStorage], StagingEncoder] | None = None
+        """Made in the thread of the query's batches, for all epochs of its run: it knows which jobs failed."""
         self._encoder_run: QueryRun | None = None
-        self._succession = Succession()
+        self._epochs = EpochHistory()
         self._fenced: tuple[QueryRun, Fenced] | None = None
-        """The run that was fenced between two batches: it must stop, and not begin a new generation."""
+        """The run that was fenced between two batches: it must stop, and not begin a new epoch."""
         self._offsets = OffsetsLog()
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
@@ -405,7 +407,7 @@ class SparkStream:
                 self._batch(df, run, batch)
             except BaseException:
                 # Whatever was decided may or may not have happened; only a restore can tell.
-                self._end_generation()
+                self._end_epoch()
                 raise
 
     def start(
@@ -430,7 +432,8 @@ class SparkStream:
     def finish(self, query_id: str) -> None:
         """End cleanly: publish every open part, or keep them all (``on_stop``), and release the sink.
 
-        If no batch came, or the stop interrupted one, a restore first settles what the last completed checkpoint holds.
+        If no batch came, or the stop interrupted one, a restore first finalizes what the last completed checkpoint
+        holds.
 
         Args:
             query_id: The query that has ended.
@@ -442,7 +445,7 @@ class SparkStream:
         with self._mutex:
             try:
                 self._check_fence()
-                runtime = self._runtime or self._begun(lambda left: has_left_parts(left, query_id))
+                runtime = self._runtime or self._begun(lambda left: has_pending_output(left, query_id))
                 if runtime is not None:
                     self._runtime = runtime
                     keep = self._settings.on_stop == "keep"
@@ -485,7 +488,7 @@ class SparkStream:
                     self.release()
 
     def _begun_for(self, query: StreamingQuery) -> Runtime:
-        """A new generation for the end of a query that no batch came to in this run, or whose last batch was lost."""
+        """A new epoch for the end of a query that no batch came to in this run, or whose last batch was lost."""
         has_failed = query.exception() is not None
         runtime = None if has_failed else self._begun(lambda left: is_no_others(left, str(query.id)))
         if runtime is None:
@@ -500,21 +503,21 @@ class SparkStream:
             runtime.coordinator.close_all(self._settings.clock())
         except BaseException:
             # The timer stays: an idle stream has no next batch that would restore.
-            self.lose_generation()
+            self.lose_epoch()
             raise
         return reserved.complete(runtime.coordinator, self._settings.clock(), ends_the_job=ends_the_job)
 
     def release(self) -> None:
         """Let go of everything without a clean end; the next run restores, maybe in another session."""
         with self._mutex:
-            self._end_generation()
+            self._end_epoch()
             self._encoder = None
 
     def _begun(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
-        """A new generation after the last one of this driver, if the newest checkpoint is as wanted."""
+        """A new epoch after the last one of this driver, if the newest checkpoint is as wanted."""
         runtime = self._new_runtime()
         try:
-            if self._succession.begin(runtime.coordinator, self._settings.clock(), is_wanted):
+            if self._epochs.begin(runtime.coordinator, self._settings.clock(), is_wanted):
                 return runtime
         except BaseException:
             runtime.close()
@@ -531,7 +534,7 @@ class SparkStream:
         restore_ms = self._restore(run, batch) if run != self._run else 0.0
         runtime = self._live()
         stands = runtime.coordinator.state.position
-        if admit(self._settings.uid, stands, batch, self._settings.rules) is Admission.REPLAY:
+        if check_replay(self._settings.uid, stands, batch, self._settings.rules) is ReplayDecision.REPLAY:
             done = runtime.coordinator.publish_owed()
             told = of_replay(self._settings.uid, batch, runtime.coordinator, done)
             self._tell(told.model_copy(update={"restore_ms": restore_ms}))
@@ -550,15 +553,15 @@ class SparkStream:
         self._tell(told.model_copy(update={"restore_ms": restore_ms, "write_ms": write_ms}))
 
     def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
-        """Begin a generation for this run; raises before anything is changed if the run may not go on."""
+        """Begin an epoch for this run; raises before anything is changed if the run may not go on."""
 
         def check(stands: StreamPosition) -> None:
-            admit(self._settings.uid, stands, batch, self._settings.rules)
+            check_replay(self._settings.uid, stands, batch, self._settings.rules)
 
         began = stopwatch_ms()
-        self._end_generation()
+        self._end_epoch()
         if self._encoder is None or run != self._encoder_run:
-            self._encoder, self._encoder_run = stage_encoder(self._settings, self._session), run
+            self._encoder, self._encoder_run = staging_encoder(self._settings, self._session), run
         runtime = self._new_runtime()
         try:
             runtime.coordinator.start(check, self._settings.clock())
@@ -566,18 +569,18 @@ class SparkStream:
             runtime.close()
             raise
         finally:
-            self._succession.note(runtime.coordinator)
+            self._epochs.note(runtime.coordinator)
         self._runtime, self._run, self._fenced = runtime, run, None
         self._timer = IdleTimer(self, run, self._mutex, self._settings)
         return stopwatch_ms() - began
 
     def _new_runtime(self) -> Runtime:
-        encoder = self._encoder or stage_encoder(self._settings, self._session)
+        encoder = self._encoder or staging_encoder(self._settings, self._session)
         return Runtime(self._settings, self._settings.uid, encoder=encoder)
 
     def close_due(self, run: QueryRun) -> bool:
         """Close idle and aged parts, because an idle stream calls nobody; see ``idle_timer.Between``."""
-        if self._runtime is None and not self._begin_again(run, lambda left: has_left_parts(left, run.query_id)):
+        if self._runtime is None and not self._begin_again(run, lambda left: has_pending_output(left, run.query_id)):
             return False
         runtime = self._live()
         done = runtime.coordinator.close_due(self._settings.clock())
@@ -586,7 +589,7 @@ class SparkStream:
         return True
 
     def _begin_again(self, run: QueryRun, is_wanted: Callable[[SinkSnapshot | None], bool]) -> bool:
-        """Begin a generation for a run that lost its last one between two batches; not if the query has ended."""
+        """Begin an epoch for a run that lost its last one between two batches; not if the query has ended."""
         runtime = self._begun(is_wanted) if is_active(self._session, run) else None
         if runtime is None:
             return False
@@ -596,27 +599,27 @@ class SparkStream:
         return True
 
     def stop_for_good(self, run: QueryRun, error: Fenced) -> None:
-        """Let go of everything; the run may begin no other generation."""
+        """Let go of everything; the run may begin no other epoch."""
         self._fenced = (run, error)
-        self._end_generation()
+        self._end_epoch()
 
-    def lose_generation(self) -> None:
-        """Let go of the generation: nobody knows what was applied. The timer comes again."""
+    def lose_epoch(self) -> None:
+        """Let go of the epoch: nobody knows what was applied. The timer comes again."""
         runtime, self._runtime, self._run = self._runtime, None, None
         if runtime is not None:
-            self._succession.note(runtime.coordinator)
+            self._epochs.note(runtime.coordinator)
             runtime.close()
 
-    def _end_generation(self) -> None:
+    def _end_epoch(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.stop()
-        self.lose_generation()
+        self.lose_epoch()
 
     def _tell(self, progress: BatchProgress) -> None:
         report(progress, self._settings.on_progress)
 
     def _live(self) -> Runtime:
         if self._runtime is None:
-            raise PartfileError("the sink has no generation; it restores with the next batch")
+            raise PartfileError("the sink has no epoch; it restores with the next batch")
         return self._runtime

@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from partfile.bucketers.base import BucketContext
 from partfile.errors import ConfigError, PartfileError
-from partfile.sink.batches import larger_batches, write_ahead
+from partfile.sink.batches import coalesce_batches, prefetch
 from partfile.sink.layout import SinkDescription, SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot, assigned_to
@@ -150,7 +150,7 @@ class WriteTask:
     max_count: int
     checkpoint_id: int
     submission: str
-    generation: int
+    epoch: int
     chain: str
     batch_time_ms: int
     may_keep: bool
@@ -158,7 +158,7 @@ class WriteTask:
     may_stage: bool
     """Whether columnar parts may be staged, as far as the driver knows."""
     encoded_ratio: float | None
-    """Bytes of encoded files for each byte of their stages; None until a first one was encoded."""
+    """Bytes of encoded files for each byte of their staging files; None until a first one was encoded."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """What the store of the parts is opened with."""
     checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -178,12 +178,12 @@ class WriteTask:
     def _write(
         self, store: Store, storage: CheckpointStorage, task: TaskContext, batches: Iterator[pa.RecordBatch]
     ) -> Acknowledgement:
-        # Where this host does not see the driver's lock, nothing would fence a zombie: keep nothing open (S13).
+        # Where this host does not see the driver's lock, nothing would fence a zombie: keep nothing open (R13).
         may_keep = storage.store.marker_is_held(self.marker_path) and self.may_keep
         context = SubtaskContext(
             subtask=task.partitionId(),
             attempt=task.attemptNumber(),
-            generation=self.generation,
+            epoch=self.epoch,
             chain=self.chain,
             batch_time_ms=self.batch_time_ms,
             may_keep=may_keep,
@@ -194,7 +194,7 @@ class WriteTask:
         operator = SinkOperator(store, self.description)
         try:
             operator.open(context, share)
-            write_ahead(self._worth_splitting(batches), operator.write)
+            prefetch(self._worth_splitting(batches), operator.write)
             snapshot = operator.snapshot(self.checkpoint_id)
             rows, size = operator.rows_written, operator.bytes_written
         finally:
@@ -211,7 +211,7 @@ class WriteTask:
 
     def _worth_splitting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Lines are made in one pass and cut by offsets, best as long as a batch stays in the processor's cache.
-        return batches if isinstance(self.description.format, RowFormat) else larger_batches(batches)
+        return batches if isinstance(self.description.format, RowFormat) else coalesce_batches(batches)
 
     @staticmethod
     def _acknowledge(done: Acknowledgement) -> pa.RecordBatch:
@@ -298,7 +298,7 @@ def run_write_job(
     Args:
         df: The batch.
         settings: The sink's options.
-        runtime: The driver's side of this generation.
+        runtime: The driver's side of this epoch.
         pending: The checkpoint that the batch is.
         hashed: Number of partitions that buckets are hashed over; None keeps the batch's own.
     """
@@ -316,7 +316,7 @@ def run_write_job(
         max_count=coordinator.state.max_count,
         checkpoint_id=pending.checkpoint_id,
         submission=pending.submission,
-        generation=coordinator.generation,
+        epoch=coordinator.epoch,
         chain=coordinator.state.position.chain,
         batch_time_ms=pending.time_ms,
         may_keep=runtime.tasks_may_keep,

@@ -28,14 +28,14 @@ from partfile.stores.parts import (
     FsspecStaging,
     check_handle,
     checked_for_publishing,
-    checked_stage,
+    checked_staging_file,
     part_conflict,
     part_missing,
     part_refused,
     part_too_short,
     split_path,
     staged_names,
-    stages_refused,
+    staging_files_refused,
 )
 from partfile.stores.paths import check_relative_path, may_hold_parts, new_token
 
@@ -202,8 +202,8 @@ def look_at(access: FsspecAccess, path: str) -> StoredFile | None:
     return None if found is None else access.stored(Entry(path, is_file=True, found=found))
 
 
-def take_away(access: FsspecAccess, path: str, into: str | None) -> bool:
-    """Delete one file, or move it to another directory; see ``CleaningStore.take_away``."""
+def remove(access: FsspecAccess, path: str, into: str | None) -> bool:
+    """Delete one file, or move it to another directory; see ``CleaningStore.remove``."""
     _, name = split_path(path)
     if into is None:
         return access.remove(path)
@@ -218,7 +218,7 @@ def take_away(access: FsspecAccess, path: str, into: str | None) -> bool:
 
 
 def show_marker(access: FsspecAccess, path: str) -> bool:
-    """Make the marker if it is not there; nobody is kept from it, for there are no locks (S13)."""
+    """Make the marker if it is not there; nobody is kept from it, for there are no locks (R13)."""
     split_path(path)
     if access.info(path) is None:
         with suppress(AlreadyExists):
@@ -272,8 +272,8 @@ _MOST_DIGITS = 20
 _LENGTH = re.compile(rb"0|[1-9][0-9]*")
 
 
-def settle_part(access: FsspecAccess, handle: PartHandle) -> PartHandle:
-    """See to it that the part can be published; see ``PartStore.settle``."""
+def finalize_part(access: FsspecAccess, handle: PartHandle) -> PartHandle:
+    """See to it that the part can be published; see ``PartStore.finalize``."""
     if not _is_finished(access, handle) and not _staged(access, handle) and not _is_finished(access, handle):
         raise _gone(handle)
     return handle
@@ -454,13 +454,13 @@ class FsspecStore:
         return self._access.scheme.threads
 
     @property
-    def stages_travel(self) -> bool:
+    def staging_files_travel(self) -> bool:
         """Yes."""
         return True
 
     @property
     def checks_reads(self) -> bool:
-        """There are no stages."""
+        """There are no staging files."""
         return False
 
     def check_path(self, path: str) -> None:
@@ -468,27 +468,27 @@ class FsspecStore:
         check_relative_path(path)
 
     def create(self, handle: PartHandle) -> stream.FsspecPartStream:
-        """See ``PartStore.create``; nothing is there before the first persist. Stages are refused."""
+        """See ``PartStore.create``; nothing is there before the first persist. Staging files are refused."""
         handle = check_handle(handle)
-        if handle.is_stage:
-            raise stages_refused(handle, self.base)
+        if handle.is_staging_file:
+            raise staging_files_refused(handle, self.base)
         return stream.create_part(self._access, handle)
 
     def resume(self, handle: PartHandle) -> PartStream:
         """See ``PartStore.resume``; always refused."""
         raise part_refused(check_handle(handle), f"{self._access.url.scheme}:// takes no appended bytes")
 
-    def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
-        """See ``PartStore.settle``."""
-        return settle_part(self._access, checked_for_publishing(handle))
+    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
+        """See ``PartStore.finalize``."""
+        return finalize_part(self._access, checked_for_publishing(handle))
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.publish``."""
         publish_part(self._access, checked_for_publishing(handle))
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
-        """See ``PartStore.open_stage``; always refused."""
-        raise stages_refused(checked_stage(handle), self.base)
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+        """See ``PartStore.open_staging_file``; always refused."""
+        raise staging_files_refused(checked_staging_file(handle), self.base)
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``."""
@@ -528,9 +528,9 @@ class FsspecStore:
         """See ``CleaningStore.moves_files``; not where a file is moved by copying it."""
         return self._access.scheme.way in MOVING
 
-    def take_away(self, path: str, into: str | None) -> bool:
-        """See ``CleaningStore.take_away``; there are no leases here."""
-        return take_away(self._access, path, into)
+    def remove(self, path: str, into: str | None) -> bool:
+        """See ``CleaningStore.remove``; there are no leases here."""
+        return remove(self._access, path, into)
 
     def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - nobody can know.
         """See ``CleaningStore.is_being_written``; there are no leases here."""
@@ -542,7 +542,7 @@ class FsspecStore:
 
     def drop_leftover(self, leftover: Leftover) -> bool:
         """See ``CleaningStore.drop_leftover``."""
-        return self.take_away(leftover.path, None)
+        return self.remove(leftover.path, None)
 
     def create_file(self, path: str, data: bytes) -> None:
         """See ``MetadataStore.create_file``."""

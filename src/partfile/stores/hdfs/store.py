@@ -24,7 +24,7 @@ from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.parts import (
     check_handle,
     checked_for_publishing,
-    checked_stage,
+    checked_staging_file,
     part_conflict,
     part_missing,
     part_too_short,
@@ -51,12 +51,12 @@ def discard_part(access: HdfsAccess, handle: PartHandle) -> bool:
     """Delete the staged names of a part after taking its lease; see ``PartStore.discard``."""
     # In the order in which a part moves, so that none is missed.
     names = (handle.in_progress, handle.pending, rewritten(handle).pending)
-    taken = [take_away(access, handle.path_of(name), None) for name in names]
+    taken = [remove(access, handle.path_of(name), None) for name in names]
     return any(taken)
 
 
-def take_away(access: HdfsAccess, path: str, into: str | None) -> bool:
-    """Delete or move one file that nobody writes; see ``CleaningStore.take_away``."""
+def remove(access: HdfsAccess, path: str, into: str | None) -> bool:
+    """Delete or move one file that nobody writes; see ``CleaningStore.remove``."""
     split_path(path)
     try:
         # Not by recovery: a part that is being written is no orphan.
@@ -382,15 +382,15 @@ _MAX_PART_ATTEMPTS = 10
 
 
 class _Job(NamedTuple):
-    """One settle or publish: what is asked for."""
+    """One finalize or publish: what is asked for."""
 
     handle: PartHandle
     cut: Cut
     is_publish: bool
 
 
-def settle_part(access: HdfsAccess, handle: PartHandle, cut: Cut) -> PartHandle:
-    """Cut a part to its valid length and make it pending; see ``PartStore.settle``."""
+def finalize_part(access: HdfsAccess, handle: PartHandle, cut: Cut) -> PartHandle:
+    """Cut a part to its valid length and make it pending; see ``PartStore.finalize``."""
     return _commit(access, handle, cut, is_publish=False)
 
 
@@ -434,7 +434,7 @@ def _commit_pending(access: HdfsAccess, job: _Job) -> PartHandle:
     if status is None:
         raise NotFound(f"{path!r} has moved", path=path)
     if status.length_bytes == handle.valid_length and job.is_publish:
-        # Without a look for a sidecar: whoever makes one leaves the tail that it is about (S4: no other has this name).
+        # Without a look for a sidecar: whoever makes one leaves the tail that it is about (R4: no other has this name).
         return _finish(access, job, handle)
     finished = access.status(handle.path_of(handle.name))
     if finished is not None:
@@ -525,7 +525,7 @@ class HdfsStore:
             no_replace=True,
             durable=True,
             shared=True,
-            stages=True,
+            staging_files=True,
             publish_threads=64,
         )
 
@@ -535,7 +535,7 @@ class HdfsStore:
         return 16
 
     @property
-    def stages_travel(self) -> bool:
+    def staging_files_travel(self) -> bool:
         """Yes."""
         return True
 
@@ -556,17 +556,20 @@ class HdfsStore:
         """See ``PartStore.resume``."""
         return hdfs_stream.resume_part(self._access, check_handle(handle))
 
-    def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
-        """See ``PartStore.settle``."""
-        return settle_part(self._access, checked_for_publishing(handle), cut)
+    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:
+        """See ``PartStore.finalize``."""
+        return finalize_part(self._access, checked_for_publishing(handle), cut)
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
         """See ``PartStore.publish``."""
         publish_part(self._access, checked_for_publishing(handle), cut)
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
-        """See ``PartStore.open_stage``; what somebody has open is read over WebHDFS, as far as it is not closed."""
-        return hdfs_stages.open_stage(self._access, checked_stage(handle), fences=fences)
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
+        """See ``PartStore.open_staging_file``.
+
+        What somebody has open is read over WebHDFS, as far as it is not closed.
+        """
+        return hdfs_stages.open_staging_file(self._access, checked_staging_file(handle), fences=fences)
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``."""
@@ -607,9 +610,9 @@ class HdfsStore:
         """See ``CleaningStore.moves_files``."""
         return True
 
-    def take_away(self, path: str, into: str | None) -> bool:
-        """See ``CleaningStore.take_away``."""
-        return take_away(self._access, path, into)
+    def remove(self, path: str, into: str | None) -> bool:
+        """See ``CleaningStore.remove``."""
+        return remove(self._access, path, into)
 
     def is_being_written(self, path: str) -> bool | None:
         """See ``CleaningStore.is_being_written``; by who died, for up to 60 s more."""
@@ -621,7 +624,7 @@ class HdfsStore:
 
     def drop_leftover(self, leftover: Leftover) -> bool:
         """See ``CleaningStore.drop_leftover``."""
-        return self.take_away(leftover.path, None)
+        return self.remove(leftover.path, None)
 
     def create_file(self, path: str, data: bytes) -> None:
         """See ``MetadataStore.create_file``."""

@@ -25,8 +25,8 @@ from partfile.stores.parts import (
     checked_for_publishing,
     part_of_another_process,
     part_refused,
-    stage_gone,
-    stage_too_short,
+    staging_file_gone,
+    staging_file_too_short,
 )
 from partfile.stores.retry import Backoff
 
@@ -215,8 +215,8 @@ _BUFFER_BYTES = 1 << 20
 """Also the most that is asked of WebHDFS at once."""
 
 
-def open_stage(access: HdfsAccess, handle: PartHandle, *, fences: bool) -> io.BufferedReader:
-    """Open a stage to read its valid bytes; see ``PartStore.open_stage``."""
+def open_staging_file(access: HdfsAccess, handle: PartHandle, *, fences: bool) -> io.BufferedReader:
+    """Open a staging file to read its valid bytes; see ``PartStore.open_staging_file``."""
     path = handle.path_of(handle.in_progress)
     try:
         reader = access.open(path)
@@ -226,10 +226,10 @@ def open_stage(access: HdfsAccess, handle: PartHandle, *, fences: bool) -> io.Bu
                 recover_lease(access, path)
                 reader = access.open(path)
                 if len(reader) < handle.valid_length:
-                    raise stage_too_short(handle, len(reader))
+                    raise staging_file_too_short(handle, len(reader))
     except NotFound as error:
-        raise stage_gone(handle) from error
-    file = _StageFile(access, handle, reader)
+        raise staging_file_gone(handle) from error
+    file = _StagingFileReader(access, handle, reader)
     if len(reader) < handle.valid_length:
         # Whether the rest can be read at all is better known now than after half of it.
         file.seek(handle.valid_length - 1)
@@ -242,17 +242,17 @@ def _check_length(access: HdfsAccess, handle: PartHandle) -> None:
     """See that HDFS knows of the valid bytes, of which the last ones may be in a block that is not closed."""
     status = access.status(handle.path_of(handle.in_progress))
     if status is None:
-        raise stage_gone(handle)
+        raise staging_file_gone(handle)
     if status.length_bytes < handle.valid_length:
-        raise stage_too_short(handle, status.length_bytes)
+        raise staging_file_too_short(handle, status.length_bytes)
 
 
-class _StageFile(SeekableFile):
-    """The valid bytes of a stage.
+class _StagingFileReader(SeekableFile):
+    """The valid bytes of a staging file.
 
     Args:
         access: The store's files.
-        handle: The stage.
+        handle: The staging file.
         reader: Of its closed blocks, as they were when it was opened.
 
     Raises:
@@ -293,7 +293,8 @@ class _StageFile(SeekableFile):
         _check_length(self._access, self._handle)
         # A DataNode ends its answer like this where a block does not have its checksum: that is no reason to lose it.
         return NotApplied(
-            f"no DataNode hands out byte {self._position} of stage {self._access.shown(self._path)!r}, of which HDFS "
+            f"no DataNode hands out byte {self._position} of staging file {self._access.shown(self._path)!r}, of "
+            "which HDFS "
             f"has {self._handle.valid_length} or more",
             hint="A block may be damaged: see `hdfs fsck -openforwrite -files -blocks` for its directory.",
             path=self._path,
@@ -306,14 +307,14 @@ class _StageFile(SeekableFile):
         try:
             return self._access.read_open(self._path, self._position, min(count, _BUFFER_BYTES))
         except NotFound as error:
-            raise stage_gone(self._handle) from error
+            raise staging_file_gone(self._handle) from error
         except (NotApplied, ConfigError) as error:
             # It may have been closed since it was opened.
             self._reader = self._access.open(self._path)
             if len(self._reader) > self._position:
                 return self._read(count)
             raise NotReady(
-                f"stage {self._access.shown(self._path)!r} is open, and what was added to it last is seen over "
+                f"staging file {self._access.shown(self._path)!r} is open, and what was added to it last is seen over "
                 f"WebHDFS alone: {error.message}",
                 hint=error.hint or "Set http_address, or try again when its writer has ended.",
                 path=self._path,

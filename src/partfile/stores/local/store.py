@@ -27,14 +27,14 @@ from partfile.stores.parts import (
     SeekableFile,
     check_handle,
     checked_for_publishing,
-    checked_stage,
+    checked_staging_file,
     part_conflict,
     part_missing,
     part_too_short,
     split_path,
-    stage_gone,
-    stage_too_short,
     staged_names,
+    staging_file_gone,
+    staging_file_too_short,
     with_fresh_token,
 )
 from partfile.stores.paths import check_relative_path, is_unicode, may_hold_parts
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 def discard_part(tree: LocalTree, handle: PartHandle) -> bool:
     """Delete the staged names of a part under its lock; see ``PartStore.discard``."""
     # In the order in which a part moves, so that none is missed.
-    taken = [take_away(tree, handle.path_of(name), None) for name in (handle.in_progress, handle.pending)]
+    taken = [remove(tree, handle.path_of(name), None) for name in (handle.in_progress, handle.pending)]
     return any(taken)
 
 
-def take_away(tree: LocalTree, path: str, into: str | None) -> bool:
-    """Delete or move one file under its lock; see ``CleaningStore.take_away``."""
+def remove(tree: LocalTree, path: str, into: str | None) -> bool:
+    """Delete or move one file under its lock; see ``CleaningStore.remove``."""
     parent, name = split_path(path)
     try:
         with tree.directory(parent) as directory:
@@ -128,7 +128,7 @@ _MAX_SIDECAR_BYTES = 20
 
 
 class _Job(NamedTuple):
-    """One settle or publish: what is asked for, and the bucket's directory."""
+    """One finalize or publish: what is asked for, and the bucket's directory."""
 
     directory: int
     handle: PartHandle
@@ -143,8 +143,8 @@ class _Seen(NamedTuple):
     finished: os.stat_result | None
 
 
-def settle_part(tree: LocalTree, handle: PartHandle, cut: Cut) -> PartHandle:
-    """Cut a part to its valid length and make it pending; see ``PartStore.settle``."""
+def finalize_part(tree: LocalTree, handle: PartHandle, cut: Cut) -> PartHandle:
+    """Cut a part to its valid length and make it pending; see ``PartStore.finalize``."""
     return _commit(tree, handle, cut, is_publish=False)
 
 
@@ -346,15 +346,15 @@ def _check_sidecar(tree: LocalTree, job: _Job) -> bool:
 _BUFFER_BYTES = 1 << 20
 
 
-def open_stage(tree: LocalTree, handle: PartHandle) -> io.BufferedReader:
-    """Open a stage to read its valid bytes; see ``PartStore.open_stage``."""
+def open_staging_file(tree: LocalTree, handle: PartHandle) -> io.BufferedReader:
+    """Open a staging file to read its valid bytes; see ``PartStore.open_staging_file``."""
     path = handle.path_of(handle.in_progress)
     try:
         with tree.directory(handle.bucket) as directory:
             descriptor = tree.open_regular(directory, handle.in_progress, path, "read")
     except NotFound as error:
-        raise stage_gone(handle) from error
-    file = _StageFile(tree, handle, descriptor)
+        raise staging_file_gone(handle) from error
+    file = _StagingFileReader(tree, handle, descriptor)
     try:
         file.check_length()
     except BaseException:
@@ -363,12 +363,12 @@ def open_stage(tree: LocalTree, handle: PartHandle) -> io.BufferedReader:
     return io.BufferedReader(file, _BUFFER_BYTES)
 
 
-class _StageFile(SeekableFile):
-    """The valid bytes of an open stage.
+class _StagingFileReader(SeekableFile):
+    """The valid bytes of an open staging file.
 
     Args:
         tree: The store's directories.
-        handle: The stage.
+        handle: The staging file.
         descriptor: Open for reading; owned by this object from now on.
 
     Raises:
@@ -389,7 +389,7 @@ class _StageFile(SeekableFile):
         """See that the valid bytes are there."""
         size = self._tree.status_open(self._opened, self._path).st_size
         if size < self._end:
-            raise stage_too_short(self._handle, size)
+            raise staging_file_too_short(self._handle, size)
 
     def readinto(self, buffer: Any) -> int:
         """Read on, at most to the valid length."""
@@ -401,7 +401,7 @@ class _StageFile(SeekableFile):
         with translated("read", self._tree.shown(self._path)):
             taken = self._tree.calls.read_into(descriptor, view[:count], self._position)
         if not taken:
-            raise stage_too_short(self._handle, self._position)
+            raise staging_file_too_short(self._handle, self._position)
         self._position += taken
         return taken
 
@@ -451,7 +451,7 @@ class LocalStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything but sharing, which a path does not tell: the marker proves it (S13)."""
+        """Everything but sharing, which a path does not tell: the marker proves it (R13)."""
         return Capabilities(
             append=True,
             lease=True,
@@ -460,7 +460,7 @@ class LocalStore:
             no_replace=True,
             durable=True,
             shared=False,
-            stages=True,
+            staging_files=True,
         )
 
     @property
@@ -469,7 +469,7 @@ class LocalStore:
         return self.capabilities.publish_threads
 
     @property
-    def stages_travel(self) -> bool:
+    def staging_files_travel(self) -> bool:
         """No: the disk takes them faster than they are compressed."""
         return False
 
@@ -490,17 +490,17 @@ class LocalStore:
         """See ``PartStore.resume``."""
         return stream.resume_part(self._tree, check_handle(handle))
 
-    def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:
-        """See ``PartStore.settle``."""
-        return settle_part(self._tree, checked_for_publishing(handle), cut)
+    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:
+        """See ``PartStore.finalize``."""
+        return finalize_part(self._tree, checked_for_publishing(handle), cut)
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
         """See ``PartStore.publish``."""
         publish_part(self._tree, checked_for_publishing(handle), cut)
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
-        """See ``PartStore.open_stage``."""
-        return open_stage(self._tree, checked_stage(handle))
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+        """See ``PartStore.open_staging_file``."""
+        return open_staging_file(self._tree, checked_staging_file(handle))
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``."""
@@ -551,9 +551,9 @@ class LocalStore:
         """See ``CleaningStore.moves_files``."""
         return True
 
-    def take_away(self, path: str, into: str | None) -> bool:
-        """See ``CleaningStore.take_away``."""
-        return take_away(self._tree, path, into)
+    def remove(self, path: str, into: str | None) -> bool:
+        """See ``CleaningStore.remove``."""
+        return remove(self._tree, path, into)
 
     def is_being_written(self, path: str) -> bool | None:
         """See ``CleaningStore.is_being_written``."""
@@ -565,7 +565,7 @@ class LocalStore:
 
     def drop_leftover(self, leftover: Leftover) -> bool:
         """See ``CleaningStore.drop_leftover``."""
-        return self.take_away(leftover.path, None)
+        return self.remove(leftover.path, None)
 
     def create_file(self, path: str, data: bytes) -> None:
         """See ``MetadataStore.create_file``."""

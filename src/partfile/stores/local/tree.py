@@ -516,7 +516,7 @@ def _remove_empty(tree: LocalTree, directory: int, name: str, path: str) -> bool
 
 
 class Markers:
-    """The marker files whose locks this process holds (S13).
+    """The marker files whose locks this process holds (R13).
 
     Args:
         tree: The store's directories.

@@ -43,7 +43,7 @@ class GivenUp(Exception):
     """Nothing moved for too long, or too little. The request has been cancelled, and may have been done."""
 
 
-class NoTurn(Exception):
+class NoFreeSlot(Exception):
     """As many other requests as may be are under way, and none of them gets on."""
 
 
@@ -127,7 +127,7 @@ class S3Client:
         self._moved_at_s = time.monotonic()
 
     @contextmanager
-    def turn(self, backoff: Backoff, timeout_s: float) -> Iterator[None]:
+    def slot(self, backoff: Backoff, timeout_s: float) -> Iterator[None]:
         """Wait until one more request may be under way; this thread's requests then end with the deadline.
 
         While other requests get on, waiting for them does not count; nor does, for a few attempts, the time in which
@@ -138,12 +138,12 @@ class S3Client:
             timeout_s: Longest time without a byte of an attempt, in seconds.
 
         Raises:
-            NoTurn: The others do not get on either.
+            NoFreeSlot: The others do not get on either.
         """
         began_s, limit_s = time.monotonic(), _limit_s(backoff, timeout_s)
         while not self._slots.acquire(timeout=limit_s):
             if time.monotonic() - self._moved_at_s > limit_s:
-                raise NoTurn
+                raise NoFreeSlot
         try:
             if self._moved_at_s > began_s:
                 backoff.postpone(time.monotonic() - began_s)
@@ -302,7 +302,7 @@ class S3Object(NamedTuple):
     key: str
     size: int
     modified_at_ms: int
-    """By the server's clock, in milliseconds since the epoch."""
+    """By the server's clock, in milliseconds since 1970."""
     metadata: Mapping[str, str]
     """What its writer noted; empty in a listing."""
 
@@ -331,7 +331,7 @@ class S3Upload(NamedTuple):
     key: str
     upload: str
     begun_at_ms: int
-    """By the server's clock, in milliseconds since the epoch."""
+    """By the server's clock, in milliseconds since 1970."""
 
 
 class S3UploadPage(NamedTuple):

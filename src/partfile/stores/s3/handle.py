@@ -197,7 +197,7 @@ class S3Staging(Persisted):
 
 
 def part_id(handle: PartHandle) -> str:
-    """Which part it is, in 32 hexadecimal digits: made of the name that carries the attempt's token (S4)."""
+    """Which part it is, in 32 hexadecimal digits: made of the name that carries the attempt's token (R4)."""
     return hashlib.sha256(handle.path_of(handle.in_progress).encode()).hexdigest()[:32]
 
 

@@ -216,7 +216,7 @@ def hazards(access: S3Access, *, now_ms: int, longest_open_s: float) -> Iterator
 
     Args:
         access: The store's objects.
-        now_ms: This host's time, in milliseconds since the epoch.
+        now_ms: This host's time, in milliseconds since 1970.
         longest_open_s: How long a part can stay open, in seconds.
     """
     traits = learn_traits(access)

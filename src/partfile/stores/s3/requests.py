@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from partfile.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown, PartfileError
 from partfile.stores.paths import check_relative_path, new_token
 from partfile.stores.retry import Backoff
-from partfile.stores.s3.client import GivenUp, NoTurn, Traits, this_process
+from partfile.stores.s3.client import GivenUp, NoFreeSlot, Traits, this_process
 from partfile.stores.s3.errors import RETRIED, UNCERTAIN, S3Failure, Verdict, failure_of
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def verdict_of(error: PartfileError) -> Verdict | None:
 
 def _attempt(options: S3Options, work: Callable[[], Result], backoff: Backoff, timeout_s: float) -> Result:
     try:
-        with this_process().client(options).turn(backoff, timeout_s):
+        with this_process().client(options).slot(backoff, timeout_s):
             return work()
-    except NoTurn:
+    except NoFreeSlot:
         text = f"{options.max_parallel_requests} other requests are under way, and none gets on"
         raise S3Failure(Verdict.BUSY, text) from None
     except GivenUp:

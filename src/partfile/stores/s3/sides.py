@@ -1,4 +1,4 @@
-"""Stages on S3, read from their side objects and discarded with all that ever belonged to them."""
+"""Staging files on S3, read from their side objects and discarded with all that ever belonged to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from partfile.errors import FileTooLarge, NotFound, SnapshotCorrupt
 from partfile.stores.checksums import crc32_of
-from partfile.stores.parts import SeekableFile, part_damaged, part_missing, stage_gone, stage_too_short
+from partfile.stores.parts import SeekableFile, part_damaged, part_missing, staging_file_gone, staging_file_too_short
 from partfile.stores.paths import new_token
 from partfile.stores.s3.client import this_process
 from partfile.stores.s3.errors import Verdict, failure_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def write_side(access: S3Access, handle: PartHandle, data: bytes) -> SideObject:
-    """Write bytes under a name that carries this writer's own token, so that no other attempt meets it (S4)."""
+    """Write bytes under a name that carries this writer's own token, so that no other attempt meets it (R4)."""
     name = f"{part_id(handle)}.{new_token()}"
     access.put(side_path(name), data, owner_metadata(handle))
     return SideObject(name=name, size_bytes=len(data), crc32=crc32_of(data))
@@ -86,34 +86,39 @@ _AT_ONCE_BYTES = 8 << 20
 _BUFFER_BYTES = 1 << 16
 
 
-def staging_of_stage(handle: PartHandle) -> S3Staging | None:
-    """What a handle says of a stage; None if it was never created on S3.
+def staging_of_staging_file(handle: PartHandle) -> S3Staging | None:
+    """What a handle says of a staging file; None if it was never created on S3.
 
     Raises:
-        SnapshotCorrupt: It is not what this store writes of a stage.
+        SnapshotCorrupt: It is not what this store writes of a staging file.
     """
     staging = S3Staging.of(handle)
     if staging is None:
         return None
     own = f"{part_id(handle)}."
     if staging.upload is not None or staging.spent or not all(side.name.startswith(own) for side in staging.sides):
-        raise SnapshotCorrupt(f"stage {handle.in_progress!r} has an upload, or side objects that are not its own")
+        raise SnapshotCorrupt(
+            f"staging file {handle.in_progress!r} has an upload, or side objects that are not its own"
+        )
     return staging
 
 
-def open_stage(access: S3Access, handle: PartHandle) -> io.BufferedReader:
-    """Open a stage to read its valid bytes; see ``PartStore.open_stage``. Asks nothing of S3 before it is read."""
-    staging = staging_of_stage(handle)
+def open_staging_file(access: S3Access, handle: PartHandle) -> io.BufferedReader:
+    """Open a staging file to read its valid bytes; see ``PartStore.open_staging_file``.
+
+    Asks nothing of S3 before it is read.
+    """
+    staging = staging_of_staging_file(handle)
     if staging is None:
-        raise stage_gone(handle)
+        raise staging_file_gone(handle)
     if staging.size_bytes < handle.valid_length:
-        raise stage_too_short(handle, staging.size_bytes)
-    return io.BufferedReader(_StageFile(access, handle, staging), _BUFFER_BYTES)
+        raise staging_file_too_short(handle, staging.size_bytes)
+    return io.BufferedReader(_StagingFileReader(access, handle, staging), _BUFFER_BYTES)
 
 
-def discard_stage(access: S3Access, handle: PartHandle) -> bool:
-    """Delete every side object of a stage, those of older versions and of others included, and its claims."""
-    staging = staging_of_stage(handle) or S3Staging()
+def discard_staging_file(access: S3Access, handle: PartHandle) -> bool:
+    """Delete every side object of a staging file, those of older versions and of others included, and its claims."""
+    staging = staging_of_staging_file(handle) or S3Staging()
     # What was merged is in no handle, so that handles stay small; but its name says whose it is.
     pages = access.pages_beginning(f"{SIDE_DIRECTORY}/{part_id(handle)}.")
     found = {access.relative(one.key) for page in pages for one in page.objects}
@@ -123,12 +128,12 @@ def discard_stage(access: S3Access, handle: PartHandle) -> bool:
     return bool(found)
 
 
-class _StageFile(SeekableFile):
-    """The valid bytes of a stage: of its side objects a few are held at a time.
+class _StagingFileReader(SeekableFile):
+    """The valid bytes of a staging file: of its side objects a few are held at a time.
 
     Args:
         access: The store's objects.
-        handle: The stage.
+        handle: The staging file.
         staging: What it is made of.
 
     Raises:

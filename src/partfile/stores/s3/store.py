@@ -23,7 +23,7 @@ from partfile.stores.base import STATE_DIRECTORY, Capabilities, Leftover, Stored
 from partfile.stores.parts import (
     check_handle,
     checked_for_publishing,
-    checked_stage,
+    checked_staging_file,
     part_conflict,
     part_missing,
     part_refused,
@@ -130,14 +130,14 @@ def _leftover(access: S3Access, kind: LeftoverKind, path: str, found: S3Object) 
 def drop_leftover(access: S3Access, leftover: Leftover) -> bool:
     """Delete one of them; see ``CleaningStore.drop_leftover``."""
     if leftover.upload is None:
-        return take_away(access, leftover.path, None)
+        return remove(access, leftover.path, None)
     is_open = access.upload_is_open(leftover.path, leftover.upload)
     access.abort_upload(leftover.path, leftover.upload)
     return is_open
 
 
-def take_away(access: S3Access, path: str, into: str | None) -> bool:
-    """Delete one object; see ``CleaningStore.take_away``."""
+def remove(access: S3Access, path: str, into: str | None) -> bool:
+    """Delete one object; see ``CleaningStore.remove``."""
     split_path(path)
     if into is not None:
         raise NotApplied(f"{access.shown(path)!r} cannot be moved but by a copy", hint="Delete it.", path=path)
@@ -205,7 +205,7 @@ def delete_flat(access: S3Access, directory: str) -> None:
 
 
 def show_marker(access: S3Access, path: str) -> bool:
-    """Make the marker if it is not there; nobody is kept from it, for S3 has no locks (S13)."""
+    """Make the marker if it is not there; nobody is kept from it, for S3 has no locks (R13)."""
     split_path(path)
     if access.head(path) is None:
         try:
@@ -353,8 +353,11 @@ _BROKEN_FOR_S = 10.0
 _LIFECYCLE = "Perhaps a lifecycle rule of the S3 bucket aborted the upload; see docs/S3.md."
 
 
-def settle_part(access: S3Access, handle: PartHandle) -> PartHandle:
-    """See to it that nobody goes on from this handle, and that the part can be published; see ``PartStore.settle``."""
+def finalize_part(access: S3Access, handle: PartHandle) -> PartHandle:
+    """See to it that nobody goes on from this handle, and that the part can be published.
+
+    See ``PartStore.finalize``.
+    """
     staging = _staging_of(handle)
     if _is_finished(access, handle):
         return handle
@@ -535,7 +538,7 @@ class S3Store:
             durable=True,
             shared=True,
             staged_files=False,
-            stages=True,
+            staging_files=True,
             exclusive_create=bool(traits.puts),
             publish_threads=self.persist_threads,
         )
@@ -546,7 +549,7 @@ class S3Store:
         return min(self._access.options.max_parallel_requests, _THREADS)
 
     @property
-    def stages_travel(self) -> bool:
+    def staging_files_travel(self) -> bool:
         """Yes."""
         return True
 
@@ -561,7 +564,7 @@ class S3Store:
 
     def create(self, handle: PartHandle) -> ClaimedStream:
         """See ``PartStore.create``; nothing is there before the first persist or upload part."""
-        create = s3_stage_stream.create_stage if handle.is_stage else s3_stream.create_part
+        create = s3_stage_stream.create_staging_file if handle.is_staging_file else s3_stream.create_part
         return create(self._access, self._budgets.get(), check_handle(handle))
 
     def resume(self, handle: PartHandle) -> ClaimedStream:
@@ -569,20 +572,20 @@ class S3Store:
         handle = check_handle(handle)
         if not learn_puts(self._access):
             raise part_refused(handle, "the server ignores If-None-Match, so nobody can claim it")
-        resume = s3_stage_stream.resume_stage if handle.is_stage else s3_stream.resume_part
+        resume = s3_stage_stream.resume_staging_file if handle.is_staging_file else s3_stream.resume_part
         return resume(self._access, self._budgets.get(), handle)
 
-    def settle(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
-        """See ``PartStore.settle``."""
-        return settle_part(self._access, checked_for_publishing(handle))
+    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
+        """See ``PartStore.finalize``."""
+        return finalize_part(self._access, checked_for_publishing(handle))
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """See ``PartStore.publish``."""
         publish_part(self._access, self._garbages.get(), checked_for_publishing(handle))
 
-    def open_stage(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
-        """See ``PartStore.open_stage``; its side objects, a few at a time."""
-        return s3_stages.open_stage(self._access, checked_stage(handle))
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+        """See ``PartStore.open_staging_file``; its side objects, a few at a time."""
+        return s3_stages.open_staging_file(self._access, checked_staging_file(handle))
 
     def goes_back(self, handle: PartHandle) -> bool:
         """See ``PartStore.goes_back``; not where a completion has to name what later versions have sent."""
@@ -596,7 +599,7 @@ class S3Store:
         """See ``PartStore.discard``."""
         # What a published part has left is no orphan's.
         self._garbages.get().delete()
-        discard = s3_stages.discard_stage if handle.is_stage else discard_part
+        discard = s3_stages.discard_staging_file if handle.is_staging_file else discard_part
         return discard(self._access, check_handle(handle))
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
@@ -618,9 +621,9 @@ class S3Store:
         """See ``CleaningStore.moves_files``; what is moved here is copied, and an upload cannot even be that."""
         return False
 
-    def take_away(self, path: str, into: str | None) -> bool:
-        """See ``CleaningStore.take_away``; there are no leases here."""
-        return take_away(self._access, path, into)
+    def remove(self, path: str, into: str | None) -> bool:
+        """See ``CleaningStore.remove``; there are no leases here."""
+        return remove(self._access, path, into)
 
     def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - nobody can know.
         """See ``CleaningStore.is_being_written``; there are no leases here."""

@@ -26,7 +26,7 @@ from partfile.stores.s3.handle import (
 )
 from partfile.stores.s3.options import LEAST_PIECE_BYTES
 from partfile.stores.s3.probe import learn_leaving_out
-from partfile.stores.s3.sides import read_sides, staging_of_stage, write_side
+from partfile.stores.s3.sides import read_sides, staging_of_staging_file, write_side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -474,7 +474,7 @@ class S3PartStream(ClaimedStream):
     def _move_committed(self) -> None:
         """Move side objects of the version that is extended into the upload, as who publishes it would.
 
-        Who goes on from a version does so because its checkpoint is complete (S2): so this is never undone, and if
+        Who goes on from a version does so because its checkpoint is complete (R2): so this is never undone, and if
         nothing comes of this stream, who publishes that version sends the same bytes under the same numbers.
         """
         if self._has_moved:
@@ -550,8 +550,9 @@ _SMALLEST_BITS = 12
 """All objects below 4 KiB count as of one size, those of up to eight times that as of the next one, and so on."""
 _BITS_A_SIZE = 3
 _LARGE_BYTES = 4 << 20
-"""Objects of so many bytes stay as they are, in a stage of up to 512 MiB; twice as many with each doubling of it."""
-_SMALL_STAGE_BYTES = 512 << 20
+"""Objects of so many bytes stay as they are, in a staging file of up to 512 MiB; twice as many with each doubling of
+it."""
+_SMALL_STAGING_FILE_BYTES = 512 << 20
 _MOST_DOUBLINGS = 3
 """Since who merges holds all of it in memory."""
 
@@ -564,7 +565,7 @@ def merged_count(sizes_bytes: Sequence[int], new_bytes: int) -> int:
         new_bytes: Of what comes after them.
 
     Returns:
-        The number of objects to read: at most 12 MiB together, and up to eight times that in a stage of GiBs.
+        The number of objects to read: at most 12 MiB together, and up to eight times that in a staging file of GiBs.
     """
     large = _large_bytes(sum(sizes_bytes) + new_bytes)
     last, held = list[int](), 0
@@ -600,8 +601,8 @@ def _leading(sizes_bytes: Sequence[int], size: int) -> int:
     return sum(1 for _ in takewhile(lambda size_bytes: _size(size_bytes) <= size, sizes_bytes))
 
 
-def _large_bytes(stage_bytes: int) -> int:
-    doublings = (stage_bytes // _SMALL_STAGE_BYTES).bit_length()
+def _large_bytes(staging_bytes: int) -> int:
+    doublings = (staging_bytes // _SMALL_STAGING_FILE_BYTES).bit_length()
     return _LARGE_BYTES << min(doublings, _MOST_DOUBLINGS)
 
 
@@ -610,20 +611,20 @@ def _size(size_bytes: int) -> int:
     return -(-bits // _BITS_A_SIZE)
 
 
-def create_stage(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3StageStream:
-    """Begin a stage; see ``PartStore.create``."""
-    return S3StageStream(new_part(access, budget, handle))
+def create_staging_file(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3StagingStream:
+    """Begin a staging file; see ``PartStore.create``."""
+    return S3StagingStream(new_part(access, budget, handle))
 
 
-def resume_stage(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3StageStream:
-    """Go on with a stage as the only one who ever does so from this handle; see ``PartStore.resume``."""
-    return S3StageStream(claimed_part(access, budget, handle, staging_of_stage(handle)))
+def resume_staging_file(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3StagingStream:
+    """Go on with a staging file as the only one who ever does so from this handle; see ``PartStore.resume``."""
+    return S3StagingStream(claimed_part(access, budget, handle, staging_of_staging_file(handle)))
 
 
-class S3StageStream(ClaimedStream):
-    """An open stage. What a persist adds is one object, into which earlier ones go as ``s3_merging`` says.
+class S3StagingStream(ClaimedStream):
+    """An open staging file. What a persist adds is one object, into which earlier ones go as ``s3_merging`` says.
 
-    An object that was merged stays: an older checkpoint may name it until the whole stage is discarded.
+    An object that was merged stays: an older checkpoint may name it until the whole staging file is discarded.
     """
 
     @property
