@@ -8,7 +8,7 @@ PartfileError
 │   ├── NotApplied              determinate: it did not happen
 │   │   ├── AlreadyExists       the name is taken; nothing was written
 │   │   ├── NotFound            the name is not there
-│   │   ├── LeaseUnavailable    somebody else holds the lease of the part
+│   │   ├── LeaseUnavailable    another process holds the lease of the part
 │   │   ├── NotReady            the store refuses for now (safe mode, recovery, failover); later it may not
 │   │   ├── DirectoriesUnreadable  all was listed but directories that may not be read
 │   │   ├── FileTooLarge        a file is longer than its reader would take
@@ -16,7 +16,7 @@ PartfileError
 │   │   └── SnapshotCancelled   the snapshot was given up while it was being written
 │   └── OutcomeUnknown          indeterminate: it may have happened; look before acting on it
 ├── CommitError
-│   ├── CommitConflict          somebody else's bytes are where ours should be
+│   ├── CommitConflict          foreign bytes are where ours should be
 │   ├── PartMissing             a part that a completed checkpoint vouches for is gone or too short
 │   ├── PartDamaged             a part holds something else than what was written to it
 │   ├── Fenced                  a newer epoch exists; stop, never retry
@@ -28,7 +28,7 @@ PartfileError
 └── RecoveryRefused             going on would lose or overwrite committed data
 
 Every error carries a ``hint`` (what to do), and the ``path`` and ``checkpoint_id`` at fault where there are any.
-The split of StoreError follows Materialize's persist: an error that nobody classified counts as OutcomeUnknown.
+The split of StoreError follows Materialize's persist: an unclassified error counts as OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class NotFound(NotApplied):
 
 
 class LeaseUnavailable(NotApplied):
-    """Somebody else holds the lease of the part."""
+    """Another process holds the lease of the part."""
 
 
 class NotReady(NotApplied):

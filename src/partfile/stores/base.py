@@ -47,31 +47,31 @@ class CleaningStore(Protocol):
         """Whether ``remove`` can move a file instead of deleting it. Asks storage nothing."""
 
     def remove(self, path: str, into: str | None) -> bool:
-        """Delete one file that nobody needs, or move it to another directory; for the cleaner alone (R6).
+        """Delete one file that is not needed, or move it to another directory; for the cleaner alone (R6).
 
         Literally this one name. Takes the lease first where there are leases, and then sees that the path still names
         what was leased. Idempotence: nothing there counts as done. After a crash it is under one of the two names.
 
         Args:
             path: What to take away.
-            into: The directory that takes it, under the same name; its path has a token that nobody else knows. It is
+            into: The directory that takes it, under the same name; its path has a random token. It is
                 made if need be. None deletes the file.
 
         Returns:
             Whether it was there.
 
         Raises:
-            LeaseUnavailable: Somebody is writing it.
+            LeaseUnavailable: A task is writing it.
             NotApplied: It is no regular file, or this store does not move files.
         """
 
     def is_being_written(self, path: str) -> bool | None:
-        """Whether somebody has a staged file open now; None where files have no leases. For who must not fence him.
+        """Whether a task has a staged file open now; None where files have no leases. For callers that must not fence.
 
-        Takes the lease from nobody who holds or renews it, and does not keep it. Nothing there is written by nobody.
+        Takes no lease that is held or renewed, and keeps none. A file that is not there is not being written.
 
         Raises:
-            StoreError: Nobody can know, for instance without the right to write there.
+            StoreError: It cannot be known, for instance without the right to write there.
         """
 
     def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:
@@ -119,7 +119,7 @@ class MetadataStore(Protocol):
     def list_names(self, directory: str) -> list[str]:
         """The names directly in a directory, files and directories alike; empty if it is not there.
 
-        Durability: what is listed survives power loss, whoever created it: a start builds on the checkpoints that it
+        Durability: what is listed survives power loss, also another process's: a start builds on the checkpoints that it
             finds.
         """
 
@@ -137,7 +137,7 @@ class MetadataStore(Protocol):
         """
 
     def marker_is_held(self, path: str) -> bool:
-        """Whether somebody holds the marker: proof that this process shares a file system with real locks.
+        """Whether another process holds the marker: proof that this process shares a file system with real locks.
 
         Raises:
             NotFound: The marker is not visible from here: this is not the coordinator's file system.
@@ -174,7 +174,7 @@ class Persisted(BaseModel):
         extra="forbid",
         ser_json_bytes="base64",
         val_json_bytes="base64",
-        # Shown rather than made null in silence, so that whoever persists can refuse them.
+        # Shown rather than made null in silence, so that the writer of the document can refuse them.
         ser_json_inf_nan="constants",
     )
 
@@ -280,7 +280,7 @@ class PartStream(Protocol):
         """Check that the part is still under its in-progress name (R2), before a task acknowledges it.
 
         Raises:
-            LeaseUnavailable: If somebody else has taken the part away.
+            LeaseUnavailable: If another process has taken the part away.
         """
 
     def close(self) -> None:
@@ -329,7 +329,7 @@ class PartStore(Protocol):
     def create(self, handle: PartHandle) -> PartStream:
         """Create the in-progress file of ``handle`` exclusively, with its directories, and take its lease.
 
-        Atomicity: the name is taken by nobody else, or by us. Durability: only with the first persist.
+        Atomicity: the name is taken by this call alone, or not at all. Durability: only with the first persist.
 
         Raises:
             AlreadyExists: The name is taken; nothing was touched.
@@ -342,14 +342,14 @@ class PartStore(Protocol):
         exactly ``handle.valid_length``. Never cuts, never creates, never renames.
 
         Raises:
-            LeaseUnavailable: Somebody holds the lease, the name is gone, or the length is another: leave the part
+            LeaseUnavailable: It is leased elsewhere, the name is gone, or the length is another: leave the part
                 alone, report it as abandoned.
         """
 
     def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:
         """Cut the part to its valid length and make it pending (R3). Only a coordinator calls this.
 
-        Takes the lease first, from whoever holds it where the store can fence him. Idempotence: a part that is
+        Takes the lease first, also from a holder that the store can fence. Idempotence: a part that is
         finalized or published already is left as it is. A part that cannot be leased is copied: its valid prefix, to a
         file with a fresh token, which is then pending; the returned handle names it. With ``cut="valid-length"`` a part
         that is too long gets its sidecar instead of being cut.
@@ -377,19 +377,19 @@ class PartStore(Protocol):
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
         """Open a staging file to read exactly its valid length: the file ends there, whatever was added to it since.
 
-        Takes no lease and disturbs nobody who writes it, unless ``fences``. Follows no link. The file can seek, reads
+        Takes no lease and disturbs no writer, unless ``fences``. Follows no link. The file can seek, reads
         what is asked for, also into a buffer (``readinto``), and keeps little of it; it is for one thread of the
         process that opened it, as long as the store is open.
 
         Args:
             handle: The staging file.
-            fences: Nobody who counts appends to it any more, so a lease that is in the way may be taken from whoever
+            fences: No current owner appends to it any more, so a lease in the way may be taken from the process that
                 holds it. Without, a dead writer's staging file may have to wait until his lease ends.
 
         Raises:
             PartMissing: It is gone, or shorter than its valid length; perhaps only seen on reading.
             PartDamaged: Only seen on reading, and where the store ``checks_reads``: it is not what was written.
-            NotReady: It cannot be read for now, since somebody has it open.
+            NotReady: It cannot be read for now, since a writer has it open.
             NotApplied: The store has no ``staging files``, or cannot read it.
             PartfileError: It is no staging file.
         """
@@ -417,7 +417,7 @@ class PartStore(Protocol):
             Whether anything was deleted.
 
         Raises:
-            LeaseUnavailable: Somebody is writing it.
+            LeaseUnavailable: A task is writing it.
         """
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
@@ -448,7 +448,7 @@ class Capabilities(Persisted):
     lease: bool
     """Two processes cannot append to one part at once."""
     fence: bool
-    """A coordinator can take the lease from whoever holds it, after which not one byte of his counts; else a part whose
+    """A coordinator can take the lease from its holder, of which not one byte counts afterwards; else a part whose
     lease cannot be had is copied."""
     truncate: bool
     """A part can be cut in place."""

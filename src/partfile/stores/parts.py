@@ -1,4 +1,4 @@
-"""Names of parts and files: checked, split, and given a token that nobody else knows."""
+"""Names of parts and files: checked, split, and given a random token."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_handle(handle: PartHandle) -> PartHandle:
 
 
 def with_fresh_token(handle: PartHandle) -> PartHandle:
-    """The same part under staged names that nobody else knows; their affixes stay, so that they stay hidden."""
+    """The same part under staged names with a token of its own; their affixes stay, so that they stay hidden."""
     token = new_token()
     return _with_token(handle, lambda _: token)
 
@@ -65,7 +65,7 @@ def with_fresh_token(handle: PartHandle) -> PartHandle:
 def rewritten(handle: PartHandle) -> PartHandle:
     """The same part under the staged names of its cut copy, for stores where that takes over from the original.
 
-    Its token follows from the original's, so that whoever comes later finds it; it is as much this part's alone.
+    Its token follows from the original's, so that a later process finds it; it belongs to this part alone just as much.
     """
     return _with_token(handle, lambda seed: hashlib.sha256(seed.encode()).hexdigest()[:TOKEN_HEX_DIGITS])
 
@@ -300,7 +300,7 @@ def staging_file_too_short(handle: PartHandle, size: int) -> PartMissing:
 
 
 def staging_files_refused(handle: PartHandle, base: str) -> NotApplied:
-    """A store whose staging files nobody can read back."""
+    """A store whose staging files cannot be read back."""
     return NotApplied(
         f"staging file {handle.path_of(handle.in_progress)!r} cannot be read back from {base!r}",
         hint="Let columnar parts roll at every checkpoint there.",

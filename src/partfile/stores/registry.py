@@ -234,7 +234,7 @@ def _hdfs_of(url: str, known: HdfsOptions) -> str:
 
 
 def _open_hdfs(url: str, storage_options: Mapping[str, object] | None, *, create_base: bool) -> Store:
-    # Only who opens such a URL needs the package, and nobody else should wait for its import.
+    # Imported here: only such a URL needs the package, and its import takes time.
     if find_spec("hdfs_native") is None:
         raise ConfigError(
             f"{shown_url(url)} needs the package hdfs-native, which is not installed",

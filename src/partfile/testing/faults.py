@@ -44,7 +44,7 @@ class Interceptor(Protocol):
 
 
 class SimulatedCrash(BaseException):
-    """The process is dead as far as storage goes. No Exception, so that nobody handles it by accident."""
+    """The process is dead as far as storage goes. No Exception, so that no handler catches it by accident."""
 
 
 def intercept(target: _Target, interceptor: Interceptor) -> _Target:
@@ -172,7 +172,7 @@ class SkipAt(Numbered):
     """Reports one call as done without doing it: a disk that lies, or a line of code that was forgotten.
 
     Args:
-        n: The call, counted from 1; only one whose result nobody uses.
+        n: The call, counted from 1; only one whose result is not used.
         only: The methods that count; None for all of them.
     """
 
@@ -233,7 +233,7 @@ class KillAt(ActAt):
 
 
 class StopAt(ActAt):
-    """Stops its own process by SIGSTOP at one call, until somebody sends it SIGCONT."""
+    """Stops its own process by SIGSTOP at one call, until a test sends it SIGCONT."""
 
     def __init__(self, n: int, when: When = "before", *, only: Collection[str] | None = None) -> None:
         super().__init__(n, lambda: os.kill(os.getpid(), signal.SIGSTOP), when, only=only)
@@ -303,7 +303,7 @@ class LateAt(Numbered):
             raise self._error
         self._left -= self._late is not None
         if self._late is not None and self._left == 0:
-            # Nobody hears what comes of it.
+            # Its result is not reported.
             with suppress(Exception):
                 self._late()
         return proceed()

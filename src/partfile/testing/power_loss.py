@@ -178,7 +178,7 @@ class _Change(NamedTuple):
 
 
 class Violation(BaseException):
-    """A power loss at this moment would break a promise. No Exception, so that nobody handles it by accident."""
+    """A power loss at this moment would break a promise. No Exception, so that no handler catches it by accident."""
 
 
 class Watch:

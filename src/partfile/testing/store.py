@@ -54,7 +54,7 @@ MAX_BYTES = 1 << 20
 
 
 def new_part(bucket: str = "day=1", name: str = "part-0000abcd-0-0") -> PartHandle:
-    """A part that nobody has created yet, with a token of its own."""
+    """A part that is not created yet, with a token of its own."""
     token = new_token()
     return PartHandle(
         bucket=bucket,
@@ -214,7 +214,7 @@ class ClaimContract(ContractBase):
         assert finished_bytes(store, handle) == D1
 
     def test_who_goes_on_after_a_persist_competes_with_who_resumes(self, store: Store) -> None:
-        """A stream that has given a handle out extends the part no more once somebody else has resumed that handle."""
+        """A stream that has given a handle out extends the part no more once another stream has resumed that handle."""
         needs(store, "append")
         needs_no_staged_files(store)
         stream = store.create(new_part())
@@ -271,7 +271,7 @@ class CleaningContract(ContractBase):
         assert finished_bytes(store, handle) == DATA
 
     def test_who_writes_a_part_is_seen_and_stays(self, store: Store, elsewhere: Elsewhere) -> None:
-        """Whether somebody writes is asked without taking his lease; nobody does where nothing is."""
+        """Asking whether a part is being written takes no lease; a part that is not there is not."""
         handle = new_part("seen")
         path = handle.path_of(handle.in_progress)
         if not store.capabilities.lease or not store.capabilities.staged_files:
@@ -528,7 +528,7 @@ class CommitContract(ContractBase):
         assert files_and_part(store, handle) == expected
 
     def test_a_finished_file_that_is_not_ours_is_a_conflict_whatever_its_length(self, store: Store) -> None:
-        """Where nothing is ever copied, a file of the valid length under the final name is still somebody else's."""
+        """Where nothing is ever copied, a file of the valid length under the final name is still foreign."""
         needs_no_staged_files(store)
         handle = write_part(store, DATA, state="pending")
         store.create_file(handle.path_of(handle.name), DATA)
@@ -607,7 +607,7 @@ class CommitContract(ContractBase):
         assert store.file_exists(handle.path_of(handle.in_progress))
 
     def test_a_zombie_cannot_reach_a_published_part(self, store: Store, reopen: Callable[[], Store]) -> None:
-        """Whoever held the part while it was published is fenced, or writes into his own file for ever after."""
+        """A writer that held the part while it was published is fenced, or writes into its own file from then on."""
         needs(store, "lease")
         zombie = reopen().create(new_part())
         zombie.write(DATA)
@@ -659,7 +659,7 @@ class CommitContract(ContractBase):
 
 
 def _write_on(zombie: PartStream) -> PartHandle:
-    """What somebody does who does not know that his part was published."""
+    """What a writer does that does not know that its part was published."""
     zombie.write(TAIL)
     return zombie.close_for_commit()
 
@@ -817,7 +817,7 @@ class MetadataContract(ContractBase):
         assert not store.marker_is_held(MARKER)
 
     def test_a_deleted_marker_is_made_again(self, store: Store, elsewhere: Elsewhere) -> None:
-        """A lock on a file that nobody can see proves nothing: holding it again makes and locks a visible one."""
+        """A lock on an invisible file proves nothing: holding it again makes and locks a visible one."""
         assert store.hold_marker(MARKER)
         store.delete_file(MARKER)
         assert store.hold_marker(MARKER)
@@ -1152,7 +1152,7 @@ class StagingContract(ContractBase):
     def test_another_process_reads_a_staging_file_that_is_being_written(
         self, store: Store, elsewhere: Elsewhere
     ) -> None:
-        """Reading needs no lease and takes none away: whoever writes goes on."""
+        """Reading needs no lease and takes none away: the writer goes on."""
         needs(store, "staging_files")
         stream = store.create(new_staging_file())
         staging_file = _added(stream, D1)
@@ -1165,7 +1165,7 @@ class StagingContract(ContractBase):
         stream.close()
 
     def test_a_resumed_staging_file_goes_on_where_it_was(self, store: Store, reopen: Callable[[], Store]) -> None:
-        """A staging file that somebody resumes is read as one file, by its old handles and by its new one."""
+        """A staging file that another attempt resumes is read as one file, by its old handles and by its new one."""
         needs(store, "staging_files", "append")
         old = write_staging_file(store, D1)
         resumed = reopen().resume(old)
@@ -1195,7 +1195,7 @@ class StagingContract(ContractBase):
                 assert file.read(count) == data[start : start + count]
 
     def test_a_staging_file_is_never_pending_or_finished(self, store: Store) -> None:
-        """R5: nobody finalizes, publishes or closes it for commit; it stays what it is."""
+        """R5: it is never finalized, published or closed for commit; it stays what it is."""
         needs(store, "staging_files")
         stream = store.create(new_staging_file())
         staging_file = _added(stream, D1)
@@ -1249,7 +1249,7 @@ class StagingContract(ContractBase):
         assert not list(store.leftovers((), 1 << 50))
 
     def test_a_staging_file_that_is_being_written_is_not_discarded(self, store: Store, elsewhere: Elsewhere) -> None:
-        """It is no orphan, whatever nobody names."""
+        """A staging file that is being written is not an orphan, even if no checkpoint names it."""
         needs(store, "staging_files", "append", "lease")
         staging_file = write_staging_file(store, D1)
         held: list[PartStream] = []

@@ -351,7 +351,7 @@ class EpochHistory:
             Whether it was begun.
 
         Raises:
-            Fenced: Somebody else has begun an epoch since then; only what this driver left is ended here.
+            Fenced: Another driver has begun an epoch since then; only what this driver left is ended here.
         """
         if not is_wanted(coordinator.look()):
             return False
@@ -579,7 +579,7 @@ class SparkStream:
         return Runtime(self._settings, self._settings.uid, encoder=encoder)
 
     def close_due(self, run: QueryRun) -> bool:
-        """Close idle and aged parts, because an idle stream calls nobody; see ``idle_timer.Between``."""
+        """Close idle and aged parts, because an idle stream makes no calls; see ``idle_timer.Between``."""
         if self._runtime is None and not self._begin_again(run, lambda left: has_pending_output(left, run.query_id)):
             return False
         runtime = self._live()
@@ -604,7 +604,7 @@ class SparkStream:
         self._end_epoch()
 
     def lose_epoch(self) -> None:
-        """Let go of the epoch: nobody knows what was applied. The timer comes again."""
+        """Let go of the epoch: it is unknown what was applied. The timer comes again."""
         runtime, self._runtime, self._run = self._runtime, None, None
         if runtime is not None:
             self._epochs.note(runtime.coordinator)

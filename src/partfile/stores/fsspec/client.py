@@ -245,7 +245,7 @@ class FsspecAccess:
             try:
                 self._change("write", path, call)
             except NotFound:
-                # Its directory is missing; somebody may delete it again before there is anything in it.
+                # Its directory is missing; another process may delete it again before there is anything in it.
                 self._change("make the directory of", path, lambda full: self._calls.make_directories(_parent(full)))
             else:
                 return

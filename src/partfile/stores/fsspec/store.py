@@ -218,7 +218,7 @@ def remove(access: FsspecAccess, path: str, into: str | None) -> bool:
 
 
 def show_marker(access: FsspecAccess, path: str) -> bool:
-    """Make the marker if it is not there; nobody is kept from it, for there are no locks (R13)."""
+    """Make the marker if it is not there; it excludes no other process, for there are no locks (R13)."""
     split_path(path)
     if access.info(path) is None:
         with suppress(AlreadyExists):
@@ -248,7 +248,7 @@ def _create_through_another_name(access: FsspecAccess, path: str, data: bytes, w
         else:
             access.rename(temporary, path)
     finally:
-        # What is left of it harms nobody.
+        # What is left of it does no harm.
         with suppress(PartfileError):
             access.remove(temporary)
 
@@ -486,7 +486,7 @@ class FsspecStore:
         """See ``PartStore.publish``."""
         publish_part(self._access, checked_for_publishing(handle))
 
-    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - no lease is in the way.
         """See ``PartStore.open_staging_file``; always refused."""
         raise staging_files_refused(checked_staging_file(handle), self.base)
 
@@ -532,7 +532,7 @@ class FsspecStore:
         """See ``CleaningStore.remove``; there are no leases here."""
         return remove(self._access, path, into)
 
-    def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - nobody can know.
+    def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - it cannot be known.
         """See ``CleaningStore.is_being_written``; there are no leases here."""
         return None
 

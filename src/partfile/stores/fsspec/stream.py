@@ -20,7 +20,7 @@ _MEMORY_BYTES = 8 << 20
 
 
 def create_part(access: FsspecAccess, handle: PartHandle) -> FsspecPartStream:
-    """Begin a part; see ``PartStore.create``. Asks nothing: the token in its name makes it nobody else's."""
+    """Begin a part; see ``PartStore.create``. Asks nothing: the token in its name makes it this call's own."""
     check_new(handle)
     return FsspecPartStream(access, handle)
 

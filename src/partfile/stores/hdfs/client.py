@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 
 def rename_staged(access: HdfsAccess, path: str, new_path: str) -> None:
-    """Rename a file between two names that carry its token, so that nobody but its owners gives or takes them.
+    """Rename a file between two names that carry its token, so that only its owners give or take them.
 
     Raises:
         NotFound: It is under neither name, or was not renamed.
         AlreadyExists: Something is under the new name.
-        OutcomeUnknown: Nobody can say; it may be renamed later.
+        OutcomeUnknown: It is not known; the file may be renamed later.
     """
     try:
         access.rename(path, new_path)
@@ -86,7 +86,7 @@ def _ask(access: HdfsAccess, path: str) -> bool:
 
 
 def close_durable(access: HdfsAccess, writer: RawFileWriter, path: str) -> None:
-    """Close a file that nobody else writes and whose every byte that counts is durable.
+    """Close a file that no other process writes and whose every byte that counts is durable.
 
     Where the NameNode was away or not ready at that moment, HDFS itself closes it, by recovering its lease.
 
@@ -103,11 +103,11 @@ def close_durable(access: HdfsAccess, writer: RawFileWriter, path: str) -> None:
 
 
 def _wait_until_closed(access: HdfsAccess, path: str, timeout_s: float) -> None:
-    """Wait until nobody has a file open, neither a writer nor HDFS itself that recovers its lease.
+    """Wait until a file is closed: no writer has it open, and HDFS is not recovering its lease.
 
     Raises:
         NotFound: The file is gone.
-        NotApplied: Somebody still has it open at the deadline.
+        NotApplied: It is still open at the deadline.
     """
     backoff = Backoff(timeout_s)
     while True:
@@ -115,7 +115,7 @@ def _wait_until_closed(access: HdfsAccess, path: str, timeout_s: float) -> None:
             # HDFS has no other question whose answer is yes or no and which disturbs no recovery (FLINK-18592).
             writer = access.append(path, is_repeated=False)
         except OutcomeUnknown:
-            # It may be open by now for nobody but us.
+            # By now it may be open for this process alone.
             if _ask(access, path):
                 return
             if not backoff.pause():
@@ -310,7 +310,7 @@ class HdfsProcess:
     def wait_for_inherited_connections(self) -> None:
         """Wait until no connection to a DataNode that the parent left in memory is used again.
 
-        hdfs-native keeps those it has read through for 3 s. In a child nothing wakes up whoever waits on one.
+        hdfs-native keeps those it has read through for 3 s. In a child nothing wakes up a thread that waits on one.
         """
         time.sleep(max(0.0, self._alone_at_s - time.monotonic()))
 
@@ -350,7 +350,7 @@ def _new_client(url: str | None, options: HdfsOptions, directory: str | None) ->
             kerberos_cache=options.kerberos_cache,
         )
     except Exception as error:
-        # It has asked nobody yet.
+        # It has not asked any server yet.
         where = f" with the files in {directory!r}" if directory else ""
         raise ConfigError(
             f"hdfs-native makes no client of {url or 'fs.defaultFS'}{where}: {error}",
@@ -415,7 +415,7 @@ class HdfsAccess:
         )
 
     def append(self, path: str, *, is_repeated: bool = True) -> RawFileWriter:
-        """Open a closed file for appending; raises LeaseUnavailable where somebody has it open.
+        """Open a closed file for appending; raises LeaseUnavailable where another writer has it open.
 
         That may be this process by a call whose reply was lost, unless ``is_repeated`` is false.
         """
@@ -456,7 +456,7 @@ class HdfsAccess:
         self._change("make", path, partial(self._calls.make_directories, self._full(path)))
 
     def recover_lease(self, path: str) -> bool:
-        """Take the lease from whoever holds it; whether the file is closed by now."""
+        """Take the lease from its holder; whether the file is closed by now."""
         full = self._full(path)
         ask = partial(self._calls.recover_lease, full)
         return self._change("recover the lease of", path, ask, again=_Again.IF_REFUSED)
@@ -505,7 +505,7 @@ class HdfsAccess:
         return self._look("read", path, partial(self._calls.read, reader, offset, count))
 
     def read_open(self, path: str, offset: int, count: int) -> bytes:
-        """Read a range of a file that somebody may have open, over WebHDFS; fewer bytes where it ends."""
+        """Read a range of a file that a writer may have open, over WebHDFS; fewer bytes where it ends."""
         full = self._full(path)
         try:
             return self._look("read", path, partial(self._calls.read_open, full, offset, count))
@@ -651,7 +651,7 @@ class HdfsCalls:
         self._client.mkdirs(path, create_parent=True)
 
     def recover_lease(self, path: str) -> bool:
-        """Take the lease from whoever holds it; True when the file is closed, False while that takes its time."""
+        """Take the lease from its holder; True when the file is closed, False while that takes its time."""
         return self._client.recover_lease(path)
 
     def truncate(self, path: str, length_bytes: int) -> bool:
@@ -685,7 +685,7 @@ class HdfsCalls:
         return reader.read_range(offset, count)
 
     def read_open(self, path: str, offset: int, count: int) -> bytes:
-        """Read a range of a file that somebody has open, over WebHDFS; what its writer has made durable is seen."""
+        """Read a range of a file that a writer has open, over WebHDFS; what its writer has made durable is seen."""
         if self._web is None:
             self._web = connect_to_web(self._url or "hdfs:///", self._options)
         return self._web.read(path, offset, count, self._options.call_timeout_s)
@@ -729,7 +729,7 @@ class HdfsMarkers:
                 try:
                     self._access.sync(self._held[path], path)
                 except StoreError:
-                    # Deleted, or its lease was taken: nobody can see this one any more.
+                    # Deleted, or its lease was taken: no other process sees this one any more.
                     del self._held[path]
                 else:
                     return True
@@ -739,7 +739,7 @@ class HdfsMarkers:
             return writer is not None
 
     def is_held(self, path: str) -> bool:
-        """Whether somebody holds the marker; see ``MetadataStore.marker_is_held``."""
+        """Whether another process holds the marker; see ``MetadataStore.marker_is_held``."""
         split_path(path)
         try:
             writer = self._access.append(path)
@@ -765,8 +765,8 @@ class HdfsMarkers:
                     self._access.close_file(writer, path)
 
     def _take(self, path: str) -> RawFileWriter | None:
-        """Open the marker; None if somebody else has it open, and not only to look whether it is held."""
-        # Whoever stayed longer once is a holder; each batch of a minute asks for what a driver that died had.
+        """Open the marker; None if another process has it open, and not only to look whether it is held."""
+        # If it stayed taken for the whole grace period before, another driver holds it: do not wait again.
         backoff = Backoff(0 if path in self._refused else _LOOKERS_ARE_GONE_AFTER_S)
         while True:
             try:

@@ -30,7 +30,7 @@ class Verdict(Enum):
     TAKEN = auto()
     """Something is under the name already."""
     LEASED = auto()
-    """Somebody holds the lease, or did a moment ago and HDFS is closing his file."""
+    """Another writer holds the lease, or did a moment ago and HDFS is closing its file."""
     UNREADY = auto()
     """HDFS refuses for the time being and says so; nothing happened."""
     DENIED = auto()
@@ -48,7 +48,7 @@ class Verdict(Enum):
     LOST = auto()
     """The connection to the NameNode broke while it was at it."""
     UNKNOWN = auto()
-    """Anything else: the network, a DataNode, an error that nobody sorted."""
+    """Anything else: the network, a DataNode, an error that is not classified."""
 
 
 _JAVA_CLASSES = {

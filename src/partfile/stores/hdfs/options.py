@@ -208,7 +208,7 @@ class HdfsOptions(BaseModel):
     """Ticket cache other than the default one."""
     http_address: Named | None = None
     """``host:port`` of the NameNode's web server, or a URL of it, for what hdfs-native lacks: TRUNCATE, and reading
-    what somebody has open; None takes ``dfs.namenode.http-address`` or its https sister. Without any, ``cut="auto"``
+    what a writer has open; None takes ``dfs.namenode.http-address`` or its https sister. Without any, ``cut="auto"``
     rewrites, and a staging file that is open is read once it is closed or its lease was taken."""
     delegation_token: SecretStr | None = None
     """Proof of identity for the web server where it asks for one; None sends the user's name."""

@@ -96,7 +96,7 @@ class _OpenFile(SeekableFile):
 
     Raises:
         FileNotFoundError: It is not there.
-        NotReady: On reading to the end that HDFS shows, where somebody still has the file open and its end is unknown.
+        NotReady: On reading to the end that HDFS shows, where a writer still has the file open and its end is unknown.
     """
 
     def __init__(self, access: HdfsAccess, path: str) -> None:

@@ -56,7 +56,7 @@ def discard_part(access: HdfsAccess, handle: PartHandle) -> bool:
 
 
 def remove(access: HdfsAccess, path: str, into: str | None) -> bool:
-    """Delete or move one file that nobody writes; see ``CleaningStore.remove``."""
+    """Delete or move one file that is not being written; see ``CleaningStore.remove``."""
     split_path(path)
     try:
         # Not by recovery: a part that is being written is no orphan.
@@ -78,7 +78,7 @@ def remove(access: HdfsAccess, path: str, into: str | None) -> bool:
 
 
 def is_being_written(access: HdfsAccess, path: str) -> bool:
-    """Whether somebody has a file open and renews its lease; see ``CleaningStore.is_being_written``."""
+    """Whether a writer has a file open and renews its lease; see ``CleaningStore.is_being_written``."""
     split_path(path)
     try:
         # HDFS refuses it to anybody else while the lease is renewed.
@@ -86,7 +86,7 @@ def is_being_written(access: HdfsAccess, path: str) -> bool:
     except NotFound:
         return False
     except LeaseUnavailable as error:
-        # HDFS itself closes what somebody has left who does not renew his leases.
+        # HDFS itself closes files whose writer does not renew its lease.
         return "RecoveryInProgressException" not in error.message
     access.close_file(writer, path)
     return False
@@ -120,7 +120,7 @@ def _create_once(access: HdfsAccess, path: str, data: bytes) -> StoreError | Non
     except BaseException as error:
         _drop(access, temporary)
         if isinstance(error, AlreadyExists | OutcomeUnknown):
-            # Whatever became of the temporary file, nobody will ever rename it.
+            # Whatever became of the temporary file, it will never be renamed.
             return error
         raise
     try:
@@ -142,7 +142,7 @@ def _write_whole(access: HdfsAccess, path: str, data: bytes) -> None:
 
 
 def _drop(access: HdfsAccess, temporary: str) -> None:
-    # Nobody but the call that made it knows the name.
+    # Only the call that made it knows the name.
     with suppress(StoreError):
         access.delete(temporary)
 
@@ -232,7 +232,7 @@ def cut_pending(access: HdfsAccess, handle: PartHandle, cut: Cut) -> PartHandle:
         NotApplied: It cannot be cut this way, or not yet.
     """
     is_noted = check_sidecar(access, handle)
-    # Whoever began to rewrite it and died is gone on with, by every way of cutting: else his copy would stay behind.
+    # A rewrite that a dead process began is finished, however the part is cut now: its copy would stay behind.
     if _has_copy(access, handle):
         _put_aside(access, handle)
         return rewritten(handle)
@@ -244,7 +244,7 @@ def cut_pending(access: HdfsAccess, handle: PartHandle, cut: Cut) -> PartHandle:
         try:
             is_done = access.truncate(handle.path_of(handle.pending), handle.valid_length)
         except (NotFound, NotReady, LeaseUnavailable):
-            # They are about the file as it is, which may be being cut by somebody: nobody may read it now.
+            # They are about the file as it is, which another process may be cutting: it must not be read now.
             raise
         except NotApplied:
             if cut == "truncate":
@@ -272,7 +272,7 @@ def check_sidecar(access: HdfsAccess, handle: PartHandle) -> bool:
 
 
 def _wait_until_cut(access: HdfsAccess, handle: PartHandle, *, is_done: bool) -> None:
-    """Wait for a truncate that HDFS has begun; until then a reader may see the old length, and nobody can append."""
+    """Wait for a truncate that HDFS has begun; until then a reader may see the old length, and no writer can append."""
     path = handle.path_of(handle.pending)
     backoff = Backoff(access.options.truncate_timeout_s)
     while not is_done:
@@ -299,7 +299,7 @@ def _wait_until_cut(access: HdfsAccess, handle: PartHandle, *, is_done: bool) ->
 def _rewrite(access: HdfsAccess, handle: PartHandle) -> PartHandle:
     """Let a copy of the valid prefix take over from the original, which is left to the cleaner.
 
-    The copy is made under a name that nobody else knows, gets the one that follows from the handle when it is whole,
+    The copy is made under a name with a token of its own, gets the one that follows from the handle when it is whole,
     and then the original loses its pending name, all before the final name appears. So after a crash the part is found,
     and after a finished file was moved away nothing is left that could be published again.
     """
@@ -360,7 +360,7 @@ def _copy_prefix(access: HdfsAccess, handle: PartHandle, target: str) -> None:
         access.sync(writer, target)
         close_durable(access, writer, target)
     except BaseException:
-        # Nobody but this call knows the name of the copy.
+        # Only this call knows the name of the copy.
         with suppress(StoreError):
             access.delete(target)
         raise
@@ -434,7 +434,7 @@ def _commit_pending(access: HdfsAccess, job: _Job) -> PartHandle:
     if status is None:
         raise NotFound(f"{path!r} has moved", path=path)
     if status.length_bytes == handle.valid_length and job.is_publish:
-        # Without a look for a sidecar: whoever makes one leaves the tail that it is about (R4: no other has this name).
+        # No sidecar check needed: a file with a sidecar is longer than its valid length.
         return _finish(access, job, handle)
     finished = access.status(handle.path_of(handle.name))
     if finished is not None:
@@ -567,7 +567,7 @@ class HdfsStore:
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
         """See ``PartStore.open_staging_file``.
 
-        What somebody has open is read over WebHDFS, as far as it is not closed.
+        What a writer has open is read over WebHDFS, as far as it is not closed.
         """
         return hdfs_stages.open_staging_file(self._access, checked_staging_file(handle), fences=fences)
 

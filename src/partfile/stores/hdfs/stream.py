@@ -73,7 +73,7 @@ def resume_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
         raise part_refused(handle, "somebody else holds its lease") from error
     refusal = "its length cannot be read"
     try:
-        # Only under the lease: before, whoever had it may have been writing.
+        # Only under the lease: before, its last holder may have been writing.
         refusal = _why_refused(access, handle, path)
     finally:
         if refusal:
@@ -147,7 +147,7 @@ class HdfsPartStream(OpenStream):
     def verify(self) -> None:
         """Check that the part is still under its in-progress name.
 
-        Whoever cuts or publishes a part renames it first, so as long as the name is there, every byte that counts is
+        A coordinator renames a part before it cuts it, so as long as the name is there, every byte that counts is
         there too. The lease may be gone all the same, to a late ``close`` of another attempt; then the next write
         fails.
         """
@@ -182,7 +182,7 @@ class HdfsPartStream(OpenStream):
         if not self._is_ours_to_close:
             return
         self._is_closed = True
-        # Whoever has the file or its lease by now, if somebody has, it is not this process.
+        # If the file or its lease is held by now, it is by another process.
         with suppress(NotFound, LeaseUnavailable):
             if not self._failure:
                 close_durable(self._access, self._writer, self._path)
@@ -200,7 +200,7 @@ class HdfsPartStream(OpenStream):
         except (NotFound, LeaseUnavailable) as error:
             raise part_refused(self._handle, _TAKEN) from error
         except OutcomeUnknown as error:
-            # A DataNode refuses whoever was fenced in words of its own; who fences has renamed the file before.
+            # A DataNode refuses a fenced writer in words of its own; the coordinator renamed the file before it fenced.
             if backoff.left_s and self._has_lost_its_name():
                 raise part_refused(self._handle, _TAKEN) from error
             raise
@@ -256,7 +256,7 @@ class _StagingFileReader(SeekableFile):
         reader: Of its closed blocks, as they were when it was opened.
 
     Raises:
-        PartMissing: On reading what somebody has taken away meanwhile.
+        PartMissing: On reading what another process has removed meanwhile.
         NotApplied: On reading a block that no DataNode hands out, such as one without its checksum.
         NotReady: On reading what only WebHDFS shows, which does not answer.
     """

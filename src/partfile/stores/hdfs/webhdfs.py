@@ -1,4 +1,4 @@
-"""What hdfs-native lacks, over HDFS's web servers: truncate, and reading what somebody has open (WebHDFS)."""
+"""What hdfs-native lacks, over HDFS's web servers: truncate, and reading what a writer has open (WebHDFS)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_MESSAGE_CHARACTERS = 500
 
 _RECOVERING = Meaning(NotReady, "HDFS is cutting or closing the file; wait, then do it again.")
 _BEING_CUT = "is being truncated."
-"""What tells a cut that goes on from somebody who writes; the class of both is AlreadyBeingCreatedException."""
+"""What tells a cut under way from a file that is being written; the class of both is AlreadyBeingCreatedException."""
 
 _UNKNOWN = Meaning(OutcomeUnknown, "Look at the file and at the NameNode's log before doing it again.")
 _NOT_WEBHDFS = Meaning(ConfigError, "Check http_address and dfs.namenode.http-address; is dfs.webhdfs.enabled true?")
@@ -187,11 +187,11 @@ class WebHdfs:
 
         Returns:
             True when the file has that length and is closed; False when the cut has begun, and goes on at a heartbeat
-            of a DataNode: until then nobody can append.
+            of a DataNode: until then no writer can append.
 
         Raises:
             NotFound: There is no file.
-            LeaseUnavailable: Somebody has it open; recover its lease.
+            LeaseUnavailable: A writer has it open; recover its lease.
             NotReady: Safe mode, no active NameNode, or a recovery or a cut of this file goes on (another one, or this
                 one where a snapshot holds the file): this call changed nothing, try again.
             NotApplied: The file is shorter, a quota is reached, or the user may not.
@@ -209,7 +209,7 @@ class WebHdfs:
         raise error_of_reply(reply, f"{query['op']} {path!r} at {where}", path, secret=self._token)
 
     def read(self, path: str, offset: int, count: int, timeout_s: float) -> bytes:
-        """Read a range of a file, whoever has it open: what its writer has made durable is seen.
+        """Read a range of a file, also of an open one: what its writer has made durable is seen.
 
         Args:
             path: Absolute path in HDFS.
@@ -384,7 +384,7 @@ _FORGET_S = 60.0
 
 
 class _Refusal(NamedTuple):
-    """Why nobody tries."""
+    """Why it is not tried."""
 
     reason: PartfileError
     ends_at_s: float
@@ -416,7 +416,7 @@ class HdfsTruncation:
         """Cut a closed file; True when it is done, False when it has begun.
 
         Raises:
-            NotApplied: It cannot be cut; where WebHDFS cannot be used at all, nobody tries again for a while.
+            NotApplied: It cannot be cut; where WebHDFS cannot be used at all, it is not tried again for a while.
             OutcomeUnknown: It may have been cut.
         """
         refusal = self._refusal
@@ -430,7 +430,7 @@ class HdfsTruncation:
             return self._connected().truncate(path, length_bytes, self._options.call_timeout_s)
         except (Unreachable, ConfigError) as error:
             logger.warning("parts of %s are not cut in place: %s", self._url, error)
-            # Nobody listening may be a NameNode that restarts; what somebody has to configure stays as it is.
+            # A refused connection may be a NameNode restart, so retry later. A configuration error is permanent.
             forget_s = math.inf if isinstance(error, ConfigError) else _FORGET_S
             self._refusal = _Refusal(error, time.monotonic() + forget_s)
             raise NotApplied(error.message, hint=error.hint, path=path) from error

@@ -72,11 +72,11 @@ class PosixCalls:
         return os.open(name, _ACCESS[access] | _EXISTING, dir_fd=directory)
 
     def lock(self, descriptor: int) -> bool:
-        """Take the exclusive lock without waiting; False when somebody else holds a lock."""
+        """Take the exclusive lock without waiting; False when another process holds a lock."""
         return _flock(descriptor, fcntl.LOCK_EX)
 
     def lock_shared(self, descriptor: int) -> bool:
-        """Take a shared lock without waiting; False when somebody else holds the exclusive one."""
+        """Take a shared lock without waiting; False when another process holds the exclusive one."""
         return _flock(descriptor, fcntl.LOCK_SH)
 
     def unlock(self, descriptor: int) -> None:
@@ -213,7 +213,7 @@ def store_error(error: OSError, doing: str, path: str) -> StoreError:
 
 
 def unknown_outcome(error: OSError, doing: str, path: str) -> OutcomeUnknown:
-    """Classify the failure of fsync or close, after which nobody knows which bytes or names are durable."""
+    """Classify the failure of fsync or close, after which it is unknown which bytes or names are durable."""
     return OutcomeUnknown(
         f"cannot {doing} {path!r}: {_reason(error)}",
         hint="Some of it may be lost although a second attempt would succeed; look at disk and kernel log.",

@@ -82,7 +82,7 @@ def remove(tree: LocalTree, path: str, into: str | None) -> bool:
 
 
 def is_being_written(tree: LocalTree, path: str) -> bool:
-    """Whether somebody holds the lock of a file; see ``CleaningStore.is_being_written``."""
+    """Whether a task holds the lock of a file; see ``CleaningStore.is_being_written``."""
     parent, name = split_path(path)
     try:
         with tree.directory(parent) as directory:
@@ -199,7 +199,7 @@ def _accept_finished(tree: LocalTree, job: _Job, finished: os.stat_result) -> No
         raise part_conflict(
             handle, f"{path!r} is there with {finished.st_size} bytes, the checkpoint says {handle.valid_length}"
         )
-    # Whoever linked it may have crashed before this, and he may have copied it, so its staged names do not tell.
+    # The process that linked it may have crashed before it synced the directory, so sync it again.
     tree.sync_directory(job.directory, path)
     for name in (handle.in_progress, handle.pending):
         staged = tree.status(job.directory, name, handle.path_of(name))
@@ -233,7 +233,7 @@ def _commit_locked(tree: LocalTree, job: _Job, name: str, descriptor: int) -> Pa
     if status.st_size < handle.valid_length:
         raise part_too_short(handle, status.st_size)
     if status.st_nlink != 1 or (is_long and job.cut == "rewrite"):
-        # A file with a name that is not ours must not change: it may belong to somebody else.
+        # A file with a name that is not ours must not change: it may belong to another program.
         return _commit_copy(tree, job, descriptor)
     if is_long and job.cut == "valid-length":
         _note_length(tree, job)
@@ -311,7 +311,7 @@ def _commit_copy(tree: LocalTree, job: _Job, source: int) -> PartHandle | None:
             done = copy
     finally:
         if done is None:
-            # Nobody but this call knows the name of the copy.
+            # Only this call knows the name of the copy.
             with suppress(StoreError):
                 tree.drop_name(job.directory, copy.pending, path)
         tree.release(descriptor, path, locked=locked)
@@ -372,7 +372,7 @@ class _StagingFileReader(SeekableFile):
         descriptor: Open for reading; owned by this object from now on.
 
     Raises:
-        PartMissing: On reading what somebody has cut off meanwhile.
+        PartMissing: On reading what another process has cut off meanwhile.
     """
 
     def __init__(self, tree: LocalTree, handle: PartHandle, descriptor: int) -> None:
@@ -498,7 +498,7 @@ class LocalStore:
         """See ``PartStore.publish``."""
         publish_part(self._tree, checked_for_publishing(handle), cut)
 
-    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - no lease is in the way.
         """See ``PartStore.open_staging_file``."""
         return open_staging_file(self._tree, checked_staging_file(handle))
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LocalBase:
-    """Holds the base open. Whoever only looks makes nothing, so that a start that is refused leaves nothing behind.
+    """Holds the base open. The first write creates the directory, so a start that is refused leaves nothing behind.
 
     Args:
         path: Its resolved absolute path.
@@ -64,7 +64,7 @@ class LocalBase:
             create: Whether to make it if it is missing, durable in the directory above.
 
         Raises:
-            NotFound: It is missing, and nobody has made it yet.
+            NotFound: It is missing, and was not made yet.
             NotApplied: It cannot be made, or has been closed.
         """
         with self._opening:
@@ -224,7 +224,7 @@ class LocalTree:
     def sync_names(self, path: str) -> None:
         """Make the names in a directory durable, and those of the directory and its ancestors up to the base.
 
-        Ancestors count even if somebody else made them: he may not have got round to it.
+        Ancestors count even if another process made them: it may have crashed before its own sync.
 
         Raises:
             OutcomeUnknown: An fsync failed.
@@ -384,7 +384,7 @@ def create_whole(tree: LocalTree, path: str, data: bytes) -> None:
     with tree.directory(parent, create=True) as directory:
         if tree.status(directory, name, path) is None and _create_by_link(tree, directory, path, data):
             return
-        # Whoever made it may have crashed before its name was durable, and the caller will act on what he reads.
+        # The process that made it may have crashed before its name was durable, and the caller acts on what it reads.
         tree.sync_names(parent)
     raise AlreadyExists(f"{path!r} is there already", path=path)
 
@@ -407,7 +407,7 @@ def _create_by_link(tree: LocalTree, directory: int, path: str, data: bytes) -> 
             tree.sync_names(parent)
             return True
         finally:
-            # The name is known to nobody else, and the file itself stays where it has been linked.
+            # Only this call knows the name, and the file itself stays where it has been linked.
             with suppress(OSError):
                 tree.calls.unlink(directory, temporary)
     finally:
@@ -471,7 +471,7 @@ def names_in(tree: LocalTree, path: str) -> list[str]:
     try:
         with tree.directory(path) as directory, translated("list", tree.shown(path)):
             names = tree.calls.list_names(directory)
-        # Whoever made them may have crashed before they were durable, and the caller will build on what is there.
+        # The process that made them may have crashed before they were durable, and the caller builds on what is there.
         tree.sync_names(path)
     except NotFound:
         return []
@@ -536,7 +536,7 @@ class Markers:
             if path in self._held:
                 if self._tree.names(directory, name, path, self._held[path]):
                     return True
-                # Somebody deleted the file: nobody can see this lock any more.
+                # Another process deleted the file: no process can see this lock any more.
                 self._tree.release(self._held.pop(path), path, locked=True)
             for _ in range(MAX_ATTEMPTS):
                 descriptor = self._open(directory, name, path)
@@ -555,7 +555,7 @@ class Markers:
         raise NotApplied(f"marker {self._tree.shown(path)!r} keeps being replaced", path=path)
 
     def is_held(self, path: str) -> bool:
-        """Whether somebody holds the marker; see ``MetadataStore.marker_is_held``."""
+        """Whether another process holds the marker; see ``MetadataStore.marker_is_held``."""
         parent, name = split_path(path)
         try:
             with self._tree.directory(parent) as directory:
@@ -592,7 +592,7 @@ class Markers:
                 raise store_error(error, "create", self._tree.shown(path)) from error
 
     def _lock(self, descriptor: int, path: str) -> bool:
-        """Lock, unless somebody holds the marker; one who only looks whether it is held is waited out."""
+        """Lock, unless another process holds the marker; one that only looks whether it is held is waited out."""
         for _ in range(MAX_ATTEMPTS):
             if self._tree.calls.lock(descriptor):
                 return True

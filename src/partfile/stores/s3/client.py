@@ -169,7 +169,7 @@ class S3Client:
                 if progress.left_s <= 0:
                     raise GivenUp
         finally:
-            # Whoever interrupts the wait gives the request up as well.
+            # An interrupt of the wait gives the request up as well.
             future.cancel()
             self._mine.moving_s += progress.moving_s
         result = future.result()
@@ -188,7 +188,7 @@ Thing = TypeVar("Thing")
 
 
 class Traits(NamedTuple):
-    """What a server does with conditional requests; None as long as nobody has tried."""
+    """What a server does with conditional requests; None until one was tried."""
 
     puts: bool | None = None
     """A PUT with If-None-Match is refused where the key is taken."""
@@ -392,7 +392,7 @@ class S3Calls:
         return [failed["Key"] for failed in answer.get("Errors", [])]
 
     def create_upload(self, key: str, metadata: Mapping[str, str]) -> str:
-        """Begin the upload of a finished file, which nobody sees; return its id."""
+        """Begin the upload of a finished file, which is invisible; return its id."""
         written = {**self._options.encryption, **self._options.finished}
         if self._options.sends_checksums:
             # Else S3 refuses upload parts with a checksum, or their completion.

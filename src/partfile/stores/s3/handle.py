@@ -77,7 +77,7 @@ class S3Staging(Persisted):
     claims: Annotated[int, Field(ge=0, le=MOST_CLAIMS)] = 0
     """Number of the claim that who extends the part has to win. Each is won once while the part is not finished."""
     closed: bool = False
-    """Nobody extends it any more."""
+    """No task extends it any more."""
     upload: str | None = None
     """Id of the multipart upload under the final name; None as long as all bytes are in side objects."""
     pieces: tuple[Piece, ...] = ()
@@ -135,14 +135,14 @@ class S3Staging(Persisted):
 
     @property
     def next_number(self) -> int:
-        """The first number that nobody can have used who extended the part before."""
+        """The first number that no earlier extension of the part can have used."""
         return self.pieces[-1].number + 1 if self.pieces else 1
 
     @property
     def grouped_sides(self) -> list[tuple[SideObject, ...]]:
         """The side objects as upload parts from ``next_number`` on; only the last one may be too small.
 
-        Whoever moves them makes the same upload parts of them, under the same numbers.
+        Every process that moves them makes the same upload parts of them, under the same numbers.
         """
         groups: list[tuple[SideObject, ...]] = []
         group: tuple[SideObject, ...] = ()
@@ -163,7 +163,7 @@ class S3Staging(Persisted):
 
     @property
     def why_full(self) -> str:
-        """Why nobody should extend the part; empty if there is room."""
+        """Why the part must not be extended; empty if there is room."""
         if self.closed:
             return "it was closed"
         if len(self.pieces) >= MOST_PIECES:

@@ -121,7 +121,7 @@ class S3Options(BaseModel):
 
     @property
     def client(self) -> dict[str, Any]:
-        """Arguments of s3fs; holds secrets, for nobody but the client."""
+        """Arguments of s3fs; holds secrets, for the client alone."""
         s3: dict[str, object] = {"addressing_style": "path" if self.path_style else "auto"}
         if self.sends_checksums and not (self.endpoint_url or "").lower().startswith("http:"):
             # TLS and our checksum protect the body; hashing it for the signature would only cost.

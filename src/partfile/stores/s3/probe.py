@@ -154,7 +154,7 @@ def learn_leaving_out(access: S3Access) -> bool:
 
 @contextmanager
 def _probe_object(access: S3Access) -> Iterator[str]:
-    """An object that nobody else knows; one that cannot be deleted stays."""
+    """An object under a random name; one that cannot be deleted stays."""
     with _probe_path(access) as path:
         access.put(path, b"")
         yield path
@@ -184,7 +184,7 @@ def _leaves_out(access: S3Access) -> bool:
         try:
             return _left_out(access)
         except S3Failure as failure:
-            # What became of this upload nobody can tell; the next one is another.
+            # What became of this upload is unknown; the next one is another.
             if failure.verdict not in RETRIED or not backoff.pause():
                 raise failure.as_error("probe", access.base, reads=True) from failure
 

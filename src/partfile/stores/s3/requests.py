@@ -148,7 +148,7 @@ class S3Access:
         self._closed = True
 
     def create(self, path: str, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
-        """Create an object exclusively; raises AlreadyExists where somebody else's is there.
+        """Create an object exclusively; raises AlreadyExists where another one is there.
 
         Where the server ignores conditions it looks before and after instead, so that a rival is seen, not prevented.
         Where it cannot look afterwards it raises OutcomeUnknown, for the object may be there, and ours.
@@ -191,7 +191,7 @@ class S3Access:
         except AlreadyExists:
             return False
         except NotFound:
-            # Nobody else knows this upload: an attempt whose reply was lost has completed it.
+            # Only this process knows the upload: an attempt whose reply was lost has completed it.
             return True
         except NotApplied as error:
             if verdict_of(error) is not Verdict.UNSUPPORTED:

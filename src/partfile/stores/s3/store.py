@@ -121,7 +121,7 @@ def _marks(handle: PartHandle) -> list[str]:
 
 
 def _leftover(access: S3Access, kind: LeftoverKind, path: str, found: S3Object) -> Leftover:
-    # Listings show no metadata. Gone by now, it is nobody's.
+    # Listings show no metadata. Gone by now, it belongs to no sink.
     seen = access.head(path)
     name = unquote(seen.metadata.get(OWNER_METADATA, "")) if seen else ""
     return Leftover(kind=kind, path=path, name=name, size=found.size, modified_at_ms=found.modified_at_ms)
@@ -205,7 +205,7 @@ def delete_flat(access: S3Access, directory: str) -> None:
 
 
 def show_marker(access: S3Access, path: str) -> bool:
-    """Make the marker if it is not there; nobody is kept from it, for S3 has no locks (R13)."""
+    """Make the marker if it is not there; it excludes no other process, for S3 has no locks (R13)."""
     split_path(path)
     if access.head(path) is None:
         try:
@@ -354,7 +354,7 @@ _LIFECYCLE = "Perhaps a lifecycle rule of the S3 bucket aborted the upload; see 
 
 
 def finalize_part(access: S3Access, handle: PartHandle) -> PartHandle:
-    """See to it that nobody goes on from this handle, and that the part can be published.
+    """See to it that no attempt goes on from this handle, and that the part can be published.
 
     See ``PartStore.finalize``.
     """
@@ -394,7 +394,7 @@ def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None
             if not _is_finished(access, handle):
                 if uncertain and uncertain.verdict is Verdict.BROKEN and not grace.left_s:
                     _check_hope(access, handle, staging, uncertain)
-                # A completion that nobody waits for any more may go on, while its upload is not open any more.
+                # A completion that is not waited for any more may go on, while its upload is not open any more.
                 if (failure.verdict in RETRIED or uncertain) and backoff.pause():
                     continue
                 _check_hope(access, handle, staging, uncertain or failure)
@@ -478,7 +478,7 @@ def _check_hope(access: S3Access, handle: PartHandle, staging: S3Staging, failur
     """
     if staging.upload is not None and failure.verdict in {Verdict.MISSING, Verdict.BROKEN}:
         is_open = failure.verdict is Verdict.BROKEN and access.upload_is_open(_path(handle), staging.upload)
-        # Completed by somebody else between the two looks, it is finished.
+        # Completed by another process between the two looks, it is finished.
         if not is_open and not _is_finished(access, handle):
             raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}") from failure
 
@@ -568,7 +568,7 @@ class S3Store:
         return create(self._access, self._budgets.get(), check_handle(handle))
 
     def resume(self, handle: PartHandle) -> ClaimedStream:
-        """See ``PartStore.resume``; from one handle it works once, whoever tries."""
+        """See ``PartStore.resume``; from one handle it works once, whichever attempt tries."""
         handle = check_handle(handle)
         if not learn_puts(self._access):
             raise part_refused(handle, "the server ignores If-None-Match, so nobody can claim it")
@@ -583,7 +583,7 @@ class S3Store:
         """See ``PartStore.publish``."""
         publish_part(self._access, self._garbages.get(), checked_for_publishing(handle))
 
-    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - nobody is in the way.
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - no lease is in the way.
         """See ``PartStore.open_staging_file``; its side objects, a few at a time."""
         return s3_stages.open_staging_file(self._access, checked_staging_file(handle))
 
@@ -625,7 +625,7 @@ class S3Store:
         """See ``CleaningStore.remove``; there are no leases here."""
         return remove(self._access, path, into)
 
-    def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - nobody can know.
+    def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - it cannot be known.
         """See ``CleaningStore.is_being_written``; there are no leases here."""
         return None
 

@@ -121,7 +121,7 @@ class HeldBytes:
 
 
 def win_claim(access: S3Access, handle: PartHandle, number: int) -> bool:
-    """Claim the right to extend a part from the version that names this claim; False if somebody has it.
+    """Claim the right to extend a part from the version that names this claim; False if it is taken.
 
     Args:
         access: The store's objects.
@@ -154,7 +154,7 @@ class ClaimedPart(NamedTuple):
 
 
 def new_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> ClaimedPart:
-    """A part to be created. Asks nothing of S3: a token makes it nobody else's.
+    """A part to be created. Asks nothing of S3: a token makes it this call's own.
 
     Raises:
         ConfigError: No object can have its path.
@@ -169,7 +169,7 @@ def claimed_part(access: S3Access, budget: BufferBudget, handle: PartHandle, sta
     """Win the right to go on from a handle, which is won once.
 
     Raises:
-        LeaseUnavailable: Nobody may go on from it, or somebody has.
+        LeaseUnavailable: It is not to be extended, or another attempt has extended it.
     """
     if staging is None:
         raise part_refused(handle, "it was never created")
@@ -199,7 +199,7 @@ class ClaimedStream(OpenStream, ABC):
         self._staging = staging.after_claim() if part.is_claimed else staging
         self._handle = handle.model_copy(update={"staging": handle.staging or staging.as_json()})
         self._is_ours = True
-        """Whether nobody else can extend what the part is made of: a version that was given out has to be claimed."""
+        """Whether only this stream can extend the part: a version that was given out has to be claimed."""
         self._buffer = HeldBytes(part.budget)
 
     @property
@@ -222,7 +222,7 @@ class ClaimedStream(OpenStream, ABC):
 
     @abstractmethod
     def close_for_commit(self) -> PartHandle:
-        """Persist, and see to it that nobody goes on from any handle that was given out."""
+        """Persist, and see to it that no attempt goes on from any handle that was given out."""
 
     def verify(self) -> None:
         """Nothing can take the part away: what S3 has acknowledged stays, and its claims until it is finished."""
@@ -286,7 +286,7 @@ class PieceSender:
 
         Args:
             number: Of the upload part.
-            data: Its bytes, which nobody changes any more.
+            data: Its bytes, which do not change any more.
             staging: What the part is made of so far.
         """
         self._budget.change(len(data))
@@ -367,7 +367,7 @@ class S3PartStream(ClaimedStream):
     def __init__(self, part: ClaimedPart) -> None:
         super().__init__(part)
         self._is_fresh = not part.is_claimed
-        """Whether nobody can know of anything that is in the upload: no version was given out."""
+        """Whether no other process can know of anything in the upload: no version was given out."""
         self._has_moved = False
         """Whether the side objects of the last version have been moved into the upload, as far as they make it up."""
         self._sender: PieceSender | None = None
@@ -411,7 +411,7 @@ class S3PartStream(ClaimedStream):
         return self._handle
 
     def close_for_commit(self) -> PartHandle:
-        """Persist, and see to it that nobody goes on from any handle that was given out."""
+        """Persist, and see to it that no attempt goes on from any handle that was given out."""
         self._check_usable()
         self._failure = "it could not be made pending"
         if self._has_upload and self._waiting_bytes and self._may_send():
