@@ -119,8 +119,8 @@ class MetadataStore(Protocol):
     def list_names(self, directory: str) -> list[str]:
         """The names directly in a directory, files and directories alike; empty if it is not there.
 
-        Durability: what is listed survives power loss, also another process's: a start builds on the checkpoints that it
-            finds.
+        Durability: what is listed survives power loss, also if another process made it, because a start builds on
+            the checkpoints that it finds.
         """
 
     def delete_file(self, path: str) -> None:
