@@ -250,6 +250,6 @@ LOCAL = {
     "name-taken": name_taken,
     "disk-full": disk_full,
     "back-to-a-savepoint": back_to_a_savepoint,
-    "staging file-stuck": staging_file_stuck,
+    "staging-file-stuck": staging_file_stuck,
 }
 """Those on local disk, by the names in the document."""

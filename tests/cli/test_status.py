@@ -81,7 +81,7 @@ def test_a_sink_that_ended_cleanly_has_nothing_stuck(tmp_path: Path) -> None:
     assert sink["stuck"] == []
     assert sink["problem"] is None
     assert all(total["count"] == 0 for total in sink["parts"].values())
-    assert "unfinished parts      none" in told("status", tmp_path)
+    assert "unfinished parts   none" in told("status", tmp_path)
 
 
 def test_parts_that_a_clean_stop_kept_are_not_stuck(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ ROLLED_PART = Counter(rename2=1, complete=1)
 PUBLISHED_PART = Counter(recoverLease=1, getFileInfo=1, rename2=1)
 # The first recoverLease is of a name that is not there, so it is counted by its exception.
 FINALIZED_PART = Counter(fileNotFoundException=1, rename2=2, recoverLease=1, getFileInfo=1)
-# Lists the directories of the chain and of both retained checkpoints; looks for the mark; reads both checkpoints.
+# Lists the directories of the log and of both retained checkpoints; looks for the mark; reads both checkpoints.
 LOOK = Counter(getListing=3, getFileInfo=1, getBlockLocations=2)
 # That no checkpoint is above the takeover (R7): the checkpoint log's directory and the one of the takeover.
 IS_LAST = Counter(getListing=2)

@@ -584,7 +584,7 @@ def held(base: Path) -> list[int]:
 
 
 def test_night_after_night_the_points_to_go_back_to_stay(tmp_path: Path) -> None:
-    """Each state counts once, however many fences repeat it, and what one run leaves is no work for the next."""
+    """Each state counts once, however many takeovers repeat it, and what one run leaves is no work for the next."""
     base = tmp_path / "out"
     ids = stopped(base)
     told("clean", base, "--retain", "3", "--apply")

@@ -197,7 +197,7 @@ def test_checkpoints_count_staging_files(tmp_path: Path) -> None:
     ]
     assert facts[1] == ("checkpoint", 2, 0, 0, 0)
     assert {("takeover", 0, 0, 2, 0), ("checkpoint", 0, 2, 0, 2)} < set(facts)
-    assert "ROLLED" in told("checkpoints", tmp_path)
+    assert "ENCODED" in told("checkpoints", tmp_path)
 
 
 @pytest.mark.parametrize("make", [die_with_open_staging_files, die_with_closed_staging_files])

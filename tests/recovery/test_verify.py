@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from partfile.errors import Fenced, NotReady
-from partfile.recovery.inspect import verify as checksums
+from partfile.recovery.inspect import content
 from partfile.recovery.inspect.content import open_known
 from partfile.recovery.inspect.places import Place
 from partfile.recovery.inspect.verify import INVARIANTS, verify
@@ -588,7 +588,7 @@ def test_a_file_that_cannot_be_read_keeps_no_other_from_it(
             raise raised
         return open_known(behind, base, part)
 
-    monkeypatch.setattr(checksums, "open_known", fail)
+    monkeypatch.setattr(content, "open_known", fail)
     report = told_json("verify", tmp_path, "--checksums", code=int(("part-unreadable", "error") in found))
     assert [(one["code"], one["severity"]) for one in report["findings"]] == found
     assert report["checksums_compared"] == len(names) - 1

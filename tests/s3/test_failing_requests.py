@@ -211,10 +211,10 @@ def test_a_server_that_does_not_come_back_is_given_up_at_the_deadline(
 
 
 def test_a_creation_whose_reply_is_lost_is_known_again(s3_server: S3Server, s3_proxy: S3Proxy) -> None:
-    """The checkpoint that was created by an attempt without a reply is ours: no tombstone, no fence; on any server."""
+    """The checkpoint that was created by an attempt without a reply is ours: no tombstone, no takeover, on any."""
     with S3Store(f"s3://{s3_server.bucket()}/base", options_of(s3_proxy)) as store:
         store.create_file("first", b"")
-        injection = s3_proxy.inject(lost_reply(), operation="PutObject", key="*/checkpoint")
+        injection = s3_proxy.inject(lost_reply(), operation="PutObject", key="*/link")
         store.create_file("link", b"mine")
         assert injection.struck.is_set()
         assert store.read_file("link", 4) == b"mine"

@@ -255,7 +255,7 @@ def test_what_comes_over_the_wire_is_not_made_to_wait_either() -> None:
 
 
 def test_a_stuck_staging_file_is_read_less_and_less_often(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By checkpoints and by turns of the timer.
+    """By checkpoints and by ticks of the timer.
 
     Rows of other staging files come out meanwhile, and the log says when.
     """
@@ -358,7 +358,7 @@ def test_a_staging_file_that_only_its_encoder_misses_is_not_given_up(
     with caplog.at_level(logging.WARNING, "partfile"):
         report = start_with_encoder_of(other, base)
     assert (report.given_up, report.encoded) == (0, 0)
-    assert "missed by who was to encode it, and is there" in caplog.text
+    assert "missed by the worker that was to encode it, and is there" in caplog.text
     with staged_sink(base).local():
         assert finished_rows(base) == names(0, 4)
 

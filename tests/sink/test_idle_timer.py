@@ -1,4 +1,4 @@
-"""A Spark driver between two batches, without Spark: its timer, fences without answer, savepoints."""
+"""A Spark driver between two batches, without Spark: its timer, takeovers without answer, savepoints."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def job(tmp_path: Path, active: list[bool]) -> Iterator[IdleDriver]:
     job.stream._mutex.release()
 
 
-# The timer between two batches of a Spark driver, without Spark: its turns where storage fails, or a rival is.
+# The timer between two batches of a Spark driver, without Spark: its ticks where storage fails, or a rival is.
 
 
 def test_a_tick_shows_what_is_idle(job: IdleDriver) -> None:
@@ -100,7 +100,7 @@ def test_no_epoch_is_begun_to_do_nothing(job: IdleDriver) -> None:
 
 
 def test_a_rival_that_came_meanwhile_stops_the_query(job: IdleDriver) -> None:
-    """For good: no epoch is begun over the rival's, neither by a turn nor by a batch of this run."""
+    """For good: no epoch is begun over the rival's, neither by a tick nor by a batch of this run."""
     job.commits.answer = "refused"
     job.tick()
     job.commits.answer = "made"
@@ -125,7 +125,7 @@ def test_a_tick_without_a_failure_is_fenced_as_before(job: IdleDriver) -> None:
 def test_an_epoch_that_failed_after_its_takeover_is_gone_on_from(
     job: IdleDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is held, so a turn after it knows that nobody else has begun one."""
+    """It is held, so a tick after it knows that nobody else has begun one."""
     job.commits.answer = "refused"
     job.tick()
     job.commits.answer = "made"
@@ -170,7 +170,7 @@ def test_an_epoch_that_a_tick_has_begun_encodes_as_the_batch_does(job: IdleDrive
 
 
 def test_nothing_is_begun_for_a_query_that_has_ended(job: IdleDriver, active: list[bool]) -> None:
-    """Nor comes another turn. A clean end has nothing of its own to wait for, and shows the rows."""
+    """Nor comes another tick. A clean end has nothing of its own to wait for, and shows the rows."""
     job.commits.answer = "refused"
     job.tick()
     job.commits.answer = "made"
@@ -227,11 +227,11 @@ def test_what_no_later_tick_can_mend_ends_the_timer(
 
 @pytest.fixture
 def unknown(job: IdleDriver) -> IdleDriver:
-    """Just after a turn whose fence was made, and the store did not say so; now it is well again."""
+    """Just after a tick whose takeover was made, and the store did not say so; now it is well again."""
     job.commits.answer = "refused"
     job.tick()
     job.commits.answer = "lost"
-    # A tombstone closes the id that the turn has triggered.
+    # A tombstone closes the id that the tick has triggered.
     job.commits.left_to_make = 1
     assert job.tick() == 2 * INTERVAL_MS
     assert job.epoch() == 2
@@ -240,7 +240,7 @@ def unknown(job: IdleDriver) -> IdleDriver:
 
 
 def test_an_epoch_of_its_own_is_no_rivals(unknown: IdleDriver) -> None:
-    """The next turn knows the takeover as its own, and goes on from it."""
+    """The next tick knows the takeover as its own, and goes on from it."""
     assert unknown.tick() == INTERVAL_MS
     assert unknown.epoch() == 3
     assert finished_rows(unknown.base) == names(0, 2)
@@ -255,7 +255,7 @@ def test_a_clean_end_after_an_epoch_of_its_own(unknown: IdleDriver) -> None:
 
 
 def test_a_clean_end_after_a_batch_that_could_not_restore(job: IdleDriver) -> None:
-    """The fence of the batch was made, and the store did not say so."""
+    """The takeover of the batch was made, and the store did not say so."""
     job.commits.answer = "lost"
     job.commits.left_to_make = 1
     with pytest.raises(OutcomeUnknown):
@@ -274,10 +274,10 @@ def test_a_rival_after_an_epoch_of_its_own_stops_the_query(unknown: IdleDriver) 
     rival.close()
 
 
-@pytest.mark.parametrize("goes_on_by", ["a turn", "a batch"])
+@pytest.mark.parametrize("goes_on_by", ["a tick", "a batch"])
 def test_an_epoch_of_its_own_is_forgotten_with_the_next(unknown: IdleDriver, goes_on_by: str) -> None:
     """A rival that comes after that one stops the query for good."""
-    if goes_on_by == "a turn":
+    if goes_on_by == "a tick":
         unknown.tick()
     unknown.goes_on()
     unknown.writes(2)
@@ -291,7 +291,7 @@ def test_an_epoch_of_its_own_is_forgotten_with_the_next(unknown: IdleDriver, goe
 
 
 def test_a_savepoint_does_not_wait_for_the_next_tick(job: IdleDriver) -> None:
-    """Storage failed in a turn and is well again: an epoch is begun, and batches and turns go on in it."""
+    """Storage failed in a tick and is well again: an epoch is begun, and batches and ticks go on in it."""
     job.commits.answer = "refused"
     for _ in range(4):
         job.tick()

@@ -349,7 +349,7 @@ def test_a_checkpoint_that_was_moved_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.item("DL-10")
 def test_a_restart_since_is_no_later_checkpoint(tmp_path: Path) -> None:
-    """A fence holds what the checkpoint held: naming that is still no rollback."""
+    """A takeover holds what the checkpoint held: naming that is still no rollback."""
     out = long_sink(tmp_path / "out", retained_checkpoints=9).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()

@@ -225,7 +225,7 @@ def test_an_object_that_only_a_worker_misses_is_not_given_up(place: int, caplog:
     with caplog.at_level(logging.WARNING, "partfile"):
         report = start(process(calls, asked), process(blind), accept_missing=True)
     assert (report.given_up, report.encoded) == (0, 0)
-    assert "missed by who was to encode it, and is there" in caplog.text
+    assert "missed by the worker that was to encode it, and is there" in caplog.text
     of_sides = [call.name for call in asked.calls if "/_sides/" in str(call.arguments[0])]
     assert of_sides == ["head"] * OBJECTS + ["get"]
     assert start(process(calls), process(calls), accept_missing=True).encoded == 1

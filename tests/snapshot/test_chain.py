@@ -140,7 +140,7 @@ def test_a_start_that_dies_between_its_checkpoints_hands_the_promise_on(call: in
     last = Owner(tmp_path)
     takeover = last.start()
     assert held(takeover) == "fresh"
-    # A fence that was created and never seen reserves ids of its own.
+    # A takeover that was created and never seen reserves ids of its own.
     assert takeover.checkpoint_id == (7 if (call, when) == (3, "after") else 4)
     kinds = {number: found.kind for number in range(1, 5) if (found := last.storage.read_checkpoint(number))}
     assert kinds[used] == "tombstone" if used in kinds else (call, when) == (3, "after")

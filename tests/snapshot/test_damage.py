@@ -302,7 +302,7 @@ def damage(base: Path, *ids: int) -> None:
 
 
 def three_checkpoints(base: Path, retained: int = 9) -> Owner:
-    """A fence and two checkpoints, ``a`` and ``b``."""
+    """A takeover and two checkpoints, ``a`` and ``b``."""
     one = Owner(base, retained=retained)
     one.start()
     one.complete("a")

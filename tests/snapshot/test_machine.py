@@ -140,7 +140,7 @@ def test_a_checkpoint_is_told_when_its_metadata_is_there_and_only_then_older_one
 @pytest.mark.item("CC-10")
 @pytest.mark.fault("D15")
 def test_a_completion_aborts_smaller_checkpoints_and_closes_them_first_in_order() -> None:
-    """The row has no holes: 2 and 3 are closed, then 4 is linked; 5 is untouched."""
+    """The row has no holes: 2 and 3 are closed, then 4 is created; 5 is untouched."""
     machine = Machine()
     for _ in range(4):
         machine.request()
@@ -158,7 +158,7 @@ def test_a_completion_aborts_smaller_checkpoints_and_closes_them_first_in_order(
 @pytest.mark.item("CC-10")
 @pytest.mark.parametrize("completes", [True, False])
 def test_a_smaller_savepoint_is_waited_for(completes: bool) -> None:
-    """Savepoints are not subsumed: the checkpoint after one is linked when the savepoint is, or has failed."""
+    """Savepoints are not subsumed: the checkpoint after one is created when the savepoint is, or has failed."""
     machine = Machine()
     machine.request(SAVEPOINT)
     machine.request()

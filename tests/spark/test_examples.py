@@ -52,7 +52,7 @@ def test_thirteen_failures_are_seen_and_mended() -> None:
     assert len(FAILURES) == 13
     blocks = shown(page)
     wanted = {f"{name}.{section}" for name in FAILURES for section in ("seen", "mended")}
-    assert blocks.keys() == wanted | {"back-to-a-savepoint.in-place", "staging file-stuck.damaged"}
+    assert blocks.keys() == wanted | {"back-to-a-savepoint.in-place", "staging-file-stuck.damaged"}
     assert [name for name, lines in blocks.items() if not lines] == []
 
 

@@ -1,4 +1,4 @@
-"""A Spark driver between two batches, without Spark: its store, its idle timer's turns, and a rival."""
+"""A Spark driver between two batches, without Spark: its store, its idle timer's ticks, and a rival."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Store(LocalStore):
 
 
 class IdleDriver:
-    """A driver whose query has written a batch of two rows, and is idle. Its own thread has no turn.
+    """A driver whose query has written a batch of two rows, and is idle. Its own thread has no tick.
 
     Args:
         base: Where the rows go.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from partfile.cli.output import Output
 
 
-_PARTS = ("OPEN", "PENDING", "ROLLED", "SPENT")
+_PARTS = ("OPEN", "PENDING", "CLOSED", "ENCODED")
 _HEAD = ("", "ID", "KIND", "EPOCH", "AGE", *_PARTS, "PUBLICATION", "BATCH", "STATE", "NOTE")
 
 

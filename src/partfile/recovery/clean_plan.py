@@ -308,7 +308,7 @@ def _is_retainable(job: JobFacts, one: CheckpointFacts) -> bool:
 
 
 def _doubtful(facts: CleaningFacts, job: JobFacts) -> Iterator[DoubtfulCheckpoint]:
-    """The links below a hole, which stay: one that counted is not told there from one that never did."""
+    """The checkpoints below a hole, which stay: one that counted is not told there from one that never did."""
     gone, expected, is_whole = _doomed(facts, job), job.ref.checkpoint_id, True
     for one in sorted(job.checkpoints, key=lambda one: one.checkpoint_id, reverse=True):
         if not one.has_metadata or one.checkpoint_id in job.strays:

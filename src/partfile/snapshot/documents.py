@@ -262,7 +262,7 @@ CORRUPT_HINT = "Nothing was changed. Put the file back from a backup or a copy."
 
 
 CheckpointKind = Literal["checkpoint", "takeover", "tombstone"]
-"""checkpoint: holds state. fence: holds the restored state under a new epoch. tombstone: closes an aborted id."""
+"""checkpoint: holds state. takeover: holds the restored state under a new epoch. tombstone: closes an aborted id."""
 
 CheckpointId = Annotated[int, Field(ge=1, le=MAX_CHECKPOINT_ID)]
 

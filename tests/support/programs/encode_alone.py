@@ -1,6 +1,6 @@
 """Large staging files, and their encode in a process of its own, which says how much memory it took at most.
 
-``encode_alone.py BASE STAGE`` encodes one; ``STAGING_FILE`` is a file with the closed staging file as JSON.
+``encode_alone.py BASE STAGING_FILE`` encodes one; ``STAGING_FILE`` is a file with the closed staging file as JSON.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def holes(log: SeenLog) -> list[tuple[SeenCheckpoint, SeenCheckpoint]]:
 def is_deletion(before: SeenCheckpoint, after: SeenCheckpoint) -> bool:
     """Whether another program must have deleted what was in a hole.
 
-    A checkpoint that has a later one of its own epoch did count. A fence tells nothing: of two starts that race
+    A checkpoint that has a later one of its own epoch did count. A takeover tells nothing: of two starts that race
     both make one of the same epoch.
     """
     if before.checkpoint is None or after.checkpoint is None:
@@ -229,7 +229,7 @@ class CheckpointReport(Json):
     checkpoint_id: int
     """Its id, which is never used again."""
     kind: Literal["checkpoint", "takeover", "tombstone", "damaged", "deleted"]
-    """fence: a start's. tombstone: closes an id that did not complete. deleted: only what it published is known."""
+    """takeover: a start's. tombstone: closes an id that did not complete. deleted: only what it published is known."""
     epoch: int | None
     """Raised by every start."""
     time_ms: int | None

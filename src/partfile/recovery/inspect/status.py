@@ -204,7 +204,7 @@ class SinkStatus(Json):
     newest_checkpoint_id: int | None
     """Id of the newest checkpoint."""
     newest_kind: str | None
-    """checkpoint; fence, which a start makes; tombstone, which closes the id of one that did not complete."""
+    """checkpoint; takeover, which a start makes; tombstone, which closes the id of one that did not complete."""
     last_moved_ms: int | None
     """When the newest checkpoint was created, by the coordinator's clock or the store's, whichever says earlier, in
     milliseconds since 1970."""

@@ -44,7 +44,7 @@ logger = logging.getLogger("partfile")
 
 
 class Between(Protocol):
-    """What a turn asks for; it holds the mutex then."""
+    """What a tick asks for; it holds the mutex then."""
 
     def close_due(self, run: QueryRun) -> bool:
         """Close what is due, in a new epoch if a failure has ended the last one.
@@ -68,12 +68,12 @@ class Between(Protocol):
 
 
 class IdleTimer:
-    """Comes again and again from a batch on, until a turn or the sink ends it.
+    """Comes again and again from a batch on, until a tick or the sink ends it.
 
     Args:
         sink: Whose parts are closed.
         run: The run of the query that the parts are of.
-        mutex: Of batches and the clean end. A turn that cannot have it at once is skipped.
+        mutex: Of batches and the clean end. A tick that cannot have it at once is skipped.
         settings: The sink's options.
     """
 
@@ -83,20 +83,20 @@ class IdleTimer:
         self._mutex = mutex
         self._settings = settings
         self._failures = 0
-        """Turns in a row in which storage failed."""
+        """Ticks in a row in which storage failed."""
         self._timer = Timer(self.tick, settings.clock, name="partfile-idle-timer")
         self.begin()
 
     def begin(self) -> None:
-        """Have the next turn after one interval, also where the last turn has asked for none."""
+        """Have the next tick after one interval, also where the last tick has asked for none."""
         self._timer.set(self._after(self._interval_ms))
 
     def stop(self) -> None:
-        """Begin no more turns. Waits for one that is under way, unless this is called by it."""
+        """Begin no more ticks. Waits for one that is under way, unless this is called by it."""
         self._timer.stop()
 
     def tick(self) -> int | None:
-        """One turn.
+        """One tick.
 
         Returns:
             When the next is due, in milliseconds since 1970; None if there is none before the next batch.
@@ -462,7 +462,7 @@ class SparkStream:
         with self._mutex:
             self._check_fence()
             if self._runtime is None and self._timer is not None:
-                # Storage failed in a turn of the timer, and the next one may be minutes away or never come.
+                # Storage failed in a tick of the timer, and the next one may be minutes away or never come.
                 self._begin_again(self._timer.run, lambda _left: True)
                 self._timer.begin()
             if self._runtime is None:
