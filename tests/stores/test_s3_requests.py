@@ -269,7 +269,9 @@ def test_no_attempt_begins_just_before_the_deadline() -> None:
 
 
 def access_to(options: S3Options) -> S3Access:
-    """What is below one prefix."""
+    """What is below one prefix, by a client that is made before the first of its calls is timed."""
+    with S3Store("s3://bucket/base", options) as store:
+        warm_up(store)
     return S3Access(S3Url.of("s3://bucket/base"), options, S3Calls("bucket", options))
 
 
@@ -367,7 +369,7 @@ def test_a_slow_link_gets_on() -> None:
         access = access_to(stub.options(call_timeout_s=1.5, attempt_timeout_s=1.5))
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda number: access.put(f"x{number}", bytes(14 * MIB)), range(2)))
-        assert [len(heard.body) for heard in stub.heard] == [14 * MIB] * 2
+        assert [len(heard.body) for heard in stub.heard if heard.request.operation == "PutObject"] == [14 * MIB] * 2
 
 
 def test_what_an_attempt_spent_on_moving_bytes_is_not_waiting() -> None:
@@ -376,7 +378,7 @@ def test_what_an_attempt_spent_on_moving_bytes_is_not_waiting() -> None:
     replies = [RESET, RESET]
     with S3Stub(bytes_a_s=8 * MIB) as stub:
         access = access_to(stub.options(call_timeout_s=3.0, attempt_timeout_s=3.0))
-        access.put("client", b"")
+        access.put("first", b"")
         stub.answer = lambda _: replies.pop() if replies else Said()
         access.put("x", bytes(14 * MIB))
         assert len(stub.heard[-1].body) == 14 * MIB
@@ -399,7 +401,7 @@ def test_so_many_requests_are_under_way_and_no_more() -> None:
         with ThreadPoolExecutor(12) as pool:
             list(pool.map(lambda number: access.put(f"x{number}", bytes(MIB // 8)), range(12)))
         assert stub.most_under_way == 3
-        assert len(stub.heard) == 12
+        assert stub.operations().count("PutObject") == 12
 
 
 def test_who_waits_for_a_turn_waits_as_long_as_others_get_on() -> None:
