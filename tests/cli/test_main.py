@@ -302,11 +302,10 @@ def test_what_cannot_be_done_is_told_with_a_way_out(tree: Path, words: str, code
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("run once with accept_missing=True, which", "run once with --accept-missing, which"),
-        ("by restore_from and accept_newer=True: see", "by --restore-from and --accept-newer: see"),
-        ("run with moved_from='/a/moved_from=b'.", "run with --moved-from '/a/moved_from=b'."),
+        ("leave restore_from out to go on", "leave --restore-from out to go on"),
+        ("run with checkpoint_dir='/a/checkpoint_dir=b'.", "run with --checkpoint-dir '/a/checkpoint_dir=b'."),
         ("restore_from='/x' is not there", "--restore-from '/x' is not there"),
-        ("RestoreSettings: accept_newer has no effect", "--accept-newer has no effect"),
+        ("RestoreSettings: checkpoint_dir has no effect", "--checkpoint-dir has no effect"),
         ("take no storage_options, got", "take no --storage-option, got"),
         ("cannot cut, or take cut='rewrite'", "cannot cut, or take --cut 'rewrite'"),
         ("my_restore_from_2 stays", "my_restore_from_2 stays"),

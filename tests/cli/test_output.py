@@ -141,10 +141,10 @@ def test_a_warning_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A second one of the same text is not, nor what is no warning; another one is; control characters are escaped."""
     with warnings_told(Output()):
         for _ in range(2):
-            logger.warning("left %s: set %s", "a\x1bb", "accept_newer=True")
+            logger.warning("left %s: set %s", "a\x1bb", "checkpoint_dir")
         logger.info("nothing to see")
         logger.warning("another")
-    assert capsys.readouterr().err.splitlines() == ["warning: left a\\x1bb: set --accept-newer", "warning: another"]
+    assert capsys.readouterr().err.splitlines() == ["warning: left a\\x1bb: set --checkpoint-dir", "warning: another"]
 
 
 def test_a_warning_is_a_document_beside_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,7 +186,7 @@ def test_a_bit_that_has_changed_on_disk_is_never_handed_out(
     # A DataNode ends its answer before the first byte of an open file: that is no end of the file.
     with pytest.raises(StoreError, match="no DataNode hands out byte" if is_open else None) as told:
         read_staging_file(store, staging_file)
-    # `accept_missing` gives up what is missing, and nobody gives up what may be damaged.
+    # `--accept-missing` gives up what is missing, and nobody gives up what may be damaged.
     assert not isinstance(told.value, PartMissing)
     stream.close()
     store.discard(staging_file)

@@ -316,7 +316,7 @@ def test_going_back_over_a_damaged_checkpoint(tmp_path: Path) -> None:
     back = ("--restore-from", base / "_partfile" / "life" / "chk-2", "--accept-newer", "--apply", "--fence")
     done = run("recover", base, *back)
     assert done.exit_code == 0
-    assert done.stderr.count("Going back to it, because --accept-newer is set") == 1, "told again, or never"
+    assert done.stderr.count("Going back to it, because of --accept-newer") == 1, "told again, or never"
     assert continue_to(long_sink(base), 9) == 4
     assert_exactly_once(base, 9)
 
@@ -401,7 +401,7 @@ def test_checkpoints_below_their_base_are_of_no_other(tmp_path: Path) -> None:
         assert "--moved-from" in refused.stderr
         assert everything(tmp_path) == before
     with pytest.raises(RecoveryRefused, match="are of a base that they lie below"):
-        long_sink(typo, checkpoint_dir=str(checkpoints), accept_missing=True).local().open()
+        long_sink(typo, checkpoint_dir=str(checkpoints)).local().open()
     assert everything(tmp_path) == before
     assert continue_to(long_sink(base), 9) == 4
     assert_exactly_once(base, 9)
@@ -409,7 +409,7 @@ def test_checkpoints_below_their_base_are_of_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.fault("M7")
 def test_checkpoints_taken_away_from_their_base_go_on_by_its_owners_word(tmp_path: Path) -> None:
-    """moved_from lets checkpoints that were moved out of their base go on, once and for all."""
+    """``--moved-from`` lets checkpoints that were moved out of their base go on, once and for all."""
     base, checkpoints = tmp_path / "out", tmp_path / "checkpoints"
     seed_with_a_tail(base)
     age(tmp_path)
@@ -424,7 +424,7 @@ def test_checkpoints_taken_away_from_their_base_go_on_by_its_owners_word(tmp_pat
 
 @pytest.mark.fault("M7")
 def test_a_stopped_sink_notes_its_base_by_its_owners_word(tmp_path: Path) -> None:
-    """Where nothing is left to publish, recover with moved_from still has that to do: to note the base."""
+    """Where nothing is left to publish, recover with ``--moved-from`` still has that to do: to note the base."""
     base, checkpoints = tmp_path / "out", tmp_path / "checkpoints"
     continue_to(long_sink(base), 4)
     age(tmp_path)
@@ -479,7 +479,7 @@ def test_a_base_may_be_written_in_any_way(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_base_that_was_moved_is_said_to_be(tmp_path: Path) -> None:
-    """moved_from with the base of before lets it go on, once and for all; another one does not."""
+    """``--moved-from`` with the base of before lets it go on, once and for all; another one does not."""
     base, checkpoints = seeded_beside(tmp_path)
     moved = base.rename(tmp_path / "moved")
     there = (moved, "--checkpoint-dir", checkpoints)

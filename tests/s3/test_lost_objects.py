@@ -48,7 +48,7 @@ def test_an_object_that_is_gone_is_told_and_given_up_on_demand(
     with pytest.raises(PartMissing, match="is not there"):
         start(process, process)
     s3_proxy.forget()
-    assert start(process, process, accept_missing=True).given_up == 1
+    assert start(process, process, gives_up=True).given_up == 1
     asked = s3_proxy.count("*/_sides/*")
     assert asked["HeadObject"] <= place + 1
     assert asked["GetObject"] <= place + 1
@@ -64,9 +64,9 @@ def test_an_object_that_was_changed_is_damage(process: Process, rng: random.Rand
         store.delete_file(path)
         store.create_file(path, written[:-1] + bytes([written[-1] ^ 1]))
     with pytest.raises(PartDamaged, match="is not what was written"):
-        start(process, process, accept_missing=True)
+        start(process, process, gives_up=True)
     with process.open_store(process.base, {}) as store:
         store.delete_file(path)
         store.create_file(path, written)
-    assert start(process, process, accept_missing=True).encoded == 1
+    assert start(process, process, gives_up=True).encoded == 1
     assert not process.owes()

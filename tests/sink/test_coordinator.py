@@ -200,7 +200,10 @@ def take_the_name_of(pending: Path) -> None:
 
 @pytest.mark.parametrize(
     ("meddle", "kind", "hint"),
-    [(Path.unlink, PartMissing, "accept_missing=True"), (take_the_name_of, CommitConflict, "Move that file")],
+    [
+        (Path.unlink, PartMissing, "partfile recover --accept-missing"),
+        (take_the_name_of, CommitConflict, "Move that file"),
+    ],
 )
 def test_an_error_about_a_part_names_the_sink_and_its_base(
     tmp_path: Path, meddle: Callable[[Path], None], kind: type[CommitError], hint: str

@@ -27,6 +27,7 @@ from support.life_cycle import (
     rows_of,
     staged_files,
 )
+from support.recovery import go_back, recover_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 
 # A checkpoint log whose newest checkpoint is damaged, as tests make it and look at it.
-
-BACK: dict[str, Any] = {"accept_newer": True, "retained_checkpoints": 9}
-"""Options of a sink that goes back whatever has come since."""
 
 
 def chk(base: Path, checkpoint_id: int) -> Path:
@@ -85,7 +83,7 @@ def ended(base: Path) -> None:
 
 
 @pytest.mark.item("DL-10")
-def test_a_stream_of_another_kind_is_refused_over_damage_too(tmp_path: Path) -> None:
+def test_a_stream_of_another_kind_is_refused_after_a_rollback_too(tmp_path: Path) -> None:
     """The position of a Spark query means nothing to plain Python, whichever checkpoint it is in."""
     out = tmp_path / "out"
     writer = long_sink(out, retained_checkpoints=9).local().open()
@@ -96,22 +94,23 @@ def test_a_stream_of_another_kind_is_refused_over_damage_too(tmp_path: Path) -> 
     coordinator.complete(coordinator.trigger(2), (), query)
     writer.close()
     damage(out, newest_id(out))
+    go_back(out, chosen)
     held = everything(out)
     with pytest.raises(CheckpointMismatch, match="query q"):
-        long_sink(out, restore_from=chosen, **BACK).local().open()
+        long_sink(out).local().open()
     assert everything(out) == held
 
 
 @pytest.mark.item("DL-10")
-@pytest.mark.parametrize("terms", [RestoreTerms(succeeding=1), RestoreTerms(goes_back=False), RestoreTerms(holds=True)])
-def test_a_clean_end_never_goes_back(tmp_path: Path, terms: RestoreTerms) -> None:
-    """Who ends what a driver has left begins with the newest checkpoint, or not at all."""
+@pytest.mark.parametrize("terms", [{"succeeding": 1}, {}, {"holds": True}])
+def test_only_a_recovery_goes_back(tmp_path: Path, terms: dict[str, Any]) -> None:
+    """Without ``rolls_back`` a start begins with the newest checkpoint, or not at all."""
     out = tmp_path / "out"
     chosen = seed(out)
     held = everything(out)
-    runtime = Runtime(long_sink(out, restore_from=chosen, **BACK).settings, "life")
+    runtime = Runtime(long_sink(out).settings, "life")
     with pytest.raises(SnapshotCorrupt, match="damaged"):
-        runtime.coordinator.start(lambda _stands: None, 1, terms)
+        runtime.coordinator.start(lambda _stands: None, 1, RestoreTerms(restore_from=str(chosen), **terms))
     runtime.close()
     assert everything(out) == held
 
@@ -127,7 +126,7 @@ def test_a_checkpoint_nobody_can_read_may_have_added_rows(tmp_path: Path) -> Non
     sink.close()
     damage(out, 3)
     with pytest.raises(RecoveryRefused, match="has gone on"):
-        long_sink(out, restore_from=chk(out, 2)).local().open()
+        recover_all(out, restore_from=str(chk(out, 2)))
 
 
 @pytest.mark.item("DL-10", "SP-14")
@@ -138,28 +137,28 @@ def test_a_file_that_is_put_back_later_is_refused_for_what_it_is(tmp_path: Path)
     file = chk(out, newest_id(out)) / "_metadata"
     whole = file.read_bytes()
     damage(out, newest_id(out))
-    assert continue_to(long_sink(out, restore_from=chk(out, 2), accept_missing=True, **BACK), 9) == 4
+    go_back(out, chk(out, 2), accept_missing=True)
+    assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 4
     file.write_bytes(whole)
     with pytest.raises(RecoveryRefused, match="could not be read when the checkpoint log went on"):
-        long_sink(out, restore_from=file, **BACK).local().open()
+        go_back(out, file)
 
 
 @pytest.mark.item("DL-10")
 @pytest.mark.parametrize("is_rival_there", [False, True])
 def test_going_back_over_a_newest_checkpoint_that_was_deleted(tmp_path: Path, *, is_rival_there: bool) -> None:
-    """Refused without the options; with them the takeover goes above the name that was used."""
+    """Refused by a start; a recovery goes back, and its takeover goes above the name that was used."""
     out = tmp_path / "out"
     ended(out)
     lost = newest_id(out)
     (chk(out, lost) / "_metadata").unlink()
     assert (chk(out, lost) / "_published").exists()
-    with pytest.raises(SnapshotCorrupt, match=f"checkpoint {lost} .* is gone.*restore_from"):
+    with pytest.raises(SnapshotCorrupt, match=f"checkpoint {lost} .* is gone.*--restore-from OLDER --accept-newer"):
         long_sink(out).local().open()
     older = chk(out, newest_id(out))
-    back = long_sink(out, restore_from=older, accept_missing=True, **BACK)
-    if is_rival_there:
-        long_sink(out, restore_from=older, accept_missing=True, **BACK).local().open().close()
-    assert continue_to(back, 6) == 4
+    for _ in range(2 if is_rival_there else 1):
+        go_back(out, older, accept_missing=True)
+    assert continue_to(long_sink(out, retained_checkpoints=9), 6) == 4
     assert newest_id(out) > lost
     assert rows_of(finished_files(out)) == expected(6)
 
@@ -189,7 +188,8 @@ def test_going_back_over_a_damaged_checkpoint(tmp_path: Path, *, is_published: b
     chosen = seed(out, is_published=is_published)
     files, damaged = finished_files(out), (chk(out, newest_id(out)) / "_metadata")
     held = damaged.read_bytes()
-    assert continue_to(long_sink(out, restore_from=chosen, **BACK), 9) == 4
+    go_back(out, chosen)
+    assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 4
     after = finished_files(out)
     assert_only_grew(files, after)
     assert rows_of(after) == expected(9, range(4, 7) if is_published else ())
@@ -199,12 +199,13 @@ def test_going_back_over_a_damaged_checkpoint(tmp_path: Path, *, is_published: b
 
 @pytest.mark.item("DL-10")
 def test_the_damaged_checkpoint_goes_by_retention_alone(tmp_path: Path) -> None:
-    """The next starts pass it by, with the options or without; it is deleted when it is too old to be retained."""
+    """The next starts pass it by; it is deleted when it is too old to be retained."""
     out = tmp_path / "out"
     chosen, damaged = seed(out), newest_id(out)
-    assert continue_to(long_sink(out, restore_from=chosen, **BACK), 6) == 4
-    assert continue_to(long_sink(out, restore_from=chosen, **BACK), 8) == 6
-    assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 8
+    go_back(out, chosen)
+    assert chk(out, damaged).exists()
+    assert continue_to(long_sink(out, retained_checkpoints=9), 6) == 4
+    assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 6
     assert chk(out, damaged).exists()
     assert continue_to(long_sink(out), 9) == 9
     assert not chk(out, damaged).exists()
@@ -213,7 +214,7 @@ def test_the_damaged_checkpoint_goes_by_retention_alone(tmp_path: Path) -> None:
 
 @pytest.mark.item("DL-10", "SP-14")
 def test_without_the_explicit_options_it_is_refused(tmp_path: Path) -> None:
-    """No option, or one that names something else: the damage. No accept_newer: nobody knows what came later."""
+    """No option, or one that names something else: the damage. Without --accept-newer: what came later is unknown."""
     savepoint = long_sink(tmp_path / "other").local().open().stop_with_savepoint(tmp_path / "savepoints")
     out = tmp_path / "out"
     chosen = seed(out, is_published=True)
@@ -224,12 +225,14 @@ def test_without_the_explicit_options_it_is_refused(tmp_path: Path) -> None:
     elsewhere = shutil.copytree(chosen, tmp_path / "elsewhere" / chosen.name)
     for other in (savepoint, elsewhere, damaged, chk(out, 77)):
         with pytest.raises(SnapshotCorrupt, match=f"{damaged.name}/_metadata"):
-            long_sink(out, restore_from=other, **BACK).local().open()
-    with pytest.raises(RecoveryRefused, match="cannot be known") as raised:
+            go_back(out, other)
+    with pytest.raises(SnapshotCorrupt, match=f"{damaged.name}/_metadata"):
         long_sink(out, restore_from=chosen).local().open()
+    with pytest.raises(RecoveryRefused, match="cannot be known") as raised:
+        recover_all(out, restore_from=str(chosen))
     message = str(raised.value)
     assert all(text in message for text in (f"{damaged.name}/_metadata", str(chosen), *finished_files(out)))
-    assert "accept_newer=True" in message
+    assert "--accept-newer" in message
     assert everything(out) == held
 
 
@@ -241,13 +244,15 @@ def test_the_log_tells_what_is_not_known(tmp_path: Path, caplog: pytest.LogCaptu
     moved, left = sorted(finished_files(out))
     (out / moved).rename(tmp_path / "moved")
     held = everything(out)
-    with pytest.raises(RecoveryRefused, match=r"1 parts.*accept_missing") as raised:
-        long_sink(out, restore_from=chosen, **BACK).local().open()
+    with pytest.raises(RecoveryRefused, match=r"1 parts.*--accept-missing") as raised:
+        go_back(out, chosen)
     assert moved in str(raised.value)
     assert everything(out) == held
     with caplog.at_level(logging.WARNING, logger="partfile"):
-        assert continue_to(long_sink(out, restore_from=chosen, accept_missing=True, **BACK), 9) == 4
-    (told,) = [record.message for record in caplog.records if "cannot be known" in record.message]
+        go_back(out, chosen, accept_missing=True)
+        assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 4
+    planned, told = [record.message for record in caplog.records if "cannot be known" in record.message]
+    assert planned == told
     before, _, after = told.partition("Moved away or lost")
     assert "_metadata is damaged" in before
     assert left in before
@@ -260,8 +265,8 @@ def test_part_names_are_never_used_again(tmp_path: Path) -> None:
     """Which counters came later nobody knows: a finished part of the same name would be taken for the new one."""
     out = tmp_path / "out"
     chosen = seed(out, is_published=True)
-    sink = make_sink(out, restore_from=chosen, **BACK)
-    assert continue_to(sink, 12) == 4
+    go_back(out, chosen)
+    assert continue_to(make_sink(out, retained_checkpoints=9), 12) == 4
     chains = {name.rpartition("/")[2].split("-")[1] for name in finished_files(out)}
     assert len(chains) == 2
     assert rows_of(finished_files(out)) == expected(12, range(4, 7))
@@ -282,8 +287,9 @@ def test_damaged_state_of_a_readable_checkpoint_is_gone_over_too(tmp_path: Path)
     with pytest.raises(SnapshotCorrupt, match=f"{state.name} is missing"):
         long_sink(out).local().open()
     with pytest.raises(RecoveryRefused, match="cannot be known"):
-        long_sink(out, restore_from=chk(out, 2)).local().open()
-    assert continue_to(long_sink(out, restore_from=chk(out, 2), **BACK), 9) == 4
+        recover_all(out, restore_from=str(chk(out, 2)))
+    go_back(out, chk(out, 2))
+    assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 4
     assert rows_of(finished_files(out)) == expected(9)
 
 
@@ -292,15 +298,16 @@ def test_options_that_are_left_over_do_not_go_back_again(tmp_path: Path) -> None
     """They were applied before the damage; what came since is not for them to give up."""
     out = tmp_path / "out"
     chosen = seed(out)
-    sink = long_sink(out, restore_from=chosen, **BACK)
-    assert continue_to(sink, 9) == 4
+    go_back(out, chosen)
+    assert continue_to(long_sink(out, restore_from=chosen, retained_checkpoints=9), 9) == 4
     damage(out, newest_id(out))
     held = everything(out)
     with pytest.raises(RecoveryRefused, match="applied before that"):
-        sink.local().open()
+        go_back(out, chosen)
     assert everything(out) == held
     later = chk(out, newest_id(out) - 1)
-    assert continue_to(long_sink(out, restore_from=later, **BACK), 12) == 4
+    go_back(out, later)
+    assert continue_to(long_sink(out, retained_checkpoints=9), 12) == 4
     assert rows_of(finished_files(out)) == expected(12, range(4, 9))
 
 
@@ -312,7 +319,7 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
     path = chk(out, newest_id(out)) / "_metadata"
     path.write_bytes(path.read_bytes().replace(*VERSIONS, 1))
     with pytest.raises(SnapshotVersionError, match="version 99"):
-        long_sink(out, restore_from=chosen, **BACK).local().open()
+        go_back(out, chosen)
 
 
 @pytest.mark.item("DL-10")
@@ -330,7 +337,7 @@ def test_parts_that_were_published_by_then_are_not_missed(tmp_path: Path, caplog
     sink.close()
     damage(out, 3)
     with caplog.at_level(logging.WARNING, logger="partfile"):
-        make_sink(out, restore_from=chk(out, 2), **BACK).local().open().close()
+        go_back(out, chk(out, 2))
     assert "vouches for: nothing" in caplog.text
 
 
@@ -339,10 +346,11 @@ def test_a_rollback_behind_it_names_the_parts_of_both_logs(tmp_path: Path) -> No
     """Part names begin anew when the counter is lost; what came later bears either chain's name."""
     out = tmp_path / "out"
     chosen = seed(out, is_published=True)
-    assert continue_to(long_sink(out, restore_from=chosen, **BACK), 9) == 4
+    go_back(out, chosen)
+    assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 4
     long_sink(out, retained_checkpoints=9).local().open().close()
     with pytest.raises(RecoveryRefused, match="4 later parts") as raised:
-        long_sink(out, restore_from=chk(out, 3)).local().open()
+        recover_all(out, restore_from=str(chk(out, 3)))
     assert all(name in str(raised.value) for name in finished_files(out))
 
 
@@ -351,7 +359,8 @@ def test_a_part_that_the_point_still_owes_is_published(tmp_path: Path) -> None:
     """It was pending and not marked as published: its rows are before the point, and nobody sends them again."""
     out = tmp_path / "out"
     chosen = owing(out)
-    assert continue_to(make_sink(out, restore_from=chosen, **BACK), 9) == 4
+    go_back(out, chosen)
+    assert continue_to(make_sink(out, retained_checkpoints=9), 9) == 4
     assert rows_of(finished_files(out)) == expected(9)
 
 

@@ -30,6 +30,7 @@ from partfile.writers.registry import format_of
 from support.encryption import encryption
 from support.life_cycle import batch
 from support.lost_objects import Elsewhere
+from support.recovery import giving_all_up, recover_all
 from support.staged_streams import finished_rows, names, staged_sink, staging_files_in
 
 if TYPE_CHECKING:
@@ -339,11 +340,11 @@ def leave_staging_files(base: Path) -> None:
 
 
 def start_with_encoder_of(other: Path, base: Path) -> CommitReport:
-    """A start that accepts missing parts, whose encoder works on another disk."""
-    settings = staged_sink(base, accept_missing=True).settings
+    """A start that gives missing parts up, whose encoder works on another disk."""
+    settings = staged_sink(base).settings
     runtime = Runtime(settings, "life", encoder=lambda _storage: Elsewhere(LocalStore(str(other)), 1))
     try:
-        return runtime.coordinator.start(lambda _position: None, 10**12)
+        return runtime.coordinator.start(lambda _position: None, 10**12, giving_all_up(runtime))
     finally:
         runtime.close()
 
@@ -365,7 +366,7 @@ def test_a_staging_file_that_only_its_encoder_misses_is_not_given_up(
 
 @pytest.mark.parametrize("harm", ["gone", "short"])
 def test_a_staging_file_that_the_coordinator_misses_too_is_given_up(tmp_path: Path, harm: str) -> None:
-    """By who accepts that; for anybody else it stops the start."""
+    """By a recovery that is told to; it stops a start."""
     leave_staging_files(tmp_path)
     staging_file = staging_files_in(tmp_path)[0]
     if harm == "gone":
@@ -374,7 +375,8 @@ def test_a_staging_file_that_the_coordinator_misses_too_is_given_up(tmp_path: Pa
         staging_file.write_bytes(staging_file.read_bytes()[:-1])
     with pytest.raises(PartMissing):
         staged_sink(tmp_path).local().open()
-    with staged_sink(tmp_path, accept_missing=True).local():
+    recover_all(tmp_path, accept_missing=True)
+    with staged_sink(tmp_path).local():
         assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
 
 

@@ -20,6 +20,7 @@ from support.life_cycle import (
     run_to_the_end,
     staged_files,
 )
+from support.recovery import recover_all
 from support.sink_harness import Harness
 
 if TYPE_CHECKING:
@@ -176,15 +177,16 @@ def test_a_consumer_may_move_published_files(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_gone_can_be_given_up_on_purpose(tmp_path: Path) -> None:
-    """accept_missing is the way out of a part that nobody has any more; all other rows stay."""
+    """``--accept-missing`` is the way out of a part that is gone for good; all other rows stay."""
     out = make_sink(tmp_path, rolling=KEEP).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
     out.close()
     (tmp_path / staged_files(tmp_path)[0]).unlink()
-    with pytest.raises(PartMissing, match="accept_missing=True"):
+    with pytest.raises(PartMissing, match="partfile recover --accept-missing"):
         make_sink(tmp_path).local().open()
-    with make_sink(tmp_path, accept_missing=True).local() as again:
+    recover_all(tmp_path, accept_missing=True)
+    with make_sink(tmp_path).local() as again:
         assert again.position == 4
     assert rows_of(finished_files(tmp_path)) == {"row-0001": 1, "row-0003": 1}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +35,7 @@ from partfile.sink.states import ClosedStagingFile, OpenPart, PendingPart, Query
 from partfile.snapshot.savepoints import complete_savepoint, read_savepoint, reserve_savepoint
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
+from support.command_line import run, told
 from support.life_cycle import (
     assert_exactly_once,
     assert_only_grew,
@@ -44,6 +47,7 @@ from support.life_cycle import (
     rows_of,
     stopped_with_savepoint,
 )
+from support.recovery import go_back, planned_recovery, recover_all
 
 # What a start does with a savepoint or an older checkpoint: never a row twice in silence.
 
@@ -142,11 +146,11 @@ def test_the_later_parts_are_named() -> None:
     assert later_parts(files[:5], current, held) == ["open", "owed", f"part-{CHAIN}-0-2", f"part-{CHAIN}-0-4"]
     foreign = [FinishedPart(f"part-{OTHER}-0-{count}", PartNumber(OTHER, 0, count)) for count in range(2)]
     assert later_parts(foreign, state(5, chain=OTHER), held) == [f"part-{OTHER}-0-{count}" for count in range(2)]
-    error = str(refusal("u", point(held), [f"part-{number}" for number in range(30)]))
+    error = str(refusal("u", point(held), [f"part-{number}" for number in range(30)], has_log=True))
     assert "30 later parts" in error
     assert "'part-19' and 10 more" in error
-    assert "accept_newer=True" in error
-    assert "Do not delete them" in error
+    assert "--accept-newer" in error
+    assert "Do not delete these parts" in error
 
 
 def test_accepting_later_parts_touches_none_of_them() -> None:
@@ -322,11 +326,13 @@ def test_going_back_to_an_older_checkpoint(tmp_path: Path, *, is_published: bool
         out.finish()
     out.close()
     files, held = finished_files(tmp_path / "out"), everything(tmp_path)
-    options: dict[str, Any] = {"restore_from": chosen, "retained_checkpoints": 5}
+    with pytest.raises(RecoveryRefused, match="has checkpoints of its own"):
+        continue_to(long_sink(tmp_path / "out", restore_from=chosen, retained_checkpoints=5), 9)
     with pytest.raises(RecoveryRefused, match="2 later parts"):
-        continue_to(long_sink(tmp_path / "out", **options), 9)
+        recover_all(tmp_path / "out", restore_from=str(chosen))
     assert everything(tmp_path) == held
-    assert continue_to(long_sink(tmp_path / "out", accept_newer=True, **options), 9) == 4
+    go_back(tmp_path / "out", chosen)
+    assert continue_to(long_sink(tmp_path / "out", retained_checkpoints=5), 9) == 4
     after = finished_files(tmp_path / "out")
     assert_only_grew(files, after)
     doubled = {f"row-{number:04d}" for number in range(4, 8)} if is_published else set()
@@ -384,7 +390,8 @@ def test_a_part_that_a_consumer_moved_does_not_stop_a_rollback(tmp_path: Path) -
     continue_to(long_sink(tmp_path / "out", retained_checkpoints=9), 6)
     for name in finished_files(tmp_path / "out"):
         (tmp_path / "out" / name).rename(tmp_path / name.replace("/", "-"))
-    sink = long_sink(tmp_path / "out", restore_from=chosen, accept_newer=True, retained_checkpoints=9)
+    go_back(tmp_path / "out", chosen)
+    sink = long_sink(tmp_path / "out", restore_from=chosen, retained_checkpoints=9)
     assert [continue_to(sink, 9), continue_to(sink, 9)] == [4, 9]
 
 
@@ -416,7 +423,7 @@ def test_rows_that_a_part_took_before_a_clean_end_are_later(tmp_path: Path) -> N
     out.finish()
     long_sink(tmp_path / "out", retained_checkpoints=9).local().open().close()
     with pytest.raises(RecoveryRefused, match="2 later parts"):
-        long_sink(tmp_path / "out", restore_from=chosen, retained_checkpoints=9).local().open()
+        recover_all(tmp_path / "out", restore_from=str(chosen))
 
 
 @pytest.mark.item("DL-10")
@@ -424,7 +431,7 @@ def test_rows_that_a_part_took_before_a_clean_end_are_later(tmp_path: Path) -> N
 def test_an_option_that_has_been_applied_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_deleted: bool
 ) -> None:
-    """A second rollback to the same point goes on from the newest checkpoint: a warning, as its user asked for more."""
+    """A second rollback to the same point does nothing: a warning, as its user asked for more; a start may keep it."""
     out = long_sink(tmp_path / "out", retained_checkpoints=9).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
@@ -432,22 +439,21 @@ def test_an_option_that_has_been_applied_says_so(
     out.write(batch(4, 4), position=8)
     out.checkpoint()
     out.close()
-    options: dict[str, Any] = {"restore_from": chosen, "accept_newer": True, "retained_checkpoints": 9}
+    sink = long_sink(tmp_path / "out", restore_from=chosen, retained_checkpoints=9)
     with caplog.at_level(logging.INFO, logger="partfile"):
-        assert continue_to(long_sink(tmp_path / "out", **options), 6) == 4
+        go_back(tmp_path / "out", chosen)
         assert "applied already" not in caplog.text
+        assert continue_to(sink, 6) == 4
+        (told,) = [record for record in caplog.records if "applied already" in record.message]
+        assert told.levelname == "INFO"
+        caplog.clear()
         if is_deleted:
             for path in sorted(chosen.parent.iterdir())[:-1]:
                 shutil.rmtree(path)
-        assert continue_to(long_sink(tmp_path / "out", **options), 6) == 6
-        (told,) = [record for record in caplog.records if "applied already" in record.message]
-        assert told.levelname == "WARNING"
-        assert str(chosen) in told.message
-        caplog.clear()
-        del options["accept_newer"]
-        assert continue_to(long_sink(tmp_path / "out", **options), 6) == 6
-        (told,) = [record for record in caplog.records if "applied already" in record.message]
-        assert told.levelname == "INFO"
+        assert planned_recovery(tmp_path / "out", restore_from=str(chosen), accept_newer=True).jobs == ()
+        assert {record.levelname for record in caplog.records if "applied already" in record.message} == {"WARNING"}
+        assert str(chosen) in caplog.text
+        assert continue_to(sink, 6) == 6
     assert_exactly_once(tmp_path / "out", 6)
 
 
@@ -468,7 +474,7 @@ def test_a_stray_checkpoint_of_a_fenced_coordinator_is_no_restore_point(tmp_path
     ids = sorted(int(path.parent.name[4:]) for path in stray.parent.glob("chk-*/_metadata"))
     assert ids == ([2, 3, 4] if next_is == "another's" else [2, 6, 7])
     with pytest.raises(RecoveryRefused, match="never counted"):
-        long_sink(tmp_path / "out", restore_from=stray, accept_newer=True).local().open()
+        go_back(tmp_path / "out", stray)
 
 
 @pytest.mark.item("SP-14", "DL-10")
@@ -483,8 +489,7 @@ def test_a_query_that_ends_without_a_batch_does_not_go_back(tmp_path: Path) -> N
         stands = coordinator.state.position.model_copy(update={"query": QueryPosition(query_id="q", batch_id=number)})
         coordinator.complete(coordinator.trigger(number), coordinator.assignment(), stands)
     sink.close()
-    options: dict[str, Any] = {"restore_from": out / "_partfile" / "life" / "chk-3", "accept_newer": True}
-    settings = long_sink(out, retained_checkpoints=9, **options).settings
+    settings = long_sink(out, retained_checkpoints=9, restore_from=out / "_partfile" / "life" / "chk-3").settings
     SparkStream(settings).finish("q")
     assert_exactly_once(out, 12)
     runtime = Runtime(settings, "life")
@@ -536,8 +541,10 @@ def test_a_base_that_has_moved_on_is_refused_with_its_later_parts(tmp_path: Path
     continue_to(long_sink(tmp_path / "out"), 7)
     later = set(finished_files(tmp_path / "out")) - before
     held = everything(tmp_path)
-    with pytest.raises(RecoveryRefused, match=f"{len(later)} later parts") as raised:
+    with pytest.raises(RecoveryRefused, match="has checkpoints of its own"):
         continue_to(long_sink(tmp_path / "out", restore_from=where), 9)
+    with pytest.raises(RecoveryRefused, match=f"{len(later)} later parts") as raised:
+        recover_all(tmp_path / "out", restore_from=where)
     assert all(name in str(raised.value) for name in later)
     assert everything(tmp_path) == held
     continue_to(long_sink(tmp_path / "out"), 9)
@@ -555,9 +562,9 @@ def test_a_fresh_log_on_a_base_that_has_moved_on_is_refused_too(tmp_path: Path, 
         options["uid"] = "other"
     else:
         shutil.rmtree(tmp_path / "out" / "_partfile")
-    with pytest.raises(RecoveryRefused, match="2 later parts"):
+    with pytest.raises(RecoveryRefused, match=r"2 later parts.*onto another base path") as raised:
         continue_to(long_sink(tmp_path / "out", **options), 9)
-    assert continue_to(long_sink(tmp_path / "out", accept_newer=True, **options), 9) == 4
+    assert "--accept-newer" not in str(raised.value)
 
 
 @pytest.mark.item("SP-14")
@@ -587,11 +594,41 @@ def test_a_sink_goes_on_when_its_savepoint_is_gone(tmp_path: Path) -> None:
         continue_to(long_sink(tmp_path / "another", restore_from=where), 9)
 
 
-@pytest.mark.parametrize("option", ["accept_newer"])
-def test_an_option_without_effect_is_refused(tmp_path: Path, option: str) -> None:
-    """It would be thought to do something."""
-    with pytest.raises(ConfigError, match=f"{option} has no effect without restore_from"):
-        long_sink(tmp_path, **{option: True})
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("accept_newer", "--restore-from WHERE --accept-newer"),
+        ("accept_missing", "--accept-missing"),
+        ("moved_from", "--moved-from OLD"),
+    ],
+)
+def test_an_option_of_the_command_is_refused_with_the_command(tmp_path: Path, option: str, words: str) -> None:
+    """Its plan is to be seen before it is done. What may be a secret is left out."""
+    base, more = tmp_path / "a b", {"storage_options": {"secret": "hush"}, "checkpoint_dir": "/c"}
+    with pytest.raises(ConfigError, match=option) as raised:
+        long_sink(base, **more, **{option: True})
+    command = f"partfile recover '{base}' --uid life --checkpoint-dir /c --storage-option secret=VALUE {words}"
+    assert command in str(raised.value)
+    assert "hush" not in str(raised.value)
+
+
+def test_the_command_that_goes_back_is_named_and_works(tmp_path: Path) -> None:
+    """The refusal's own words do it, after its plan was seen."""
+    base = tmp_path / "a b"
+    out = long_sink(base, retained_checkpoints=5).local().open()
+    for done in (0, 4):
+        out.write(batch(done, 4), position=done + 4)
+        out.checkpoint()
+    out.close()
+    chosen = newest_checkpoint(base).with_name("chk-2")
+    with pytest.raises(RecoveryRefused) as raised:
+        long_sink(base, restore_from=chosen).local().open()
+    command = re.search(r"partfile (recover '.*?a b' --uid life --restore-from '.*?chk-2')", str(raised.value))
+    assert command is not None
+    words = shlex.split(command[1])
+    assert "later parts" in run(*words).stderr
+    told(*words, "--accept-newer", "--apply", "--idle-for", "0s")
+    assert continue_to(long_sink(base), 9) == 4
 
 
 @pytest.mark.item("SP-14")
@@ -600,7 +637,8 @@ def test_later_parts_can_be_accepted(tmp_path: Path) -> None:
     where = stopped_with_savepoint(tmp_path)
     continue_to(long_sink(tmp_path / "out"), 7)
     files = finished_files(tmp_path / "out")
-    sink = long_sink(tmp_path / "out", restore_from=where, accept_newer=True)
+    go_back(tmp_path / "out", where)
+    sink = long_sink(tmp_path / "out", restore_from=where)
     assert [continue_to(sink, 9), continue_to(sink, 11)] == [4, 9]
     after = finished_files(tmp_path / "out")
     assert_only_grew(files, after)

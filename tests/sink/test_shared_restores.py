@@ -18,6 +18,7 @@ from partfile.errors import NotReady, PartDamaged, RecoveryRefused
 from partfile.sink.encode import LocalEncoder
 from partfile.stores.local.store import LocalStore
 from partfile.writers.arrow_stage import StagingFormat
+from support.recovery import go_back, recover_all
 from support.shared_streams import (
     BUCKETS,
     counted,
@@ -181,10 +182,10 @@ def test_going_back_to_a_checkpoint_that_has_the_staging_file_open(tmp_path: Pat
     out.write(many(BUCKETS), position=2 * BUCKETS)
     out.checkpoint()
     out.close()
-    options: dict[str, Any] = {"restore_from": chosen, "retained_checkpoints": 9}
     with pytest.raises(RecoveryRefused, match="1 later parts"):
-        sharing_sink(tmp_path, **options).local().open()
-    with sharing_sink(tmp_path, accept_newer=True, **options).local() as again:
+        recover_all(tmp_path, restore_from=str(chosen))
+    go_back(tmp_path, chosen)
+    with sharing_sink(tmp_path, retained_checkpoints=9).local() as again:
         assert again.position == BUCKETS
         assert rows_in(tmp_path) == counted(0, BUCKETS)
         again.write(many(BUCKETS, 2 * BUCKETS))
@@ -203,10 +204,10 @@ def test_going_back_leaves_files_that_were_promised_since(tmp_path: Path) -> Non
     out.finish()
     # The newest checkpoint names them no more: they are known by what is finished.
     sharing_sink(tmp_path, **options).local().open().close()
-    back: dict[str, Any] = {**options, "restore_from": chosen}
     with pytest.raises(RecoveryRefused, match=f"{BUCKETS} later parts.*'k=0/part-"):
-        sharing_sink(tmp_path, **back).local().open()
-    with sharing_sink(tmp_path, accept_newer=True, **back).local() as again:
+        recover_all(tmp_path, restore_from=str(chosen))
+    go_back(tmp_path, chosen)
+    with sharing_sink(tmp_path, **options).local() as again:
         assert again.position == BUCKETS
         again.write(many(BUCKETS))
     assert rows_in(tmp_path) == counted(0, 2 * BUCKETS) + counted(BUCKETS, 2 * BUCKETS)
@@ -259,8 +260,9 @@ def test_behind_a_damaged_end_only_buckets_without_a_file_are_encoded(
     staying = {path.parent.name for path in files[:published]}
     expected.update(place for place in counted(2 * BUCKETS, 3 * BUCKETS) if place[0] in staying)
     (newest_checkpoint(tmp_path) / "_metadata").write_bytes(b"damaged")
-    options: dict[str, Any] = {"restore_from": chosen, "accept_newer": True, "retained_checkpoints": 9}
-    with caplog.at_level(logging.CRITICAL, "partfile"), sharing_sink(tmp_path, **options).local() as again:
+    with caplog.at_level(logging.CRITICAL, "partfile"):
+        go_back(tmp_path, chosen)
+    with sharing_sink(tmp_path, retained_checkpoints=9).local() as again:
         assert again.position == 2 * BUCKETS
         assert rows_in(tmp_path) == expected
 
@@ -282,7 +284,8 @@ def test_behind_a_damaged_end_the_base_is_a_bucket_like_any_other(tmp_path: Path
         path.unlink()
     assert len(list(tmp_path.rglob("part-*"))) == 1
     (newest_checkpoint(tmp_path) / "_metadata").write_bytes(b"damaged")
-    with sharing_sink(tmp_path, restore_from=chosen, accept_newer=True, **options).local() as again:
+    go_back(tmp_path, chosen)
+    with sharing_sink(tmp_path, **options).local() as again:
         assert again.position == BUCKETS
     found = sorted(row for path in tmp_path.rglob("part-*.parquet") for row in pq.read_table(path)["row"].to_pylist())
     assert found == list(range(BUCKETS))
@@ -300,7 +303,7 @@ def test_behind_a_damaged_end_a_multi_bucket_staging_file_that_is_gone_is_told(t
     staging_file.unlink()
     (newest_checkpoint(tmp_path) / "_metadata").write_bytes(b"damaged")
     with pytest.raises(RecoveryRefused, match="1 parts that"):
-        sharing_sink(tmp_path, restore_from=chosen, accept_newer=True).local().open()
+        go_back(tmp_path, chosen)
 
 
 @pytest.mark.usefixtures("some_marked")
@@ -318,7 +321,8 @@ def test_behind_a_damaged_end_a_staging_file_whose_buckets_all_have_their_files_
     chosen, rows = newest_checkpoint(tmp_path), messages * BUCKETS
     out.finish()
     (newest_checkpoint(tmp_path) / "_metadata").write_bytes(b"damaged")
-    with sharing_sink(tmp_path, restore_from=chosen, accept_newer=True, **options).local() as again:
+    go_back(tmp_path, chosen)
+    with sharing_sink(tmp_path, **options).local() as again:
         assert again.position == rows
         again.write(many(rows))
     assert rows_in(tmp_path, format) == counted(0, rows + BUCKETS)

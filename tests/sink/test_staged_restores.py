@@ -33,6 +33,7 @@ from partfile.writers.parquet import ParquetFormat
 from support.command_line import told, told_json
 from support.dead_sinks import Dying
 from support.life_cycle import LONG, batch, finished_files, in_child
+from support.recovery import go_back, recover_all
 from support.shared_streams import BUCKETS, continue_sharing, counted, rows_in, shared_in, sharing_sink
 from support.staged_streams import (
     StagingFiles,
@@ -176,7 +177,8 @@ def test_a_staging_file_that_is_gone_stops_the_start(tmp_path: Path) -> None:
         with pytest.raises(PartMissing, match="'life'"):
             staged_sink(tmp_path).local().open()
         assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
-    with staged_sink(tmp_path, accept_missing=True).local() as out:
+    recover_all(tmp_path, accept_missing=True)
+    with staged_sink(tmp_path).local() as out:
         assert out._runtime.coordinator.state.rolled == ()
     assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
 
@@ -287,10 +289,10 @@ def test_going_back_to_a_checkpoint_that_has_the_staging_file_open(tmp_path: Pat
     out.write(batch(4, 4), position=8)
     out.checkpoint()
     out.close()
-    options: dict[str, Any] = {"restore_from": chosen, "retained_checkpoints": 9}
     with pytest.raises(RecoveryRefused, match="2 later parts"):
-        staged_sink(tmp_path, **options).local().open()
-    with staged_sink(tmp_path, accept_newer=True, **options).local() as again:
+        recover_all(tmp_path, restore_from=str(chosen))
+    go_back(tmp_path, chosen)
+    with staged_sink(tmp_path, retained_checkpoints=9).local() as again:
         assert again.position == 4
         assert finished_rows(tmp_path) == names(0, 4)
         again.write(batch(4, 5))
@@ -312,12 +314,12 @@ def test_going_back_takes_a_closed_staging_file_along_but_leaves_a_promised_file
     out.close()
     copy = shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-copy")
     staging_files.are_readable = True
-    back: dict[str, Any] = {**options, "accept_newer": True}
-    with staged_sink(copy, **back, restore_from=copy / "_partfile" / "life" / chosen.name).local():
-        assert finished_rows(copy) == names(0, 2)
+    go_back(copy, copy / "_partfile" / "life" / chosen.name)
+    assert finished_rows(copy) == names(0, 2)
     staged_sink(tmp_path, **options).local().open().close()
     assert finished_rows(tmp_path) == names(0, 4)
-    with staged_sink(tmp_path, **back, restore_from=chosen).local() as again:
+    go_back(tmp_path, chosen)
+    with staged_sink(tmp_path, **options).local() as again:
         assert again.position == 2
         again.write(batch(2, 2), position=4)
     assert finished_rows(tmp_path) == {**names(0, 2), **dict.fromkeys(names(2, 4), 2)}
@@ -338,7 +340,8 @@ def test_going_back_does_not_encode_again_what_was_rolled_then_and_is_promised_s
     out.checkpoint()
     out.close()
     assert finished_rows(tmp_path) == names(0, 4)
-    with staged_sink(tmp_path, **options, restore_from=chosen, accept_newer=True).local() as again:
+    go_back(tmp_path, chosen)
+    with staged_sink(tmp_path, **options).local() as again:
         assert again.position == 4
         assert pending_in(tmp_path) == []
         again.write(batch(4, 1))
@@ -388,7 +391,8 @@ def test_a_damaged_end_is_gone_back_behind_with_staging_files(tmp_path: Path, ca
     out.close()
     (newest_checkpoint(tmp_path) / "_metadata").write_bytes(b"damaged")
     with caplog.at_level(logging.CRITICAL, "partfile"):
-        again = staged_sink(tmp_path, restore_from=chosen, accept_newer=True, retained_checkpoints=9).local().open()
+        go_back(tmp_path, chosen)
+        again = staged_sink(tmp_path, retained_checkpoints=9).local().open()
     assert again.position == 4
     again.close()
     assert finished_rows(tmp_path) == names(0, 4)
@@ -463,15 +467,14 @@ def test_what_it_is_good_for(tmp_path: Path, caplog: pytest.LogCaptureFixture, *
     if not is_there:
         for path in staging_files_in(tmp_path):
             path.unlink()
-    back = staged_sink(tmp_path, restore_from=metadata_files[-2].parent, accept_newer=True).local()
     with caplog.at_level(logging.CRITICAL, "partfile"):
         if not is_there:
             with pytest.raises(RecoveryRefused, match="under none of their names"):
-                back.open()
+                go_back(tmp_path, metadata_files[-2].parent)
             return
-        back.open()
-    assert back.position == 4
-    back.close()
+        go_back(tmp_path, metadata_files[-2].parent)
+    with staged_sink(tmp_path).local() as again:
+        assert again.position == 4
     assert finished_rows(tmp_path) == names(0, 4)
 
 

@@ -177,7 +177,7 @@ def test_a_staging_file_that_has_lost_any_object_stops_the_start(place: int) -> 
     calls.delete(left(calls)[place])
     with pytest.raises(PartMissing, match=r"'life' at .*side object .* is not there"):
         start(process(calls), process(calls))
-    report = start(process(calls), process(calls), accept_missing=True)
+    report = start(process(calls), process(calls), gives_up=True)
     assert (report.given_up, report.encoded) == (1, 0)
     assert not process(calls).owes()
     assert finished(calls) == []
@@ -201,12 +201,12 @@ def test_a_staging_file_with_a_changed_object_is_damaged_and_not_given_up(
     key = left(calls)[place]
     written = calls.get(key, 1 << 20)
     calls.put(key, harm(written), {}, if_absent=False)
-    for accept_missing in (False, True):
+    for gives_up in (False, True):
         with pytest.raises(PartDamaged, match=r"is damaged: side object .* is not what was written"):
-            start(process(calls), process(calls), accept_missing=accept_missing)
+            start(process(calls), process(calls), gives_up=gives_up)
     assert process(calls).owes()
     calls.put(key, written, {}, if_absent=False)
-    assert start(process(calls), process(calls), accept_missing=True).encoded == 1
+    assert start(process(calls), process(calls), gives_up=True).encoded == 1
     assert len(finished(calls)) == 1
 
 
@@ -223,12 +223,12 @@ def test_an_object_that_only_a_worker_misses_is_not_given_up(place: int, caplog:
     blind.delete(key)
     asked = Recorder({"head", "get"})
     with caplog.at_level(logging.WARNING, "partfile"):
-        report = start(process(calls, asked), process(blind), accept_missing=True)
+        report = start(process(calls, asked), process(blind), gives_up=True)
     assert (report.given_up, report.encoded) == (0, 0)
     assert "missed by the worker that was to encode it, and is there" in caplog.text
     of_sides = [call.name for call in asked.calls if "/_sides/" in str(call.arguments[0])]
     assert of_sides == ["head"] * OBJECTS + ["get"]
-    assert start(process(calls), process(calls), accept_missing=True).encoded == 1
+    assert start(process(calls), process(calls), gives_up=True).encoded == 1
     assert len(finished(calls)) == 1
 
 
@@ -251,8 +251,8 @@ def test_a_server_that_does_not_answer_the_coordinator_loses_nothing() -> None:
     """Gone is only what a server says is not there: nothing is given up, and nothing stops."""
     calls, away = ModelCalls(AWS), Away()
     calls.delete(left(calls)[0])
-    report = start(process(calls, away), process(calls), accept_missing=True)
+    report = start(process(calls, away), process(calls), gives_up=True)
     assert away.asked > 0
     assert (report.given_up, report.encoded) == (0, 0)
     assert process(calls).owes()
-    assert start(process(calls), process(calls), accept_missing=True).given_up == 1
+    assert start(process(calls), process(calls), gives_up=True).given_up == 1

@@ -17,6 +17,7 @@ from partfile.sink.encode import LocalEncoder, encode_staging_file
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.stores.local.store import LocalStore
 from support.life_cycle import LONG
+from support.recovery import go_back
 from support.shared_streams import BUCKETS, counted, many, rolled, rows_in, shared_in, sharing_sink
 from support.staged_streams import checkpoint_ids
 
@@ -159,7 +160,8 @@ def test_going_back_leaves_the_files_that_some_buckets_have_got(tmp_path: Path) 
         out.finish()
     assert rows_in(tmp_path) == but_stuck(counted(0, 2 * BUCKETS))
     blocking.unlink()
-    with sharing_sink(tmp_path, restore_from=chosen, accept_newer=True, **options).local() as again:
+    go_back(tmp_path, chosen)
+    with sharing_sink(tmp_path, **options).local() as again:
         assert again.position == BUCKETS
     assert rows_in(tmp_path) == but_stuck(counted(0, 2 * BUCKETS)) + Counter({(STUCK, 7): 1})
 
@@ -178,7 +180,8 @@ def test_behind_a_damaged_end_files_that_were_moved_away_are_not_made_again(tmp_
         path.unlink()
     blocking.unlink()
     (tmp_path / "_partfile" / "life" / f"chk-{checkpoint_ids(tmp_path)[-1]}" / "_metadata").write_bytes(b"damaged")
-    with sharing_sink(tmp_path, restore_from=chosen, accept_newer=True, **options).local():
+    go_back(tmp_path, chosen)
+    with sharing_sink(tmp_path, **options).local():
         assert rows_in(tmp_path) == Counter({(STUCK, 7): 1})
     assert len(shared_in(tmp_path)) == 1
 

@@ -22,6 +22,7 @@ from partfile.sink.encode import EncodeResult
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, PartlyEncoded, SharedJobFailed
 from partfile.sink.plan import SinkSnapshot
 from partfile.sink.publish import StagedParts
+from partfile.sink.restore_rules import paths_of
 from partfile.sink.spark.encode_job import (
     EncodeAnswer,
     EncodeGroups,
@@ -345,7 +346,7 @@ def test_what_only_tasks_miss_is_not_given_up(spark: SparkSession, tmp_path: Pat
     before = replace(SinkSnapshot.fresh("00000000"), rolled=tuple(staging_files))
     with encoder(spark, base, open_store_in_tasks=parts_elsewhere) as by_spark, LocalStore(str(base)) as store:
         assert [type(one.problem) for one in by_spark.encode(staging_files)] == [PartMissing] * 3
-        encoding = StagedParts(store, by_spark, job="numbers", accept_missing=True).encode(before, 2, 0)
+        encoding = StagedParts(store, by_spark, job="numbers").encode(before, 2, 0, gives_up=paths_of(before))
     assert (encoding.failure, encoding.given_up, encoding.after) == (None, 0, before)
 
 

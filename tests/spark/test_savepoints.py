@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, RecoveryRefused, StoreError
+from support.recovery import recover_all
 from support.spark.streams import expected, finished, ids_by_duckdb, make_sink, stream, write_source
 from support.spark.watcher import Watcher
 
@@ -87,7 +88,7 @@ def test_the_same_base_goes_on_after_a_savepoint(spark: SparkSession, tmp_path: 
     run(spark, make_sink(tmp_path / "out"), tmp_path, 2)
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
     write_source(tmp_path / "source", 1, first=rows)
-    with pytest.raises(Exception, match="later parts"):
+    with pytest.raises(Exception, match="has checkpoints of its own"):
         run(spark, make_sink(tmp_path / "out", **options), tmp_path, 2)
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
 
@@ -144,13 +145,15 @@ def test_a_query_goes_on_when_its_savepoint_cannot_be_made(spark: SparkSession, 
 
 @pytest.mark.item("SP-14")
 def test_a_later_stream_is_refused_by_the_savepoint(spark: SparkSession, tmp_path: Path) -> None:
-    """RecoveryRefused names the parts, from the plain sink on the same checkpoint log as well."""
+    """The error holds the command that goes back, which names the parts; so does that of a plain sink on this log."""
     write_source(tmp_path / "source", 1)
     where = stop_after_everything(spark, make_sink(tmp_path / "out"), tmp_path, 2)
     write_source(tmp_path / "source", 1, first=30)
     run(spark, make_sink(tmp_path / "out"), tmp_path, 2)
-    with pytest.raises(RecoveryRefused, match=r"later parts hold rows .*part-"):
+    with pytest.raises(RecoveryRefused, match=r"partfile recover .*/out --uid numbers --restore-from"):
         make_sink(tmp_path / "out", restore_from=where).local().open()
+    with pytest.raises(RecoveryRefused, match=r"later parts hold rows .*part-"):
+        recover_all(tmp_path / "out", restore_from=where)
 
 
 @pytest.mark.item("SP-13")

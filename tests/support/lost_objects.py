@@ -10,6 +10,7 @@ from partfile.sink.coordinator import Runtime
 from partfile.sink.encode import LocalEncoder
 from partfile.stores.s3.handle import S3Staging, side_path
 from support.life_cycle import LONG
+from support.recovery import giving_all_up
 from support.staged_streams import STAGED
 
 if TYPE_CHECKING:
@@ -48,12 +49,13 @@ def leave_a_staging_file(process: Process, draw: random.Random, row_bytes: int) 
     return [side_path(side.name) for side in staging.sides]
 
 
-def start(process: Process, worker: Process, *, accept_missing: bool = False) -> CommitReport:
+def start(process: Process, worker: Process, *, gives_up: bool = False) -> CommitReport:
     """A start of the sink, whose staging files are encoded by a worker with a view of its own."""
-    settings = process.sink(**STAGED, rolling=_ROLLING, accept_missing=accept_missing).settings
+    settings = process.sink(**STAGED, rolling=_ROLLING).settings
     with worker.open_store(worker.base, {}) as store:
         runtime = Runtime(settings, "life", encoder=lambda _storage: Elsewhere(store, 1))
         try:
-            return runtime.coordinator.start(lambda _position: None, 10**12)
+            terms = giving_all_up(runtime) if gives_up else None
+            return runtime.coordinator.start(lambda _position: None, 10**12, terms)
         finally:
             runtime.close()

@@ -13,6 +13,8 @@ from partfile.recovery.inspect.verify import verify
 from partfile.recovery.ownership import open_stores
 from partfile.recovery.recover import RecoveryOptions, plan_recovery, recover
 from partfile.recovery.savepoints import create_savepoint, plan_creation
+from partfile.sink.restore import RestoreTerms
+from partfile.sink.restore_rules import paths_of
 from partfile.stores.local.posix import PosixCalls
 from partfile.testing.faults import intercept
 from support.life_cycle import SingleThreadedStore, batch, in_child, long_sink
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from partfile.recovery.clean_plan import CleaningPlan
     from partfile.recovery.recover import RecoveredJob, RecoveryPlan
     from partfile.recovery.savepoints import CreationPlan
+    from partfile.sink.coordinator import Runtime
     from partfile.sink.settings import StoreOpener
 
 
@@ -52,6 +55,17 @@ def planned_recovery(base: Path | str, uid: str | None = None, **options: Any) -
 def recover_all(base: Path | str, interceptor: Any = None, **options: Any) -> list[RecoveredJob]:
     """Recover every sink of a base."""
     return recover_planned(planned_recovery(base, **options), base, interceptor)
+
+
+def go_back(base: Path | str, chosen: Path | str, interceptor: Any = None, **options: Any) -> None:
+    """Take the one sink of a base back to an older checkpoint or a savepoint, whatever came later."""
+    recover_all(base, interceptor, restore_from=str(chosen), accept_newer=True, **options)
+
+
+def giving_all_up(runtime: Runtime) -> RestoreTerms:
+    """The terms of a start that gives up whatever it finds missing of its newest checkpoint."""
+    state = runtime.coordinator.look()
+    return RestoreTerms(gives_up=frozenset() if state is None else frozenset(paths_of(state)))
 
 
 def recover_planned(plan: RecoveryPlan, base: Path | str, interceptor: Any = None) -> list[RecoveredJob]:

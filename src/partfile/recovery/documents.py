@@ -65,25 +65,17 @@ def code_of(error: BaseException) -> int:
     return FINDINGS
 
 
-_OPTIONS = (
-    "accept_missing",
-    "accept_newer",
-    "checkpoint_dir",
-    "moved_from",
-    "restore_from",
-    "storage_options",
-)
-_FLAGS = ("accept_missing", "accept_newer")
+_OPTIONS = ("checkpoint_dir", "restore_from", "storage_options")
 _WORDS = ("cut",)
 """Options that are words as well: meant only where a value follows."""
 _NAMES = "|".join((*_OPTIONS, *(f"{word}(?==)" for word in _WORDS)))
-_NAMED = re.compile(rf"'(?:[^'\\]|\\.)*'|\b(?P<name>{_NAMES})\b(?P<value>=True\b|=)?")
+_NAMED = re.compile(rf"'(?:[^'\\]|\\.)*'|\b(?P<name>{_NAMES})\b(?P<value>=)?")
 _MODEL = re.compile(r"^\w+Settings: ")
 _SPELLED = {"storage_options": "--storage-option"}
 
 
 def in_words_of_a_command(text: str) -> str:
-    """A message or hint with ``--accept-missing`` for ``accept_missing=True``, and so on; what is quoted stays."""
+    """A message or hint with ``--restore-from X`` for ``restore_from=X``, and so on; what is quoted stays."""
     return _NAMED.sub(_spelled, _MODEL.sub("", text))
 
 
@@ -92,7 +84,7 @@ def _spelled(match: re.Match[str]) -> str:
     if name is None:
         return match[0]
     option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
-    return f"{option} " if match["value"] == "=" and name not in _FLAGS else option
+    return f"{option} " if match["value"] else option
 
 
 DIGEST_DIGITS = 16

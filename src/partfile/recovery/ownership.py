@@ -66,7 +66,7 @@ def preview(settings: RestoreSettings, job: Job, stores: Stores, terms: RestoreT
         RecoveryRefused: What was chosen cannot be restored.
     """
     storage = CheckpointStorage(stores.checkpoints, job.name)
-    on_demand = RestoreOnDemand(settings, stores.base, storage)
+    on_demand = RestoreOnDemand(settings, stores.base, storage, terms)
     # Whether the store can append is asked by trying, and does not matter: nothing is kept.
     RestorePlanner(storage, on_demand, lambda _position: None, terms, may_keep=False).preview()
 

@@ -5,6 +5,7 @@ First the plan, pure, as it is printed; then its execution, which refuses where 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -258,7 +259,7 @@ def planned_terms(
 
     def approve(plan: RestorePlan) -> None:
         with settings.open_store(settings.checkpoint_url, settings.checkpoint_options) as checkpoints:
-            doubled = _doubled(settings, job, Stores(base, checkpoints), plan)
+            doubled = _doubled(settings, planned.options, job, Stores(base, checkpoints), plan)
         found = _job(job, plan, _looked_for(plan, base), doubled, planned.options)
         now = planned.model_copy(update={"jobs": () if found is None else (found,)})
         check_same(planned.digest, now.digest)
@@ -266,7 +267,7 @@ def planned_terms(
             _check_there(found, base)
 
     gives_up = planned.given_up(planned.jobs[0]) if planned.jobs else frozenset[str]()
-    return RestoreTerms(keeps=False, approve=approve, gives_up=gives_up, tried=step)
+    return replace(_terms(plan.options, approve), gives_up=gives_up, tried=step)
 
 
 def _check_there(found: PlannedJob, base: Store) -> None:
@@ -284,41 +285,47 @@ def recovery_settings(
     place: Place, job: Job, options: RecoveryOptions, opener: StoreOpener | None = None
 ) -> RestoreSettings:
     """The options of a job's restore."""
-    return settings_of(
-        place,
-        job,
-        opener,
-        cut=options.cut,
-        accept_missing=options.accept_missing,
+    return settings_of(place, job, opener, cut=options.cut)
+
+
+def _terms(options: RecoveryOptions, approve: Callable[[RestorePlan], None] = lambda _plan: None) -> RestoreTerms:
+    """How a start does what was told."""
+    return RestoreTerms(
         restore_from=options.restore_from,
+        rolls_back=True,
         accept_newer=options.accept_newer,
+        accept_missing=options.accept_missing,
         moved_from=options.moved_from,
+        keeps=False,
+        approve=approve,
     )
 
 
 def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -> PlannedJob | None:
     """What recovering one job would do now, if only to take it over; None if it has no checkpoint."""
     settings = recovery_settings(place, job, options)
-    seen = _preview(settings, job, stores)
-    return _job(job, seen, _looked_for(seen, stores.base), _doubled(settings, job, stores, seen), options)
+    seen = _preview(settings, options, job, stores)
+    return _job(job, seen, _looked_for(seen, stores.base), _doubled(settings, options, job, stores, seen), options)
 
 
-def _doubled(settings: RestoreSettings, job: Job, stores: Stores, seen: RestorePlan) -> tuple[str, ...]:
+def _doubled(
+    settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores, seen: RestorePlan
+) -> tuple[str, ...]:
     """The files whose rows come twice if the sink goes back, by their final paths."""
     if not seen.goes_back:
         return ()
     storage = CheckpointStorage(stores.checkpoints, job.name)
-    return tuple(RestoreOnDemand(settings, stores.base, storage).doubled(seen.before))
+    return tuple(RestoreOnDemand(settings, stores.base, storage, _terms(options)).doubled(seen.before))
 
 
-def _preview(settings: RestoreSettings, job: Job, stores: Stores) -> RestorePlan:
+def _preview(settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores) -> RestorePlan:
     """What a start would do, looked at again while the job goes on and deletes what was being read."""
     storage = CheckpointStorage(stores.checkpoints, job.name)
     seen: list[RestorePlan] = []
     for look in range(_LOOKS):
         newest = storage.newest_completed_id()
         try:
-            preview(settings, job, stores, RestoreTerms(keeps=False, approve=seen.append))
+            preview(settings, job, stores, _terms(options, seen.append))
         except SnapshotCorrupt:
             if look == _LOOKS - 1 or storage.newest_completed_id() == newest:
                 raise

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from partfile.sink.states import StreamPosition
     from partfile.snapshot.documents import CheckpointKind, CheckpointMetadata, CheckpointRef, OperatorState
     from partfile.snapshot.storage import CheckpointStorage
-    from partfile.stores.base import Cut, PartStore
+    from partfile.stores.base import Cut, Store
 
 
 MARKER = "_marker"
@@ -63,7 +63,6 @@ class CommitSettings:
     cut: Cut
     publish_threads: int | None
     """None takes what suits the store."""
-    accept_missing: bool
     retained_checkpoints: int
     writer: str
     """Version of partfile, written into every checkpoint."""
@@ -83,7 +82,7 @@ class CommitReport:
     commit_ms: float
     publish_ms: float
     given_up: int = 0
-    """Parts and staging files that were gone, and are looked for no more because ``accept_missing`` is set."""
+    """Parts and staging files that were gone, and are looked for no more because their rows were given up."""
     encoded: int = 0
     """Staging files that were encoded for it, or for the checkpoint that came before it and rolled them."""
     encode_ms: float = 0.0
@@ -126,27 +125,25 @@ class SinkCoordinator:
         store: Where the parts are.
         storage: Where the checkpoints are.
         settings: What to do at a checkpoint.
-        on_demand: What a start begins with instead of the newest checkpoint.
+        restore: The sink's options, by which a start finds what it begins with.
         encoder: Encodes rolled staging files.
     """
 
     def __init__(
         self,
-        store: PartStore,
+        store: Store,
         storage: CheckpointStorage,
         settings: CommitSettings,
-        on_demand: RestoreOnDemand,
+        restore: RestoreSettings,
         encoder: StagingEncoder,
     ) -> None:
         self._store = store
         self._storage = storage
         self._settings = settings
-        self._on_demand = on_demand
+        self._restore = restore
         self._log = CheckpointLog(storage, retained=settings.retained_checkpoints)
-        self._publisher = Publisher(
-            store, settings.cut, settings.publish_threads, job=storage.job, accept_missing=settings.accept_missing
-        )
-        self._staging_files = StagedParts(store, encoder, job=storage.job, accept_missing=settings.accept_missing)
+        self._publisher = Publisher(store, settings.cut, settings.publish_threads, job=storage.job)
+        self._staging_files = StagedParts(store, encoder, job=storage.job)
         self._terms = RestoreTerms()
         """How this epoch was begun."""
         self._tried: set[str] = set()
@@ -219,7 +216,8 @@ class SinkCoordinator:
         """
         began_ms = stopwatch_ms()
         self._terms = terms = terms or RestoreTerms()
-        begin = RestorePlanner(self._storage, self._on_demand, check_replay, terms, self._store.capabilities.append)
+        on_demand = RestoreOnDemand(self._restore, self._store, self._storage, terms)
+        begin = RestorePlanner(self._storage, on_demand, check_replay, terms, self._store.capabilities.append)
         begun: dict[str, SinkSnapshot] = {}
 
         def takeover(seen: CheckpointMetadata | DamagedEnd | None, checkpoint_id: int) -> CheckpointMetadata:
@@ -551,12 +549,11 @@ class Runtime:
                 rolling=settings.rolling,
                 cut=settings.cut,
                 publish_threads=settings.publish_threads,
-                accept_missing=settings.accept_missing,
                 retained_checkpoints=settings.retained_checkpoints,
                 writer=__version__,
                 interval_ms=interval_ms,
             ),
-            RestoreOnDemand(settings, self.store, self.storage),
+            settings,
             LocalEncoder(
                 self.store, _encode_threads(settings.publish_threads), encoded, sink_format=settings.sink_format
             )

@@ -13,6 +13,7 @@ from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.progress import BatchProgress, report
+from partfile.sink.restore import RestoreTerms
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.states import assigned_to
 
@@ -154,7 +155,8 @@ class LocalSink:
         return self
 
     def _restore(self, now_ms: int) -> None:
-        self._runtime.coordinator.start(self._check_writer, now_ms)
+        terms = RestoreTerms(restore_from=self._settings.restore_from)
+        self._runtime.coordinator.start(self._check_writer, now_ms, terms)
         state = assigned_to(self._runtime.coordinator.assignment(), 0)
         fresh = state.model_copy(
             update={"subtask": self._subtask, "max_count": self._runtime.coordinator.state.max_count}

@@ -47,22 +47,18 @@ class Publisher:
         cut: How a part that is longer than its valid length is cut.
         threads: Parts published at the same time, at least 1; None takes what suits the store.
         job: Whose parts they are, for messages.
-        accept_missing: Give a part up that is gone, with a line in the log, instead of stopping.
     """
 
-    def __init__(
-        self, store: PartStore, cut: Cut, threads: int | None, *, job: str, accept_missing: bool = False
-    ) -> None:
+    def __init__(self, store: PartStore, cut: Cut, threads: int | None, *, job: str) -> None:
         self._store = store
         self._job = job
         self._cut = cut
         self._threads = threads or store.capabilities.publish_threads
-        self._accept_missing = accept_missing
 
     def publish(
         self,
         parts: Sequence[PendingPart],
-        gives_up: Collection[str] | None = None,
+        gives_up: Collection[str] = (),
         tried: Callable[[int], None] = lambda _parts: None,
     ) -> Publication:
         """Publish each part.
@@ -72,7 +68,7 @@ class Publisher:
 
         Args:
             parts: To be published.
-            gives_up: Final paths of the only parts that ``accept_missing`` is meant for; None is all.
+            gives_up: Final paths of parts that are given up if they are gone, with a line in the log.
             tried: Told how many parts more were published, or could not be; from any thread.
 
         Returns:
@@ -93,9 +89,9 @@ class Publisher:
         failures = for_each(attempt, parts, self._threads, "partfile-publish")
         owed, given_up = [], []
         for part, failure in zip(parts, failures, strict=True):
-            if isinstance(failure, PartMissing) and self._may_give_up(part, gives_up):
+            if isinstance(failure, PartMissing) and part.part.path_of(part.part.name) in gives_up:
                 given_up.append(part)
-                logger.error("given up, because accept_missing is set: %s", failure)
+                logger.error("given up, because of --accept-missing: %s", failure)
             elif isinstance(failure, CommitError):
                 where = f"sink {self._job!r} at {self._store.base!r}"
                 raise type(failure)(f"{where}: {failure.message}", hint=failure.hint, path=failure.path) from failure
@@ -104,9 +100,6 @@ class Publisher:
             elif failure is not None:
                 owed.append(part)
         return Publication(tuple(owed), tuple(given_up))
-
-    def _may_give_up(self, part: PendingPart, gives_up: Collection[str] | None) -> bool:
-        return self._accept_missing and (gives_up is None or part.part.path_of(part.part.name) in gives_up)
 
     def _attempt(self, circuit_breaker: CircuitBreaker, part: PendingPart) -> Exception | None:
         if circuit_breaker.is_over:
@@ -141,7 +134,7 @@ class Encoding(NamedTuple):
     failure: Exception | None
     """To be raised once that checkpoint is complete: a staging file that no further try will encode."""
     given_up: int = 0
-    """Staging files that were gone, and that are looked for no more because ``accept_missing`` is set."""
+    """Staging files that were gone, and that are looked for no more because their rows were given up."""
     encoded: int = 0
     """Staging files that have become files."""
     encode_ms: float = 0.0
@@ -154,14 +147,12 @@ class StagedParts:
         store: Where they are.
         encoder: Has the hands for it.
         job: Whose they are, for messages.
-        accept_missing: Give a staging file up that is gone, with a line in the log, instead of stopping.
     """
 
-    def __init__(self, store: PartStore, encoder: StagingEncoder, *, job: str, accept_missing: bool = False) -> None:
+    def __init__(self, store: PartStore, encoder: StagingEncoder, *, job: str) -> None:
         self._store = store
         self._encoder = encoder
         self._job = job
-        self._accept_missing = accept_missing
         from partfile.sink.encode import EncodeRetries  # noqa: PLC0415 - it loads pyarrow, which status does not need.
 
         self._retries = EncodeRetries()
@@ -172,7 +163,7 @@ class StagedParts:
         checkpoint_id: int,
         now_ms: int,
         *,
-        gives_up: Collection[str] | None = None,
+        gives_up: Collection[str] = (),
         at_once: bool = False,
     ) -> Encoding:
         """Encode the closed staging files of a state.
@@ -184,7 +175,7 @@ class StagedParts:
             before: The state.
             checkpoint_id: The checkpoint that is to hold the result; it must be complete before a file is published.
             now_ms: The coordinator's time, in milliseconds since 1970.
-            gives_up: Final paths of the only parts that ``accept_missing`` is meant for; None is all.
+            gives_up: Final paths of staging files that are given up if they are gone, with a line in the log.
             at_once: Try also those that have failed and are left alone for a while, since this is the end or the state
                 is for a savepoint. It makes no wait longer.
         """
@@ -267,12 +258,10 @@ class StagedParts:
         )
         return replace(one, problem=there)
 
-    def _judged(self, one: EncodeResult, gives_up: Collection[str] | None) -> EncodeResult:
-        if not (isinstance(one.problem, PartMissing) and self._accept_missing):
+    def _judged(self, one: EncodeResult, gives_up: Collection[str]) -> EncodeResult:
+        if not isinstance(one.problem, PartMissing) or _path(one) not in gives_up:
             return one
-        if gives_up is not None and _path(one) not in gives_up:
-            return one
-        logger.error("given up, because accept_missing is set: %s", one.problem)
+        logger.error("given up, because of --accept-missing: %s", one.problem)
         return replace(one, is_given_up=True)
 
     def _explained(self, error: Exception | None) -> Exception | None:

@@ -6,6 +6,7 @@ Reads only. The takeover checkpoint that follows from it is created by the coord
 from __future__ import annotations
 
 import logging
+import shlex
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
@@ -32,6 +33,7 @@ from partfile.sink.restore_rules import (
     over_unreadable,
     paths_of,
     refusal,
+    refusal_of_a_log,
     refusal_of_missing,
     refusal_over_damage,
     shown,
@@ -67,18 +69,21 @@ class BaseTie:
     """Where the base was before it was moved, as the user says."""
     note: str | None
     """What a checkpoint says of its base, links resolved; None where the checkpoints lie below it and move with it."""
+    command: str
+    """``partfile recover`` with this place, for messages."""
 
     @classmethod
-    def of(cls, settings: RestoreSettings) -> Self:
-        """The tie that the options of a sink make."""
+    def of(cls, settings: RestoreSettings, moved_from: str | None = None) -> Self:
+        """The tie that the options of a sink make, and where its user says that the base was."""
         elsewhere = settings.checkpoint_dir is not None and (
             path_inside(settings.checkpoint_dir, settings.base, settings.storage_options) is None
         )
         return cls(
             base=settings.base,
             storage_options=settings.storage_options,
-            moved_from=settings.moved_from,
+            moved_from=moved_from,
             note=resolved(settings.base) if elsewhere else None,
+            command=settings.recover_command("--moved-from"),
         )
 
     def check(self, note: str | None, job: str) -> None:
@@ -99,25 +104,24 @@ class BaseTie:
         else:
             is_ours = any(self._is(note, place) for place in (self.base, self.moved_from) if place is not None)
         if not is_ours:
-            raise _refusal(note, self.base, job)
+            raise self._refusal(note, job)
 
     def _is(self, note: str, place: str) -> bool:
         return is_same_place(note, place, self.storage_options)
 
-
-def _refusal(note: str | None, base: str, job: str) -> RecoveryRefused:
-    if note is None:
+    def _refusal(self, note: str | None, job: str) -> RecoveryRefused:
+        if note is None:
+            return RecoveryRefused(
+                f"the checkpoints of sink {job!r} are of a base that they lie below, not of {self.base!r}",
+                hint="Nothing was changed. Check the base and checkpoint_dir: a base that has its checkpoints in "
+                "_partfile needs no checkpoint_dir. If they were taken away from their base on purpose, type: "
+                f"{self.command} OLD, where OLD is where that base was.",
+            )
         return RecoveryRefused(
-            f"the checkpoints of sink {job!r} are of a base that they lie below, not of {base!r}",
-            hint="Nothing was changed. Check the base and checkpoint_dir: a base that has its checkpoints in _partfile "
-            "needs no checkpoint_dir. If they were taken away from their base on purpose, run once with "
-            "moved_from, which is where that base was.",
+            f"the checkpoints of sink {job!r} are of the base {note!r}, not of {self.base!r}",
+            hint="Nothing was changed. Check the base and checkpoint_dir. If the base was moved on purpose, type: "
+            f"{self.command} {shlex.quote(note)}.",
         )
-    return RecoveryRefused(
-        f"the checkpoints of sink {job!r} are of the base {note!r}, not of {base!r}",
-        hint="Nothing was changed. Check the base and checkpoint_dir. If the base was moved on purpose, run once "
-        f"with moved_from={note!r}.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +142,25 @@ class RestorePlan:
 class RestoreTerms:
     """How a start is to be done."""
 
+    restore_from: str | None = None
+    """A savepoint to begin with; or, where the start rolls back, an older checkpoint."""
+    rolls_back: bool = False
+    """Whether the newest checkpoint may be left for it: only ``partfile recover`` does, after its plan was read."""
+    accept_newer: bool = False
+    """Roll back although later parts stay, so that their rows come twice."""
+    accept_missing: bool = False
+    """Roll back to a checkpoint although parts are gone that it vouches for."""
+    moved_from: str | None = None
+    """The base that the checkpoints are of, if it has been moved."""
     succeeding: int | None = None
     """Begin only right after this epoch, if given."""
     own_takeovers: Collection[str] = ()
     """Nonces of later takeovers that are as good as that epoch: this process tried to create them, and
     was not told whether they were made."""
-    goes_back: bool = True
-    """Whether what is chosen on demand is restored where there is a checkpoint already."""
     keeps: bool = True
     """Whether parts that a clean stop kept stay open for this epoch; else they are published as all others."""
-    gives_up: Collection[str] | None = None
-    """Final paths of the only parts that ``accept_missing`` is meant for; None is all."""
+    gives_up: Collection[str] = ()
+    """Final paths of parts whose rows are given up if they are gone."""
     tried: Callable[[int], None] = lambda _parts: None
     """Told how many parts more were published, or could not be; from any thread. Whoever makes the encoder may have it
     told of staging files as well."""
@@ -207,7 +219,7 @@ class RestorePlanner:
         if self.terms.holds:
             held = replace(current, pending=() if published else current.pending)
             return self._approved(checkpoint.ref, current, held, goes_back=False)
-        restored = (self.on_demand.begin(current) if self.terms.goes_back else None) or current
+        restored = self.on_demand.begin(current) or current
         self.check_replay(restored.position)
         begun = plan.begin_epoch(
             restored,
@@ -238,7 +250,7 @@ class RestorePlanner:
     def _over_damage(
         self, damage: SnapshotCorrupt, checkpoint: CheckpointRef, epoch: int, checkpoint_id: int
     ) -> SinkSnapshot:
-        if self.terms.succeeding is not None or not self.terms.goes_back or self.terms.holds:
+        if self.terms.succeeding is not None or self.terms.holds:
             raise damage
         restored = self.on_demand.begin_over(damage)
         self.on_demand.tie.check(restored.position.base, self.storage.job)
@@ -426,19 +438,23 @@ logger = logging.getLogger("partfile")
 
 
 class RestoreOnDemand:
-    """Carries out ``restore_from`` and ``accept_newer`` at a start. Changes nothing.
+    """Finds the state of the savepoint or older checkpoint that a start is to begin with. Changes nothing.
 
     Args:
         settings: The sink's options.
         store: Where the parts are.
         storage: The sink's own checkpoints.
+        terms: What is asked for.
     """
 
-    def __init__(self, settings: RestoreSettings, store: Store, storage: CheckpointStorage) -> None:
+    def __init__(
+        self, settings: RestoreSettings, store: Store, storage: CheckpointStorage, terms: RestoreTerms
+    ) -> None:
         self._settings = settings
         self._store = store
         self._storage = storage
-        self.tie = BaseTie.of(settings)
+        self._terms = terms
+        self.tie = BaseTie.of(settings, terms.moved_from)
         """Which base the checkpoint log has to be of."""
 
     def begin(self, current: SinkSnapshot | None) -> SinkSnapshot | None:
@@ -449,10 +465,11 @@ class RestoreOnDemand:
 
         Raises:
             NotFound: What is to be restored is not there.
-            RecoveryRefused: The sink has gone on since, or what is to be restored does not fit it.
+            RecoveryRefused: The sink has checkpoints of its own, and this start does not roll back; or it has gone on
+                since, or what is to be restored does not fit it.
             SnapshotCorrupt: It cannot be read.
         """
-        location = self._settings.restore_from
+        location = self._terms.restore_from
         if location is None:
             return None
         try:
@@ -468,9 +485,11 @@ class RestoreOnDemand:
             if current.position.restored_from == point.token:
                 self._tell_applied(location)
             return noted(current, point)
+        if current is not None and not self._terms.rolls_back:
+            raise refusal_of_a_log(self._settings, location)
         later = self._later(current, point, choice)
-        if not self._settings.accept_newer and (choice is Choice.REFUSE or later):
-            raise refusal(self._settings.uid, point, later)
+        if not self._terms.accept_newer and (choice is Choice.REFUSE or later):
+            raise refusal(self._settings.uid, point, later, has_log=current is not None)
         if current is None:
             return onto_an_empty_log(point, new_chain_id())
         stuck = self._stuck(current, point)
@@ -494,9 +513,9 @@ class RestoreOnDemand:
             NotFound: What is to be restored is not there.
             SnapshotCorrupt: It cannot be read.
         """
-        if self._settings.restore_from is None:
+        if self._terms.restore_from is None:
             return []
-        point = read_restore_point(self._settings, self._settings.restore_from, self._storage)
+        point = read_restore_point(self._settings, self._terms.restore_from, self._storage)
         choice = Choice.REFUSE if current is None else choose(current, point)
         if choice is Choice.GO_ON:
             return []
@@ -526,10 +545,10 @@ class RestoreOnDemand:
                 read either.
             RecoveryRefused: One is named, but long ago; or later parts are not accepted, or missing ones.
         """
-        location = self._settings.restore_from
+        location = self._terms.restore_from if self._terms.rolls_back else None
         chosen = None if location is None else own_checkpoint_id(self._settings, location, self._storage)
         if location is None or chosen is None:
-            raise with_the_way_back(damage)
+            raise with_the_way_back(self._settings, damage)
         try:
             point = read_restore_point(self._settings, location, self._storage)
         except NotFound:
@@ -537,7 +556,7 @@ class RestoreOnDemand:
         if point.was_restored:
             raise applied_before(self._settings.uid, point, damage)
         later = later_parts(finished_parts(self._store, {point.state.position.chain}), None, point.state)
-        if not self._settings.accept_newer:
+        if not self._terms.accept_newer:
             raise refusal_over_damage(self._settings.uid, point, damage, later)
         wanted, shared = paths_of(point.state), names_of_shared(point.state)
         listed = (file.path for file in self._store.list())
@@ -547,10 +566,10 @@ class RestoreOnDemand:
                 part.path_of(part.in_progress) for part in unfinished(point.state, there) if self._store.goes_back(part)
             }
         begun = over_unreadable(point, there, new_chain_id(), published=self._storage.is_published(chosen))
-        if begun.gone and not self._settings.accept_missing:
+        if begun.gone and not self._terms.accept_missing:
             raise refusal_of_missing(self._settings.uid, point, begun.gone)
         logger.warning(
-            "%s. Going back to it, because accept_newer is set: later rows of finished parts come twice, parts staged "
+            "%s. Going back to it, because of --accept-newer: later rows of finished parts come twice, parts staged "
             "since are left behind. Moved away or lost of what it vouches for: %s",
             unknown_since(self._settings.uid, point, damage, later),
             shown(begun.gone) or "nothing",
@@ -559,11 +578,11 @@ class RestoreOnDemand:
 
     def _tell_applied(self, location: str) -> None:
         """Say that the option does nothing any more: a warning if its user seems to expect that it does."""
-        level = logging.WARNING if self._settings.accept_newer else logging.INFO
+        level = logging.WARNING if self._terms.rolls_back else logging.INFO
         logger.log(
             level,
             "sink %r: restore_from=%r has been applied already, so this start goes on from the newest checkpoint; "
-            "leave it and accept_newer out",
+            "leave it out",
             self._settings.uid,
             location,
         )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.policies import PartNumber
+    from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import QueryPosition, StagingFile, StreamPosition
     from partfile.stores.base import PartHandle
 
@@ -273,13 +274,27 @@ def staying(current: SinkSnapshot, stuck: Collection[str]) -> SinkSnapshot:
     )
 
 
-def refusal(uid: str, point: RestorePoint, later: Sequence[str]) -> RecoveryRefused:
-    """The error that says which parts would be doubled."""
+def refusal_of_a_log(settings: RestoreSettings, location: str) -> RecoveryRefused:
+    """The error for a sink that has checkpoints and is told to begin with something else."""
+    return RecoveryRefused(
+        f"sink {settings.uid!r} has checkpoints of its own, and restore_from={location!r} begins a sink without any",
+        hint="Nothing was changed. Leave restore_from out to go on. To go back, stop the sink and type: "
+        f"{settings.recover_command('--restore-from', location)}. Or restore onto another base path.",
+    )
+
+
+def refusal(uid: str, point: RestorePoint, later: Sequence[str], *, has_log: bool) -> RecoveryRefused:
+    """The error that says which parts would be doubled; a sink without a checkpoint log of its own cannot go back."""
+    ways = (
+        "Restore onto another base path; or leave restore_from out to go on. With --accept-newer these parts stay and "
+        "their rows come twice."
+        if has_log
+        else "Restore onto another base path."
+    )
     return RecoveryRefused(
         f"sink {uid!r} has gone on since {point.location!r}, or never came from it: {len(later)} later parts hold rows "
         f"that restoring it may write again: {shown(later) or 'none, but its position has moved'}",
-        hint="Restore onto another base path; or leave restore_from out to go on. With accept_newer=True for one run "
-        "these parts stay and their rows come twice. Do not delete them: they may hold rows of before as well.",
+        hint=f"{ways} Do not delete these parts: they may hold rows of before as well.",
     )
 
 
@@ -374,8 +389,8 @@ def refusal_over_damage(
     """The error for a start that might double parts which are unknown."""
     return RecoveryRefused(
         unknown_since(uid, point, damage, later),
-        hint="Put the file back from a backup or a copy. Or stop every run of the sink and set accept_newer=True for "
-        "one run: finished parts stay, and their later rows come twice.",
+        hint="Put the file back from a backup or a copy. Or stop every run of the sink and go back with "
+        "--accept-newer: finished parts stay, and their later rows come twice.",
         path=damage.path,
     )
 
@@ -385,17 +400,18 @@ def refusal_of_missing(uid: str, point: RestorePoint, gone: Sequence[str]) -> Re
     return RecoveryRefused(
         f"{len(gone)} parts that {point.location!r} of sink {uid!r} vouches for are under none of their names, or "
         f"cannot be published any more at the length that they had then: {shown(gone)}",
-        hint="If a consumer moved them after they were published, set accept_missing=True; else their rows are lost. "
+        hint="If a consumer moved them after they were published, add --accept-missing; else their rows are lost. "
         "Or choose a later checkpoint that can be read.",
     )
 
 
-def with_the_way_back(damage: SnapshotCorrupt) -> SnapshotCorrupt:
+def with_the_way_back(settings: RestoreSettings, damage: SnapshotCorrupt) -> SnapshotCorrupt:
     """The same error with what a user of a sink can do besides."""
+    command = settings.recover_command("--restore-from", "OLDER", "--accept-newer")
     return SnapshotCorrupt(
         damage.message,
         hint=f"{damage.hint or 'Put the file back from a backup or a copy.'} Without one, go back to an older "
-        "checkpoint by restore_from and accept_newer=True: see docs/SNAPSHOTS.md.",
+        f"checkpoint: {command}. See docs/SNAPSHOTS.md.",
         path=damage.path,
         checkpoint_id=damage.checkpoint_id,
     )

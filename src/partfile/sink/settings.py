@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -48,31 +49,20 @@ class RestoreSettings(Options):
     inline_threshold_bytes: int = Field(default=DEFAULT_INLINE_THRESHOLD_BYTES, ge=0, le=MAX_INLINE_THRESHOLD_BYTES)
     """State of at most this size lies in the checkpoint's metadata, and a task's travels in its acknowledgement; more
     goes to a file of its own."""
-    moved_from: str | None = None
-    """The base that checkpoints in a ``checkpoint_dir`` were written for, if it has been moved to ``base`` since: the
-    checkpoint log is refused otherwise. May stay set."""
     savepoint_dir: str | None = None
     """Where savepoints are made unless a call names another directory."""
-    restore_from: str | None = None
-    """A savepoint, or a retained checkpoint of this sink, to begin with: its directory or the ``_metadata`` in it. It
-    may stay set: a sink that was restored from it goes on from its own checkpoints."""
-    accept_newer: bool = False
-    """Restore although the sink has gone on since: what later parts hold is then written a second time."""
     storage_options: Mapping[str, object] = Field(default_factory=dict, repr=False)
     """Passed to the store; may hold secrets, so it is never shown."""
     retained_checkpoints: int = Field(default=2, ge=1)
     """Completed checkpoints that are kept."""
     publish_threads: int | None = Field(default=None, ge=1)
     """Parts published at the same time; None takes what suits the store: 8, and 64 on HDFS, where that is waiting."""
-    accept_missing: bool = False
-    """Give parts up that a checkpoint vouches for and that are gone: their rows are lost to this base path. For one
-    run, once it is known why; for instance because a consumer moved finished files before all were published."""
     clock: Clock = system_clock_ms
     """The coordinator's clock: milliseconds since 1970."""
     open_store: StoreOpener = open_store
     """Opens the coordinator's stores; replaced in tests that inject faults."""
 
-    @field_validator("base", "checkpoint_dir", "moved_from", "savepoint_dir", "restore_from", mode="before")
+    @field_validator("base", "checkpoint_dir", "savepoint_dir", "restore_from", mode="before", check_fields=False)
     @classmethod
     def _path_is_text(cls, value: object) -> object:
         path = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -94,8 +84,6 @@ class RestoreSettings(Options):
         for name in ("checkpoint_dir", "savepoint_dir"):
             if getattr(self, name) is not None:
                 check_directory(getattr(self, name), self.base, name, self.storage_options)
-        if self.accept_newer and self.restore_from is None:
-            raise ValueError("accept_newer has no effect without restore_from")
         return self
 
     @property
@@ -107,6 +95,15 @@ class RestoreSettings(Options):
     def checkpoint_options(self) -> Mapping[str, object]:
         """What the store of the checkpoints is opened with."""
         return options_for(self.checkpoint_url, self.base, self.storage_options)
+
+    def recover_command(self, *options: str) -> str:
+        """The command that takes this sink over, as a user types it.
+
+        Args:
+            options: Words after the place of the sink. The values of its store's options are left to the user: they may
+                be secrets.
+        """
+        return recover_command(self.base, self.uid, self.checkpoint_dir, self.storage_options, *options)
 
     @property
     def sink_format(self) -> Format | None:
@@ -132,6 +129,18 @@ class RestoreSettings(Options):
 def checkpoint_url_of(base: str, checkpoint_dir: str | None) -> str:
     """The directory that holds the directories of the uids."""
     return checkpoint_dir or f"{base.rstrip('/')}/{STATE_DIRECTORY}"
+
+
+def recover_command(
+    base: object, uid: object, checkpoint_dir: object, storage_options: Mapping[str, object], *options: str
+) -> str:
+    """``partfile recover`` for one sink, quoted for a shell."""
+    words = ["partfile", "recover", str(base), "--uid", str(uid)]
+    if checkpoint_dir is not None:
+        words += ["--checkpoint-dir", str(checkpoint_dir)]
+    for name in sorted(storage_options):
+        words += ["--storage-option", f"{name}=VALUE"]
+    return shlex.join([*words, *options])
 
 
 def check_directory(path: str, base: str, name: str, storage_options: Mapping[str, object]) -> None:
@@ -192,6 +201,9 @@ class SinkSettings(RestoreSettings):
     """``fail``, or the bucket for rows whose own bucket cannot be named."""
     rules: ReplayRules = Field(default_factory=ReplayRules)
     """What is allowed when a query does not simply continue."""
+    restore_from: str | None = None
+    """A savepoint to begin with where the sink has no checkpoint yet: its directory or the ``_metadata`` in it. It may
+    stay set: a sink that was restored from it goes on from its own checkpoints."""
     on_progress: Callable[[BatchProgress], None] | None = None
     """Called with the progress of each batch, on the driver."""
     open_store_in_tasks: StoreOpener = open_store
@@ -282,7 +294,7 @@ def make_settings(
     """
     from partfile.writers.registry import resolve_format  # noqa: PLC0415
 
-    _check_names(options)
+    _check_names(base, options)
     rules = ReplayRules(
         **{name: options.pop(name) for name in ("on_new_query", "on_gap") if name in options},
     )
@@ -310,12 +322,27 @@ def _spec_of(format: Format) -> Mapping[str, JsonValue] | None:
         return None
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
+_OF_RECOVER: Mapping[str, tuple[str, ...]] = {
+    "accept_missing": ("--accept-missing",),
+    "accept_newer": ("--restore-from", "WHERE", "--accept-newer"),
+    "moved_from": ("--moved-from", "OLD"),
+}
+"""What only the command does, since a user has to see its plan first."""
+
+
+def _check_names(base: object, options: Mapping[str, Any]) -> None:
     """Refuse an option that a user cannot pass, and show the one that was probably meant."""
     from partfile.writers.registry import format_option_names  # noqa: PLC0415
 
     known = {*SinkSettings.model_fields, *ReplayRules.model_fields, "compression", "format_options"} - {"rules"}
     for name in options:
+        if name in _OF_RECOVER:
+            place = (base, options.get("uid"), options.get("checkpoint_dir"), options.get("storage_options") or {})
+            raise ConfigError(
+                f"FileSink has no option {name!r}: it is one of the command that takes a stopped sink over.",
+                hint=f"Stop the sink and type: {recover_command(*place, *_OF_RECOVER[name])}. It prints what it would "
+                "do, and --apply does it; then start the sink without the option.",
+            )
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             meant = f"Did you mean {near[0]}? " if near else ""

@@ -161,7 +161,7 @@ def part_missing(handle: PartHandle, reason: str) -> PartMissing:
     """A part that a completed checkpoint vouches for is gone."""
     return PartMissing(
         f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is missing: {reason}",
-        hint="Committed rows are gone: put the file back, or run once with accept_missing=True, which gives them up.",
+        hint="Committed rows are gone: put the file back, or give them up with partfile recover --accept-missing.",
         path=handle.path_of(handle.name),
     )
 
@@ -176,7 +176,7 @@ def part_damaged(handle: PartHandle, reason: str) -> PartDamaged:
     return PartDamaged(
         f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is damaged: {reason}",
         hint="Bring back what was written from a backup; it was not published. Without one delete what is there, and "
-        "run once with accept_missing=True, which gives its rows up.",
+        "give its rows up with partfile recover --accept-missing.",
         path=handle.path_of(handle.name),
     )
 

@@ -356,7 +356,7 @@ class EpochHistory:
         if not is_wanted(coordinator.look()):
             return False
         # No older checkpoint is gone back to: only a batch shows whether Spark has gone back as well.
-        terms = RestoreTerms(succeeding=self._last, own_takeovers=self._takeovers, goes_back=False)
+        terms = RestoreTerms(succeeding=self._last, own_takeovers=self._takeovers)
         try:
             coordinator.start(lambda _stands: None, now_ms, terms)
         finally:
@@ -564,7 +564,8 @@ class SparkStream:
             self._encoder, self._encoder_run = staging_encoder(self._settings, self._session), run
         runtime = self._new_runtime()
         try:
-            runtime.coordinator.start(check, self._settings.clock())
+            terms = RestoreTerms(restore_from=self._settings.restore_from)
+            runtime.coordinator.start(check, self._settings.clock(), terms)
         except BaseException:
             runtime.close()
             raise
