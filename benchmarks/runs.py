@@ -33,7 +33,7 @@ class Run:
     phases_ms: dict[str, float] = field(default_factory=dict)
     """Medians over the batches of what partfile says about itself."""
     peak_worker_bytes: int = 0
-    """The most that the largest Python worker held at once; 0 where nobody looked."""
+    """The most that the largest Python worker held at once; 0 where it was not measured."""
     round: int = 0
     """Of which round it is, from 1; 0 outside rounds."""
     discarded: bool = False

@@ -67,7 +67,7 @@ class Engines:
         return self._counted(run_native(f"csv {NATIVE}", self._stream(), self.place, "json"))
 
     def ceiling(self) -> Run:
-        """By nobody: Spark reads the CSV and hands its rows to Python."""
+        """Into nothing: Spark reads the CSV and hands its rows to Python."""
         run = run_transfer(f"csv {CEILING}", self._stream(), self.place)
         run.rows = self.source.files * ROWS_PER_FILE
         return run

@@ -1,4 +1,4 @@
-"""The stranger of the flights demo: reads an output directory with DuckDB and compares it with the source CSV."""
+"""The other reader of the flights demo: reads an output directory with DuckDB and compares it with the source CSV."""
 
 from __future__ import annotations
 

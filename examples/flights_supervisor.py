@@ -61,7 +61,7 @@ class Job:
 
 
 class Victim(Protocol):
-    """Somebody who is killed while a batch is under way."""
+    """A process that is killed while a batch is under way."""
 
     @property
     def name(self) -> str:

@@ -143,7 +143,7 @@ def checkpoint_damaged(terminal: Terminal) -> None:
 
 
 def part_missing(terminal: Terminal) -> None:
-    """Somebody has deleted a staged file."""
+    """Another program has deleted a staged file."""
     base = terminal.root / "landing"
     die(base)
     (staged,) = base.glob("_part-*")
@@ -158,24 +158,24 @@ def part_missing(terminal: Terminal) -> None:
 
 
 def name_taken(terminal: Terminal) -> None:
-    """Somebody's file where a part should be."""
+    """Another program's file where a part should be."""
     base = terminal.root / "landing"
     die(base)
     (staged,) = base.glob("_part-*")
     taken = base / staged.name[1:].partition(".json")[0]
     taken = taken.with_name(f"{taken.name}.json")
-    taken.write_text("somebody else's\n")
+    taken.write_text("not a part\n")
     terminal.section("seen")
     terminal.job(lambda: run_batches(base))
     terminal.section("mended")
-    terminal.show(f"mv {taken} {terminal.root}/somebodys.json", "", 0)
-    shutil.move(taken, terminal.root / "somebodys.json")
+    terminal.show(f"mv {taken} {terminal.root}/not-a-part.json", "", 0)
+    shutil.move(taken, terminal.root / "not-a-part.json")
     terminal.partfile("recover", base, "--apply", *AT_ONCE)
     terminal.partfile("verify", base)
 
 
 def disk_full(terminal: Terminal) -> None:
-    """The kernel has no room for a batch; then somebody makes some."""
+    """The kernel has no room for a batch; then there is room again."""
     base = terminal.root / "landing"
     full = FailAt(1, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), persistent=True, only={"write"})
 
@@ -212,7 +212,7 @@ def back_to_a_savepoint(terminal: Terminal) -> None:
 
 
 def staging_file_stuck(terminal: Terminal) -> None:
-    """Killed while a columnar part was staged; and later somebody spoils a staging file."""
+    """Killed while a columnar part was staged; and later a staging file is spoilt."""
     base = terminal.root / "landing"
     staged: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
     terminal.section("seen")

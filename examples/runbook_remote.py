@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROW_THAT_KILLS = 25
 ROWS_A_FILE = 30
 SHORT_S = 3
-"""How long a completion that nobody answers is looked for, in seconds."""
+"""How long a completion that got no answer is looked for, in seconds."""
 A_LARGE_BATCH: dict[str, Any] = {"width": 3 << 20}
 
 

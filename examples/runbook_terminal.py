@@ -32,7 +32,7 @@ _VERDICTS = ("$", "STUCK", "DAMAGED", "sink ", "verify:", "partfile:", "partfile
 
 @dataclass(slots=True)
 class Terminal:
-    """Somebody's terminal.
+    """An operator's terminal.
 
     Args:
         root: What stands there as ``/data``.

@@ -57,17 +57,17 @@ fi
 
 say "What is it? Reading is safe, and changes nothing"
 expect 1 status "$landing" --scan
-# On S3 nobody can see whether a sink runs: it counts as stopped 10 minutes after its newest checkpoint, or earlier on demand.
+# On S3 no command can see whether a sink runs: it counts as stopped 10 minutes after its newest checkpoint, or earlier on demand.
 [[ ${#bases[@]} == 1 ]] || expect 1 status "$S3_BASE" --quiet-after 0s
 for base in "${bases[@]}"; do
-  say "Mend $base: a plan, then the same with --apply. It died a moment ago: nobody can know but you, so say so"
+  say "Mend $base: a plan, then the same with --apply. It died a moment ago, which you alone know, so say so"
   expect 1 recover "$base"
   expect 1 recover "$base" --apply
   expect 0 recover "$base" --apply --idle-for 0s
   expect 0 recover "$base"
 done
 
-say "A zombie that nobody knew of writes into what was just recovered"
+say "A forgotten zombie writes into what was just recovered"
 "$python" "$here/stuck_mess.py" wake "$directory"
 
 say "The streams are started again, as if nothing had happened"
@@ -80,7 +80,7 @@ cat "$directory/stream.said"
 [[ "$code" == 0 ]] || exit "$code"
 sleep 1.1 # S3 and its times: whole seconds. What is as old as the newest checkpoint is not cleaned.
 
-say "Clean up what no checkpoint names; a day must pass as a rule, here nobody waits"
+say "Clean up what no checkpoint names; a day must pass as a rule, here there is no wait"
 expect 1 clean "$landing" --older-than 0s --idle-for 0s
 expect 0 clean "$landing" --older-than 0s --idle-for 0s --apply
 expect 0 clean "$landing" --older-than 0s

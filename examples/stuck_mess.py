@@ -29,7 +29,7 @@ ROW_OF_THE_ZOMBIE = 4 * ROWS_A_FILE + 25
 LAST_BATCH_BEFORE_THE_KILL = 2
 WAIT_S = 120.0
 STAGED = (".in-progress", ".pending")
-FOREIGN = "notes-of-somebody.txt"
+FOREIGN = "notes-of-a-user.txt"
 
 
 def main() -> int:
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def make(root: Path) -> int:
-    """Leave what an operator finds: three kills, a zombie that waits for its sign, and somebody's file."""
+    """Leave what an operator finds: three kills, a zombie that waits for its sign, and a file that is no part."""
     write_source(root / "source", FILES, ROWS_A_FILE)
     # Most of a short life is starting, so the second driver stands by while the first one works.
     zombie = {**_job(root), "once": "zombie", "flag": str(root / "zombie"), "row": ROW_OF_THE_ZOMBIE}
@@ -72,7 +72,7 @@ def restart(root: Path) -> int:
 
 
 def compare(root: Path) -> int:
-    """Count each row that a stranger reads, and whatever is still staged or uploaded."""
+    """Count each row that another reader finds, and whatever is still staged or uploaded."""
     uploads = Uploads.of(root)
     landed = ids_by_duckdb(root / "landing")
     wanted = Counter(range(FILES * ROWS_A_FILE))

@@ -1,4 +1,4 @@
-"""The mess of ``examples/stuck.sh`` on S3: an upload that nobody will complete, and one that a checkpoint names.
+"""The mess of ``examples/stuck.sh`` on S3: an upload that no sink will complete, and one that a checkpoint names.
 
     python stuck_uploads.py serve|restart DIRECTORY
 
@@ -93,7 +93,7 @@ def main() -> int:
 
 
 def serve(root: Path, _words: Sequence[str]) -> int:
-    """Be the S3 server until nobody listens any more; returns 1 where there is no moto."""
+    """Be the S3 server until its output is closed; returns 1 where there is no moto."""
     if importlib.util.find_spec("moto") is None:
         print("no moto here (pip install 'partfile[dev]'), so nothing is stuck on S3", flush=True)
         return 1

@@ -69,14 +69,14 @@ command was faster, it is refused and nothing of it is done. The sink is taken o
 it goes on afterwards from where it stood. One that seems to run is left alone unless `--fence` is given: that stops it
 for good, at its next checkpoint at the latest. A sink seems to run while a Spark driver holds its marker (on local
 disk and HDFS), or while its newest checkpoint is younger than `--idle-for`. A sink in plain Python has no such marker;
-on local disk and HDFS `--apply` asks whether somebody holds the lease of a part that its newest checkpoint names as
+on local disk and HDFS `--apply` asks whether a process holds the lease of a part that its newest checkpoint names as
 open, as such a sink does from its first row after that checkpoint to the next one. Between two rows that come seldom it
 shows nothing, and on S3 no sink does: one that is alive and has been silent for longer is fenced as if it were dead,
 and loses no row by it. Likewise `status` calls nothing of such a sink stuck before `--quiet-after` has passed since its
 newest checkpoint; it says so, and which command to type by who knows that it has stopped. What is killed on the way is
 ended by the same command run again, with `--fence` or after `--idle-for`.
 
-What is nobody's part is told as foreign, and no verb looks into a symbolic link. A directory that no part can be in,
+What is no sink's part is told as foreign, and no verb looks into a symbolic link. A directory that no part can be in,
 by its name, is passed over with a warning.
 
 Names are printed with control characters, and characters that turn the direction of text, escaped (`\\x1b`,
@@ -89,7 +89,7 @@ _JSON = """\
 
 With `--json` a verb prints one document to standard output, `list` one document a line; an error is a document on
 standard error, and so is a warning. Each has `schema` and `schema_version`. Within a version fields are only added;
-`null` means that nobody can know. Times are milliseconds since 1970, paths relative to the base.
+`null` means that it cannot be known. Times are milliseconds since 1970, paths relative to the base.
 """
 
 

@@ -162,8 +162,8 @@ class RestoreTerms:
     gives_up: Collection[str] = ()
     """Final paths of parts whose rows are given up if they are gone."""
     tried: Callable[[int], None] = lambda _parts: None
-    """Told how many parts more were published, or could not be; from any thread. Whoever makes the encoder may have it
-    told of staging files as well."""
+    """Told how many parts more were published, or could not be; from any thread. An encoder may tell it of staging
+    files as well."""
     holds: bool = False
     """Finalize and publish nothing: the takeover holds what the newest checkpoint does, for the start after it to go on
     from."""

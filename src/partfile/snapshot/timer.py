@@ -30,8 +30,8 @@ class Timer:
             epoch, or None if only ``set`` will tell.
         clock: The time, in milliseconds since 1970. It is read again at each ``set`` and after each wait.
         name: Of the thread.
-        failed: Told what ``tick`` raises; must not raise. ``tick`` is called again after ``retry_ms``, until somebody
-            stops the timer.
+        failed: Told what ``tick`` raises; must not raise. ``tick`` is called again after ``retry_ms``, until the
+            timer is stopped.
         retry_ms: From an error to the next call.
     """
 

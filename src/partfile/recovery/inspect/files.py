@@ -511,7 +511,7 @@ class SeenBase:
     """Of every job whose checkpoints are there."""
     known: PartIndex
     """Of every job of this base, so that no sink's file is taken for a foreign one."""
-    strangers: Mapping[Job, PartfileError] = field(default_factory=dict)
+    elsewhere: Mapping[Job, PartfileError] = field(default_factory=dict)
     """Jobs whose checkpoints are of another base, with what says so."""
 
     def chosen(self, uid: str | None) -> list[SeenLog]:
@@ -522,7 +522,7 @@ class SeenBase:
         """
         if uid is not None:
             return [log for log in self.logs if uid in {log.job.uid, log.job.name}]
-        return [log for log in self.logs if log.job not in self.strangers] or list(self.logs)
+        return [log for log in self.logs if log.job not in self.elsewhere] or list(self.logs)
 
 
 def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -> SeenBase:
@@ -543,10 +543,10 @@ def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -
     if uid is not None:
         jobs_in(checkpoints, uid)
     logs = tuple(read_checkpoint_log(checkpoints, job) for job in jobs_in(checkpoints))
-    strangers = {log.job: error for log in logs if (error := _of_another_base(place, log)) is not None}
-    ours = [log for log in logs if log.job not in strangers]
+    elsewhere = {log.job: error for log in logs if (error := _of_another_base(place, log)) is not None}
+    ours = [log for log in logs if log.job not in elsewhere]
     known = part_index_of([(log, states_of(log)) for log in ours], _state_directory(place))
-    return SeenBase(logs, known, strangers)
+    return SeenBase(logs, known, elsewhere)
 
 
 def is_of(job: Job | None, uid: str | None) -> bool:

@@ -288,7 +288,7 @@ def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, m
         named = parts_of(log, newest.checkpoint.checkpoint_id, newest.state)
         current += [part for part in named if part.state == "encoded-staging-file"]
     parts = [_part_status(part, log, facts, now_ms) for part in current]
-    problem = log.problem or seen.strangers.get(log.job)
+    problem = log.problem or seen.elsewhere.get(log.job)
     return SinkStatus(
         uid=log.job.uid,
         writer=log.job.writer,

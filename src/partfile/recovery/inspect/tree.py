@@ -427,7 +427,7 @@ def read_tree(files: Iterable[ClassifiedFile], known: PartIndex) -> Tree:
         if what.part is not None and what.kind in {"finished", "staged"}:
             tree.sizes[file.path] = file.size
         if what.kind == "finished" and what.number is not None:
-            tree.twice.extend(numbers.strangers(what, what.number))
+            tree.twice.extend(numbers.taken_twice(what, what.number))
             if what.number.count > known.chains[what.number.chain].max_count:
                 tree.beyond.append(what)
             _note_finished(
@@ -468,7 +468,7 @@ class _Numbers:
         self._named: dict[int, str] = {}
         """A file of each number that files in several buckets may have, all of one staging file's name."""
 
-    def strangers(self, what: Classified, number: PartNumber) -> list[Classified]:
+    def taken_twice(self, what: Classified, number: PartNumber) -> list[Classified]:
         """Note a file; the one, it or an earlier one, that has a number which it must not have."""
         packed = (number.count * 10**9 + number.subtask) * len(self._places) + self._places[number.chain]
         shared_from = self._chains[number.chain].shared_from

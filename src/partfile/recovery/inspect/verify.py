@@ -517,7 +517,7 @@ def _look(
     after = read_base(place, checkpoints, uid)
     chosen = after.chosen(uid)
     findings = [finding for log in chosen for finding in log_findings(log)]
-    findings += [_stranger(log.job, after.strangers[log.job]) for log in chosen if log.job in after.strangers]
+    findings += [_of_another_base(log.job, after.elsewhere[log.job]) for log in chosen if log.job in after.elsewhere]
     findings += file_findings(tree, before.known, after.known, base)
     findings += moved_findings(_of(after, uid), tree, base.file_exists)
     current = [part for part in _of(before, uid) if part.is_current]
@@ -555,7 +555,7 @@ def _missing(part: KnownPart, found: str | None) -> Finding:
     )
 
 
-def _stranger(job: Job, problem: PartfileError) -> Finding:
+def _of_another_base(job: Job, problem: PartfileError) -> Finding:
     return error(
         "of-another-base", in_words_of_a_command(problem.message), in_words_of_a_command(problem.hint), job=job.name
     )

@@ -264,7 +264,7 @@ def _read_back(access: FsspecAccess, path: str, data: bytes) -> None:
     except NotApplied:
         found = b""
     if found != data:
-        raise AlreadyExists(f"{access.shown(path)!r} was written by somebody else as well", path=path)
+        raise AlreadyExists(f"{access.shown(path)!r} was written by another process as well", path=path)
 
 
 logger = logging.getLogger("partfile")

@@ -81,8 +81,8 @@ _JAVA_CLASSES = {
     "IllegalArgumentException": Verdict.REFUSED,
     "HadoopIllegalArgumentException": Verdict.REFUSED,
 }
-"""What the simple name of each class says of a call that it ended, over RPC and WebHDFS alike; of all others nobody
-knows whether the call happened."""
+"""What the simple name of each class says of a call that it ended, over RPC and WebHDFS alike; whether a call with any
+other error happened is unknown."""
 
 _PLAIN_IO_EXCEPTIONS = (
     ("minReplication nodes", Verdict.FULL),

@@ -347,7 +347,7 @@ def _copy_prefix(access: HdfsAccess, handle: PartHandle, target: str) -> None:
     if len(reader) < handle.valid_length:
         # The NameNode has just said otherwise: hdfs-native leaves out a block that is being cut or recovered.
         raise NotReady(
-            f"{source!r} shows {len(reader)} of {handle.valid_length} bytes: somebody cuts it or takes its lease",
+            f"{source!r} shows {len(reader)} of {handle.valid_length} bytes: it is being cut, or its lease taken",
             hint="The part is tried again.",
             path=source,
         )

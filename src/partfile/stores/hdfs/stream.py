@@ -70,7 +70,7 @@ def resume_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
     except NotFound as error:
         raise part_refused(handle, _GONE) from error
     except (LeaseUnavailable, AlreadyExists) as error:
-        raise part_refused(handle, "somebody else holds its lease") from error
+        raise part_refused(handle, "another process holds its lease") from error
     refusal = "its length cannot be read"
     try:
         # Only under the lease: before, its last holder may have been writing.

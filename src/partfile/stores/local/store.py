@@ -249,8 +249,8 @@ def _commit_locked(tree: LocalTree, job: _Job, name: str, descriptor: int) -> Pa
 def _cut_in_place(tree: LocalTree, job: _Job, name: str, descriptor: int) -> bool:
     """Cut the part and leave it, durable at its valid length, under its in-progress name; False if it must be copied.
 
-    Only there is it cut. So a pending part of the right length needs no fsync, while an in-progress one does: somebody
-    may have crashed between cutting and syncing it, and the tail would come back with the power.
+    Only there is it cut. So a pending part of the right length needs no fsync, while an in-progress one does: a process
+    may have crashed between cutting and syncing it, and a power loss would bring the tail back.
     """
     handle, path = job.handle, job.handle.path_of(name)
     if name == handle.pending:

@@ -47,7 +47,7 @@ def _take(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) 
     try:
         with translated("lock", tree.shown(path)):
             locked = tree.calls.lock(descriptor)
-        refusal = _why_refused(tree, directory, handle, descriptor) if locked else "somebody else holds its lock"
+        refusal = _why_refused(tree, directory, handle, descriptor) if locked else "another process holds its lock"
     except BaseException:
         tree.release(descriptor, path, locked=locked)
         raise

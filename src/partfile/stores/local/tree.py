@@ -339,7 +339,7 @@ class LocalTree:
         if not stat.S_ISREG(status.st_mode):
             raise NotApplied(
                 f"{self.shown(path)!r} is not a regular file",
-                hint="Somebody replaced it; partfile follows no link and opens no pipe or device.",
+                hint="Another program replaced it; partfile follows no link and opens no pipe or device.",
                 path=path,
             )
 

@@ -54,7 +54,7 @@ class S3Options(BaseModel):
     storage_class: str | None = None
     """Storage class of finished files; what is staged stays in the standard one."""
     requester_pays: bool = False
-    """Agree to pay for requests to an S3 bucket of somebody else."""
+    """Agree to pay for requests to an S3 bucket of another account."""
     checksum: Literal["when_supported", "when_required"] = "when_supported"
     """Whether requests carry a CRC that the server checks. ``when_required`` is for servers that refuse them."""
     ca_file: str | None = None

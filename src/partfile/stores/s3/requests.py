@@ -170,7 +170,7 @@ class S3Access:
         # Who looked before this object was there has written his own by then, and the last one is seen by all.
         time.sleep(_RIVALS_ARE_DONE_AFTER_S)
         if not self._wrote(path, nonce):
-            raise AlreadyExists(f"{path!r} was created by somebody else at the same time", path=path)
+            raise AlreadyExists(f"{path!r} was created by another process at the same time", path=path)
 
     def try_put(self, path: str) -> bool:
         """Write an empty object where there is none; whether the server ignored or does not know that condition."""

@@ -571,7 +571,7 @@ class S3Store:
         """See ``PartStore.resume``; from one handle it works once, whichever attempt tries."""
         handle = check_handle(handle)
         if not learn_puts(self._access):
-            raise part_refused(handle, "the server ignores If-None-Match, so nobody can claim it")
+            raise part_refused(handle, "the server ignores If-None-Match, so no process can claim it")
         resume = s3_stage_stream.resume_staging_file if handle.is_staging_file else s3_stream.resume_part
         return resume(self._access, self._budgets.get(), handle)
 

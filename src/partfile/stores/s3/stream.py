@@ -135,7 +135,7 @@ def win_claim(access: S3Access, handle: PartHandle, number: int) -> bool:
     return True
 
 
-_CLAIMED = "somebody else has claimed it"
+_CLAIMED = "another process has claimed it"
 
 
 class ClaimedPart(NamedTuple):
