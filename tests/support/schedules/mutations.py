@@ -19,8 +19,8 @@ from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.plan import Action
 from partfile.sink.publish import Encoding, StagedParts
 from partfile.snapshot.checkpoint_log import CheckpointLog
-from partfile.stores.local import stream
-from partfile.stores.local import tree as local_files
+from partfile.stores.local.store import LocalStore
+from partfile.stores.local.stream import LocalPartStream
 from partfile.testing.faults import TrackedCalls
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from partfile.sink.encoded_files import EncodedFile
     from partfile.sink.states import EncodedStagingFile, StagingFile
     from partfile.stores.base import PartHandle, Store
-    from partfile.stores.local.tree import LocalTree
 
     Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -47,8 +46,8 @@ def no_lock(patch: pytest.MonkeyPatch) -> None:
 
 def no_length_check(patch: pytest.MonkeyPatch) -> None:
     """A part of any length is resumed, and is not looked at before it is answered for."""
-    patch.setattr(stream, "_why_refused", lambda *_: "")
-    patch.setattr(stream.LocalPartStream, "verify", lambda _self: None)
+    patch.setattr(LocalStore, "_why_refused", lambda *_: "")
+    patch.setattr(LocalPartStream, "verify", lambda _self: None)
 
 
 def replaced_names(patch: pytest.MonkeyPatch) -> None:
@@ -62,14 +61,14 @@ def replaced_names(patch: pytest.MonkeyPatch) -> None:
 
 def replaced_links(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint is created whether its name is taken or not: two coordinators both win."""
-    create: Callable[..., None] = local_files.create_whole
+    create = LocalStore.create_file
 
-    def replace(tree: LocalTree, path: str, data: bytes) -> None:
+    def replace(store: LocalStore, path: str, data: bytes) -> None:
         if path.endswith("/_metadata"):
-            local_files.delete_one(tree, path)
-        create(tree, path, data)
+            store.delete_file(path)
+        create(store, path, data)
 
-    patch.setattr(local_files, "create_whole", replace)
+    patch.setattr(LocalStore, "create_file", replace)
 
 
 def no_predecessor(patch: pytest.MonkeyPatch) -> None:
@@ -108,7 +107,7 @@ def everything_kept(patch: pytest.MonkeyPatch) -> None:
         return begin(replace(restored, position=position), **options)
 
     patch.setattr(plan, "begin_epoch", keep)
-    patch.setattr(stream, "_why_refused", lambda *_: "")
+    patch.setattr(LocalStore, "_why_refused", lambda *_: "")
 
 
 def any_attempt(patch: pytest.MonkeyPatch) -> None:

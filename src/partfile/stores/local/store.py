@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from partfile.errors import (
     AlreadyExists,
     DirectoriesUnreadable,
+    FileTooLarge,
     LeaseUnavailable,
     NotApplied,
     NotFound,
@@ -18,26 +20,24 @@ from partfile.errors import (
     StoreError,
 )
 from partfile.stores.base import STATE_DIRECTORY, Capabilities, StoredFile
-from partfile.stores.local import stream
-from partfile.stores.local import tree as local_files
-from partfile.stores.local.posix import PosixCalls, translated
-from partfile.stores.local.stream import rename_back, rename_part
-from partfile.stores.local.tree import MAX_ATTEMPTS, READ_BYTES, LocalTree, create_whole, identity, read_whole
+from partfile.stores.local.posix import PosixCalls, store_error, translated
+from partfile.stores.local.stream import BUFFER_BYTES, LocalPartStream, StagingFileReader
+from partfile.stores.local.tree import MAX_ATTEMPTS, READ_BYTES, LocalTree, Markers, identity
 from partfile.stores.parts import (
-    SeekableFile,
     check_handle,
+    check_new,
     checked_for_publishing,
     checked_staging_file,
     part_conflict,
     part_missing,
+    part_refused,
     part_too_short,
     split_path,
     staged_names,
     staging_file_gone,
-    staging_file_too_short,
     with_fresh_token,
 )
-from partfile.stores.paths import check_relative_path, is_unicode, may_hold_parts
+from partfile.stores.paths import check_relative_path, is_unicode, may_hold_parts, new_token
 
 if TYPE_CHECKING:
     import builtins
@@ -48,380 +48,9 @@ if TYPE_CHECKING:
     from partfile.stores.base import Cut, Leftover, PartHandle
 
 
-def discard_part(tree: LocalTree, handle: PartHandle) -> bool:
-    """Delete the staged names of a part under its lock; see ``PartStore.discard``."""
-    # In the order in which a part moves, so that none is missed.
-    taken = [remove(tree, handle.path_of(name), None) for name in (handle.in_progress, handle.pending)]
-    return any(taken)
-
-
-def remove(tree: LocalTree, path: str, into: str | None) -> bool:
-    """Delete or move one file under its lock; see ``CleaningStore.remove``."""
-    parent, name = split_path(path)
-    try:
-        with tree.directory(parent) as directory:
-            descriptor = tree.open_regular(directory, name, path, "modify")
-            locked = False
-            try:
-                with translated("lock", tree.shown(path)):
-                    locked = tree.calls.lock(descriptor)
-                if not locked:
-                    raise LeaseUnavailable(f"{path!r} is being written, so it is left", path=path)
-                if not tree.names(directory, name, path, descriptor):
-                    return False
-                if into is not None:
-                    return _move(tree, directory, path, into)
-                if tree.status_open(descriptor, path).st_nlink > 1:
-                    # Its other name may be a finished one that is not durable yet; losing both would lose the part.
-                    tree.sync_directory(directory, path)
-                return tree.drop_name(directory, name, path)
-            finally:
-                tree.release(descriptor, path, locked=locked)
-    except NotFound:
-        return False
-
-
-def is_being_written(tree: LocalTree, path: str) -> bool:
-    """Whether a task holds the lock of a file; see ``CleaningStore.is_being_written``."""
-    parent, name = split_path(path)
-    try:
-        with tree.directory(parent) as directory:
-            descriptor = tree.open_regular(directory, name, path, "read")
-    except NotFound:
-        return False
-    free = False
-    try:
-        with translated("lock", tree.shown(path)):
-            free = tree.calls.lock_shared(descriptor)
-    finally:
-        tree.release(descriptor, path, locked=free)
-    return not free
-
-
-def _move(tree: LocalTree, directory: int, path: str, into: str) -> bool:
-    _, name = split_path(path)
-    with tree.directory(into, create=True) as new_directory:
-        with translated("move", tree.shown(path)):
-            tree.calls.move(directory, name, new_directory)
-        tree.sync_names(into)
-    return True
-
-
-def copy_prefix(tree: LocalTree, handle: PartHandle, source: int, target: int) -> None:
-    """Append exactly the valid prefix of one open file to another.
-
-    Raises:
-        PartMissing: The source ends before it.
-    """
-    path = handle.path_of(handle.name)
-    offset = 0
-    while offset < handle.valid_length:
-        with translated("read", tree.shown(path)):
-            data = tree.calls.read(source, min(READ_BYTES, handle.valid_length - offset), offset)
-        if not data:
-            raise part_too_short(handle, offset)
-        tree.write_all(target, data, path)
-        offset += len(data)
-
+logger = logging.getLogger("partfile")
 
 _MAX_SIDECAR_BYTES = 20
-
-
-class _Job(NamedTuple):
-    """One finalize or publish: what is asked for, and the bucket's directory."""
-
-    directory: int
-    handle: PartHandle
-    cut: Cut
-    is_publish: bool
-
-
-class _Seen(NamedTuple):
-    """What was found under the names of a part."""
-
-    staged: str | None
-    finished: os.stat_result | None
-
-
-def finalize_part(tree: LocalTree, handle: PartHandle, cut: Cut) -> PartHandle:
-    """Cut a part to its valid length and make it pending; see ``PartStore.finalize``."""
-    return _commit(tree, handle, cut, is_publish=False)
-
-
-def publish_part(tree: LocalTree, handle: PartHandle, cut: Cut) -> None:
-    """Make a part finished; see ``PartStore.publish``."""
-    _commit(tree, handle, cut, is_publish=True)
-
-
-def _commit(tree: LocalTree, handle: PartHandle, cut: Cut, *, is_publish: bool) -> PartHandle:
-    misses = 0
-    try:
-        with tree.directory(handle.bucket) as directory:
-            job = _Job(directory, handle, cut, is_publish)
-            for _ in range(MAX_ATTEMPTS):
-                seen = _look(tree, job)
-                if seen.finished is not None:
-                    _accept_finished(tree, job, seen.finished)
-                    return handle
-                if seen.staged is None:
-                    misses += 1
-                    if misses > 1:
-                        raise part_missing(handle, "it is under none of its names")
-                    continue
-                # A name that vanishes meanwhile is looked for again.
-                with suppress(NotFound):
-                    done = _commit_staged(tree, job, seen.staged)
-                    if done is not None:
-                        return done
-    except NotFound as error:
-        raise part_missing(handle, "its bucket is not there") from error
-    raise NotApplied(f"part {handle.path_of(handle.name)!r} keeps moving", path=handle.path_of(handle.name))
-
-
-def _look(tree: LocalTree, job: _Job) -> _Seen:
-    """Look under each name in the order in which a part moves, so that one that moves meanwhile is still seen."""
-    handle = job.handle
-    in_progress, pending, finished = (
-        tree.status(job.directory, name, handle.path_of(name))
-        for name in (handle.in_progress, handle.pending, handle.name)
-    )
-    staged = handle.pending if pending is not None else handle.in_progress if in_progress is not None else None
-    return _Seen(staged, finished)
-
-
-def _accept_finished(tree: LocalTree, job: _Job, finished: os.stat_result) -> None:
-    """Check that the finished file is ours, make its name durable, and drop a staged name of the same file."""
-    handle, path = job.handle, job.handle.path_of(job.handle.name)
-    if not stat.S_ISREG(finished.st_mode):
-        raise part_conflict(handle, f"{path!r} is not a regular file")
-    noted = _check_sidecar(tree, job)
-    if finished.st_size != handle.valid_length and not (noted and finished.st_size > handle.valid_length):
-        raise part_conflict(
-            handle, f"{path!r} is there with {finished.st_size} bytes, the checkpoint says {handle.valid_length}"
-        )
-    # The process that linked it may have crashed before it synced the directory, so sync it again.
-    tree.sync_directory(job.directory, path)
-    for name in (handle.in_progress, handle.pending):
-        staged = tree.status(job.directory, name, handle.path_of(name))
-        if staged is not None and identity(staged) == identity(finished):
-            tree.drop_name(job.directory, name, handle.path_of(name))
-
-
-def _commit_staged(tree: LocalTree, job: _Job, name: str) -> PartHandle | None:
-    """Commit the part found under a staged name; None if it has moved and must be looked for again."""
-    _check_sidecar(tree, job)
-    path = job.handle.path_of(name)
-    descriptor = tree.open_regular(job.directory, name, path, "modify")
-    locked = False
-    try:
-        with translated("lock", tree.shown(path)):
-            locked = tree.calls.lock(descriptor)
-        if not locked:
-            return _commit_copy(tree, job, descriptor)
-        # Looked at again under the lock: a rival may have moved or even published it before we had it.
-        if not tree.names(job.directory, name, path, descriptor) or _look(tree, job).finished is not None:
-            return None
-        return _commit_locked(tree, job, name, descriptor)
-    finally:
-        tree.release(descriptor, path, locked=locked)
-
-
-def _commit_locked(tree: LocalTree, job: _Job, name: str, descriptor: int) -> PartHandle | None:
-    handle, path = job.handle, job.handle.path_of(name)
-    status = tree.status_open(descriptor, path)
-    is_long = status.st_size > handle.valid_length
-    if status.st_size < handle.valid_length:
-        raise part_too_short(handle, status.st_size)
-    if status.st_nlink != 1 or (is_long and job.cut == "rewrite"):
-        # A file with a name that is not ours must not change: it may belong to another program.
-        return _commit_copy(tree, job, descriptor)
-    if is_long and job.cut == "valid-length":
-        _note_length(tree, job)
-    elif is_long or name == handle.in_progress:
-        if not _cut_in_place(tree, job, name, descriptor):
-            return _commit_copy(tree, job, descriptor)
-        name = handle.in_progress
-    if name == handle.in_progress:
-        rename_part(tree, job.directory, handle, descriptor)
-    return _link_finished(tree, job, handle, descriptor) if job.is_publish else handle
-
-
-def _cut_in_place(tree: LocalTree, job: _Job, name: str, descriptor: int) -> bool:
-    """Cut the part and leave it, durable at its valid length, under its in-progress name; False if it must be copied.
-
-    Only there is it cut. So a pending part of the right length needs no fsync, while an in-progress one does: a process
-    may have crashed between cutting and syncing it, and a power loss would bring the tail back.
-    """
-    handle, path = job.handle, job.handle.path_of(name)
-    if name == handle.pending:
-        if tree.status(job.directory, handle.in_progress, handle.path_of(handle.in_progress)) is not None:
-            return False
-        rename_back(tree, job.directory, handle, descriptor)
-    if tree.status_open(descriptor, path).st_size > handle.valid_length:
-        try:
-            with translated("truncate", tree.shown(path)):
-                tree.calls.truncate(descriptor, handle.valid_length)
-        except NotApplied:
-            if job.cut == "auto":
-                return False
-            raise
-        length = tree.status_open(descriptor, path).st_size
-        if length != handle.valid_length:
-            raise OutcomeUnknown(f"{path!r} has {length} bytes after a cut to {handle.valid_length}", path=path)
-    tree.sync_file(descriptor, path)
-    return True
-
-
-def _link_finished(tree: LocalTree, job: _Job, staged: PartHandle, descriptor: int) -> PartHandle | None:
-    """Give a pending part that we hold its final name; None if the name is taken and must be looked at."""
-    path = staged.path_of(staged.pending)
-    final_path = staged.path_of(staged.name)
-    try:
-        with translated("publish", tree.shown(path)):
-            tree.calls.link(job.directory, staged.pending, staged.name)
-    except AlreadyExists:
-        return None
-    if not tree.names(job.directory, staged.name, final_path, descriptor):
-        raise part_conflict(staged, f"{final_path!r} is not the file that was published")
-    tree.sync_directory(job.directory, final_path)
-    tree.drop_name(job.directory, staged.pending, path)
-    return job.handle
-
-
-def _commit_copy(tree: LocalTree, job: _Job, source: int) -> PartHandle | None:
-    """Commit a copy of the valid prefix, with a token of its own; the original is left to the cleaner."""
-    handle = job.handle
-    copy = with_fresh_token(handle)
-    path = copy.path_of(copy.pending)
-    size = tree.status_open(source, path).st_size
-    if size < handle.valid_length:
-        raise part_too_short(handle, size)
-    with translated("create", tree.shown(path)):
-        descriptor = tree.calls.create(job.directory, copy.pending)
-    locked, done = False, None
-    try:
-        with translated("lock", tree.shown(path)):
-            locked = tree.calls.lock(descriptor)
-        copy_prefix(tree, handle, source, descriptor)
-        tree.sync_file(descriptor, path)
-        if job.is_publish:
-            done = _link_finished(tree, job, copy, descriptor)
-        else:
-            tree.sync_directory(job.directory, path)
-            done = copy
-    finally:
-        if done is None:
-            # Only this call knows the name of the copy.
-            with suppress(StoreError):
-                tree.drop_name(job.directory, copy.pending, path)
-        tree.release(descriptor, path, locked=locked)
-    return done
-
-
-def _note_length(tree: LocalTree, job: _Job) -> None:
-    """Create the sidecar, durably, before the final name can appear."""
-    handle = job.handle
-    try:
-        create_whole(tree, handle.path_of(handle.sidecar), str(handle.valid_length).encode("ascii"))
-    except AlreadyExists:
-        _check_sidecar(tree, job)
-
-
-def _check_sidecar(tree: LocalTree, job: _Job) -> bool:
-    """Whether the part has a sidecar; one that says another length is not ours to change."""
-    handle, path = job.handle, job.handle.path_of(job.handle.sidecar)
-    if tree.status(job.directory, handle.sidecar, path) is None:
-        return False
-    try:
-        content = read_whole(tree, path, _MAX_SIDECAR_BYTES)
-    except NotApplied as error:
-        raise part_conflict(handle, f"sidecar {path!r} cannot be read") from error
-    if content != str(handle.valid_length).encode("ascii"):
-        raise part_conflict(
-            handle, f"sidecar {path!r} says {content[:_MAX_SIDECAR_BYTES]!r}, not {handle.valid_length}"
-        )
-    return True
-
-
-_BUFFER_BYTES = 1 << 20
-
-
-def open_staging_file(tree: LocalTree, handle: PartHandle) -> io.BufferedReader:
-    """Open a staging file to read its valid bytes; see ``PartStore.open_staging_file``."""
-    path = handle.path_of(handle.in_progress)
-    try:
-        with tree.directory(handle.bucket) as directory:
-            descriptor = tree.open_regular(directory, handle.in_progress, path, "read")
-    except NotFound as error:
-        raise staging_file_gone(handle) from error
-    file = _StagingFileReader(tree, handle, descriptor)
-    try:
-        file.check_length()
-    except BaseException:
-        file.close()
-        raise
-    return io.BufferedReader(file, _BUFFER_BYTES)
-
-
-class _StagingFileReader(SeekableFile):
-    """The valid bytes of an open staging file.
-
-    Args:
-        tree: The store's directories.
-        handle: The staging file.
-        descriptor: Open for reading; owned by this object from now on.
-
-    Raises:
-        PartMissing: On reading what another process has cut off meanwhile.
-    """
-
-    def __init__(self, tree: LocalTree, handle: PartHandle, descriptor: int) -> None:
-        super().__init__(handle.path_of(handle.in_progress))
-        self._tree = tree
-        self._handle = handle
-        self._descriptor: int | None = descriptor
-
-    @property
-    def _end(self) -> int:
-        return self._handle.valid_length
-
-    def check_length(self) -> None:
-        """See that the valid bytes are there."""
-        size = self._tree.status_open(self._opened, self._path).st_size
-        if size < self._end:
-            raise staging_file_too_short(self._handle, size)
-
-    def readinto(self, buffer: Any) -> int:
-        """Read on, at most to the valid length."""
-        descriptor = self._opened
-        view = memoryview(buffer).cast("B")
-        count = min(len(view), self._end - self._position, _BUFFER_BYTES)
-        if count <= 0:
-            return 0
-        with translated("read", self._tree.shown(self._path)):
-            taken = self._tree.calls.read_into(descriptor, view[:count], self._position)
-        if not taken:
-            raise staging_file_too_short(self._handle, self._position)
-        self._position += taken
-        return taken
-
-    @property
-    def _opened(self) -> int:
-        if self._descriptor is None:
-            raise ValueError(f"{self._path!r} is closed")
-        return self._descriptor
-
-    def close(self) -> None:
-        """Release the descriptor; may be called twice."""
-        descriptor, self._descriptor = self._descriptor, None
-        try:
-            super().close()
-        finally:
-            if descriptor is not None:
-                self._tree.close_descriptor(descriptor, self._path)
-
-
-logger = logging.getLogger("partfile")
 
 
 class LocalStore:
@@ -442,7 +71,7 @@ class LocalStore:
 
     def __init__(self, base: str, *, create_base: bool = True, calls: PosixCalls | None = None) -> None:
         self._tree = LocalTree(base, calls or PosixCalls(), create_base=create_base)
-        self._markers = local_files.Markers(self._tree)
+        self._markers = Markers(self._tree)
 
     @property
     def base(self) -> str:
@@ -479,46 +108,296 @@ class LocalStore:
         return False
 
     def check_path(self, path: str) -> None:
-        """See ``PartStore.check_path``."""
+        """Refuse a path that leaves the base or cannot be a name here."""
         check_relative_path(path)
 
-    def create(self, handle: PartHandle) -> stream.LocalPartStream:
-        """See ``PartStore.create``."""
-        return stream.create_part(self._tree, check_handle(handle))
+    # A part, in the order of its life.
 
-    def resume(self, handle: PartHandle) -> stream.LocalPartStream:
-        """See ``PartStore.resume``."""
-        return stream.resume_part(self._tree, check_handle(handle))
+    def create(self, handle: PartHandle) -> LocalPartStream:
+        """Create the in-progress file exclusively (``O_EXCL``) and lock it; the names become durable by ``persist``."""
+        check_new(check_handle(handle))
+        path = handle.path_of(handle.in_progress)
+        with self._tree.directory(handle.bucket, create=True) as directory:
+            with translated("create", self._tree.shown(path)):
+                descriptor = self._tree.calls.create(directory, handle.in_progress)
+            # Between the two calls a cleaner may have locked or removed it.
+            self._take(directory, handle, descriptor)
+        return LocalPartStream(self._tree, handle, descriptor, is_new=True)
+
+    def resume(self, handle: PartHandle) -> LocalPartStream:
+        """Open the in-progress file for appending and lock it without waiting; changes nothing."""
+        check_handle(handle)
+        path = handle.path_of(handle.in_progress)
+        try:
+            with self._tree.directory(handle.bucket) as directory:
+                descriptor = self._tree.open_regular(directory, handle.in_progress, path, "append")
+                self._take(directory, handle, descriptor)
+        except NotFound as error:
+            raise part_refused(handle, "it is no longer under its in-progress name") from error
+        return LocalPartStream(self._tree, handle, descriptor, is_new=False)
+
+    def _take(self, directory: int, handle: PartHandle, descriptor: int) -> None:
+        """Lock the open part and check that it is the one its name stands for, as long as its handle says."""
+        path, locked = handle.path_of(handle.in_progress), False
+        try:
+            with translated("lock", self._tree.shown(path)):
+                locked = self._tree.calls.lock(descriptor)
+            refusal = self._why_refused(directory, handle, descriptor) if locked else "another process holds its lock"
+        except BaseException:
+            self._tree.release(descriptor, path, locked=locked)
+            raise
+        if refusal:
+            self._tree.release(descriptor, path, locked=locked)
+            raise part_refused(handle, refusal)
+
+    def _why_refused(self, directory: int, handle: PartHandle, descriptor: int) -> str:
+        path = handle.path_of(handle.in_progress)
+        if not self._tree.names(directory, handle.in_progress, path, descriptor):
+            return "it is no longer under its in-progress name"
+        status = self._tree.status_open(descriptor, path)
+        if status.st_size != handle.valid_length:
+            return f"it has {status.st_size} bytes instead of {handle.valid_length}"
+        # Another name may be a finished one, or that of a file that is not ours at all.
+        return "" if status.st_nlink == 1 else f"it has {status.st_nlink} names"
 
     def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:
-        """See ``PartStore.finalize``."""
-        return finalize_part(self._tree, checked_for_publishing(handle), cut)
+        """Cut the part under its lock, or copy its valid bytes where the lock is held; then rename it to pending."""
+        return self._commit(checked_for_publishing(handle), cut, is_publish=False)
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:
-        """See ``PartStore.publish``."""
-        publish_part(self._tree, checked_for_publishing(handle), cut)
+        """Finalize the part, link it to its final name, sync the directory, and unlink the pending name."""
+        self._commit(checked_for_publishing(handle), cut, is_publish=True)
+
+    def _commit(self, handle: PartHandle, cut: Cut, *, is_publish: bool) -> PartHandle:
+        """Finalize or publish a part under whichever name it is found, and look again whenever it has moved."""
+        misses = 0
+        try:
+            with self._tree.directory(handle.bucket) as directory:
+                for _ in range(MAX_ATTEMPTS):
+                    # In the order in which a part moves, so that one that moves meanwhile is still seen.
+                    in_progress, pending, finished = (
+                        self._tree.status(directory, name, handle.path_of(name))
+                        for name in (handle.in_progress, handle.pending, handle.name)
+                    )
+                    if finished is not None:
+                        self._accept_finished(directory, handle, finished)
+                        return handle
+                    if in_progress is None and pending is None:
+                        misses += 1
+                        if misses > 1:
+                            raise part_missing(handle, "it is under none of its names")
+                        continue
+                    name = handle.in_progress if pending is None else handle.pending
+                    # A name that vanishes meanwhile is looked for again.
+                    with suppress(NotFound):
+                        done = self._commit_staged(directory, handle, name, cut, is_publish=is_publish)
+                        if done is not None:
+                            return done
+        except NotFound as error:
+            raise part_missing(handle, "its bucket is not there") from error
+        raise NotApplied(f"part {handle.path_of(handle.name)!r} keeps moving", path=handle.path_of(handle.name))
+
+    def _accept_finished(self, directory: int, handle: PartHandle, finished: os.stat_result) -> None:
+        """Check that the finished file is ours, make its name durable, and drop a staged name of the same file."""
+        path = handle.path_of(handle.name)
+        if not stat.S_ISREG(finished.st_mode):
+            raise part_conflict(handle, f"{path!r} is not a regular file")
+        noted = self._check_sidecar(directory, handle)
+        if finished.st_size != handle.valid_length and not (noted and finished.st_size > handle.valid_length):
+            raise part_conflict(
+                handle, f"{path!r} is there with {finished.st_size} bytes, the checkpoint says {handle.valid_length}"
+            )
+        # The process that linked it may have crashed before it synced the directory, so sync it again.
+        self._tree.sync_directory(directory, path)
+        for name in (handle.in_progress, handle.pending):
+            staged = self._tree.status(directory, name, handle.path_of(name))
+            if staged is not None and identity(staged) == identity(finished):
+                self._tree.drop_name(directory, name, handle.path_of(name))
+
+    def _commit_staged(
+        self, directory: int, handle: PartHandle, name: str, cut: Cut, *, is_publish: bool
+    ) -> PartHandle | None:
+        """Commit the part found under a staged name; None if it has moved and must be looked for again."""
+        self._check_sidecar(directory, handle)
+        path = handle.path_of(name)
+        descriptor = self._tree.open_regular(directory, name, path, "modify")
+        locked = False
+        try:
+            with translated("lock", self._tree.shown(path)):
+                locked = self._tree.calls.lock(descriptor)
+            if not locked:
+                return self._commit_copy(directory, handle, descriptor, is_publish=is_publish)
+            # Looked at again under the lock: a rival may have moved or even published it before we had it.
+            if not self._tree.names(directory, name, path, descriptor):
+                return None
+            if self._tree.status(directory, handle.name, handle.path_of(handle.name)) is not None:
+                return None
+            return self._commit_locked(directory, handle, name, cut, descriptor, is_publish=is_publish)
+        finally:
+            self._tree.release(descriptor, path, locked=locked)
+
+    def _commit_locked(
+        self, directory: int, handle: PartHandle, name: str, cut: Cut, descriptor: int, *, is_publish: bool
+    ) -> PartHandle | None:
+        status = self._tree.status_open(descriptor, handle.path_of(name))
+        is_long = status.st_size > handle.valid_length
+        if status.st_size < handle.valid_length:
+            raise part_too_short(handle, status.st_size)
+        if status.st_nlink != 1 or (is_long and cut == "rewrite"):
+            # A file with a name that is not ours must not change: it may belong to another program.
+            return self._commit_copy(directory, handle, descriptor, is_publish=is_publish)
+        if is_long and cut == "valid-length":
+            self._note_length(directory, handle)
+        elif is_long or name == handle.in_progress:
+            if not self._cut_in_place(directory, handle, name, cut, descriptor):
+                return self._commit_copy(directory, handle, descriptor, is_publish=is_publish)
+            name = handle.in_progress
+        if name == handle.in_progress:
+            self._tree.rename(directory, handle.in_progress, handle.pending, handle.bucket, descriptor)
+        if not is_publish:
+            return handle
+        return handle if self._link_finished(directory, handle, descriptor) else None
+
+    def _cut_in_place(self, directory: int, handle: PartHandle, name: str, cut: Cut, descriptor: int) -> bool:
+        """Cut the part and leave it, durable at its valid length, as in-progress; False if it must be copied.
+
+        Only under that name is it cut. So a pending part of the right length needs no fsync, while an in-progress one
+        does: a process may have crashed between cutting and syncing it, and a power loss would bring the tail back.
+        """
+        path = handle.path_of(name)
+        if name == handle.pending:
+            if self._tree.status(directory, handle.in_progress, handle.path_of(handle.in_progress)) is not None:
+                return False
+            self._tree.rename(directory, handle.pending, handle.in_progress, handle.bucket, descriptor)
+        if self._tree.status_open(descriptor, path).st_size > handle.valid_length:
+            try:
+                with translated("truncate", self._tree.shown(path)):
+                    self._tree.calls.truncate(descriptor, handle.valid_length)
+            except NotApplied:
+                if cut == "auto":
+                    return False
+                raise
+            length = self._tree.status_open(descriptor, path).st_size
+            if length != handle.valid_length:
+                raise OutcomeUnknown(f"{path!r} has {length} bytes after a cut to {handle.valid_length}", path=path)
+        self._tree.sync_file(descriptor, path)
+        return True
+
+    def _link_finished(self, directory: int, handle: PartHandle, descriptor: int) -> bool:
+        """Give a pending part that we hold its final name; False if the name is taken and must be looked at."""
+        path, final_path = handle.path_of(handle.pending), handle.path_of(handle.name)
+        try:
+            with translated("publish", self._tree.shown(path)):
+                self._tree.calls.link(directory, handle.pending, handle.name)
+        except AlreadyExists:
+            return False
+        if not self._tree.names(directory, handle.name, final_path, descriptor):
+            raise part_conflict(handle, f"{final_path!r} is not the file that was published")
+        # The final name is durable before the pending one goes: a power loss between them leaves the part one name.
+        self._tree.sync_directory(directory, final_path)
+        self._tree.drop_name(directory, handle.pending, path)
+        return True
+
+    def _commit_copy(self, directory: int, handle: PartHandle, source: int, *, is_publish: bool) -> PartHandle | None:
+        """Commit a copy of the valid prefix, with a token of its own; the original is left to the cleaner."""
+        copy = with_fresh_token(handle)
+        path = copy.path_of(copy.pending)
+        size = self._tree.status_open(source, path).st_size
+        if size < handle.valid_length:
+            raise part_too_short(handle, size)
+        with translated("create", self._tree.shown(path)):
+            descriptor = self._tree.calls.create(directory, copy.pending)
+        locked, done = False, None
+        try:
+            with translated("lock", self._tree.shown(path)):
+                locked = self._tree.calls.lock(descriptor)
+            self._copy_prefix(handle, source, descriptor)
+            self._tree.sync_file(descriptor, path)
+            if is_publish:
+                done = handle if self._link_finished(directory, copy, descriptor) else None
+            else:
+                self._tree.sync_directory(directory, path)
+                done = copy
+        finally:
+            if done is None:
+                # Only this call knows the name of the copy.
+                with suppress(StoreError):
+                    self._tree.drop_name(directory, copy.pending, path)
+            self._tree.release(descriptor, path, locked=locked)
+        return done
+
+    def _copy_prefix(self, handle: PartHandle, source: int, target: int) -> None:
+        """Append exactly the valid prefix of one open file to another."""
+        path = handle.path_of(handle.name)
+        offset = 0
+        while offset < handle.valid_length:
+            with translated("read", self._tree.shown(path)):
+                data = self._tree.calls.read(source, min(READ_BYTES, handle.valid_length - offset), offset)
+            if not data:
+                raise part_too_short(handle, offset)
+            self._tree.write_all(target, data, path)
+            offset += len(data)
+
+    def _note_length(self, directory: int, handle: PartHandle) -> None:
+        """Create the sidecar, durably, before the final name can appear."""
+        try:
+            self.create_file(handle.path_of(handle.sidecar), str(handle.valid_length).encode("ascii"))
+        except AlreadyExists:
+            self._check_sidecar(directory, handle)
+
+    def _check_sidecar(self, directory: int, handle: PartHandle) -> bool:
+        """Whether the part has a sidecar; one that says another length is not ours to change."""
+        path = handle.path_of(handle.sidecar)
+        if self._tree.status(directory, handle.sidecar, path) is None:
+            return False
+        try:
+            content = self.read_file(path, _MAX_SIDECAR_BYTES)
+        except NotApplied as error:
+            raise part_conflict(handle, f"sidecar {path!r} cannot be read") from error
+        if content != str(handle.valid_length).encode("ascii"):
+            raise part_conflict(
+                handle, f"sidecar {path!r} says {content[:_MAX_SIDECAR_BYTES]!r}, not {handle.valid_length}"
+            )
+        return True
 
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - no lease is in the way.
-        """See ``PartStore.open_staging_file``."""
-        return open_staging_file(self._tree, checked_staging_file(handle))
+        """Open a staging file to read its valid bytes; takes no lock, so its writer is not disturbed."""
+        checked_staging_file(handle)
+        path = handle.path_of(handle.in_progress)
+        try:
+            with self._tree.directory(handle.bucket) as directory:
+                descriptor = self._tree.open_regular(directory, handle.in_progress, path, "read")
+        except NotFound as error:
+            raise staging_file_gone(handle) from error
+        file = StagingFileReader(self._tree, handle, descriptor)
+        try:
+            file.check_length()
+        except BaseException:
+            file.close()
+            raise
+        return io.BufferedReader(file, BUFFER_BYTES)
 
     def goes_back(self, handle: PartHandle) -> bool:
-        """See ``PartStore.goes_back``."""
+        """Yes: whatever was added can be cut."""
         check_handle(handle)
-        # Since it is cut.
         return True
 
     def is_staged(self, handle: PartHandle) -> bool:
-        """See ``PartStore.is_staged``."""
+        """Whether a file is under one of the part's staged names."""
         check_handle(handle)
         return any(self.file_exists(handle.path_of(name)) for name in staged_names(handle))
 
     def discard(self, handle: PartHandle) -> bool:
-        """See ``PartStore.discard``."""
-        return discard_part(self._tree, check_handle(handle))
+        """Delete the part's staged names, each under its lock."""
+        check_handle(handle)
+        # In the order in which a part moves, so that none is missed.
+        taken = [self.remove(handle.path_of(name), None) for name in (handle.in_progress, handle.pending)]
+        return any(taken)
+
+    # Listing and cleaning.
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
-        """See ``PartStore.list``; symbolic links, pipes and names that are not UTF-8 are passed over.
+        """Every file below a directory; symbolic links, pipes and names that are not UTF-8 are passed over.
 
         Raises:
             DirectoriesUnreadable: At the end, of directories below that this user may not read.
@@ -535,91 +414,12 @@ class LocalStore:
                     if may_hold_parts(below, self.base):
                         waiting.append(below)
                 elif stat.S_ISREG(status.st_mode):
-                    yield local_files.stored(below, status)
+                    yield _stored(below, status)
         if unreadable:
             first = unreadable[0]
             problem = DirectoriesUnreadable(first.message, hint=first.hint, path=first.path)
             problem.directories = tuple(error.path[len(self.base) + 1 :] for error in unreadable if error.path)
             raise problem
-
-    def look_at(self, path: str) -> StoredFile | None:
-        """See ``PartStore.look_at``."""
-        return local_files.look_at(self._tree, path)
-
-    @property
-    def moves_files(self) -> bool:
-        """See ``CleaningStore.moves_files``."""
-        return True
-
-    def remove(self, path: str, into: str | None) -> bool:
-        """See ``CleaningStore.remove``."""
-        return remove(self._tree, path, into)
-
-    def is_being_written(self, path: str) -> bool | None:
-        """See ``CleaningStore.is_being_written``."""
-        return is_being_written(self._tree, path)
-
-    def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:  # noqa: ARG002 - there are none.
-        """See ``CleaningStore.leftovers``."""
-        yield from ()
-
-    def drop_leftover(self, leftover: Leftover) -> bool:
-        """See ``CleaningStore.drop_leftover``."""
-        return self.remove(leftover.path, None)
-
-    def create_file(self, path: str, data: bytes) -> None:
-        """See ``MetadataStore.create_file``."""
-        local_files.create_whole(self._tree, path, data)
-
-    def read_file(self, path: str, max_bytes: int) -> bytes:
-        """See ``MetadataStore.read_file``."""
-        return local_files.read_whole(self._tree, path, max_bytes)
-
-    def file_exists(self, path: str) -> bool:
-        """See ``MetadataStore.file_exists``."""
-        return local_files.is_file(self._tree, path)
-
-    def list_names(self, directory: str) -> builtins.list[str]:
-        """See ``MetadataStore.list_names``."""
-        return local_files.names_in(self._tree, directory)
-
-    def delete_file(self, path: str) -> None:
-        """See ``MetadataStore.delete_file``."""
-        local_files.delete_one(self._tree, path)
-
-    def delete_directory(self, directory: str) -> None:
-        """See ``MetadataStore.delete_directory``."""
-        local_files.delete_flat(self._tree, directory)
-
-    @property
-    def markers_are_locks(self) -> bool:
-        """See ``MetadataStore.markers_are_locks``."""
-        return True
-
-    def hold_marker(self, path: str) -> bool:
-        """See ``MetadataStore.hold_marker``."""
-        return self._markers.hold(path)
-
-    def marker_is_held(self, path: str) -> bool:
-        """See ``MetadataStore.marker_is_held``."""
-        return self._markers.is_held(path)
-
-    def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - there are none.
-        """See ``MetadataStore.hazards``."""
-        yield from ()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release markers and the base; delete nothing. May be called twice."""
-        self._markers.close()
-        self._tree.close()
 
     def _entries(self, path: str, unreadable: builtins.list[NotApplied] | None) -> Iterator[tuple[str, os.stat_result]]:
         try:
@@ -637,3 +437,223 @@ class LocalStore:
         if len(known) < len(names):
             logger.warning("%d names in %r are not UTF-8, and are passed over", len(names) - len(known), path or ".")
         yield from ((name, status) for name, status in found if status is not None)
+
+    def look_at(self, path: str) -> StoredFile | None:
+        """One regular file as a listing shows it; None if there is none, or something else."""
+        parent, name = split_path(path)
+        try:
+            with self._tree.directory(parent) as directory:
+                status = self._tree.status(directory, name, path)
+        except NotFound:
+            return None
+        return _stored(path, status) if status is not None and stat.S_ISREG(status.st_mode) else None
+
+    @property
+    def moves_files(self) -> bool:
+        """Yes: by a rename that replaces nothing."""
+        return True
+
+    def remove(self, path: str, into: str | None) -> bool:
+        """Delete or move one file under its lock; whether it was there."""
+        parent, name = split_path(path)
+        try:
+            with self._tree.directory(parent) as directory:
+                descriptor = self._tree.open_regular(directory, name, path, "modify")
+                locked = False
+                try:
+                    with translated("lock", self._tree.shown(path)):
+                        locked = self._tree.calls.lock(descriptor)
+                    if not locked:
+                        raise LeaseUnavailable(f"{path!r} is being written, so it is left", path=path)
+                    if not self._tree.names(directory, name, path, descriptor):
+                        return False
+                    if into is not None:
+                        self._move(directory, path, into)
+                        return True
+                    if self._tree.status_open(descriptor, path).st_nlink > 1:
+                        # Its other name may be a finished one that is not durable yet; losing both would lose the part.
+                        self._tree.sync_directory(directory, path)
+                    return self._tree.drop_name(directory, name, path)
+                finally:
+                    self._tree.release(descriptor, path, locked=locked)
+        except NotFound:
+            return False
+
+    def _move(self, directory: int, path: str, into: str) -> None:
+        _, name = split_path(path)
+        with self._tree.directory(into, create=True) as new_directory:
+            with translated("move", self._tree.shown(path)):
+                self._tree.calls.move(directory, name, new_directory)
+            self._tree.sync_names(into)
+
+    def is_being_written(self, path: str) -> bool | None:
+        """Whether a task holds the lock of a file."""
+        parent, name = split_path(path)
+        try:
+            with self._tree.directory(parent) as directory:
+                descriptor = self._tree.open_regular(directory, name, path, "read")
+        except NotFound:
+            return False
+        free = False
+        try:
+            with translated("lock", self._tree.shown(path)):
+                free = self._tree.calls.lock_shared(descriptor)
+        finally:
+            self._tree.release(descriptor, path, locked=free)
+        return not free
+
+    def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:  # noqa: ARG002 - there are none.
+        """None: a staged part is a file."""
+        yield from ()
+
+    def drop_leftover(self, leftover: Leftover) -> bool:
+        """Delete it as any file; none is ever listed."""
+        return self.remove(leftover.path, None)
+
+    # Whole files: checkpoints, state, sidecars.
+
+    def create_file(self, path: str, data: bytes) -> None:
+        """Create a file exclusively, whole or not at all, durable with its name when this returns."""
+        parent, name = split_path(path)
+        with self._tree.directory(parent, create=True) as directory:
+            if self._tree.status(directory, name, path) is None and self._create_by_link(directory, path, data):
+                return
+            # The process that made it may have crashed before its name was durable, and the caller acts on what it
+            # reads.
+            self._tree.sync_names(parent)
+        raise AlreadyExists(f"{path!r} is there already", path=path)
+
+    def _create_by_link(self, directory: int, path: str, data: bytes) -> bool:
+        """Create a temporary file, write, fsync, link it to its name, fsync the directories; False if that is taken."""
+        parent, name = split_path(path)
+        temporary = f"_tmp.{new_token()}"
+        with translated("create", self._tree.shown(path)):
+            descriptor = self._tree.calls.create(directory, temporary)
+        try:
+            try:
+                self._tree.write_all(descriptor, data, path)
+                self._tree.sync_file(descriptor, path)
+                try:
+                    with translated("link", self._tree.shown(path)):
+                        self._tree.calls.link(directory, temporary, name)
+                except AlreadyExists:
+                    return False
+                self._tree.sync_names(parent)
+                return True
+            finally:
+                # Only this call knows the name, and the file itself stays where it has been linked.
+                with suppress(OSError):
+                    self._tree.calls.unlink(directory, temporary)
+        finally:
+            # All that counts has been synced, or has failed already.
+            with suppress(OSError):
+                self._tree.calls.close(descriptor)
+
+    def read_file(self, path: str, max_bytes: int) -> bytes:
+        """Read a whole file; a longer one is refused without being read to its end."""
+        parent, name = split_path(path)
+        with self._tree.directory(parent) as directory:
+            descriptor = self._tree.open_regular(directory, name, path, "read")
+        try:
+            with translated("read", self._tree.shown(path)):
+                chunks, size = [], 0
+                while chunk := self._tree.calls.read(descriptor, min(READ_BYTES, max_bytes + 1 - size), size):
+                    chunks.append(chunk)
+                    size += len(chunk)
+        finally:
+            self._tree.close_descriptor(descriptor, path)
+        if size > max_bytes:
+            raise FileTooLarge(f"{self._tree.shown(path)!r} is longer than {max_bytes} bytes", path=path)
+        return b"".join(chunks)
+
+    def file_exists(self, path: str) -> bool:
+        """Whether a regular file is there now."""
+        return self.look_at(path) is not None
+
+    def list_names(self, directory: str) -> builtins.list[str]:
+        """The names directly in a directory, durable by then; empty if it is not there."""
+        try:
+            with self._tree.directory(directory) as opened, translated("list", self._tree.shown(directory)):
+                names = self._tree.calls.list_names(opened)
+            # The process that made them may have crashed before they were durable, and the caller builds on what is
+            # there.
+            self._tree.sync_names(directory)
+        except NotFound:
+            return []
+        except OutcomeUnknown as error:
+            if isinstance(error.__cause__, NotFound):
+                return []  # Deleted meanwhile, with all that was in it.
+            raise NotApplied(error.message, hint=error.hint, path=error.path) from error
+        return names
+
+    def delete_file(self, path: str) -> None:
+        """Delete one file by its literal name; absent counts as done."""
+        parent, name = split_path(path)
+        with suppress(NotFound), self._tree.directory(parent) as directory:
+            self._tree.drop_name(directory, name, path)
+
+    def delete_directory(self, directory: str) -> None:
+        """Delete a directory and the files directly in it; absent counts as done."""
+        parent, name = split_path(directory)
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                with self._tree.directory(directory) as opened, translated("list", self._tree.shown(directory)):
+                    for entry in self._tree.calls.list_names(opened):
+                        self._tree.drop_name(opened, entry, f"{directory}/{entry}")
+                with self._tree.directory(parent) as above:
+                    if self._remove_empty(above, name, directory):
+                        return
+            except NotFound:
+                return
+        raise NotApplied(f"{self._tree.shown(directory)!r} is being filled while it is deleted", path=directory)
+
+    def _remove_empty(self, parent: int, name: str, path: str) -> bool:
+        try:
+            self._tree.calls.remove_directory(parent, name)
+        except OSError as error:
+            if error.errno == errno.ENOTEMPTY:
+                return False
+            raise store_error(error, "remove", self._tree.shown(path)) from error
+        return True
+
+    # Markers, and the store itself.
+
+    @property
+    def markers_are_locks(self) -> bool:
+        """Yes: the lock goes with the process that holds it."""
+        return True
+
+    def hold_marker(self, path: str) -> bool:
+        """Lock the marker, making it if need be; False if another process holds it."""
+        return self._markers.hold(path)
+
+    def marker_is_held(self, path: str) -> bool:
+        """Whether another process holds the marker."""
+        return self._markers.is_held(path)
+
+    def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - there are none.
+        """None: no service takes files away here."""
+        yield from ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release markers and the base; delete nothing. May be called twice."""
+        self._markers.close()
+        self._tree.close()
+
+
+def _stored(path: str, status: os.stat_result) -> StoredFile:
+    """A file as a listing shows it."""
+    return StoredFile(
+        path=path,
+        size=status.st_size,
+        modified_at_ms=status.st_mtime_ns // 1_000_000,
+        identity=f"{status.st_dev}:{status.st_ino}" if status.st_nlink > 1 else None,
+    )

@@ -1,15 +1,21 @@
-"""One open in-progress part on the local file system, held by its flock."""
+"""Open parts on the local file system: one that is written, held by its flock, and a staging file that is read."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from partfile.errors import NotApplied, NotFound
-from partfile.stores.local.posix import store_error, translated
+from partfile.errors import NotApplied
+from partfile.stores.local.posix import translated
 from partfile.stores.local.tree import identity
-from partfile.stores.parts import OpenStream, check_new, checked_for_publishing, part_refused
+from partfile.stores.parts import (
+    OpenStream,
+    SeekableFile,
+    checked_for_publishing,
+    part_refused,
+    staging_file_too_short,
+)
 
 if TYPE_CHECKING:
     from partfile.stores.base import PartHandle
@@ -17,58 +23,8 @@ if TYPE_CHECKING:
 
 
 WRITEBACK_BYTES = 512 << 10
-
-
-def create_part(tree: LocalTree, handle: PartHandle) -> LocalPartStream:
-    """Create the in-progress file of ``handle`` and take its lock; see ``PartStore.create``."""
-    check_new(handle)
-    with tree.directory(handle.bucket, create=True) as directory:
-        with translated("create", tree.shown(_path(handle))):
-            descriptor = tree.calls.create(directory, handle.in_progress)
-        # Between the two calls a cleaner may have locked or removed it.
-        _take(tree, directory, handle, descriptor)
-    return LocalPartStream(tree, handle, descriptor, is_new=True)
-
-
-def resume_part(tree: LocalTree, handle: PartHandle) -> LocalPartStream:
-    """Open an in-progress part as its sole owner; see ``PartStore.resume``."""
-    try:
-        with tree.directory(handle.bucket) as directory:
-            descriptor = tree.open_regular(directory, handle.in_progress, _path(handle), "append")
-            _take(tree, directory, handle, descriptor)
-    except NotFound as error:
-        raise part_refused(handle, "it is no longer under its in-progress name") from error
-    return LocalPartStream(tree, handle, descriptor, is_new=False)
-
-
-def _take(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> None:
-    """Lock the open part and check that it is the one its name stands for, as long as its handle says."""
-    path, locked = _path(handle), False
-    try:
-        with translated("lock", tree.shown(path)):
-            locked = tree.calls.lock(descriptor)
-        refusal = _why_refused(tree, directory, handle, descriptor) if locked else "another process holds its lock"
-    except BaseException:
-        tree.release(descriptor, path, locked=locked)
-        raise
-    if refusal:
-        tree.release(descriptor, path, locked=locked)
-        raise part_refused(handle, refusal)
-
-
-def _why_refused(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> str:
-    path = _path(handle)
-    if not tree.names(directory, handle.in_progress, path, descriptor):
-        return "it is no longer under its in-progress name"
-    status = tree.status_open(descriptor, path)
-    if status.st_size != handle.valid_length:
-        return f"it has {status.st_size} bytes instead of {handle.valid_length}"
-    # Another name may be a finished one, or that of a file that is not ours at all.
-    return "" if status.st_nlink == 1 else f"it has {status.st_nlink} names"
-
-
-def _path(handle: PartHandle) -> str:
-    return handle.path_of(handle.in_progress)
+BUFFER_BYTES = 1 << 20
+"""Read ahead of a staging file."""
 
 
 class LocalPartStream(OpenStream):
@@ -82,7 +38,7 @@ class LocalPartStream(OpenStream):
     """
 
     def __init__(self, tree: LocalTree, handle: PartHandle, descriptor: int, *, is_new: bool) -> None:
-        super().__init__(_path(handle))
+        super().__init__(handle.path_of(handle.in_progress))
         self._tree = tree
         self._handle = handle
         self._descriptor: int | None = descriptor
@@ -157,7 +113,8 @@ class LocalPartStream(OpenStream):
         self.verify()
         self._failure = "it could not be made pending"
         with self._tree.directory(handle.bucket) as directory:
-            rename_part(self._tree, directory, handle, self._usable_descriptor())
+            names = (handle.in_progress, handle.pending)
+            self._tree.rename(directory, *names, handle.bucket, self._usable_descriptor())
         self.close()
         return handle
 
@@ -178,27 +135,59 @@ class LocalPartStream(OpenStream):
         return self._descriptor
 
 
-def rename_part(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> None:
-    """Rename a part that we hold from its in-progress to its pending name, and check the result.
+class StagingFileReader(SeekableFile):
+    """The valid bytes of an open staging file.
 
-    On failure: the names decide, for a rename can be reported as failed although it was done.
+    Args:
+        tree: The store's directories.
+        handle: The staging file.
+        descriptor: Open for reading; owned by this object from now on.
+
+    Raises:
+        PartMissing: On reading what another process has cut off meanwhile.
     """
-    _rename(tree, directory, handle, descriptor, (handle.in_progress, handle.pending))
 
+    def __init__(self, tree: LocalTree, handle: PartHandle, descriptor: int) -> None:
+        super().__init__(handle.path_of(handle.in_progress))
+        self._tree = tree
+        self._handle = handle
+        self._descriptor: int | None = descriptor
 
-def rename_back(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int) -> None:
-    """Rename a part that we hold from its pending to its in-progress name, before it is cut."""
-    _rename(tree, directory, handle, descriptor, (handle.pending, handle.in_progress))
+    @property
+    def _end(self) -> int:
+        return self._handle.valid_length
 
+    def check_length(self) -> None:
+        """See that the valid bytes are there."""
+        size = self._tree.status_open(self._opened, self._path).st_size
+        if size < self._end:
+            raise staging_file_too_short(self._handle, size)
 
-def _rename(tree: LocalTree, directory: int, handle: PartHandle, descriptor: int, names: tuple[str, str]) -> None:
-    old, new = names
-    failure: OSError | None = None
-    try:
-        tree.calls.rename(directory, old, new)
-    except OSError as error:
-        failure = error
-    old_path, new_path = handle.path_of(old), handle.path_of(new)
-    if tree.names(directory, new, new_path, descriptor) and tree.status(directory, old, old_path) is None:
-        return
-    raise store_error(failure or OSError(f"it did not arrive at {new!r}"), "rename", tree.shown(old_path))
+    def readinto(self, buffer: Any) -> int:
+        """Read on, at most to the valid length."""
+        descriptor = self._opened
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), self._end - self._position, BUFFER_BYTES)
+        if count <= 0:
+            return 0
+        with translated("read", self._tree.shown(self._path)):
+            taken = self._tree.calls.read_into(descriptor, view[:count], self._position)
+        if not taken:
+            raise staging_file_too_short(self._handle, self._position)
+        self._position += taken
+        return taken
+
+    @property
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            raise ValueError(f"{self._path!r} is closed")
+        return self._descriptor
+
+    def close(self) -> None:
+        """Release the descriptor; may be called twice."""
+        descriptor, self._descriptor = self._descriptor, None
+        try:
+            super().close()
+        finally:
+            if descriptor is not None:
+                self._tree.close_descriptor(descriptor, self._path)

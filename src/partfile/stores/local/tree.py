@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import errno
 import itertools
 import os
 import stat
@@ -12,11 +11,10 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.errors import AlreadyExists, ConfigError, FileTooLarge, NotApplied, NotFound, OutcomeUnknown
-from partfile.stores.base import StoredFile
+from partfile.errors import ConfigError, NotApplied, NotFound, OutcomeUnknown
 from partfile.stores.local.posix import store_error, translated, translated_as_unknown
 from partfile.stores.parts import split_path
-from partfile.stores.paths import check_relative_path, new_token
+from partfile.stores.paths import check_relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -312,6 +310,28 @@ class LocalTree:
             while rest:
                 rest = rest[self.calls.write(descriptor, rest) :]
 
+    def rename(self, directory: int, name: str, new_name: str, path: str, descriptor: int) -> None:
+        """Rename a file that is held open and locked, and check the result.
+
+        The names decide, for a rename can be reported as failed although it was done.
+
+        Args:
+            directory: Of both names.
+            name: What it has now.
+            new_name: What it gets; replaced if it is there.
+            path: Of the directory, relative to the base, for messages.
+            descriptor: The file.
+        """
+        failure: OSError | None = None
+        try:
+            self.calls.rename(directory, name, new_name)
+        except OSError as error:
+            failure = error
+        old_path, new_path = (f"{path}/{each}" if path else each for each in (name, new_name))
+        if self.names(directory, new_name, new_path, descriptor) and self.status(directory, name, old_path) is None:
+            return
+        raise store_error(failure or OSError(f"it did not arrive at {new_name!r}"), "rename", self.shown(old_path))
+
     def drop_name(self, directory: int, name: str, path: str) -> bool:
         """Unlink a name; returns whether it was there."""
         with translated("unlink", self.shown(path)):
@@ -376,143 +396,6 @@ class LocalTree:
 
 READ_BYTES = 1 << 20
 MAX_ATTEMPTS = 100
-
-
-def create_whole(tree: LocalTree, path: str, data: bytes) -> None:
-    """Create a file exclusively and whole or not at all; see ``MetadataStore.create_file``."""
-    parent, name = split_path(path)
-    with tree.directory(parent, create=True) as directory:
-        if tree.status(directory, name, path) is None and _create_by_link(tree, directory, path, data):
-            return
-        # The process that made it may have crashed before its name was durable, and the caller acts on what it reads.
-        tree.sync_names(parent)
-    raise AlreadyExists(f"{path!r} is there already", path=path)
-
-
-def _create_by_link(tree: LocalTree, directory: int, path: str, data: bytes) -> bool:
-    """Create a whole file; False if the name is taken."""
-    parent, name = split_path(path)
-    temporary = f"_tmp.{new_token()}"
-    with translated("create", tree.shown(path)):
-        descriptor = tree.calls.create(directory, temporary)
-    try:
-        try:
-            tree.write_all(descriptor, data, path)
-            tree.sync_file(descriptor, path)
-            try:
-                with translated("link", tree.shown(path)):
-                    tree.calls.link(directory, temporary, name)
-            except AlreadyExists:
-                return False
-            tree.sync_names(parent)
-            return True
-        finally:
-            # Only this call knows the name, and the file itself stays where it has been linked.
-            with suppress(OSError):
-                tree.calls.unlink(directory, temporary)
-    finally:
-        # All that counts has been synced, or has failed already.
-        with suppress(OSError):
-            tree.calls.close(descriptor)
-
-
-def read_whole(tree: LocalTree, path: str, max_bytes: int) -> bytes:
-    """Read a whole file; see ``MetadataStore.read_file``."""
-    parent, name = split_path(path)
-    with tree.directory(parent) as directory:
-        descriptor = tree.open_regular(directory, name, path, "read")
-    try:
-        with translated("read", tree.shown(path)):
-            chunks, size = [], 0
-            while chunk := tree.calls.read(descriptor, min(READ_BYTES, max_bytes + 1 - size), size):
-                chunks.append(chunk)
-                size += len(chunk)
-    finally:
-        tree.close_descriptor(descriptor, path)
-    if size > max_bytes:
-        raise FileTooLarge(f"{tree.shown(path)!r} is longer than {max_bytes} bytes", path=path)
-    return b"".join(chunks)
-
-
-def is_file(tree: LocalTree, path: str) -> bool:
-    """Whether a regular file is there now."""
-    parent, name = split_path(path)
-    try:
-        with tree.directory(parent) as directory:
-            status = tree.status(directory, name, path)
-    except NotFound:
-        return False
-    return status is not None and stat.S_ISREG(status.st_mode)
-
-
-def look_at(tree: LocalTree, path: str) -> StoredFile | None:
-    """One regular file as a listing shows it; see ``PartStore.look_at``."""
-    parent, name = split_path(path)
-    try:
-        with tree.directory(parent) as directory:
-            status = tree.status(directory, name, path)
-    except NotFound:
-        return None
-    return stored(path, status) if status is not None and stat.S_ISREG(status.st_mode) else None
-
-
-def stored(path: str, status: os.stat_result) -> StoredFile:
-    """A file as a listing shows it."""
-    return StoredFile(
-        path=path,
-        size=status.st_size,
-        modified_at_ms=status.st_mtime_ns // 1_000_000,
-        identity=f"{status.st_dev}:{status.st_ino}" if status.st_nlink > 1 else None,
-    )
-
-
-def names_in(tree: LocalTree, path: str) -> list[str]:
-    """The names directly in a directory, durable by then; empty if it is not there."""
-    try:
-        with tree.directory(path) as directory, translated("list", tree.shown(path)):
-            names = tree.calls.list_names(directory)
-        # The process that made them may have crashed before they were durable, and the caller builds on what is there.
-        tree.sync_names(path)
-    except NotFound:
-        return []
-    except OutcomeUnknown as error:
-        if isinstance(error.__cause__, NotFound):
-            return []  # Deleted meanwhile, with all that was in it.
-        raise NotApplied(error.message, hint=error.hint, path=error.path) from error
-    return names
-
-
-def delete_one(tree: LocalTree, path: str) -> None:
-    """Delete one file by its literal name; absent counts as done."""
-    parent, name = split_path(path)
-    with suppress(NotFound), tree.directory(parent) as directory:
-        tree.drop_name(directory, name, path)
-
-
-def delete_flat(tree: LocalTree, path: str) -> None:
-    """Delete a directory and the files directly in it; absent counts as done."""
-    parent, name = split_path(path)
-    for _ in range(MAX_ATTEMPTS):
-        try:
-            with tree.directory(path) as directory, translated("list", tree.shown(path)):
-                for entry in tree.calls.list_names(directory):
-                    tree.drop_name(directory, entry, f"{path}/{entry}")
-            with tree.directory(parent) as above:
-                if _remove_empty(tree, above, name, path):
-                    return
-        except NotFound:
-            return
-    raise NotApplied(f"{tree.shown(path)!r} is being filled while it is deleted", path=path)
-
-
-def _remove_empty(tree: LocalTree, directory: int, name: str, path: str) -> bool:
-    try:
-        tree.calls.remove_directory(directory, name)
-    except OSError as error:
-        if error.errno == errno.ENOTEMPTY:
-            return False
-        raise store_error(error, "remove", tree.shown(path)) from error
-    return True
 
 
 class Markers:
