@@ -21,12 +21,13 @@ from partfile.errors import (
 )
 from partfile.stores.base import STATE_DIRECTORY, Capabilities, StoredFile
 from partfile.stores.checksums import crc32_of
-from partfile.stores.fsspec import stream
 from partfile.stores.fsspec.client import Entry, FsspecAccess, FsspecCalls
 from partfile.stores.fsspec.schemes import MOVING, FsspecUrl, Way, scheme_named
+from partfile.stores.fsspec.stream import FsspecPartStream
 from partfile.stores.parts import (
     FsspecStaging,
     check_handle,
+    check_new,
     checked_for_publishing,
     checked_staging_file,
     part_conflict,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
     from partfile.stores.base import Cut, Leftover, PartHandle, PartStream
 
+
+logger = logging.getLogger("partfile")
 
 EXCLUSIVE = frozenset({Way.LINK, Way.CREATE})
 """The ways that replace nothing."""
@@ -69,329 +72,9 @@ class _Learned:
 # Sharing among all stores of a process is what it is for: a server is asked once.
 _LEARNED = _Learned()
 
-
-def learn_way(access: FsspecAccess) -> Way:
-    """The best way of this file system to give a file its name; where none is claimed nothing is asked.
-
-    Raises:
-        StoreError: It cannot be reached, or refuses these credentials.
-    """
-    claimed = access.scheme.way
-    if claimed not in EXCLUSIVE:
-        return claimed
-    way = _LEARNED.get(access.place)
-    if way is None:
-        way = claimed if _refuses(access, claimed) else Way.COPY
-        _LEARNED.put(access.place, way)
-    return way
-
-
-def hazards(access: FsspecAccess) -> Iterator[str]:
-    """What about this file system can hurt a sink, in sentences."""
-    way = learn_way(access)
-    shown = f"{access.url.scheme}://"
-    yield f"{shown} takes no appended bytes: every part rolls at each checkpoint, so parts are as small as batches"
-    if way not in EXCLUSIVE:
-        yield (
-            f"{shown} is not known to refuse a name that is taken: two drivers that write with one uid are only "
-            "detected, not prevented, and a file that appears between a look and the publishing is replaced"
-        )
-    if way is Way.COPY:
-        yield f"{shown} is not known to show a file only when it is whole: readers may see part of one being published"
-    if not access.scheme.is_durable:
-        yield f"{shown} does not say when bytes are durable: what was committed may be lost when power fails"
-    if access.url.scheme == "memory":
-        yield "memory:// ends with this process, and no other process sees it"
-
-
-def _refuses(access: FsspecAccess, way: Way) -> bool:
-    """Give one name twice, with bytes and without: one client was seen to replace a file by an empty one."""
-    source, name = (f"{STATE_DIRECTORY}/_probe.{new_token()}" for _ in range(2))
-    try:
-        access.write(source, _DATA)
-        if way is Way.LINK:
-            return _links(access, source, name) and not _links(access, source, name)
-        access.create(name, _DATA)
-        return all(_is_refused(access, name, data) for data in (b"", b"other"))
-    except ConfigError:
-        # A client that knows no condition.
-        return False
-    finally:
-        for path in (source, name):
-            with suppress(PartfileError):
-                access.remove(path)
-        access.remove_directory(STATE_DIRECTORY)
-
-
-def _links(access: FsspecAccess, source: str, name: str) -> bool:
-    try:
-        access.link(source, name)
-    except StoreError:
-        # Taken, or on a disk without links.
-        return False
-    return True
-
-
-def _is_refused(access: FsspecAccess, name: str, data: bytes) -> bool:
-    try:
-        access.create(name, data)
-    except AlreadyExists:
-        return access.read(name, len(_DATA)) == _DATA
-    return False
-
-
 _RIVALS_ARE_DONE_AFTER_S = 0.2
-
-
-def create_whole(access: FsspecAccess, path: str, data: bytes) -> None:
-    """Create a file; see ``MetadataStore.create_file``. Exclusive and whole as far as the file system can."""
-    split_path(path)
-    way = learn_way(access)
-    if way is Way.CREATE:
-        access.create(path, data)
-        return
-    if way is not Way.LINK and access.info(path) is not None:
-        raise AlreadyExists(f"{access.shown(path)!r} is there already", path=path)
-    if way is Way.COPY:
-        access.write(path, data)
-    else:
-        _create_through_another_name(access, path, data, way)
-    if way is not Way.LINK:
-        _read_back(access, path, data)
-
-
-def read_whole(access: FsspecAccess, path: str, max_bytes: int) -> bytes:
-    """Read a whole file; see ``MetadataStore.read_file``."""
-    split_path(path)
-    return access.read(path, max_bytes)
-
-
-def is_file(access: FsspecAccess, path: str) -> bool:
-    """Whether a file is there now."""
-    split_path(path)
-    return access.info(path) is not None
-
-
-def names_in(access: FsspecAccess, directory: str) -> list[str]:
-    """The names directly in a directory; empty if it is not there."""
-    return [entry.path.rpartition("/")[2] for entry in access.entries(directory)]
-
-
-def delete_one(access: FsspecAccess, path: str) -> None:
-    """Delete one file by its literal name; absent counts as done."""
-    split_path(path)
-    access.remove(path)
-
-
-def delete_flat(access: FsspecAccess, directory: str) -> None:
-    """Delete the files directly in a directory, and the directory; absent counts as done."""
-    split_path(directory)
-    found = list(access.entries(directory))
-    for entry in found:
-        if not entry.is_file:
-            raise NotApplied(f"{access.shown(directory)!r} holds the directory {entry.path!r}", path=directory)
-    for entry in found:
-        access.remove(entry.path)
-    access.remove_directory(directory)
-
-
-def look_at(access: FsspecAccess, path: str) -> StoredFile | None:
-    """One file as a listing shows it; see ``PartStore.look_at``."""
-    split_path(path)
-    found = access.info(path)
-    return None if found is None else access.stored(Entry(path, is_file=True, found=found))
-
-
-def remove(access: FsspecAccess, path: str, into: str | None) -> bool:
-    """Delete one file, or move it to another directory; see ``CleaningStore.remove``."""
-    _, name = split_path(path)
-    if into is None:
-        return access.remove(path)
-    if access.scheme.way not in MOVING:
-        raise NotApplied(f"{access.shown(path)!r} cannot be moved but by a copy", hint="Delete it.", path=path)
-    try:
-        access.make_directory(into)
-        access.rename(path, f"{into}/{name}")
-    except NotFound:
-        return False
-    return True
-
-
-def show_marker(access: FsspecAccess, path: str) -> bool:
-    """Make the marker if it is not there; it excludes no other process, for there are no locks (R13)."""
-    split_path(path)
-    if access.info(path) is None:
-        with suppress(AlreadyExists):
-            create_whole(access, path, b"")
-    return True
-
-
-def marker_is_shown(access: FsspecAccess, path: str) -> bool:
-    """Whether the marker is visible: then driver and executor mean the same place."""
-    split_path(path)
-    if access.info(path) is None:
-        raise NotFound(
-            f"marker {access.shown(path)!r} is not visible from this process",
-            hint="Driver and executors must share one file system: memory:// and a directory of one host are not.",
-            path=path,
-        )
-    return True
-
-
-def _create_through_another_name(access: FsspecAccess, path: str, data: bytes, way: Way) -> None:
-    directory, _ = split_path(path)
-    temporary = f"{directory}/_tmp.{new_token()}" if directory else f"_tmp.{new_token()}"
-    access.write(temporary, data)
-    try:
-        if way is Way.LINK:
-            access.link(temporary, path)
-        else:
-            access.rename(temporary, path)
-    finally:
-        # What is left of it does no harm.
-        with suppress(PartfileError):
-            access.remove(temporary)
-
-
-def _read_back(access: FsspecAccess, path: str, data: bytes) -> None:
-    """Where a name can be taken twice, see whose bytes are there."""
-    # Who looked before this file was there has written his own by then, unless he slept: a rival is seen, no more.
-    time.sleep(_RIVALS_ARE_DONE_AFTER_S)
-    try:
-        found = access.read(path, max(len(data), 1) * 2)
-    except NotFound as error:
-        raise OutcomeUnknown(f"{access.shown(path)!r} was written and is not there", path=path) from error
-    except NotApplied:
-        found = b""
-    if found != data:
-        raise AlreadyExists(f"{access.shown(path)!r} was written by another process as well", path=path)
-
-
-logger = logging.getLogger("partfile")
 _MOST_DIGITS = 20
 _LENGTH = re.compile(rb"0|[1-9][0-9]*")
-
-
-def finalize_part(access: FsspecAccess, handle: PartHandle) -> PartHandle:
-    """See to it that the part can be published; see ``PartStore.finalize``."""
-    if not _is_finished(access, handle) and not _staged(access, handle) and not _is_finished(access, handle):
-        raise _gone(handle)
-    return handle
-
-
-def publish_part(access: FsspecAccess, handle: PartHandle) -> None:
-    """Make a part finished; see ``PartStore.publish``."""
-    _check_sidecar(access, handle)
-    staging = FsspecStaging.of(handle)
-    if _is_finished(access, handle):
-        _drop_same_file(access, handle, staging)
-        return
-    if staging is None or not _staged(access, handle):
-        # Another coordinator may have published it since the look at its name.
-        if _is_finished(access, handle):
-            return
-        raise _gone(handle)
-    try:
-        _give_name(access, handle, staging)
-    except StoreError as error:
-        if not _is_finished(access, handle):
-            raise _gone(handle) if isinstance(error, NotFound) else error from None
-    else:
-        if learn_way(access) is Way.COPY and not _is_finished(access, handle):
-            raise part_missing(handle, "it was copied, and is not there")
-    _drop_staged(access, handle, staging)
-
-
-def discard_part(access: FsspecAccess, handle: PartHandle) -> bool:
-    """Delete what is staged of a part; see ``PartStore.discard``. There is no lease: only age tells an orphan."""
-    staging = FsspecStaging.of(handle)
-    names = {handle.in_progress, handle.pending, *((staging.file, *staging.spent) if staging else ())}
-    removed = [access.remove(handle.path_of(name)) for name in sorted(names)]
-    return any(removed)
-
-
-def _give_name(access: FsspecAccess, handle: PartHandle, staging: FsspecStaging) -> None:
-    source, name = handle.path_of(staging.file), handle.path_of(handle.name)
-    match learn_way(access):
-        case Way.LINK:
-            access.link(source, name)
-        case Way.CREATE:
-            data = access.read(source, handle.valid_length)
-            if crc32_of(data) != staging.crc32:
-                raise part_missing(handle, "its staged file is not what was written")
-            access.create(name, data)
-        case Way.RENAME:
-            access.rename(source, name)
-        case Way.COPY:
-            access.copy(source, name)
-
-
-def _is_finished(access: FsspecAccess, handle: PartHandle) -> bool:
-    """Whether the finished file is there and ours.
-
-    Raises:
-        CommitConflict: It is there, and is another one.
-    """
-    path = handle.path_of(handle.name)
-    size = access.size(path)
-    if size is None:
-        return False
-    if size != handle.valid_length:
-        raise part_conflict(handle, f"it is there with {size} bytes, the checkpoint says {handle.valid_length}")
-    staging = FsspecStaging.of(handle)
-    if staging is not None and access.checksum(path, size) != staging.crc32:
-        raise part_conflict(handle, f"a file of {size} bytes is there that is not this part")
-    return True
-
-
-def _staged(access: FsspecAccess, handle: PartHandle) -> bool:
-    staging = FsspecStaging.of(handle)
-    size = None if staging is None else access.size(handle.path_of(staging.file))
-    if size is None:
-        return False
-    if size < handle.valid_length:
-        raise part_too_short(handle, size)
-    if size > handle.valid_length:
-        raise part_missing(handle, f"its staged file has {size} bytes, so it is not what was written")
-    return True
-
-
-def _drop_same_file(access: FsspecAccess, handle: PartHandle, staging: FsspecStaging | None) -> None:
-    """Delete the staged name where it is another name of the finished file; a copy of it is the cleaner's."""
-    if staging is None or access.scheme.way is not Way.LINK:
-        return
-    staged, finished = access.info(handle.path_of(staging.file)), access.info(handle.path_of(handle.name))
-    if staged and finished and staged["ino"] == finished["ino"]:
-        _drop_staged(access, handle, staging)
-
-
-def _drop_staged(access: FsspecAccess, handle: PartHandle, staging: FsspecStaging) -> None:
-    """Delete what a finished part was staged in. It is published whether that works or not."""
-    try:
-        for name in (staging.file, *staging.spent):
-            access.remove(handle.path_of(name))
-    except PartfileError as error:
-        logger.warning(
-            "part %r is published; its staged file stays, for the cleaner: %s", handle.path_of(handle.name), error
-        )
-
-
-def _check_sidecar(access: FsspecAccess, handle: PartHandle) -> None:
-    """No sidecar is ever written here. Readers would believe one that is there."""
-    try:
-        content = access.read(handle.path_of(handle.sidecar), _MOST_DIGITS)
-    except NotFound:
-        return
-    except FileTooLarge:
-        content = b""
-    if not _LENGTH.fullmatch(content) or int(content) != handle.valid_length:
-        raise part_conflict(handle, f"its sidecar {handle.sidecar!r} says {content!r}, not {handle.valid_length}")
-
-
-def _gone(handle: PartHandle) -> Exception:
-    return part_missing(handle, "its staged file is gone, and no finished file is there")
-
-
 _PARTS_IN_MEMORY = 2
 """Parts that are published at a time where that means to read and send them."""
 
@@ -435,7 +118,7 @@ class FsspecStore:
     @property
     def capabilities(self) -> Capabilities:
         """What holds here; asks, once a process, whether a name that is taken is refused."""
-        scheme, way = self._access.scheme, learn_way(self._access)
+        scheme, way = self._access.scheme, self._way()
         return Capabilities(
             append=False,
             lease=False,
@@ -464,49 +147,197 @@ class FsspecStore:
         return False
 
     def check_path(self, path: str) -> None:
-        """See ``PartStore.check_path``."""
+        """Refuse a path that leaves the base."""
         check_relative_path(path)
 
-    def create(self, handle: PartHandle) -> stream.FsspecPartStream:
-        """See ``PartStore.create``; nothing is there before the first persist. Staging files are refused."""
-        handle = check_handle(handle)
-        if handle.is_staging_file:
+    def _way(self) -> Way:
+        """The best way of this file system to give a file its name; where none is claimed nothing is asked.
+
+        Raises:
+            StoreError: It cannot be reached, or refuses these credentials.
+        """
+        claimed = self._access.scheme.way
+        if claimed not in EXCLUSIVE:
+            return claimed
+        way = _LEARNED.get(self._access.place)
+        if way is None:
+            way = claimed if self._refuses(claimed) else Way.COPY
+            _LEARNED.put(self._access.place, way)
+        return way
+
+    def _refuses(self, way: Way) -> bool:
+        """Give one name twice, with bytes and without: one client was seen to replace a file by an empty one."""
+        source, name = (f"{STATE_DIRECTORY}/_probe.{new_token()}" for _ in range(2))
+        try:
+            self._access.write(source, _DATA)
+            if way is Way.LINK:
+                return self._links(source, name) and not self._links(source, name)
+            self._access.create(name, _DATA)
+            return all(self._is_refused(name, data) for data in (b"", b"other"))
+        except ConfigError:
+            # A client that knows no condition.
+            return False
+        finally:
+            for path in (source, name):
+                with suppress(PartfileError):
+                    self._access.remove(path)
+            self._access.remove_directory(STATE_DIRECTORY)
+
+    def _links(self, source: str, name: str) -> bool:
+        try:
+            self._access.link(source, name)
+        except StoreError:
+            # Taken, or on a disk without links.
+            return False
+        return True
+
+    def _is_refused(self, name: str, data: bytes) -> bool:
+        try:
+            self._access.create(name, data)
+        except AlreadyExists:
+            return self._access.read(name, len(_DATA)) == _DATA
+        return False
+
+    # A part, in the order of its life.
+
+    def create(self, handle: PartHandle) -> FsspecPartStream:
+        """Begin a part; asks nothing, and nothing is there before the first persist. Staging files are refused."""
+        if check_handle(handle).is_staging_file:
             raise staging_files_refused(handle, self.base)
-        return stream.create_part(self._access, handle)
+        check_new(handle)
+        return FsspecPartStream(self._access, handle)
 
     def resume(self, handle: PartHandle) -> PartStream:
-        """See ``PartStore.resume``; always refused."""
+        """Always refused: nothing is appended to here."""
         raise part_refused(check_handle(handle), f"{self._access.url.scheme}:// takes no appended bytes")
 
     def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
-        """See ``PartStore.finalize``."""
-        return finalize_part(self._access, checked_for_publishing(handle))
+        """See that the part can be published; changes nothing."""
+        checked_for_publishing(handle)
+        if not self._is_finished(handle) and not self._is_staged_whole(handle) and not self._is_finished(handle):
+            raise _gone(handle)
+        return handle
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
-        """See ``PartStore.publish``."""
-        publish_part(self._access, checked_for_publishing(handle))
+        """Give the staged file its final name by the best way that there is, and delete the staged one."""
+        checked_for_publishing(handle)
+        self._check_sidecar(handle)
+        staging = FsspecStaging.of(handle)
+        if self._is_finished(handle):
+            self._drop_same_file(handle, staging)
+            return
+        if staging is None or not self._is_staged_whole(handle):
+            # Another coordinator may have published it since the look at its name.
+            if self._is_finished(handle):
+                return
+            raise _gone(handle)
+        try:
+            self._give_name(handle, staging)
+        except StoreError as error:
+            if not self._is_finished(handle):
+                raise _gone(handle) if isinstance(error, NotFound) else error from None
+        else:
+            if self._way() is Way.COPY and not self._is_finished(handle):
+                raise part_missing(handle, "it was copied, and is not there")
+        self._drop_staged(handle, staging)
+
+    def _give_name(self, handle: PartHandle, staging: FsspecStaging) -> None:
+        source, name = handle.path_of(staging.file), handle.path_of(handle.name)
+        match self._way():
+            case Way.LINK:
+                self._access.link(source, name)
+            case Way.CREATE:
+                data = self._access.read(source, handle.valid_length)
+                if crc32_of(data) != staging.crc32:
+                    raise part_missing(handle, "its staged file is not what was written")
+                self._access.create(name, data)
+            case Way.RENAME:
+                self._access.rename(source, name)
+            case Way.COPY:
+                self._access.copy(source, name)
+
+    def _is_finished(self, handle: PartHandle) -> bool:
+        """Whether the finished file is there and ours.
+
+        Raises:
+            CommitConflict: It is there, and is another one.
+        """
+        path = handle.path_of(handle.name)
+        size = self._access.size(path)
+        if size is None:
+            return False
+        if size != handle.valid_length:
+            raise part_conflict(handle, f"it is there with {size} bytes, the checkpoint says {handle.valid_length}")
+        staging = FsspecStaging.of(handle)
+        if staging is not None and self._access.checksum(path, size) != staging.crc32:
+            raise part_conflict(handle, f"a file of {size} bytes is there that is not this part")
+        return True
+
+    def _is_staged_whole(self, handle: PartHandle) -> bool:
+        staging = FsspecStaging.of(handle)
+        size = None if staging is None else self._access.size(handle.path_of(staging.file))
+        if size is None:
+            return False
+        if size < handle.valid_length:
+            raise part_too_short(handle, size)
+        if size > handle.valid_length:
+            raise part_missing(handle, f"its staged file has {size} bytes, so it is not what was written")
+        return True
+
+    def _drop_same_file(self, handle: PartHandle, staging: FsspecStaging | None) -> None:
+        """Delete the staged name where it is another name of the finished file; a copy of it is the cleaner's."""
+        if staging is None or self._access.scheme.way is not Way.LINK:
+            return
+        staged, finished = (self._access.info(handle.path_of(name)) for name in (staging.file, handle.name))
+        if staged and finished and staged["ino"] == finished["ino"]:
+            self._drop_staged(handle, staging)
+
+    def _drop_staged(self, handle: PartHandle, staging: FsspecStaging) -> None:
+        """Delete what a finished part was staged in. It is published whether that works or not."""
+        try:
+            for name in (staging.file, *staging.spent):
+                self._access.remove(handle.path_of(name))
+        except PartfileError as error:
+            logger.warning(
+                "part %r is published; its staged file stays, for the cleaner: %s", handle.path_of(handle.name), error
+            )
+
+    def _check_sidecar(self, handle: PartHandle) -> None:
+        """No sidecar is ever written here. Readers would believe one that is there."""
+        try:
+            content = self._access.read(handle.path_of(handle.sidecar), _MOST_DIGITS)
+        except NotFound:
+            return
+        except FileTooLarge:
+            content = b""
+        if not _LENGTH.fullmatch(content) or int(content) != handle.valid_length:
+            raise part_conflict(handle, f"its sidecar {handle.sidecar!r} says {content!r}, not {handle.valid_length}")
 
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - no lease is in the way.
-        """See ``PartStore.open_staging_file``; always refused."""
+        """Always refused: there are no staging files here."""
         raise staging_files_refused(checked_staging_file(handle), self.base)
 
     def goes_back(self, handle: PartHandle) -> bool:
-        """See ``PartStore.goes_back``."""
+        """Yes: a staged file has one length."""
         check_handle(handle)
-        # Since it has one length.
         return True
 
     def is_staged(self, handle: PartHandle) -> bool:
-        """See ``PartStore.is_staged``."""
+        """Whether a file is under one of the part's staged names."""
         check_handle(handle)
         return any(self.file_exists(handle.path_of(name)) for name in staged_names(handle))
 
     def discard(self, handle: PartHandle) -> bool:
-        """See ``PartStore.discard``."""
-        return discard_part(self._access, check_handle(handle))
+        """Delete what is staged of a part. There is no lease: only age tells an orphan."""
+        staging = FsspecStaging.of(check_handle(handle))
+        names = {handle.in_progress, handle.pending, *((staging.file, *staging.spent) if staging else ())}
+        removed = [self._access.remove(handle.path_of(name)) for name in sorted(names)]
+        return any(removed)
+
+    # Listing and cleaning.
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
-        """See ``PartStore.list``."""
+        """Every file below a directory but those of partfile's own state."""
         waiting = [check_relative_path(directory)]
         while waiting:
             path = waiting.pop()
@@ -520,70 +351,165 @@ class FsspecStore:
                     yield self._access.stored(entry)
 
     def look_at(self, path: str) -> StoredFile | None:
-        """See ``PartStore.look_at``."""
-        return look_at(self._access, path)
+        """One file as a listing shows it; None if there is none."""
+        split_path(path)
+        found = self._access.info(path)
+        return None if found is None else self._access.stored(Entry(path, is_file=True, found=found))
 
     @property
     def moves_files(self) -> bool:
-        """See ``CleaningStore.moves_files``; not where a file is moved by copying it."""
+        """Whether a file can be renamed, and not only copied."""
         return self._access.scheme.way in MOVING
 
     def remove(self, path: str, into: str | None) -> bool:
-        """See ``CleaningStore.remove``; there are no leases here."""
-        return remove(self._access, path, into)
+        """Delete one file, or move it to another directory; there are no leases here."""
+        _, name = split_path(path)
+        if into is None:
+            return self._access.remove(path)
+        if self._access.scheme.way not in MOVING:
+            raise NotApplied(
+                f"{self._access.shown(path)!r} cannot be moved but by a copy", hint="Delete it.", path=path
+            )
+        try:
+            self._access.make_directory(into)
+            self._access.rename(path, f"{into}/{name}")
+        except NotFound:
+            return False
+        return True
 
     def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - it cannot be known.
-        """See ``CleaningStore.is_being_written``; there are no leases here."""
+        """Unknown: there are no leases here."""
         return None
 
     def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:  # noqa: ARG002 - there are none.
-        """See ``CleaningStore.leftovers``."""
+        """None: a staged part is a file."""
         yield from ()
 
     def drop_leftover(self, leftover: Leftover) -> bool:
-        """See ``CleaningStore.drop_leftover``."""
+        """Delete it as any file; none is ever listed."""
         return self.remove(leftover.path, None)
 
+    # Whole files: checkpoints, state, sidecars.
+
     def create_file(self, path: str, data: bytes) -> None:
-        """See ``MetadataStore.create_file``."""
-        create_whole(self._access, path, data)
+        """Create a file, exclusive and whole as far as the file system can."""
+        split_path(path)
+        way = self._way()
+        if way is Way.CREATE:
+            self._access.create(path, data)
+            return
+        if way is not Way.LINK and self._access.info(path) is not None:
+            raise AlreadyExists(f"{self._access.shown(path)!r} is there already", path=path)
+        if way is Way.COPY:
+            self._access.write(path, data)
+        else:
+            self._create_through_another_name(path, data, way)
+        if way is not Way.LINK:
+            self._read_back(path, data)
+
+    def _create_through_another_name(self, path: str, data: bytes, way: Way) -> None:
+        directory, _ = split_path(path)
+        temporary = f"{directory}/_tmp.{new_token()}" if directory else f"_tmp.{new_token()}"
+        self._access.write(temporary, data)
+        try:
+            if way is Way.LINK:
+                self._access.link(temporary, path)
+            else:
+                self._access.rename(temporary, path)
+        finally:
+            # What is left of it does no harm.
+            with suppress(PartfileError):
+                self._access.remove(temporary)
+
+    def _read_back(self, path: str, data: bytes) -> None:
+        """Where a name can be taken twice, see whose bytes are there."""
+        # Who looked before this file was there has written his own by then, unless he slept: a rival is seen, no more.
+        time.sleep(_RIVALS_ARE_DONE_AFTER_S)
+        try:
+            found = self._access.read(path, max(len(data), 1) * 2)
+        except NotFound as error:
+            raise OutcomeUnknown(f"{self._access.shown(path)!r} was written and is not there", path=path) from error
+        except NotApplied:
+            found = b""
+        if found != data:
+            raise AlreadyExists(f"{self._access.shown(path)!r} was written by another process as well", path=path)
 
     def read_file(self, path: str, max_bytes: int) -> bytes:
-        """See ``MetadataStore.read_file``."""
-        return read_whole(self._access, path, max_bytes)
+        """Read a whole file; a longer one is refused."""
+        split_path(path)
+        return self._access.read(path, max_bytes)
 
     def file_exists(self, path: str) -> bool:
-        """See ``MetadataStore.file_exists``."""
-        return is_file(self._access, path)
+        """Whether a file is there now."""
+        return self.look_at(path) is not None
 
     def list_names(self, directory: str) -> builtins.list[str]:
-        """See ``MetadataStore.list_names``."""
-        return names_in(self._access, directory)
+        """The names directly in a directory; empty if it is not there."""
+        return [entry.path.rpartition("/")[2] for entry in self._access.entries(directory)]
 
     def delete_file(self, path: str) -> None:
-        """See ``MetadataStore.delete_file``."""
-        delete_one(self._access, path)
+        """Delete one file by its literal name; absent counts as done."""
+        split_path(path)
+        self._access.remove(path)
 
     def delete_directory(self, directory: str) -> None:
-        """See ``MetadataStore.delete_directory``."""
-        delete_flat(self._access, directory)
+        """Delete the files directly in a directory, and the directory; absent counts as done."""
+        split_path(directory)
+        found = list(self._access.entries(directory))
+        for entry in found:
+            if not entry.is_file:
+                raise NotApplied(
+                    f"{self._access.shown(directory)!r} holds the directory {entry.path!r}", path=directory
+                )
+        for entry in found:
+            self._access.remove(entry.path)
+        self._access.remove_directory(directory)
+
+    # Markers, and the store itself.
 
     @property
     def markers_are_locks(self) -> bool:
-        """See ``MetadataStore.markers_are_locks``."""
+        """No: a marker is a file that stays."""
         return False
 
     def hold_marker(self, path: str) -> bool:
-        """See ``MetadataStore.hold_marker``; the marker is no lock, and stays."""
-        return show_marker(self._access, path)
+        """Make the marker if it is not there; it excludes no other process, for there are no locks (R13)."""
+        split_path(path)
+        if self._access.info(path) is None:
+            with suppress(AlreadyExists):
+                self.create_file(path, b"")
+        return True
 
     def marker_is_held(self, path: str) -> bool:
-        """See ``MetadataStore.marker_is_held``; whether it is visible, which is all that a task needs to know."""
-        return marker_is_shown(self._access, path)
+        """Whether the marker is visible: then driver and executor mean the same place."""
+        split_path(path)
+        if self._access.info(path) is None:
+            raise NotFound(
+                f"marker {self._access.shown(path)!r} is not visible from this process",
+                hint="Driver and executors must share one file system: memory:// and a directory of one host are not.",
+                path=path,
+            )
+        return True
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - of neither.
-        """See ``MetadataStore.hazards``."""
-        return hazards(self._access)
+        """What about this file system can hurt a sink, in sentences."""
+        way = self._way()
+        shown = f"{self._access.url.scheme}://"
+        yield f"{shown} takes no appended bytes: every part rolls at each checkpoint, so parts are as small as batches"
+        if way not in EXCLUSIVE:
+            yield (
+                f"{shown} is not known to refuse a name that is taken: two drivers that write with one uid are only "
+                "detected, not prevented, and a file that appears between a look and the publishing is replaced"
+            )
+        if way is Way.COPY:
+            yield (
+                f"{shown} is not known to show a file only when it is whole: readers may see part of one being "
+                "published"
+            )
+        if not self._access.scheme.is_durable:
+            yield f"{shown} does not say when bytes are durable: what was committed may be lost when power fails"
+        if self._access.url.scheme == "memory":
+            yield "memory:// ends with this process, and no other process sees it"
 
     def __enter__(self) -> Self:
         return self
@@ -596,3 +522,7 @@ class FsspecStore:
     def close(self) -> None:
         """Refuse further calls; the client stays with its process. May be called twice."""
         self._access.close()
+
+
+def _gone(handle: PartHandle) -> Exception:
+    return part_missing(handle, "its staged file is gone, and no finished file is there")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from partfile.errors import NotApplied
 from partfile.stores.checksums import crc32_of
-from partfile.stores.parts import FsspecStaging, OpenStream, check_new, part_refused, with_fresh_token
+from partfile.stores.parts import FsspecStaging, OpenStream, part_refused, with_fresh_token
 
 if TYPE_CHECKING:
     from partfile.stores.base import PartHandle
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 _MEMORY_BYTES = 8 << 20
 """What a part keeps in memory before it goes to the local disk."""
-
-
-def create_part(access: FsspecAccess, handle: PartHandle) -> FsspecPartStream:
-    """Begin a part; see ``PartStore.create``. Asks nothing: the token in its name makes it this call's own."""
-    check_new(handle)
-    return FsspecPartStream(access, handle)
 
 
 class FsspecPartStream(OpenStream):
