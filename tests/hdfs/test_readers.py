@@ -16,7 +16,6 @@ import pytest
 import partfile as pf
 from partfile.errors import NotApplied, NotReady
 from partfile.readers.cut_files import CutFiles
-from partfile.stores.hdfs.client import recover_lease, rename_staged
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.store import new_part
@@ -252,10 +251,10 @@ class StoppedAt(HdfsStore):
             super().publish(handle, cut)
             return
         if self._stage == "in-progress":
-            recover_lease(self._access, handle.path_of(handle.in_progress))
+            self._access.fence(handle.path_of(handle.in_progress))
         if self._stage == "pending":
-            rename_staged(self._access, handle.path_of(handle.in_progress), handle.path_of(handle.pending))
-            recover_lease(self._access, handle.path_of(handle.pending))
+            self._access.move(handle.path_of(handle.in_progress), handle.path_of(handle.pending))
+            self._access.fence(handle.path_of(handle.pending))
         if self._stage == "cut":
             self.finalize(handle, cut)
         raise NotApplied(f"stopped at {self._stage}: {handle.name}")

@@ -43,95 +43,6 @@ if TYPE_CHECKING:
     from partfile.stores.hdfs.webhdfs import WebHdfs
 
 
-def rename_staged(access: HdfsAccess, path: str, new_path: str) -> None:
-    """Rename a file between two names that carry its token, so that only its owners give or take them.
-
-    Raises:
-        NotFound: It is under neither name, or was not renamed.
-        AlreadyExists: Something is under the new name.
-        OutcomeUnknown: It is not known; the file may be renamed later.
-    """
-    try:
-        access.rename(path, new_path)
-    except (NotFound, OutcomeUnknown):
-        if access.status(new_path) is None or access.status(path) is not None:
-            raise
-
-
-def recover_lease(access: HdfsAccess, path: str) -> None:
-    """Fence the writer of a file: afterwards it is closed, and every DataNode refuses him.
-
-    Raises:
-        NotFound: The file is gone.
-        NotApplied: HDFS has not closed it within ``lease_timeout_s``.
-        OutcomeUnknown: HDFS has not answered within it.
-    """
-    if not _ask(access, path):
-        _wait_until_closed(access, path, access.options.lease_timeout_s)
-
-
-def _ask(access: HdfsAccess, path: str) -> bool:
-    """Ask for the recovery; whether the file is closed already.
-
-    Once, since asking again can begin a recovery anew that is about to end (FLINK-18592); again only where the answer
-    was lost, and with it perhaps the NameNode that was asked.
-    """
-    backoff = Backoff(access.options.lease_timeout_s)
-    while True:
-        try:
-            return access.recover_lease(path)
-        except OutcomeUnknown:
-            if not backoff.pause():
-                raise
-
-
-def close_durable(access: HdfsAccess, writer: RawFileWriter, path: str) -> None:
-    """Close a file that no other process writes and whose every byte that counts is durable.
-
-    Where the NameNode was away or not ready at that moment, HDFS itself closes it, by recovering its lease.
-
-    Raises:
-        NotFound, LeaseUnavailable: The file or its lease was taken away before.
-        NotApplied: HDFS has not closed it within ``lease_timeout_s``.
-    """
-    try:
-        access.close_file(writer, path)
-    except (NotFound, LeaseUnavailable):
-        raise
-    except StoreError:
-        recover_lease(access, path)
-
-
-def _wait_until_closed(access: HdfsAccess, path: str, timeout_s: float) -> None:
-    """Wait until a file is closed: no writer has it open, and HDFS is not recovering its lease.
-
-    Raises:
-        NotFound: The file is gone.
-        NotApplied: It is still open at the deadline.
-    """
-    backoff = Backoff(timeout_s)
-    while True:
-        try:
-            # HDFS has no other question whose answer is yes or no and which disturbs no recovery (FLINK-18592).
-            writer = access.append(path, is_repeated=False)
-        except OutcomeUnknown:
-            # By now it may be open for this process alone.
-            if _ask(access, path):
-                return
-            if not backoff.pause():
-                raise
-        except LeaseUnavailable as error:
-            if not backoff.pause():
-                raise NotApplied(
-                    f"{access.shown(path)!r}: the recovery of its lease has not ended within {timeout_s:g} s",
-                    hint="Look at the DataNodes that hold the last block of this file; the part is tried again.",
-                    path=path,
-                ) from error
-        else:
-            access.close_file(writer, path)
-            return
-
-
 USER_VARIABLE = "HADOOP_USER_NAME"
 """Where hdfs-native looks up who to be."""
 _BLOCK_SIZE = "dfs.blocksize"
@@ -439,7 +350,7 @@ class HdfsAccess:
         """Close an open file and give its lease back.
 
         Never repeated: hdfs-native tells the NameNode of the last block with the first attempt alone, so no other can
-        succeed. See ``hdfs_lease.close_durable``.
+        succeed. See ``close_durable``.
         """
         self._change("close", path, partial(self._calls.close, writer), again=_Again.NEVER)
 
@@ -460,6 +371,90 @@ class HdfsAccess:
         full = self._full(path)
         ask = partial(self._calls.recover_lease, full)
         return self._change("recover the lease of", path, ask, again=_Again.IF_REFUSED)
+
+    def move(self, path: str, new_path: str) -> None:
+        """Rename a file between two names that carry its token, so that only its owners give or take them.
+
+        Raises:
+            NotFound: It is under neither name, or was not renamed.
+            AlreadyExists: Something is under the new name.
+            OutcomeUnknown: It is not known; the file may be renamed later.
+        """
+        try:
+            self.rename(path, new_path)
+        except (NotFound, OutcomeUnknown):
+            if self.status(new_path) is None or self.status(path) is not None:
+                raise
+
+    def fence(self, path: str) -> None:
+        """Fence the writer of a file: afterwards it is closed, and every DataNode refuses him.
+
+        Raises:
+            NotFound: The file is gone.
+            NotApplied: HDFS has not closed it within ``lease_timeout_s``.
+            OutcomeUnknown: HDFS has not answered within it.
+        """
+        if not self._begin_recovery(path):
+            self._wait_until_closed(path, self.options.lease_timeout_s)
+
+    def _begin_recovery(self, path: str) -> bool:
+        """Ask for the recovery; whether the file is closed already.
+
+        Once, since asking again can begin a recovery anew that is about to end (FLINK-18592); again only where the
+        answer was lost, and with it perhaps the NameNode that was asked.
+        """
+        backoff = Backoff(self.options.lease_timeout_s)
+        while True:
+            try:
+                return self.recover_lease(path)
+            except OutcomeUnknown:
+                if not backoff.pause():
+                    raise
+
+    def close_durable(self, writer: RawFileWriter, path: str) -> None:
+        """Close a file that no other process writes and whose every byte that counts is durable.
+
+        Where the NameNode was away or not ready at that moment, HDFS itself closes it, by recovering its lease.
+
+        Raises:
+            NotFound, LeaseUnavailable: The file or its lease was taken away before.
+            NotApplied: HDFS has not closed it within ``lease_timeout_s``.
+        """
+        try:
+            self.close_file(writer, path)
+        except (NotFound, LeaseUnavailable):
+            raise
+        except StoreError:
+            self.fence(path)
+
+    def _wait_until_closed(self, path: str, timeout_s: float) -> None:
+        """Wait until a file is closed: no writer has it open, and HDFS is not recovering its lease.
+
+        Raises:
+            NotFound: The file is gone.
+            NotApplied: It is still open at the deadline.
+        """
+        backoff = Backoff(timeout_s)
+        while True:
+            try:
+                # HDFS has no other question whose answer is yes or no and which disturbs no recovery (FLINK-18592).
+                writer = self.append(path, is_repeated=False)
+            except OutcomeUnknown:
+                # By now it may be open for this process alone.
+                if self._begin_recovery(path):
+                    return
+                if not backoff.pause():
+                    raise
+            except LeaseUnavailable as error:
+                if not backoff.pause():
+                    raise NotApplied(
+                        f"{self.shown(path)!r}: the recovery of its lease has not ended within {timeout_s:g} s",
+                        hint="Look at the DataNodes that hold the last block of this file; the part is tried again.",
+                        path=path,
+                    ) from error
+            else:
+                self.close_file(writer, path)
+                return
 
     def truncate(self, path: str, length_bytes: int) -> bool:
         """Cut a closed file; whether that is done by now."""

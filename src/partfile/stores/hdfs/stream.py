@@ -1,14 +1,12 @@
-"""One open in-progress part on HDFS, held by its lease."""
+"""Open parts on HDFS: one that is written, held by its lease, and a staging file that is read."""
 
 from __future__ import annotations
 
-import io
 import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from partfile.errors import (
-    AlreadyExists,
     ConfigError,
     LeaseUnavailable,
     NotApplied,
@@ -17,11 +15,9 @@ from partfile.errors import (
     OutcomeUnknown,
     StoreError,
 )
-from partfile.stores.hdfs.client import close_durable, recover_lease, rename_staged
 from partfile.stores.parts import (
     OpenStream,
     SeekableFile,
-    check_new,
     checked_for_publishing,
     part_of_another_process,
     part_refused,
@@ -40,57 +36,8 @@ if TYPE_CHECKING:
     from partfile.stores.hdfs.client import HdfsAccess
 
 
-_GONE = "it is no longer under its in-progress name"
+GONE = "it is no longer under its in-progress name"
 _TAKEN = "its lease was taken, or it was deleted"
-
-
-def create_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
-    """Create the in-progress file of ``handle`` and hold its lease; see ``PartStore.create``."""
-    check_new(handle)
-    return HdfsPartStream(access, handle, _create(access, handle.path_of(handle.in_progress)))
-
-
-def _create(access: HdfsAccess, path: str) -> RawFileWriter:
-    backoff = Backoff(access.options.call_timeout_s)
-    try:
-        return access.create(path)
-    except OutcomeUnknown:
-        if not backoff.pause():
-            raise
-        # The token is this attempt's alone: whatever has the name is what was made by the call whose answer was lost.
-        access.delete(path)
-        return access.create(path)
-
-
-def resume_part(access: HdfsAccess, handle: PartHandle) -> HdfsPartStream:
-    """Open an in-progress part as its sole owner; see ``PartStore.resume``."""
-    path = handle.path_of(handle.in_progress)
-    try:
-        writer = access.append(path)
-    except NotFound as error:
-        raise part_refused(handle, _GONE) from error
-    except (LeaseUnavailable, AlreadyExists) as error:
-        raise part_refused(handle, "another process holds its lease") from error
-    refusal = "its length cannot be read"
-    try:
-        # Only under the lease: before, its last holder may have been writing.
-        refusal = _why_refused(access, handle, path)
-    finally:
-        if refusal:
-            with suppress(StoreError):
-                access.close_file(writer, path)
-    if refusal:
-        raise part_refused(handle, refusal)
-    return HdfsPartStream(access, handle, writer)
-
-
-def _why_refused(access: HdfsAccess, handle: PartHandle, path: str) -> str:
-    status = access.status(path)
-    if status is None:
-        return _GONE
-    if status.length_bytes != handle.valid_length:
-        return f"it has {status.length_bytes} bytes instead of {handle.valid_length}"
-    return ""
 
 
 class HdfsPartStream(OpenStream):
@@ -153,7 +100,7 @@ class HdfsPartStream(OpenStream):
         """
         self._check_usable()
         if self._access.status(self._path) is None:
-            raise part_refused(self._handle, _GONE)
+            raise part_refused(self._handle, GONE)
 
     def close_for_commit(self) -> PartHandle:
         """Persist, rename to the pending name, release the lease.
@@ -165,11 +112,11 @@ class HdfsPartStream(OpenStream):
         handle = self.persist()
         self._failure = "it could not be made pending"
         try:
-            rename_staged(self._access, self._path, handle.path_of(handle.pending))
+            self._access.move(self._path, handle.path_of(handle.pending))
         except NotFound as error:
-            raise part_refused(handle, _GONE) from error
+            raise part_refused(handle, GONE) from error
         self._is_closed = True
-        close_durable(self._access, self._writer, handle.path_of(handle.pending))
+        self._access.close_durable(self._writer, handle.path_of(handle.pending))
         return handle
 
     def close(self) -> None:
@@ -185,7 +132,7 @@ class HdfsPartStream(OpenStream):
         # If the file or its lease is held by now, it is by another process.
         with suppress(NotFound, LeaseUnavailable):
             if not self._failure:
-                close_durable(self._access, self._writer, self._path)
+                self._access.close_durable(self._writer, self._path)
                 return
             # After a failure that was reported there is nothing to add: the coordinator takes the lease by itself.
             with suppress(StoreError):
@@ -211,43 +158,11 @@ class HdfsPartStream(OpenStream):
         return False
 
 
-_BUFFER_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 20
 """Also the most that is asked of WebHDFS at once."""
 
 
-def open_staging_file(access: HdfsAccess, handle: PartHandle, *, fences: bool) -> io.BufferedReader:
-    """Open a staging file to read its valid bytes; see ``PartStore.open_staging_file``."""
-    path = handle.path_of(handle.in_progress)
-    try:
-        reader = access.open(path)
-        if len(reader) < handle.valid_length:
-            _check_length(access, handle)
-            if fences:
-                recover_lease(access, path)
-                reader = access.open(path)
-                if len(reader) < handle.valid_length:
-                    raise staging_file_too_short(handle, len(reader))
-    except NotFound as error:
-        raise staging_file_gone(handle) from error
-    file = _StagingFileReader(access, handle, reader)
-    if len(reader) < handle.valid_length:
-        # Whether the rest can be read at all is better known now than after half of it.
-        file.seek(handle.valid_length - 1)
-        file.read(1)
-        file.seek(0)
-    return io.BufferedReader(file, _BUFFER_BYTES)
-
-
-def _check_length(access: HdfsAccess, handle: PartHandle) -> None:
-    """See that HDFS knows of the valid bytes, of which the last ones may be in a block that is not closed."""
-    status = access.status(handle.path_of(handle.in_progress))
-    if status is None:
-        raise staging_file_gone(handle)
-    if status.length_bytes < handle.valid_length:
-        raise staging_file_too_short(handle, status.length_bytes)
-
-
-class _StagingFileReader(SeekableFile):
+class StagingFileReader(SeekableFile):
     """The valid bytes of a staging file.
 
     Args:
@@ -272,6 +187,14 @@ class _StagingFileReader(SeekableFile):
     def _end(self) -> int:
         return self._handle.valid_length
 
+    def check_length(self) -> None:
+        """See that HDFS knows of the valid bytes, of which the last ones may be in a block that is not closed."""
+        status = self._access.status(self._path)
+        if status is None:
+            raise staging_file_gone(self._handle)
+        if status.length_bytes < self._end:
+            raise staging_file_too_short(self._handle, status.length_bytes)
+
     def readinto(self, buffer: Any) -> int:
         """Read on, at most to the valid length."""
         if os.getpid() != self._process:
@@ -290,7 +213,7 @@ class _StagingFileReader(SeekableFile):
 
     def _nothing_read(self) -> NotApplied:
         """What it means that no byte comes; raises PartMissing where HDFS does not know of it either."""
-        _check_length(self._access, self._handle)
+        self.check_length()
         # A DataNode ends its answer like this where a block does not have its checksum: that is no reason to lose it.
         return NotApplied(
             f"no DataNode hands out byte {self._position} of staging file {self._access.shown(self._path)!r}, of "
@@ -305,7 +228,7 @@ class _StagingFileReader(SeekableFile):
         if closed > 0:
             return self._access.read(self._reader, self._position, closed, self._path)
         try:
-            return self._access.read_open(self._path, self._position, min(count, _BUFFER_BYTES))
+            return self._access.read_open(self._path, self._position, min(count, BUFFER_BYTES))
         except NotFound as error:
             raise staging_file_gone(self._handle) from error
         except (NotApplied, ConfigError) as error:
