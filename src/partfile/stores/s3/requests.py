@@ -11,10 +11,12 @@ from partfile.stores.paths import check_relative_path, new_token
 from partfile.stores.retry import Backoff
 from partfile.stores.s3.client import GivenUp, NoFreeSlot, Traits, this_process
 from partfile.stores.s3.errors import RETRIED, UNCERTAIN, S3Failure, Verdict, failure_of
+from partfile.stores.s3.handle import claim_path, owner_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from partfile.stores.base import PartHandle
     from partfile.stores.s3.client import ReceivedPiece, S3Calls, S3Object, S3Page, S3Upload
     from partfile.stores.s3.handle import Piece
     from partfile.stores.s3.options import S3Options
@@ -171,6 +173,19 @@ class S3Access:
         time.sleep(_RIVALS_ARE_DONE_AFTER_S)
         if not self._wrote(path, nonce):
             raise AlreadyExists(f"{path!r} was created by another process at the same time", path=path)
+
+    def win_claim(self, handle: PartHandle, number: int) -> bool:
+        """Claim the right to extend a part from the version that names this claim; False if it is taken.
+
+        Args:
+            handle: The part.
+            number: Of the claim.
+        """
+        try:
+            self.create(claim_path(handle, number), b"", owner_metadata(handle))
+        except AlreadyExists:
+            return False
+        return True
 
     def try_put(self, path: str) -> bool:
         """Write an empty object where there is none; whether the server ignored or does not know that condition."""

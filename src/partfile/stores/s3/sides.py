@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from partfile.errors import FileTooLarge, NotFound, SnapshotCorrupt
 from partfile.stores.checksums import crc32_of
-from partfile.stores.parts import SeekableFile, part_damaged, part_missing, staging_file_gone, staging_file_too_short
+from partfile.stores.parts import SeekableFile, part_damaged, part_missing
 from partfile.stores.paths import new_token
 from partfile.stores.s3.client import this_process
 from partfile.stores.s3.errors import Verdict, failure_of
 from partfile.stores.s3.handle import (
-    SIDE_DIRECTORY,
     S3Staging,
     SideObject,
-    claim_path,
     owner_metadata,
     part_id,
     side_path,
@@ -83,7 +80,7 @@ def _damaged(access: S3Access, handle: PartHandle, side: SideObject) -> PartDama
 
 _AT_ONCE_BYTES = 8 << 20
 """Small side objects are read several at a time, up to so many bytes."""
-_BUFFER_BYTES = 1 << 16
+BUFFER_BYTES = 1 << 16
 
 
 def staging_of_staging_file(handle: PartHandle) -> S3Staging | None:
@@ -103,32 +100,7 @@ def staging_of_staging_file(handle: PartHandle) -> S3Staging | None:
     return staging
 
 
-def open_staging_file(access: S3Access, handle: PartHandle) -> io.BufferedReader:
-    """Open a staging file to read its valid bytes; see ``PartStore.open_staging_file``.
-
-    Asks nothing of S3 before it is read.
-    """
-    staging = staging_of_staging_file(handle)
-    if staging is None:
-        raise staging_file_gone(handle)
-    if staging.size_bytes < handle.valid_length:
-        raise staging_file_too_short(handle, staging.size_bytes)
-    return io.BufferedReader(_StagingFileReader(access, handle, staging), _BUFFER_BYTES)
-
-
-def discard_staging_file(access: S3Access, handle: PartHandle) -> bool:
-    """Delete every side object of a staging file, those of older versions and of others included, and its claims."""
-    staging = staging_of_staging_file(handle) or S3Staging()
-    # What was merged is in no handle, so that handles stay small; but its name says whose it is.
-    pages = access.pages_beginning(f"{SIDE_DIRECTORY}/{part_id(handle)}.")
-    found = {access.relative(one.key) for page in pages for one in page.objects}
-    named = {side_path(side.name) for side in staging.sides}
-    claims = [claim_path(handle, number) for number in range(staging.claims + 1)]
-    access.delete_many([*sorted(found | named), *claims])
-    return bool(found)
-
-
-class _StagingFileReader(SeekableFile):
+class StagingFileReader(SeekableFile):
     """The valid bytes of a staging file: of its side objects a few are held at a time.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import threading
@@ -22,18 +23,18 @@ from partfile.errors import (
 from partfile.stores.base import STATE_DIRECTORY, Capabilities, Leftover, StoredFile
 from partfile.stores.parts import (
     check_handle,
+    check_new,
     checked_for_publishing,
     checked_staging_file,
     part_conflict,
     part_missing,
     part_refused,
     split_path,
+    staging_file_gone,
+    staging_file_too_short,
 )
 from partfile.stores.paths import check_relative_path
 from partfile.stores.retry import Backoff
-from partfile.stores.s3 import sides as s3_stages
-from partfile.stores.s3 import stream as s3_stage_stream
-from partfile.stores.s3 import stream as s3_stream
 from partfile.stores.s3.client import OncePerProcess, S3Calls
 from partfile.stores.s3.errors import RETRIED, UNCERTAIN, S3Failure, Verdict
 from partfile.stores.s3.handle import (
@@ -51,13 +52,12 @@ from partfile.stores.s3.handle import (
 from partfile.stores.s3.options import S3Options
 from partfile.stores.s3.probe import hazards, learn_leaving_out, learn_puts, learn_traits
 from partfile.stores.s3.requests import S3Access
-from partfile.stores.s3.sides import committed_bytes
-from partfile.stores.s3.stream import BufferBudget, win_claim
+from partfile.stores.s3.sides import BUFFER_BYTES, StagingFileReader, committed_bytes, staging_of_staging_file
+from partfile.stores.s3.stream import CLAIMED, BufferBudget, ClaimedPart, S3PartStream, S3StagingStream
 from partfile.stores.urls import S3Url
 
 if TYPE_CHECKING:
     import builtins
-    import io
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
@@ -66,423 +66,19 @@ if TYPE_CHECKING:
     from partfile.stores.s3.stream import ClaimedStream
 
 
+logger = logging.getLogger("partfile")
+
 _PLACES: tuple[tuple[LeftoverKind, str, re.Pattern[str]], ...] = (
     ("side object", SIDE_DIRECTORY, re.compile(r"([0-9a-f]{32})\.[0-9a-f]{32}")),
     ("claim", CLAIM_DIRECTORY, re.compile(r"([0-9a-f]{32})\.[0-9]{1,9}")),
 )
-
-
-def discard_part(access: S3Access, handle: PartHandle) -> bool:
-    """Delete what is staged of a part; see ``PartStore.discard``. There is no lease: only age tells an orphan."""
-    staging = S3Staging.of(handle)
-    if staging is None:
-        return False
-    found = [side_path(name) for name in (*staging.spent, *(side.name for side in staging.sides))]
-    found = [path for path in found if access.head(path) is not None]
-    access.delete_many([*found, *(claim_path(handle, number) for number in range(staging.claims + 1))])
-    is_open = staging.upload is not None and access.upload_is_open(handle.path_of(handle.name), staging.upload)
-    if is_open and staging.upload is not None:
-        access.abort_upload(handle.path_of(handle.name), staging.upload)
-    return bool(found) or is_open
-
-
-def leftovers(access: S3Access, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:
-    """Uploads, side objects and claims of other parts than these; see ``CleaningStore.leftovers``."""
-    marks = {mark for part in parts for mark in _marks(part)}
-    for one in access.uploads():
-        path = access.relative(one.key)
-        if one.upload not in marks and one.begun_at_ms < before_ms and _is_of_a_part(path):
-            name = path.rpartition("/")[2]
-            yield Leftover(
-                kind="upload", path=path, name=name, upload=one.upload, size=None, modified_at_ms=one.begun_at_ms
-            )
-    for kind, directory, pattern in _PLACES:
-        for page in access.pages(directory, deep=False):
-            for found in page.objects:
-                path = access.relative(found.key)
-                match = pattern.fullmatch(path[len(directory) + 1 :])
-                if match and match[1] not in marks and found.modified_at_ms < before_ms:
-                    yield _leftover(access, kind, path, found)
-
-
-def _is_of_a_part(path: str) -> bool:
-    """Whether a part can have this path; keys of others may hold anything."""
-    try:
-        return bool(split_path(path))
-    except ConfigError:
-        return False
-
-
-def _marks(handle: PartHandle) -> list[str]:
-    """The part's id, which its side objects and claims begin with, and the id of its upload."""
-    staging = S3Staging.of(handle)
-    upload = [] if staging is None or staging.upload is None else [staging.upload]
-    return [part_id(handle), *upload]
-
-
-def _leftover(access: S3Access, kind: LeftoverKind, path: str, found: S3Object) -> Leftover:
-    # Listings show no metadata. Gone by now, it belongs to no sink.
-    seen = access.head(path)
-    name = unquote(seen.metadata.get(OWNER_METADATA, "")) if seen else ""
-    return Leftover(kind=kind, path=path, name=name, size=found.size, modified_at_ms=found.modified_at_ms)
-
-
-def drop_leftover(access: S3Access, leftover: Leftover) -> bool:
-    """Delete one of them; see ``CleaningStore.drop_leftover``."""
-    if leftover.upload is None:
-        return remove(access, leftover.path, None)
-    is_open = access.upload_is_open(leftover.path, leftover.upload)
-    access.abort_upload(leftover.path, leftover.upload)
-    return is_open
-
-
-def remove(access: S3Access, path: str, into: str | None) -> bool:
-    """Delete one object; see ``CleaningStore.remove``."""
-    split_path(path)
-    if into is not None:
-        raise NotApplied(f"{access.shown(path)!r} cannot be moved but by a copy", hint="Delete it.", path=path)
-    is_there = access.head(path) is not None
-    access.delete(path)
-    return is_there
-
-
-def create_whole(access: S3Access, path: str, data: bytes) -> None:
-    """Create a file exclusively and whole or not at all; see ``MetadataStore.create_file``."""
-    split_path(path)
-    access.create(path, data)
-
-
-def read_whole(access: S3Access, path: str, max_bytes: int) -> bytes:
-    """Read a whole file; see ``MetadataStore.read_file``."""
-    split_path(path)
-    return access.get(path, max_bytes)
-
-
-def is_file(access: S3Access, path: str) -> bool:
-    """Whether a file is there now."""
-    split_path(path)
-    return access.head(path) is not None
-
-
-def look_at(access: S3Access, path: str) -> StoredFile | None:
-    """One object as a listing shows it; see ``PartStore.look_at``."""
-    split_path(path)
-    found = access.head(path)
-    return stored(path, found) if found is not None else None
-
-
-def stored(path: str, found: S3Object) -> StoredFile:
-    """An object as a listing shows it."""
-    return StoredFile(path=path, size=found.size, modified_at_ms=found.modified_at_ms)
-
-
-def names_in(access: S3Access, directory: str) -> list[str]:
-    """The names directly in a directory; empty if it is not there."""
-    names = []
-    for page in access.pages(directory, deep=False):
-        found = [one.key for one in page.objects] + [prefix.rstrip("/") for prefix in page.prefixes]
-        start = len(directory) + 1 if directory else 0
-        names += [access.relative(key)[start:] for key in found]
-    return [name for name in names if name]
-
-
-def delete_one(access: S3Access, path: str) -> None:
-    """Delete one file by its literal name; absent counts as done."""
-    split_path(path)
-    access.delete(path)
-
-
-def delete_flat(access: S3Access, directory: str) -> None:
-    """Delete the files directly in a directory, and so the directory; absent counts as done."""
-    split_path(directory)
-    paths: list[str] = []
-    for page in access.pages(directory, deep=False):
-        if page.prefixes:
-            deeper = access.relative(page.prefixes[0])
-            raise NotApplied(f"{access.shown(directory)!r} holds the directory {deeper!r}", path=directory)
-        paths += [access.relative(one.key) for one in page.objects]
-    access.delete_many(paths)
-
-
-def show_marker(access: S3Access, path: str) -> bool:
-    """Make the marker if it is not there; it excludes no other process, for S3 has no locks (R13)."""
-    split_path(path)
-    if access.head(path) is None:
-        try:
-            access.create(path, b"")
-        except AlreadyExists:
-            return True
-    return True
-
-
-def marker_is_shown(access: S3Access, path: str) -> bool:
-    """Whether the marker is visible: then driver and executor mean the same S3 bucket."""
-    split_path(path)
-    if access.head(path) is None:
-        raise NotFound(
-            f"marker {access.shown(path)!r} is not visible from this host",
-            hint="Driver and executors must share one S3 bucket: check the URL, endpoint_url and credentials of each.",
-            path=path,
-        )
-    return True
-
-
-logger = logging.getLogger("partfile")
 _MOST_WAITING = 500
-
-
-class Garbage:
-    """What may be deleted: nothing needs it, and leaving it does no harm, so no failure counts. Thread safe.
-
-    Args:
-        access: The store's objects.
-    """
-
-    def __init__(self, access: S3Access) -> None:
-        self._access = access
-        self._lock = threading.Lock()
-        # Each once: a server was seen to crash over a key that one request named twice.
-        self._paths: dict[str, None] = {}
-
-    def add(self, paths: Iterable[str]) -> None:
-        """Delete these, soon."""
-        with self._lock:
-            self._paths |= dict.fromkeys(paths)
-            is_full = len(self._paths) >= _MOST_WAITING
-        if is_full:
-            self.delete()
-
-    def delete(self) -> None:
-        """Delete what waits."""
-        with self._lock:
-            paths, self._paths = list(self._paths), {}
-        try:
-            self._access.delete_many(paths)
-        except PartfileError as error:
-            logger.warning("%d staged objects of finished parts stay, for the cleaner: %s", len(paths), error)
-
-
 _TRIES = 4
 """A zombie sends each number once, and once more if a reply is lost."""
-
-
-def complete_part(access: S3Access, handle: PartHandle, staging: S3Staging, upload: str) -> None:
-    """Make a finished file of an upload and what is beside it; each request is a single attempt.
-
-    Args:
-        access: The store's objects.
-        handle: The part.
-        staging: What it is made of.
-        upload: Id of its upload.
-
-    Raises:
-        S3Failure: A request failed; what became of the part is for the caller to find out.
-        PartMissing: S3 has other upload parts than the handle says, or makes no file of what it has.
-        PartDamaged: A side object of it is not what was written.
-    """
-    pieces: Sequence[Piece] = [*staging.pieces, *_sent_sides(access, handle, staging, upload)]
-    backoff = Backoff(access.options.attempt_timeout_s)
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            access.complete_upload_once(handle.path_of(handle.name), upload, pieces)
-        except S3Failure as failure:
-            if failure.verdict is not Verdict.INVALID_PARTS:
-                raise
-            corrected = _corrected(access, handle, staging, upload, pieces)
-            if corrected == pieces and not tries_left:
-                raise part_missing(handle, f"S3 makes no file of its upload parts: {failure.text}") from failure
-            if not tries_left or not backoff.pause():
-                raise
-            pieces = corrected or [*staging.pieces, *_sent_sides(access, handle, staging, upload)]
-        else:
-            return
-
-
-def _corrected(
-    access: S3Access, handle: PartHandle, staging: S3Staging, upload: str, pieces: Sequence[Piece]
-) -> Sequence[Piece] | None:
-    """What a completion has to name, by what the server has; None if what was beside the part is to be sent again.
-
-    Raises:
-        PartMissing: An upload part of the handle is not what was sent.
-    """
-    received = _received(access, handle.path_of(handle.name), upload)
-    found = []
-    for index, piece in enumerate(pieces):
-        is_own = index < len(staging.pieces)
-        there = _as_received(piece, received, is_contested=not is_own)
-        if there is None and is_own:
-            raise part_missing(handle, f"S3 has another upload part {piece.number} of it, or none")
-        if there is None:
-            return None
-        found.append(there)
-    return found
-
-
-def _sent_sides(access: S3Access, handle: PartHandle, staging: S3Staging, upload: str) -> Iterator[Piece]:
-    """Send what is in side objects as the last upload parts."""
-    for number, sides in enumerate(staging.tail, start=staging.next_number):
-        data = committed_bytes(access, handle, sides)
-        crc32 = staging.checksum_of(data, sends_checksums=access.options.sends_checksums)
-        etag = access.upload_part_once(handle.path_of(handle.name), upload, number, data, crc32)
-        yield Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
-
-
-def _received(access: S3Access, path: str, upload: str) -> dict[int, ReceivedPiece]:
-    try:
-        return {piece.number: piece for piece in access.received_pieces(path, upload)}
-    except NotFound as error:
-        raise S3Failure(Verdict.MISSING, error.message) from error
-
-
-def _as_received(piece: Piece, received: Mapping[int, ReceivedPiece], *, is_contested: bool) -> Piece | None:
-    """The same upload part under the ETag that the server has for it; None if it has another one.
-
-    Where ETags are not made of the bytes alone (SSE-KMS), a request that arrives after its repetition was acknowledged
-    changes the ETag and nothing else.
-    """
-    there = received.get(piece.number)
-    if there is None or not piece.is_same(there.etag, there.size_bytes, there.crc32, is_contested=is_contested):
-        return None
-    return piece.model_copy(update={"etag": there.etag})
-
-
 _GONE = "its upload is gone, and no finished file is there"
 _BROKEN_FOR_S = 10.0
 """How long a server that has answered 500 is believed to be busy with what is gone."""
 _LIFECYCLE = "Perhaps a lifecycle rule of the S3 bucket aborted the upload; see docs/S3.md."
-
-
-def finalize_part(access: S3Access, handle: PartHandle) -> PartHandle:
-    """See to it that no attempt goes on from this handle, and that the part can be published.
-
-    See ``PartStore.finalize``.
-    """
-    staging = _staging_of(handle)
-    if _is_finished(access, handle):
-        return handle
-    for side in staging.sides:
-        if access.head(side_path(side.name)) is None and not _is_finished(access, handle):
-            raise part_missing(handle, f"side object {access.shown(side_path(side.name))!r} is gone")
-    if staging.upload and not access.upload_is_open(_path(handle), staging.upload) and not _is_finished(access, handle):
-        raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}")
-    # Who has won it before may go on writing, into objects that this handle does not list.
-    win_claim(access, handle, staging.claims)
-    return handle
-
-
-def publish_part(access: S3Access, garbage: Garbage, handle: PartHandle) -> None:
-    """Make a part finished; see ``PartStore.publish``."""
-    staging = _staging_of(handle)
-    if not _conditions_hold(access, staging) and _is_finished(access, handle):
-        garbage.add(staged_paths(handle, staging))
-        return
-    backoff, grace = Backoff(access.options.call_timeout_s), Backoff(_BROKEN_FOR_S)
-    uncertain: S3Failure | None = None
-    while True:
-        try:
-            if staging.upload is None:
-                _put(access, handle, staging)
-            else:
-                complete_part(access, handle, staging, staging.upload)
-        except (PartMissing, PartDamaged):
-            # Its staged objects go when it is finished.
-            if not _is_finished(access, handle):
-                raise
-        except S3Failure as failure:
-            uncertain = failure if failure.verdict in UNCERTAIN else uncertain
-            if not _is_finished(access, handle):
-                if uncertain and uncertain.verdict is Verdict.BROKEN and not grace.left_s:
-                    _check_hope(access, handle, staging, uncertain)
-                # A completion that is not waited for any more may go on, while its upload is not open any more.
-                if (failure.verdict in RETRIED or uncertain) and backoff.pause():
-                    continue
-                _check_hope(access, handle, staging, uncertain or failure)
-                raise (uncertain or failure).as_error("publish", access.shown(_path(handle)), reads=False) from failure
-        garbage.add(staged_paths(handle, staging))
-        return
-
-
-def part_goes_back(access: S3Access, handle: PartHandle) -> bool:
-    """Whether a part can be published as this handle has it; see ``PartStore.goes_back``."""
-    staging = S3Staging.of(handle)
-    if staging is None or any(access.head(side_path(side.name)) is None for side in staging.sides):
-        return False
-    if staging.upload is None:
-        return True
-    try:
-        received = access.received_pieces(_path(handle), staging.upload)
-    except NotFound:
-        return False
-    # What later versions have sent cannot be taken back; the last number that is named replaces what was sent under it.
-    end = staging.next_number + len(staging.tail)
-    return all(piece.number < end for piece in received) or learn_leaving_out(access)
-
-
-def part_is_staged(access: S3Access, handle: PartHandle) -> bool:
-    """Whether the upload and the side objects of a part are there; see ``PartStore.is_staged``."""
-    staging = S3Staging.of(handle)
-    if staging is None:
-        return False
-    if staging.upload is not None and not access.upload_is_open(_path(handle), staging.upload):
-        return False
-    return all(access.head(side_path(side.name)) is not None for side in staging.sides)
-
-
-def _path(handle: PartHandle) -> str:
-    return handle.path_of(handle.name)
-
-
-def _staging_of(handle: PartHandle) -> S3Staging:
-    staging = S3Staging.of(handle)
-    if staging is None:
-        raise part_missing(handle, "it was never created on S3")
-    if staging.size_bytes != handle.valid_length:
-        raise SnapshotCorrupt(
-            f"part {_path(handle)!r} is made of {staging.size_bytes} bytes, the checkpoint says {handle.valid_length}",
-            path=_path(handle),
-        )
-    return staging
-
-
-def _conditions_hold(access: S3Access, staging: S3Staging) -> bool:
-    traits = access.traits
-    return (traits.completes if staging.upload else traits.puts) is not False
-
-
-def _is_finished(access: S3Access, handle: PartHandle) -> bool:
-    """Whether the finished file is there and ours.
-
-    Raises:
-        CommitConflict: It is there, and is another one.
-    """
-    found = access.head(_path(handle))
-    if found is None:
-        return False
-    if found.metadata.get(PART_METADATA) != part_id(handle):
-        raise part_conflict(handle, f"an object of {found.size} bytes is there that is not this part")
-    if found.size != handle.valid_length:
-        raise part_conflict(handle, f"it is there with {found.size} bytes, the checkpoint says {handle.valid_length}")
-    return True
-
-
-def _put(access: S3Access, handle: PartHandle, staging: S3Staging) -> None:
-    data = committed_bytes(access, handle, staging.sides)
-    access.put_finished_once(_path(handle), data, {PART_METADATA: part_id(handle)})
-
-
-def _check_hope(access: S3Access, handle: PartHandle, staging: S3Staging, failure: S3Failure) -> None:
-    """Raise PartMissing if a part that is not finished cannot be any more; some servers answer 500 to that.
-
-    Where a completion was not answered it may be done yet: that part is only owed.
-    """
-    if staging.upload is not None and failure.verdict in {Verdict.MISSING, Verdict.BROKEN}:
-        is_open = failure.verdict is Verdict.BROKEN and access.upload_is_open(_path(handle), staging.upload)
-        # Completed by another process between the two looks, it is finished.
-        if not is_open and not _is_finished(access, handle):
-            raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}") from failure
-
-
 _THREADS = 16
 """Parts at a time, of which each does little but wait for the server."""
 
@@ -559,125 +155,392 @@ class S3Store:
         return True
 
     def check_path(self, path: str) -> None:
-        """See ``PartStore.check_path``."""
+        """Refuse a path that leaves the base, or is too long for a key."""
         self._access.check_path(path)
 
+    # A part, in the order of its life.
+
     def create(self, handle: PartHandle) -> ClaimedStream:
-        """See ``PartStore.create``; nothing is there before the first persist or upload part."""
-        create = s3_stage_stream.create_staging_file if handle.is_staging_file else s3_stream.create_part
-        return create(self._access, self._budgets.get(), check_handle(handle))
+        """Begin a part; asks nothing, and nothing is there before the first persist or upload part."""
+        self._access.check_path(check_handle(handle).path_of(handle.name))
+        check_new(handle)
+        part = ClaimedPart(self._access, self._budgets.get(), handle, S3Staging())
+        return S3StagingStream(part) if handle.is_staging_file else S3PartStream(part)
 
     def resume(self, handle: PartHandle) -> ClaimedStream:
-        """See ``PartStore.resume``; from one handle it works once, whichever attempt tries."""
-        handle = check_handle(handle)
+        """Win the claim of this version of the part; from one handle it works once, whichever attempt tries."""
+        check_handle(handle)
         if not learn_puts(self._access):
             raise part_refused(handle, "the server ignores If-None-Match, so no process can claim it")
-        resume = s3_stage_stream.resume_staging_file if handle.is_staging_file else s3_stream.resume_part
-        return resume(self._access, self._budgets.get(), handle)
+        staging = staging_of_staging_file(handle) if handle.is_staging_file else S3Staging.of(handle)
+        if staging is None:
+            raise part_refused(handle, "it was never created")
+        if staging.size_bytes != handle.valid_length:
+            raise part_refused(handle, f"it has {staging.size_bytes} bytes instead of {handle.valid_length}")
+        if staging.why_full:
+            raise part_refused(handle, staging.why_full)
+        if not self._access.win_claim(handle, staging.claims):
+            raise part_refused(handle, CLAIMED)
+        part = ClaimedPart(self._access, self._budgets.get(), handle, staging, is_claimed=True)
+        return S3StagingStream(part) if handle.is_staging_file else S3PartStream(part)
 
     def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
-        """See ``PartStore.finalize``."""
-        return finalize_part(self._access, checked_for_publishing(handle))
+        """See that the part can be published, and win its claim, so that no attempt goes on from this handle."""
+        staging = _staging_of(checked_for_publishing(handle))
+        if self._is_finished(handle):
+            return handle
+        for side in staging.sides:
+            if self._access.head(side_path(side.name)) is None and not self._is_finished(handle):
+                raise part_missing(handle, f"side object {self._access.shown(side_path(side.name))!r} is gone")
+        if (
+            staging.upload
+            and not self._access.upload_is_open(_path(handle), staging.upload)
+            and not self._is_finished(handle)
+        ):
+            raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}")
+        # Who has won it before may go on writing, into objects that this handle does not list.
+        self._access.win_claim(handle, staging.claims)
+        return handle
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
-        """See ``PartStore.publish``."""
-        publish_part(self._access, self._garbages.get(), checked_for_publishing(handle))
+        """Put the small part, or complete its upload, once; then look, and try again while it is not known."""
+        staging, garbage = _staging_of(checked_for_publishing(handle)), self._garbages.get()
+        if not self._conditions_hold(staging) and self._is_finished(handle):
+            garbage.add(staged_paths(handle, staging))
+            return
+        backoff, grace = Backoff(self._access.options.call_timeout_s), Backoff(_BROKEN_FOR_S)
+        uncertain: S3Failure | None = None
+        while True:
+            try:
+                if staging.upload is None:
+                    self._put(handle, staging)
+                else:
+                    self._complete(handle, staging, staging.upload)
+            except (PartMissing, PartDamaged):
+                # Its staged objects go when it is finished.
+                if not self._is_finished(handle):
+                    raise
+            except S3Failure as failure:
+                uncertain = failure if failure.verdict in UNCERTAIN else uncertain
+                if not self._is_finished(handle):
+                    if uncertain and uncertain.verdict is Verdict.BROKEN and not grace.left_s:
+                        self._check_hope(handle, staging, uncertain)
+                    # A completion that is not waited for any more may go on, while its upload is not open any more.
+                    if (failure.verdict in RETRIED or uncertain) and backoff.pause():
+                        continue
+                    self._check_hope(handle, staging, uncertain or failure)
+                    raise (uncertain or failure).as_error(
+                        "publish", self._access.shown(_path(handle)), reads=False
+                    ) from failure
+            garbage.add(staged_paths(handle, staging))
+            return
+
+    def _put(self, handle: PartHandle, staging: S3Staging) -> None:
+        data = committed_bytes(self._access, handle, staging.sides)
+        self._access.put_finished_once(_path(handle), data, {PART_METADATA: part_id(handle)})
+
+    def _complete(self, handle: PartHandle, staging: S3Staging, upload: str) -> None:
+        """Make a finished file of an upload and what is beside it; each request is a single attempt.
+
+        Args:
+            handle: The part.
+            staging: What it is made of.
+            upload: Id of its upload.
+
+        Raises:
+            S3Failure: A request failed; what became of the part is for the caller to find out.
+            PartMissing: S3 has other upload parts than the handle says, or makes no file of what it has.
+            PartDamaged: A side object of it is not what was written.
+        """
+        pieces: Sequence[Piece] = [*staging.pieces, *self._sent_sides(handle, staging, upload)]
+        backoff = Backoff(self._access.options.attempt_timeout_s)
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._access.complete_upload_once(handle.path_of(handle.name), upload, pieces)
+            except S3Failure as failure:
+                if failure.verdict is not Verdict.INVALID_PARTS:
+                    raise
+                corrected = self._corrected(handle, staging, upload, pieces)
+                if corrected == pieces and not tries_left:
+                    raise part_missing(handle, f"S3 makes no file of its upload parts: {failure.text}") from failure
+                if not tries_left or not backoff.pause():
+                    raise
+                pieces = corrected or [*staging.pieces, *self._sent_sides(handle, staging, upload)]
+            else:
+                return
+
+    def _corrected(
+        self, handle: PartHandle, staging: S3Staging, upload: str, pieces: Sequence[Piece]
+    ) -> Sequence[Piece] | None:
+        """What a completion has to name, by what the server has; None if what was beside the part is to be sent again.
+
+        Raises:
+            PartMissing: An upload part of the handle is not what was sent.
+        """
+        received = self._received(handle.path_of(handle.name), upload)
+        found = []
+        for index, piece in enumerate(pieces):
+            is_own = index < len(staging.pieces)
+            there = _as_received(piece, received, is_contested=not is_own)
+            if there is None and is_own:
+                raise part_missing(handle, f"S3 has another upload part {piece.number} of it, or none")
+            if there is None:
+                return None
+            found.append(there)
+        return found
+
+    def _sent_sides(self, handle: PartHandle, staging: S3Staging, upload: str) -> Iterator[Piece]:
+        """Send what is in side objects as the last upload parts."""
+        for number, sides in enumerate(staging.tail, start=staging.next_number):
+            data = committed_bytes(self._access, handle, sides)
+            crc32 = staging.checksum_of(data, sends_checksums=self._access.options.sends_checksums)
+            etag = self._access.upload_part_once(handle.path_of(handle.name), upload, number, data, crc32)
+            yield Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
+
+    def _received(self, path: str, upload: str) -> dict[int, ReceivedPiece]:
+        try:
+            return {piece.number: piece for piece in self._access.received_pieces(path, upload)}
+        except NotFound as error:
+            raise S3Failure(Verdict.MISSING, error.message) from error
+
+    def _is_finished(self, handle: PartHandle) -> bool:
+        """Whether the finished file is there and ours.
+
+        Raises:
+            CommitConflict: It is there, and is another one.
+        """
+        found = self._access.head(_path(handle))
+        if found is None:
+            return False
+        if found.metadata.get(PART_METADATA) != part_id(handle):
+            raise part_conflict(handle, f"an object of {found.size} bytes is there that is not this part")
+        if found.size != handle.valid_length:
+            raise part_conflict(
+                handle, f"it is there with {found.size} bytes, the checkpoint says {handle.valid_length}"
+            )
+        return True
+
+    def _conditions_hold(self, staging: S3Staging) -> bool:
+        traits = self._access.traits
+        return (traits.completes if staging.upload else traits.puts) is not False
+
+    def _check_hope(self, handle: PartHandle, staging: S3Staging, failure: S3Failure) -> None:
+        """Raise PartMissing if a part that is not finished cannot be any more; some servers answer 500 to that.
+
+        Where a completion was not answered it may be done yet: that part is only owed.
+        """
+        if staging.upload is not None and failure.verdict in {Verdict.MISSING, Verdict.BROKEN}:
+            is_open = failure.verdict is Verdict.BROKEN and self._access.upload_is_open(_path(handle), staging.upload)
+            # Completed by another process between the two looks, it is finished.
+            if not is_open and not self._is_finished(handle):
+                raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}") from failure
 
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - no lease is in the way.
-        """See ``PartStore.open_staging_file``; its side objects, a few at a time."""
-        return s3_stages.open_staging_file(self._access, checked_staging_file(handle))
+        """Open a staging file to read its valid bytes: its side objects, a few at a time. Asks nothing before that."""
+        staging = staging_of_staging_file(checked_staging_file(handle))
+        if staging is None:
+            raise staging_file_gone(handle)
+        if staging.size_bytes < handle.valid_length:
+            raise staging_file_too_short(handle, staging.size_bytes)
+        return io.BufferedReader(StagingFileReader(self._access, handle, staging), BUFFER_BYTES)
 
     def goes_back(self, handle: PartHandle) -> bool:
-        """See ``PartStore.goes_back``; not where a completion has to name what later versions have sent."""
-        return part_goes_back(self._access, check_handle(handle))
+        """Whether a part can be published at this length; not where a completion has to name what was sent since."""
+        staging = S3Staging.of(check_handle(handle))
+        if staging is None or any(self._access.head(side_path(side.name)) is None for side in staging.sides):
+            return False
+        if staging.upload is None:
+            return True
+        try:
+            received = self._access.received_pieces(_path(handle), staging.upload)
+        except NotFound:
+            return False
+        # What later versions have sent cannot be taken back; the last number that is named replaces what was sent under
+        # it.
+        end = staging.next_number + len(staging.tail)
+        return all(piece.number < end for piece in received) or learn_leaving_out(self._access)
 
     def is_staged(self, handle: PartHandle) -> bool:
-        """See ``PartStore.is_staged``; its upload and every side object."""
-        return part_is_staged(self._access, check_handle(handle))
+        """Whether the upload and every side object of a part are there."""
+        staging = S3Staging.of(check_handle(handle))
+        if staging is None:
+            return False
+        if staging.upload is not None and not self._access.upload_is_open(_path(handle), staging.upload):
+            return False
+        return all(self._access.head(side_path(side.name)) is not None for side in staging.sides)
 
     def discard(self, handle: PartHandle) -> bool:
-        """See ``PartStore.discard``."""
+        """Delete what is staged of a part. There is no lease: only age tells an orphan."""
         # What a published part has left is no orphan's.
         self._garbages.get().delete()
-        discard = s3_stages.discard_staging_file if handle.is_staging_file else discard_part
-        return discard(self._access, check_handle(handle))
+        if check_handle(handle).is_staging_file:
+            return self._discard_staging_file(handle)
+        staging = S3Staging.of(handle)
+        if staging is None:
+            return False
+        found = [side_path(name) for name in (*staging.spent, *(side.name for side in staging.sides))]
+        found = [path for path in found if self._access.head(path) is not None]
+        self._access.delete_many([*found, *(claim_path(handle, number) for number in range(staging.claims + 1))])
+        is_open = staging.upload is not None and self._access.upload_is_open(
+            handle.path_of(handle.name), staging.upload
+        )
+        if is_open and staging.upload is not None:
+            self._access.abort_upload(handle.path_of(handle.name), staging.upload)
+        return bool(found) or is_open
+
+    def _discard_staging_file(self, handle: PartHandle) -> bool:
+        """Delete every side object of a staging file, those of older versions included, and its claims."""
+        staging = staging_of_staging_file(handle) or S3Staging()
+        # What was merged is in no handle, so that handles stay small; but its name says whose it is.
+        pages = self._access.pages_beginning(f"{SIDE_DIRECTORY}/{part_id(handle)}.")
+        found = {self._access.relative(one.key) for page in pages for one in page.objects}
+        named = {side_path(side.name) for side in staging.sides}
+        claims = [claim_path(handle, number) for number in range(staging.claims + 1)]
+        self._access.delete_many([*sorted(found | named), *claims])
+        return bool(found)
+
+    # Listing and cleaning.
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
-        """See ``PartStore.list``; a staged part is no file and does not show."""
+        """Every object below a directory; a staged part is no file and does not show."""
         if check_relative_path(directory).split("/", maxsplit=1)[0] == STATE_DIRECTORY:
             return
         for page in self._access.pages(directory, deep=True):
             for found in page.objects:
                 path = self._access.relative(found.key)
                 if path and not path.startswith(f"{STATE_DIRECTORY}/") and not path.endswith("/"):
-                    yield stored(path, found)
+                    yield _stored(path, found)
 
     def look_at(self, path: str) -> StoredFile | None:
-        """See ``PartStore.look_at``."""
-        return look_at(self._access, path)
+        """One object as a listing shows it; None if there is none."""
+        split_path(path)
+        found = self._access.head(path)
+        return _stored(path, found) if found is not None else None
 
     @property
     def moves_files(self) -> bool:
-        """See ``CleaningStore.moves_files``; what is moved here is copied, and an upload cannot even be that."""
+        """No: what is moved here is copied, and an upload cannot even be that."""
         return False
 
     def remove(self, path: str, into: str | None) -> bool:
-        """See ``CleaningStore.remove``; there are no leases here."""
-        return remove(self._access, path, into)
+        """Delete one object; whether it was there. There are no leases here."""
+        split_path(path)
+        if into is not None:
+            raise NotApplied(
+                f"{self._access.shown(path)!r} cannot be moved but by a copy", hint="Delete it.", path=path
+            )
+        is_there = self._access.head(path) is not None
+        self._access.delete(path)
+        return is_there
 
     def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - it cannot be known.
-        """See ``CleaningStore.is_being_written``; there are no leases here."""
+        """Unknown: there are no leases here."""
         return None
 
     def leftovers(self, parts: Iterable[PartHandle], before_ms: int) -> Iterator[Leftover]:
-        """See ``CleaningStore.leftovers``; a HEAD for each side object and claim."""
-        return leftovers(self._access, parts, before_ms)
+        """Uploads, side objects and claims of other parts than these; a HEAD for each side object and claim."""
+        marks = {mark for part in parts for mark in _marks(part)}
+        for one in self._access.uploads():
+            path = self._access.relative(one.key)
+            if one.upload not in marks and one.begun_at_ms < before_ms and _is_of_a_part(path):
+                name = path.rpartition("/")[2]
+                yield Leftover(
+                    kind="upload", path=path, name=name, upload=one.upload, size=None, modified_at_ms=one.begun_at_ms
+                )
+        for kind, directory, pattern in _PLACES:
+            for page in self._access.pages(directory, deep=False):
+                for found in page.objects:
+                    path = self._access.relative(found.key)
+                    match = pattern.fullmatch(path[len(directory) + 1 :])
+                    if match and match[1] not in marks and found.modified_at_ms < before_ms:
+                        yield self._leftover(kind, path, found)
+
+    def _leftover(self, kind: LeftoverKind, path: str, found: S3Object) -> Leftover:
+        # Listings show no metadata. Gone by now, it belongs to no sink.
+        seen = self._access.head(path)
+        name = unquote(seen.metadata.get(OWNER_METADATA, "")) if seen else ""
+        return Leftover(kind=kind, path=path, name=name, size=found.size, modified_at_ms=found.modified_at_ms)
 
     def drop_leftover(self, leftover: Leftover) -> bool:
-        """See ``CleaningStore.drop_leftover``."""
-        return drop_leftover(self._access, leftover)
+        """Delete one of them; whether it was there."""
+        if leftover.upload is None:
+            return self.remove(leftover.path, None)
+        is_open = self._access.upload_is_open(leftover.path, leftover.upload)
+        self._access.abort_upload(leftover.path, leftover.upload)
+        return is_open
+
+    # Whole files: checkpoints, state, sidecars.
 
     def create_file(self, path: str, data: bytes) -> None:
-        """See ``MetadataStore.create_file``; a server that ignores conditions is found out first."""
-        check_relative_path(path)
+        """Create a file exclusively, whole or not at all; a server that ignores conditions is found out first."""
+        split_path(path)
         learn_puts(self._access)
-        create_whole(self._access, path, data)
+        self._access.create(path, data)
 
     def read_file(self, path: str, max_bytes: int) -> bytes:
-        """See ``MetadataStore.read_file``."""
-        return read_whole(self._access, path, max_bytes)
+        """Read a whole file; a longer one is refused."""
+        split_path(path)
+        return self._access.get(path, max_bytes)
 
     def file_exists(self, path: str) -> bool:
-        """See ``MetadataStore.file_exists``."""
-        return is_file(self._access, path)
+        """Whether a file is there now."""
+        return self.look_at(path) is not None
 
     def list_names(self, directory: str) -> builtins.list[str]:
-        """See ``MetadataStore.list_names``."""
-        return names_in(self._access, directory)
+        """The names directly in a directory; empty if it is not there."""
+        names = []
+        for page in self._access.pages(directory, deep=False):
+            found = [one.key for one in page.objects] + [prefix.rstrip("/") for prefix in page.prefixes]
+            start = len(directory) + 1 if directory else 0
+            names += [self._access.relative(key)[start:] for key in found]
+        return [name for name in names if name]
 
     def delete_file(self, path: str) -> None:
-        """See ``MetadataStore.delete_file``."""
-        delete_one(self._access, path)
+        """Delete one file by its literal name; absent counts as done."""
+        split_path(path)
+        self._access.delete(path)
 
     def delete_directory(self, directory: str) -> None:
-        """See ``MetadataStore.delete_directory``."""
-        delete_flat(self._access, directory)
+        """Delete the files directly in a directory, and so the directory; absent counts as done."""
+        split_path(directory)
+        paths: builtins.list[str] = []
+        for page in self._access.pages(directory, deep=False):
+            if page.prefixes:
+                deeper = self._access.relative(page.prefixes[0])
+                raise NotApplied(f"{self._access.shown(directory)!r} holds the directory {deeper!r}", path=directory)
+            paths += [self._access.relative(one.key) for one in page.objects]
+        self._access.delete_many(paths)
+
+    # Markers, and the store itself.
 
     @property
     def markers_are_locks(self) -> bool:
-        """See ``MetadataStore.markers_are_locks``."""
+        """No: a marker is an object that stays."""
         return False
 
     def hold_marker(self, path: str) -> bool:
-        """See ``MetadataStore.hold_marker``; the marker is no lock, and stays."""
-        return show_marker(self._access, path)
+        """Make the marker if it is not there; it excludes no other process, for S3 has no locks (R13)."""
+        split_path(path)
+        if self._access.head(path) is None:
+            try:
+                self._access.create(path, b"")
+            except AlreadyExists:
+                return True
+        return True
 
     def marker_is_held(self, path: str) -> bool:
-        """See ``MetadataStore.marker_is_held``; whether it is visible, which is all that a task needs to know."""
-        return marker_is_shown(self._access, path)
+        """Whether the marker is visible: then driver and executor mean the same S3 bucket."""
+        split_path(path)
+        if self._access.head(path) is None:
+            raise NotFound(
+                f"marker {self._access.shown(path)!r} is not visible from this host",
+                hint="Driver and executors must share one S3 bucket: check URL, endpoint_url and credentials of each.",
+                path=path,
+            )
+        return True
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
-        """See ``MetadataStore.hazards``."""
+        """What the server, its lifecycle rules and these options can do to a sink, in sentences."""
         return hazards(self._access, now_ms=now_ms, longest_open_s=longest_open_s)
 
     def __enter__(self) -> Self:
@@ -692,3 +555,82 @@ class S3Store:
         """Delete what finished parts have left; the client stays with its process. May be called twice."""
         self._garbages.get().delete()
         self._access.close()
+
+
+class Garbage:
+    """What may be deleted: nothing needs it, and leaving it does no harm, so no failure counts. Thread safe.
+
+    Args:
+        access: The store's objects.
+    """
+
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
+        self._lock = threading.Lock()
+        # Each once: a server was seen to crash over a key that one request named twice.
+        self._paths: dict[str, None] = {}
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Delete these, soon."""
+        with self._lock:
+            self._paths |= dict.fromkeys(paths)
+            is_full = len(self._paths) >= _MOST_WAITING
+        if is_full:
+            self.delete()
+
+    def delete(self) -> None:
+        """Delete what waits."""
+        with self._lock:
+            paths, self._paths = list(self._paths), {}
+        try:
+            self._access.delete_many(paths)
+        except PartfileError as error:
+            logger.warning("%d staged objects of finished parts stay, for the cleaner: %s", len(paths), error)
+
+
+def _path(handle: PartHandle) -> str:
+    return handle.path_of(handle.name)
+
+
+def _staging_of(handle: PartHandle) -> S3Staging:
+    staging = S3Staging.of(handle)
+    if staging is None:
+        raise part_missing(handle, "it was never created on S3")
+    if staging.size_bytes != handle.valid_length:
+        raise SnapshotCorrupt(
+            f"part {_path(handle)!r} is made of {staging.size_bytes} bytes, the checkpoint says {handle.valid_length}",
+            path=_path(handle),
+        )
+    return staging
+
+
+def _as_received(piece: Piece, received: Mapping[int, ReceivedPiece], *, is_contested: bool) -> Piece | None:
+    """The same upload part under the ETag that the server has for it; None if it has another one.
+
+    Where ETags are not made of the bytes alone (SSE-KMS), a request that arrives after its repetition was acknowledged
+    changes the ETag and nothing else.
+    """
+    there = received.get(piece.number)
+    if there is None or not piece.is_same(there.etag, there.size_bytes, there.crc32, is_contested=is_contested):
+        return None
+    return piece.model_copy(update={"etag": there.etag})
+
+
+def _is_of_a_part(path: str) -> bool:
+    """Whether a part can have this path; keys of others may hold anything."""
+    try:
+        return bool(split_path(path))
+    except ConfigError:
+        return False
+
+
+def _marks(handle: PartHandle) -> list[str]:
+    """The part's id, which its side objects and claims begin with, and the id of its upload."""
+    staging = S3Staging.of(handle)
+    upload = [] if staging is None or staging.upload is None else [staging.upload]
+    return [part_id(handle), *upload]
+
+
+def _stored(path: str, found: S3Object) -> StoredFile:
+    """An object as a listing shows it."""
+    return StoredFile(path=path, size=found.size, modified_at_ms=found.modified_at_ms)

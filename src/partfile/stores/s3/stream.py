@@ -10,23 +10,21 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.errors import AlreadyExists, NotApplied, NotFound
-from partfile.stores.parts import OpenStream, check_new, checked_for_publishing, part_refused
+from partfile.errors import NotApplied, NotFound
+from partfile.stores.parts import OpenStream, checked_for_publishing, part_refused
 from partfile.stores.s3.client import this_process
 from partfile.stores.s3.handle import (
     HIGHEST_NUMBER,
     PART_METADATA,
     Piece,
     S3Staging,
-    claim_path,
     group_bytes,
-    owner_metadata,
     part_id,
     piece_bytes,
 )
 from partfile.stores.s3.options import LEAST_PIECE_BYTES
 from partfile.stores.s3.probe import learn_leaving_out
-from partfile.stores.s3.sides import read_sides, staging_of_staging_file, write_side
+from partfile.stores.s3.sides import read_sides, write_side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,22 +118,7 @@ class HeldBytes:
         self._bytes = bytearray()
 
 
-def win_claim(access: S3Access, handle: PartHandle, number: int) -> bool:
-    """Claim the right to extend a part from the version that names this claim; False if it is taken.
-
-    Args:
-        access: The store's objects.
-        handle: The part.
-        number: Of the claim.
-    """
-    try:
-        access.create(claim_path(handle, number), b"", owner_metadata(handle))
-    except AlreadyExists:
-        return False
-    return True
-
-
-_CLAIMED = "another process has claimed it"
+CLAIMED = "another process has claimed it"
 
 
 class ClaimedPart(NamedTuple):
@@ -151,35 +134,6 @@ class ClaimedPart(NamedTuple):
     """What it is made of."""
     is_claimed: bool = False
     """Whether the claim that it names has been won; a part that is just created needs none."""
-
-
-def new_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> ClaimedPart:
-    """A part to be created. Asks nothing of S3: a token makes it this call's own.
-
-    Raises:
-        ConfigError: No object can have its path.
-        AlreadyExists, NotApplied: It has been created already.
-    """
-    access.check_path(handle.path_of(handle.name))
-    check_new(handle)
-    return ClaimedPart(access, budget, handle, S3Staging())
-
-
-def claimed_part(access: S3Access, budget: BufferBudget, handle: PartHandle, staging: S3Staging | None) -> ClaimedPart:
-    """Win the right to go on from a handle, which is won once.
-
-    Raises:
-        LeaseUnavailable: It is not to be extended, or another attempt has extended it.
-    """
-    if staging is None:
-        raise part_refused(handle, "it was never created")
-    if staging.size_bytes != handle.valid_length:
-        raise part_refused(handle, f"it has {staging.size_bytes} bytes instead of {handle.valid_length}")
-    if staging.why_full:
-        raise part_refused(handle, staging.why_full)
-    if not win_claim(access, handle, staging.claims):
-        raise part_refused(handle, _CLAIMED)
-    return ClaimedPart(access, budget, handle, staging, is_claimed=True)
 
 
 class ClaimedStream(OpenStream, ABC):
@@ -237,8 +191,8 @@ class ClaimedStream(OpenStream, ABC):
         """Win the claim of the version that was handed out last, if there is one, before anything is added to it."""
         if self._is_ours:
             return
-        if not win_claim(self._access, self._handle, self._staging.claims):
-            raise part_refused(self._handle, _CLAIMED)
+        if not self._access.win_claim(self._handle, self._staging.claims):
+            raise part_refused(self._handle, CLAIMED)
         self._staging = self._staging.after_claim()
         self._is_ours = True
 
@@ -345,16 +299,6 @@ def _give_back(budget: BufferBudget, size_bytes: int, _sent: Future[Piece]) -> N
 
 _TAKEN_BYTES = 1 << 20
 """Taken at once of what is written where an upload part is full and may not be sent."""
-
-
-def create_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
-    """Begin a part; see ``PartStore.create``."""
-    return S3PartStream(new_part(access, budget, handle))
-
-
-def resume_part(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3PartStream:
-    """Go on with a part as the only one who ever does so from this handle; see ``PartStore.resume``."""
-    return S3PartStream(claimed_part(access, budget, handle, S3Staging.of(handle)))
 
 
 class S3PartStream(ClaimedStream):
@@ -609,16 +553,6 @@ def _large_bytes(staging_bytes: int) -> int:
 def _size(size_bytes: int) -> int:
     bits = max(size_bytes.bit_length() - _SMALLEST_BITS, 0)
     return -(-bits // _BITS_A_SIZE)
-
-
-def create_staging_file(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3StagingStream:
-    """Begin a staging file; see ``PartStore.create``."""
-    return S3StagingStream(new_part(access, budget, handle))
-
-
-def resume_staging_file(access: S3Access, budget: BufferBudget, handle: PartHandle) -> S3StagingStream:
-    """Go on with a staging file as the only one who ever does so from this handle; see ``PartStore.resume``."""
-    return S3StagingStream(claimed_part(access, budget, handle, staging_of_staging_file(handle)))
 
 
 class S3StagingStream(ClaimedStream):
