@@ -52,7 +52,7 @@ def test_the_document_says_what_was_found_and_what_was_not() -> None:
 
 
 def test_a_look_says_that_it_is_none() -> None:
-    """Whoever documents a share of the data sees so above the table."""
+    """A document of a share of the data says so above the table."""
     text = document_text(replace(made_record(), share=0.25), [], TEMPLATE.read_text())
     assert "no measurement**: only a share of 0.25" in text
 

@@ -143,8 +143,8 @@ def test_a_process_with_an_odd_name_is_read() -> None:
     assert process.rss_bytes == 77 * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_family_is_all_descendants_and_nobody_else() -> None:
-    """Grandchildren belong to it in whatever order /proc lists them; parents and strangers do not."""
+def test_a_family_is_all_descendants_and_no_other_process() -> None:
+    """Grandchildren belong to it in whatever order /proc lists them; parents and other processes do not."""
     parents = {1: 0, 30: 20, 20: 10, 10: 1, 40: 1}
     everybody = [Process(pid, parent, 0, 0, "") for pid, parent in parents.items()]
     assert {process.pid for process in descendants(everybody, 10)} == {10, 20, 30}

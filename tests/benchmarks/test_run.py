@@ -66,7 +66,7 @@ def test_the_list_names_every_suite_and_measures_nothing(capsys: pytest.CaptureF
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SUITES)
 
 
-def test_a_suite_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_suite_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """The message names those that there are."""
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "speed"])

@@ -251,7 +251,7 @@ def test_every_kind_of_time_column_works(times: pa.Array[Any]) -> None:
 
 
 def test_a_missing_or_wrong_column_is_named_even_without_a_check() -> None:
-    """Whoever buckets before checking, such as the shuffle, gets the same message."""
+    """Code that buckets before checking, such as the shuffle, gets the same message."""
     batch = pa.RecordBatch.from_pydict({"n": [1], "m": ["x"]})
     with pytest.raises(ConfigError, match=r"needs column 't', .*columns are n, m"):
         pf.DateTimeBucketer("t").bucket_of(batch, CONTEXT)

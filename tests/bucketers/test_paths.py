@@ -85,7 +85,7 @@ def test_what_would_lose_rows_is_refused(buckets: Any, problem: str) -> None:
     ],
 )
 def test_unsafe_buckets_are_refused(bucket: str) -> None:
-    """Nothing leaves the base, hides or reaches partfile's own state, whoever wrote the bucketer."""
+    """Nothing leaves the base, hides or reaches partfile's own state, whatever the bucketer says."""
     with pytest.raises(ConfigError, match="not safe as a path"):
         split(4, coded([0, 1, 0, 1], ["ok", bucket]))
 

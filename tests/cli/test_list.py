@@ -100,7 +100,7 @@ def test_sidecars_show_their_length_and_whether_they_are_alone(tmp_path: Path) -
 
 
 def test_a_part_that_is_gone_is_listed_as_missing(tmp_path: Path) -> None:
-    """What the newest checkpoint vouches for and nobody finds is listed by its final path, without a size."""
+    """What the newest checkpoint vouches for and is not found is listed by its final path, without a size."""
     seed_with_a_tail(tmp_path)
     next((tmp_path / "bucket=b0").glob("_part-*")).unlink()
     (missing,) = by_state(tmp_path)["missing"]

@@ -312,11 +312,11 @@ def test_what_cannot_be_done_is_told_with_a_way_out(tree: Path, words: str, code
     ],
 )
 def test_options_are_spelled_as_a_command_does(said: str, told: str) -> None:
-    """Names and values alike; what is quoted is somebody's path, and stays."""
+    """Names and values alike; what is quoted is a user's path, and stays."""
     assert in_words_of_a_command(said) == told
 
 
-# Ends that are nobody's mistake in here: output that cannot be written, files that may not be read, options twice.
+# Ends that are no mistake of the command: output that cannot be written, files that may not be read, options twice.
 
 
 @pytest.mark.parametrize(("where", "code"), [("> /dev/full", 3), (">&-", 1)])

@@ -98,7 +98,7 @@ def test_something_else_in_the_place_of_a_state_file(tmp_path: Path, thing: str,
 @pytest.mark.fault("H3", "H9")
 @pytest.mark.parametrize("name", [b"new\nline", b"tab\t", b"esc\x1b[31m", b"bad\xff", b"_\x7f"])
 def test_a_directory_that_no_part_can_be_in(tmp_path: Path, name: bytes) -> None:
-    """It is somebody else's: passed over and, where its name can be written, told; every verb and reader goes on."""
+    """It is another program's: passed over and, where its name can be written, told; every verb and reader goes on."""
     base = tmp_path / "out"
     run_to_the_end(make_sink(base))
     odd = base / os.fsdecode(name)
@@ -130,7 +130,7 @@ def test_something_else_among_the_directories_of_sinks(tmp_path: Path, name: str
         (tmp_path / "elsewhere").mkdir()
         (base / "_partfile" / name).symlink_to(tmp_path / "elsewhere")
     else:
-        (base / "_partfile" / name).write_text("of somebody")
+        (base / "_partfile" / name).write_text("foreign")
     for verb in ("status", "list", "checkpoints", "verify", "clean", "recover"):
         result = run(verb, base)
         assert result.exit_code in {0, 1}, f"{verb}: {result.stdout}{result.stderr}"

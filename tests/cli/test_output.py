@@ -95,7 +95,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1h30m", "1y", "1e3s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    """Without a unit, or with one that is not known, nobody guesses."""
+    """Without a unit, or with one that is not known, nothing is guessed."""
     with pytest.raises(ConfigError, match=r"^--for .* no duration"):
         seconds_of(text, "--for")
 

@@ -36,7 +36,7 @@ class UnlistedStore(LocalStore):
     asked: list[str]
 
     def list(self, directory: str = "") -> Iterator[StoredFile]:
-        """Nobody may call it."""
+        """It must not be called."""
         raise AssertionError(f"{directory!r} was listed")
 
     def list_names(self, directory: str) -> Any:
@@ -96,7 +96,7 @@ def test_parts_that_a_clean_stop_kept_are_not_stuck(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quiet_after", "code"), [("1h", 0), ("0s", 1)])
-def test_a_sink_that_nobody_can_ask_counts_as_stopped_after_a_silence(
+def test_a_sink_that_cannot_be_asked_counts_as_stopped_after_a_silence(
     tmp_path: Path, quiet_after: str, code: int
 ) -> None:
     """Parts of a plain sink are not stuck before it has been silent for as long as was said; and that is told."""
@@ -299,7 +299,7 @@ def test_a_part_that_is_gone_is_missing(tmp_path: Path) -> None:
 
 
 def test_nothing_is_called_an_orphan_for_sure_while_a_checkpoint_cannot_be_read(tmp_path: Path) -> None:
-    """Parts that only an unreadable checkpoint names look like orphans; then nobody is sent to clean them away."""
+    """Parts that only an unreadable checkpoint names look like orphans; then no hint says to clean them away."""
     seed_with_a_tail(tmp_path)
     (tmp_path / "_partfile" / "life" / "chk-2" / "_metadata").write_bytes(b"?")
     scan = told_json("status", tmp_path, "--scan", code=1)["scan"]

@@ -161,7 +161,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, kind=st.sampled_from([RequestKind.USER, RequestKind.SAVEPOINT]), stops=st.booleans())
     def request(self, who: int, kind: RequestKind, stops: bool) -> None:
-        """Somebody wants a checkpoint."""
+        """A checkpoint is wanted."""
         stops_job = stops and kind is RequestKind.SAVEPOINT
         self.act(who, lambda one: one.checkpoints.request(kind, stops_job=stops_job))
 

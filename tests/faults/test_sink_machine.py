@@ -165,7 +165,7 @@ class BatchMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), then_snapshot=st.booleans(), dies=st.booleans())
     def zombie_goes_on(self, count: int, then_snapshot: bool, dies: bool) -> None:
-        """A zombie writes on, perhaps takes a snapshot that nobody asked for, perhaps dies."""
+        """A zombie writes on, perhaps takes a snapshot that it was not asked for, perhaps dies."""
         if not self.zombies:
             return
         zombie = self.zombies.pop()

@@ -52,10 +52,10 @@ def live(base: Path, form: str, interceptor: Interceptor) -> None:
 
 
 def block(base: Path) -> Path:
-    """Put somebody's file where the directory of a bucket should be."""
+    """Put a foreign file where the directory of a bucket should be."""
     base.mkdir(parents=True)
     path = base / STUCK
-    path.write_text("somebody's")
+    path.write_text("foreign")
     return path
 
 

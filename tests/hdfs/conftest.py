@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
-    """A running HDFS that all tests share; nobody kills it, and each test keeps to a directory of its own."""
+    """A running HDFS that all tests share; no test kills it, and each test keeps to a directory of its own."""
     with _cluster(tmp_path_factory.mktemp("hdfs")) as cluster:
         yield cluster
 

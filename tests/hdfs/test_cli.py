@@ -49,7 +49,7 @@ def test_a_killed_sink_is_told_and_nothing_is_changed(hdfs: HdfsCluster, hdfs_di
     assert told_json("verify", url)["findings"] == []
 
 
-def test_valid_bytes_are_printed_once_nobody_holds_them(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+def test_valid_bytes_are_printed_once_no_writer_holds_them(hdfs: HdfsCluster, hdfs_directory: str) -> None:
     """A finished part is printed by its path; one that is not there ends with 2."""
     url = hdfs.url + hdfs_directory
     with long_sink(url, open_store=opener(hdfs.http_address)).local() as out:  # type: ignore[arg-type]
@@ -104,8 +104,8 @@ def test_a_killed_sink_is_recovered_and_goes_on(hdfs: HdfsCluster, hdfs_director
     assert told_json("verify", url)["findings"] == []
 
 
-def test_an_orphan_goes_to_the_quarantine_unless_somebody_writes_it(hdfs: HdfsCluster, hdfs_directory: str) -> None:
-    """What no checkpoint names is moved once nobody has it open; what one names stays; then it is deleted on demand."""
+def test_an_orphan_goes_to_the_quarantine_unless_it_is_open(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+    """What no checkpoint names is moved once it is closed; what one names stays; then it is deleted on demand."""
     url = hdfs.url + hdfs_directory
     place = at(hdfs, url)
     killed(hdfs, url)
@@ -114,10 +114,10 @@ def test_an_orphan_goes_to_the_quarantine_unless_somebody_writes_it(hdfs: HdfsCl
         chain = part.split("-")[1]
         orphans = [orphan_of(chain, number) for number in (90, 91)]
         stream = store.create(orphans[0])
-        stream.write(b"nobody's")
+        stream.write(b"no sink's")
         stream.close_for_commit()
         writing = store.create(orphans[1])
-        writing.write(b"somebody's")
+        writing.write(b"a writer's")
         writing.persist()
         time.sleep(0.1)
         told("recover", *place, "--apply", "--fence")
@@ -130,7 +130,7 @@ def test_an_orphan_goes_to_the_quarantine_unless_somebody_writes_it(hdfs: HdfsCl
         assert {item["kind"] for item in items} == {"orphan", "state file"}
         assert (report["done"], report["busy"]) == (len(items) - 1, [busy])
         (quarantine,) = report["quarantines"]
-        assert store.read_file(f"_partfile/{quarantine.partition('/_partfile/')[2]}/{free}", 99) == b"nobody's"
+        assert store.read_file(f"_partfile/{quarantine.partition('/_partfile/')[2]}/{free}", 99) == b"no sink's"
         writing.close()
         live(url, hdfs.http_address, "auto", is_restore=True)
         told(*clean, "--delete", "--fence")
@@ -139,7 +139,7 @@ def test_an_orphan_goes_to_the_quarantine_unless_somebody_writes_it(hdfs: HdfsCl
 
 
 def test_a_savepoint_of_a_sink_that_does_not_run(hdfs: HdfsCluster, hdfs_directory: str) -> None:
-    """It is created beside the base, listed, restored by nobody, and disposed of."""
+    """It is created beside the base, listed, never restored, and disposed of."""
     url = hdfs.url + hdfs_directory
     killed(hdfs, f"{url}/out")
     report = told_json(

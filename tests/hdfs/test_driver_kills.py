@@ -91,11 +91,11 @@ def test_a_stream_that_outlives_its_drivers_and_its_namenode_loses_and_doubles_n
     everything = expected(rows)
     port = int(own_hdfs.url.rpartition(":")[2])
     # fsspec empties its cache in every forked child, where hdfs-native's client waits for its threads for ever.
-    stranger = hdfs_native.fsspec.HdfsFileSystem("127.0.0.1", port, skip_instance_cache=True)
-    dataset = pyarrow.dataset.dataset(base, format="json", partitioning="hive", filesystem=stranger)
+    reader = hdfs_native.fsspec.HdfsFileSystem("127.0.0.1", port, skip_instance_cache=True)
+    dataset = pyarrow.dataset.dataset(base, format="json", partitioning="hive", filesystem=reader)
     # Without threads: with two of them pyarrow's JSON datasets wait for each other, on local disk too.
     assert Counter(dataset.to_table(columns=["id"], use_threads=False)["id"].to_pylist()) == everything
-    stranger.get(f"{base}/", str(tmp_path / "copy"), recursive=True)
+    reader.get(f"{base}/", str(tmp_path / "copy"), recursive=True)
     assert ids_by_duckdb(tmp_path / "copy") == everything
     spark = request.getfixturevalue("spark")
     landed = spark.read.json(own_hdfs.url + base).groupBy("bucket").count().collect()

@@ -133,7 +133,7 @@ def test_plain_exceptions_are_told_apart_by_their_words(text: str, verdict: Verd
     ],
 )
 def test_errors_of_the_clients_own_are_sorted(text: str, verdict: Verdict) -> None:
-    """What nobody sorted counts as unknown."""
+    """What is in no list counts as unknown."""
     assert verdict_of(RuntimeError(text)) is verdict
 
 

@@ -77,7 +77,7 @@ def test_a_lost_reply_does_not_make_a_rivals_checkpoint_ours(opener: Opener) -> 
 @pytest.mark.parametrize("call", ["create", "write", "sync"])
 @pytest.mark.parametrize("applied", [False, True])
 def test_what_fails_before_the_rename_was_not_applied(opener: Opener, call: str, applied: bool) -> None:
-    """Nobody will ever rename the temporary file, so even a lost reply is a clear no; nothing is left behind."""
+    """Nothing will ever rename the temporary file, so even a lost reply is a clear no; nothing is left behind."""
     store = opener(FailAt(1, RESET, applied=applied, persistent=True, only={call}))
     with pytest.raises(NotApplied):
         store.create_file(METADATA, DATA)
@@ -88,14 +88,14 @@ def test_what_fails_before_the_rename_was_not_applied(opener: Opener, call: str,
 
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_close_that_fails_is_done_by_hdfs(opener: Opener, applied: bool) -> None:
-    """Every byte is durable by then, and nobody else knows the temporary name: its lease is recovered instead."""
+    """Every byte is durable by then, and no other process knows the temporary name: its lease is recovered instead."""
     store = opener(FailAt(1, RESET, applied=applied, only={"close"}))
     store.create_file(METADATA, DATA)
     assert store.read_file(METADATA, 99) == DATA
     assert store.list_names("job/chk-1") == ["_metadata"]
 
 
-def test_a_checkpoint_that_nobody_can_find_out_about_is_unknown(opener: Opener) -> None:
+def test_a_checkpoint_that_cannot_be_looked_at_is_unknown(opener: Opener) -> None:
     """The network stays down after the rename: only then the caller must look for himself."""
     store = opener(FailAt(1, RESET, persistent=True, only={"rename", "delete", "status", "open"}))
     with pytest.raises(StoreError) as raised:
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_is_there_is_never_said_not_to_be(opener: Opener, call
     assert opener().read_file(METADATA, 99) == DATA
 
 
-# Markers on HDFS whose holder has died: their lease can be had after a minute, and until then nobody waits for it.
+# Markers on HDFS whose holder has died: their lease can be had after a minute, and until then nothing waits for it.
 
 
 def test_a_marker_that_was_refused_once_is_not_waited_for_again(hdfs: HdfsCluster, hdfs_directory: str) -> None:

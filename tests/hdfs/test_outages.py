@@ -228,7 +228,7 @@ def test_a_full_quota_is_named_and_nothing_is_left(own_hdfs: HdfsCluster, reopen
 
 
 def _write_on(stream: Any) -> None:
-    """Until it shows that nobody takes the bytes."""
+    """Until it shows that no DataNode takes the bytes."""
     for _ in range(20):
         stream.write(DATA)
         stream.persist()

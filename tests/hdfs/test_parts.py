@@ -115,7 +115,7 @@ def test_recovering_before_renaming_lets_a_zombie_in(
 
 @pytest.mark.fault("D3")
 def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener, zombie: RemoteWriter) -> None:
-    """Ours: whoever tries to open and write just before any call, or after all, changes nothing that is published."""
+    """Ours: a zombie that opens and writes just before any call, or after all, changes nothing that is published."""
 
     def publish(interceptor: Interceptor, meddle: Callable[[PartHandle], object]) -> None:
         store = opener()
@@ -130,7 +130,7 @@ def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener, zombie: Re
     calls = count_calls(lambda recorder: publish(recorder, lambda _: None))
 
     def meddle(_: object = None) -> None:
-        # At its full length, as whoever persisted the tail would.
+        # At its full length, as a task that persisted the tail would.
         zombie.resume(handles[-1].at(len(DATA + TAIL)))
         zombie.write(TAIL)
         zombie.persist()
@@ -140,7 +140,7 @@ def test_no_zombie_gets_in_at_any_moment_of_a_publish(opener: Opener, zombie: Re
 
 
 def test_no_zombie_gets_in_while_a_part_is_made_pending(opener: Opener, zombie: RemoteWriter) -> None:
-    """Before the lease is given back, nobody knows the part's name any more."""
+    """Before the lease is given back, no process knows the part's name any more."""
 
     def close_for_commit(interceptor: Interceptor) -> None:
         stream = opener(interceptor).create(new_part(name=f"part-{len(handles)}"))

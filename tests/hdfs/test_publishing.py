@@ -58,7 +58,7 @@ class WebServerGone(HdfsCalls):
         return len(self.answered) < self._answers
 
     def truncate(self, path: str, length_bytes: int) -> bool:
-        """Cut, or fail as somebody does whose connection is refused."""
+        """Cut, or fail as a client does whose connection is refused."""
         if not self.truncates:
             raise NotApplied("connection refused", path=path)
         self.answered.append(super().truncate(path, length_bytes))
@@ -160,7 +160,7 @@ def test_a_web_server_that_goes_away_is_no_reason_to_give_rows_up(
 
 
 def test_a_truncate_whose_answer_was_lost_leaves_the_part_owed(opener: Opener) -> None:
-    """It may be under way, so nobody copies; the next attempt finds it done."""
+    """It may be under way, so nothing is copied; the next attempt finds it done."""
     handle = write_part(opener(), DATA, tail=TAIL)
     lost = FailAt(1, OutcomeUnknown("lost", path="x"), applied=True, only={"truncate"})
     with pytest.raises(OutcomeUnknown):
@@ -184,7 +184,7 @@ def test_a_part_that_a_rival_is_cutting_is_not_taken_for_one_that_lost_bytes(
 
 
 def test_a_sidecar_that_cannot_be_read_for_a_moment_is_no_conflict(opener: Opener) -> None:
-    """Nobody needs to look at the files: the part is tried again."""
+    """No operator needs to look at the files: the part is tried again."""
     handle = opener().finalize(write_part(opener(), DATA, tail=TAIL), "valid-length")
     store = opener(FailAt(1, OSError("Connection refused"), only={"open"}))
     with pytest.raises(NotApplied, match="Connection refused"):
@@ -249,7 +249,7 @@ FEWEST_CALLS: dict[Cut, dict[str, int]] = {
     "rewrite": {"recover_lease": 1, "append": 1, "create": 1, "write": 1, "sync": 1, "close": 2, "rename": 3},
     "valid-length": {"recover_lease": 1, "append": 1, "create": 1, "write": 1, "sync": 1, "close": 2, "rename": 2},
 }
-"""Of one publish of a pending part whose lease somebody has and whose tail does not count."""
+"""Of one publish of a pending part whose lease another process has and whose tail does not count."""
 PATIENCE_S = 30.0
 
 
@@ -333,7 +333,7 @@ def test_a_part_goes_through_its_life_over_a_connection_that_breaks_at_any_call(
 
 @pytest.mark.parametrize("call", ["write", "sync"])
 def test_a_stream_that_failed_is_poisoned(opener: Opener, call: str) -> None:
-    """Nobody knows which bytes are durable, so it can only be closed; the lease is free afterwards."""
+    """Which bytes are durable is unknown, so it can only be closed; the lease is free afterwards."""
     stream = opener(FailAt(2, RuntimeError('DataTransferError("x")'), only={call})).create(new_part())
     stream.write(DATA)
     handle = stream.persist()

@@ -106,7 +106,7 @@ def test_each_worker_makes_one_client_after_the_fork_and_keeps_it(
 def test_a_task_never_calls_webhdfs(
     spark: SparkSession, hdfs: HdfsCluster, hdfs_directory: str, tmp_path: Path
 ) -> None:
-    """Executors may have the RPC port alone: what they know of the web server is wrong here, and nobody notices.
+    """Executors may have the RPC port alone: what they know of the web server is wrong here, and nothing fails.
 
     Between two runs every open part gets a tail, which the driver cuts: it alone has the right address.
     """

@@ -1,4 +1,4 @@
-"""Staging files on HDFS that somebody has open: read over WebHDFS, or after his lease was taken, or not at all."""
+"""Staging files on HDFS that a writer has open: read over WebHDFS, or after its lease was taken, or not at all."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_without_web_server_a_writer_is_left_alone_or_fenced(hdfs: HdfsCluster, 
 
 @pytest.mark.parametrize("fences", [False, True])
 def test_what_a_killed_writer_persisted_is_read_at_once(hdfs: HdfsCluster, hdfs_directory: str, fences: bool) -> None:
-    """Nobody waits until the lease of the dead has ended: WebHDFS does without it, and who may fence takes it."""
+    """There is no wait until a dead writer's lease has ended: WebHDFS does without it, and a coordinator takes it."""
     staging_file = new_staging_file()
     with RemoteWriter(hdfs.url + hdfs_directory, {}) as writer:
         assert writer.create(staging_file) == writer.write(DATA) == writer.persist() == writer.write(MORE) == "done"
@@ -121,7 +121,7 @@ def test_what_a_killed_writer_persisted_is_read_at_once(hdfs: HdfsCluster, hdfs_
 def test_a_staging_file_that_is_closed_while_it_is_read_is_read_on_without_web_server(opener: Opener) -> None:
     """What WebHDFS does not show any more, HDFS itself does by then."""
     stream, staging_file = begun(opener())
-    fault = FailAt(2, Unreachable("nobody listens"), persistent=True, only={"read_open"})
+    fault = FailAt(2, Unreachable("no server listens"), persistent=True, only={"read_open"})
     with opener(fault).open_staging_file(staging_file) as file:
         stream.close()
         assert file.read() == DATA
@@ -129,7 +129,7 @@ def test_a_staging_file_that_is_closed_while_it_is_read_is_read_on_without_web_s
 
 
 def test_a_stage_that_is_taken_away_while_it_is_read_is_missing(opener: Opener) -> None:
-    """Neither an end of file nor an error that nobody understands."""
+    """Neither an end of file nor an error that says nothing."""
     store = opener()
     stream, staging_file = begun(store)
     with store.open_staging_file(staging_file) as file:
@@ -186,7 +186,7 @@ def test_a_bit_that_has_changed_on_disk_is_never_handed_out(
     # A DataNode ends its answer before the first byte of an open file: that is no end of the file.
     with pytest.raises(StoreError, match="no DataNode hands out byte" if is_open else None) as told:
         read_staging_file(store, staging_file)
-    # `--accept-missing` gives up what is missing, and nobody gives up what may be damaged.
+    # `--accept-missing` gives up what is missing, and not what may be damaged.
     assert not isinstance(told.value, PartMissing)
     stream.close()
     store.discard(staging_file)

@@ -83,7 +83,7 @@ def test_a_cut_that_needs_no_datanode_is_finished_at_once(
 
 @pytest.mark.fault("F9")
 def test_a_cut_inside_a_block_begins_and_then_finishes(hdfs: HdfsCluster, hdfs_directory: str) -> None:
-    """The first answer says begun, nobody can append meanwhile; the one that says finished means it."""
+    """The first answer says begun, no process can append meanwhile; the one that says finished means it."""
     web = connect(hdfs)
     path = create(hdfs, f"{hdfs_directory}/part", b"abcdefghij")
     assert web.truncate(path, 4, TIMEOUT_S) is False

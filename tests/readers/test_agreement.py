@@ -109,7 +109,7 @@ def test_the_file_system_cuts_every_file(tree: tuple[Path, str]) -> None:
 
 @of_kinds(("json", None), ("json", "gzip"), ("csv", None), ("csv", "gzip"))
 def test_pyarrow_reads_through_the_file_system(tree: tuple[Path, str]) -> None:
-    """A dataset that somebody makes of the wrapper by pyarrow's own means has the same rows."""
+    """A dataset that is made of the wrapper by pyarrow's own means has the same rows."""
     base, format = tree
     shown = pf.valid_length_filesystem(base)
     dataset = ds.dataset(shown.base, filesystem=shown, format=arrow_format(format), partitioning="hive", schema=SCHEMA)

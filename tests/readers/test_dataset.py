@@ -43,7 +43,7 @@ def numbered(numbers: Iterable[int]) -> list[str]:
 
 
 def test_an_empty_base_needs_a_schema(tmp_path: Path) -> None:
-    """Without a file nobody knows the columns; with a schema there are no rows."""
+    """Without a file the columns are unknown; with a schema there are no rows."""
     long_sink(tmp_path).local().open().close()
     with pytest.raises(ConfigError, match=f"'{tmp_path}' holds no finished file with rows.*schema="):
         pf.read(tmp_path)
@@ -97,7 +97,7 @@ def test_a_name_without_a_format_is_refused(tmp_path: Path) -> None:
     assert values(pf.read(tmp_path, format="text")) == ["a"]
 
 
-def test_schemes_that_nobody_knows_are_refused() -> None:
+def test_unknown_schemes_are_refused() -> None:
     """The error of fsspec comes as one of ours."""
     with pytest.raises(ConfigError, match="nosuch://host/x"):
         pf.read("nosuch://host/x")
@@ -129,7 +129,7 @@ def test_columns_that_come_later_are_in_the_schema(tmp_path: Path) -> None:
 
 
 def test_a_schema_gives_the_types_of_partitions(tmp_path: Path) -> None:
-    """``01`` stays text where the schema says so, and directories are no columns where nobody wants them."""
+    """``01`` stays text where the schema says so, and directories are no columns where none are wanted."""
     (tmp_path / "month=01").mkdir()
     (tmp_path / "month=01" / "part-0.json").write_text('{"id": 1}\n')
     schema = pa.schema({"id": pa.int64(), "month": pa.string()})
@@ -149,7 +149,7 @@ def test_a_format_of_pyarrows_is_taken_with_its_options(tmp_path: Path) -> None:
 
 
 def test_other_affixes_of_sidecars_have_to_be_told(tmp_path: Path) -> None:
-    """With the sink's affixes the tail is cut; with the default ones nobody can know of the sidecar."""
+    """With the sink's affixes the tail is cut; with the default ones no reader can know of the sidecar."""
     seed_with_a_tail(tmp_path, cut="valid-length", naming=pf.PartNaming(valid_length_suffix=".len"))
     continue_to(long_sink(tmp_path, cut="valid-length", naming=pf.PartNaming(valid_length_suffix=".len")), 12)
     told = pf.SidecarNaming(suffix=".len")

@@ -84,7 +84,7 @@ class Unreachable(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
 
 
 def test_a_store_that_cannot_be_asked_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    """Fsspec's own answer is that nothing is there, and whoever waits for data would wait on."""
+    """Fsspec's own answer is that nothing is there, and a reader that waits for data would wait on."""
     shown = ValidLengthFileSystem(Unreachable(), str(tmp_path))
     for ask in (shown.isdir, shown.isfile, shown.exists):
         with pytest.raises(ConnectionRefusedError):

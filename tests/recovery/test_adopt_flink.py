@@ -89,7 +89,7 @@ def test_any_reader_reads_what_was_adopted(tmp_path: Path) -> None:
 
 
 def test_flinks_sidecars_are_honoured_as_they_are(tmp_path: Path) -> None:
-    """A tree that nobody has mended is read up to its valid lengths by a reader that knows whose sidecars they are."""
+    """A tree that is not mended is read up to its valid lengths by a reader that knows whose sidecars they are."""
     killed_job(tmp_path)
     (tmp_path / "d=2" / "notes.txt").unlink()
     (tmp_path / "d=1" / "_part-1-0.valid-length").unlink()
@@ -101,7 +101,7 @@ def test_flinks_sidecars_are_honoured_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"100", b"\0\x03100 ", b"\0\x02100", b"\0\x04-100", b"", b"\0\0", b"\0\x0400100"])
 def test_a_damaged_sidecar_is_left_with_its_part(tmp_path: Path, content: bytes) -> None:
-    """Where nobody knows the end of a part neither is touched, and both are told."""
+    """Where the end of a part is unknown neither is touched, and both are told."""
     put(tmp_path / "part-0-1", flink_rows(0, 30))
     put(tmp_path / "_part-0-1.valid-length", content)
     assert actions(tmp_path) == {"part-0-1": "leave", "_part-0-1.valid-length": "leave"}
@@ -157,7 +157,7 @@ def test_nothing_is_ever_replaced(tmp_path: Path) -> None:
 
 
 def test_a_finished_part_is_not_cut_while_another_file_has_its_staged_name(tmp_path: Path) -> None:
-    """Cutting goes through the pending name, which is somebody else's here: the finished file stays as it is."""
+    """Cutting goes through the pending name, which is a foreign file's here: the finished file stays as it is."""
     put(tmp_path / "part-0-1", flink_rows(0, 30))
     put(tmp_path / "_part-0-1.valid-length", write_utf("50"))
     put(tmp_path / "_part-0-1.pending", flink_rows(50, 60))
@@ -250,7 +250,7 @@ def adopt_all(base: Path, interceptor: Any = None, **options: Any) -> None:
 
 
 def test_a_young_tree_is_refused(tmp_path: Path) -> None:
-    """A job that may be running is left alone unless somebody says that it is stopped."""
+    """A job that may be running is left alone unless the operator says that it is stopped."""
     killed_job(tmp_path)
     (tmp_path / "d=2" / "_part-0-3.in-progress").write_bytes(flink_rows(60, 64))
     before = everything(tmp_path)
@@ -330,7 +330,7 @@ def test_options_of_sinks_do_not_go_with_it(tmp_path: Path) -> None:
         assert run("recover", tmp_path, *words).exit_code == 2
 
 
-# ``recover --adopt-layout`` while somebody else changes the tree: each file is looked at once more before its turn.
+# ``recover --adopt-layout`` while another program changes the tree: each file is looked at once more before its turn.
 
 
 @pytest.mark.fault("H8")

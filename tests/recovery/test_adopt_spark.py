@@ -154,7 +154,7 @@ def test_files_that_the_log_deleted_are_not_committed(tmp_path: Path) -> None:
     ],
 )
 def test_a_log_of_another_directory_changes_nothing(tmp_path: Path, url: str) -> None:
-    """A moved tree, or a log that somebody has tampered with, condemns no file (H1)."""
+    """A moved tree, or a log that another program has tampered with, condemns no file (H1)."""
     tree(tmp_path)
     log(tmp_path, "2", {**entry(tmp_path, "x", 1), "path": url})
     before = everything(tmp_path)
@@ -208,7 +208,7 @@ def test_a_damaged_log_is_refused(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_newer_log_is_refused() -> None:
-    """A format that nobody knows yet is not guessed at (M3)."""
+    """An unknown format is not guessed at (M3)."""
     with pytest.raises(SnapshotVersionError):
         read_log({"0": b"v2\n"})
 

@@ -155,7 +155,7 @@ def test_foreign_files_are_never_touched(tmp_path: Path) -> None:
 
 
 def test_what_is_being_written_is_left(tmp_path: Path) -> None:
-    """An orphan whose lease somebody holds is named, stays, and makes the command end with 1."""
+    """An orphan whose lease another process holds is named, stays, and makes the command end with 1."""
     base = seeded(tmp_path)
     held, free = orphans_of(base)
     with (base / held).open("rb") as writer:
@@ -204,7 +204,7 @@ def test_what_an_older_retained_checkpoint_names_is_no_orphan(tmp_path: Path) ->
 
 
 def test_a_clean_publishes_nothing_and_keeps_what_was_kept(tmp_path: Path) -> None:
-    """Parts that on_stop='keep' left open are gone on with by the next run, as if nobody had come between."""
+    """Parts that on_stop='keep' left open are gone on with by the next run, as if nothing had come between."""
     base = seeded(tmp_path)
     continue_to(long_sink(base, on_stop="keep"), 6)
     open_parts = set(staged_files(base)) - set(orphans_of(base))
@@ -297,7 +297,7 @@ def test_each_delete_is_of_one_literal_name(tmp_path: Path) -> None:
 
 
 def test_nothing_is_cleaned_while_a_checkpoint_cannot_be_read(tmp_path: Path) -> None:
-    """Nobody knows what it names: refused, with nothing changed."""
+    """What it names is unknown: refused, with nothing changed."""
     base = tmp_path / "out"
     out = long_sink(base, retained_checkpoints=9).local().open()
     for number in range(3):
@@ -313,7 +313,7 @@ def test_nothing_is_cleaned_while_a_checkpoint_cannot_be_read(tmp_path: Path) ->
     assert everything(base) == before
 
 
-def test_files_of_checkpoints_that_nobody_needs(tmp_path: Path) -> None:
+def test_files_of_checkpoints_that_are_not_needed(tmp_path: Path) -> None:
     """State of rivals, temporary files and what a half deleted checkpoint left go; checkpoints and named state stay."""
     base = tmp_path / "out"
     out = long_sink(base, retained_checkpoints=9, inline_threshold_bytes=0).local().open()
@@ -337,7 +337,7 @@ def test_files_of_checkpoints_that_nobody_needs(tmp_path: Path) -> None:
     told("clean", base, "--apply", "--fence", "--delete")
     assert [path for path in rubbish if path.exists()] == []
     assert not (job / "chk-1").exists()
-    assert ahead.exists(), "ids above the newest checkpoint are somebody's who is at work"
+    assert ahead.exists(), "ids above the newest checkpoint are a coordinator's that is at work"
     assert all(path.exists() for path in kept)
     ahead.unlink()
     assert continue_to(long_sink(base), 5) == 3
@@ -431,7 +431,7 @@ def test_a_sink_that_moves_on_meanwhile_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_plain_clean_leaves_checkpoints_below_a_hole(tmp_path: Path) -> None:
-    """A checkpoint that somebody deleted does not make those below it strays: they stay, and are named."""
+    """A checkpoint that another program deleted does not make those below it strays: they stay, and are named."""
     base = tmp_path / "out"
     ids = with_checkpoints(base, 4)
     shutil.rmtree(base / f"_partfile/life/chk-{ids[2]}")
@@ -514,7 +514,7 @@ def test_the_quarantine_is_named_where_it_is(tmp_path: Path) -> None:
 
 
 def test_temporary_files_of_a_base_stay_if_checkpoints_are_elsewhere(tmp_path: Path) -> None:
-    """Who else writes below this base, nobody can tell from a checkpoint directory that was named."""
+    """Which other sink writes below this base, cannot be told from a checkpoint directory that was named."""
     base, checkpoints = tmp_path / "out", tmp_path / "checkpoints"
     long_sink(base, checkpoint_dir=str(checkpoints)).local().open().close()
     base.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What nobody needs, decided from facts alone: strays, leftovers, ages; and whether somebody is at work."""
+"""What no sink needs, decided from facts alone: strays, leftovers, ages; and whether a sink is at work."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_retention_counts_checkpoints_with_state() -> None:
     ],
 )
 def test_leftovers_are_known_by_their_final_name(name: str, modified_at_ms: int, *, is_ours: bool) -> None:
-    """An upload or object of another chain, of no chain, or that says nothing is nobody's to take; nor a young one."""
+    """An upload or object of another chain, of no chain, or that says nothing is not to be taken; nor a young one."""
     found = Leftover("upload", f"b/{name}", name, None, modified_at_ms, "id")
     plan = planned([checkpoint(1, after=None)], leftovers=[found])
     assert [item.path for item in plan.items] == ([f"b/{name}"] if is_ours else [])
@@ -278,7 +278,7 @@ def test_the_digest_is_of_what_is_done() -> None:
 def test_who_counts_as_alive(held: bool | None, moved_s_ago: int | None, released: bool, why: str) -> None:
     """A held marker proves it.
 
-    Else a checkpoint log that moved lately, unless whoever moved it has said that he let go.
+    Else a checkpoint log that moved lately, unless the coordinator that moved it has said that it let go.
     """
     moved_at_ms = None if moved_s_ago is None else NOW_MS - moved_s_ago * 1000
     told = Liveness(Job("life"), held, moved_at_ms, released).why_live(NOW_MS, 600)

@@ -96,7 +96,7 @@ def test_a_path_is_what_its_name_says(path: str, kind: str) -> None:
 
 
 def test_every_name_of_a_part_that_a_checkpoint_holds_is_staged() -> None:
-    """In-progress, pending and the name of its cut copy belong to the part; elsewhere they are a copy of somebody's."""
+    """In-progress, pending and the name of its cut copy belong to the part; elsewhere they are a foreign copy."""
     known = part(2)
     for name in (known.handle.in_progress, known.handle.pending, rewritten(known.handle).pending):
         what = classify(f"b/{name}", knowing(known))

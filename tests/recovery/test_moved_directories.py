@@ -1,4 +1,4 @@
-"""A directory of a bucket that somebody renamed: its parts are told where they lie, and nothing takes them away."""
+"""A directory of a bucket that was renamed: its parts are told where they lie, and nothing takes them away."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_an_unreadable_sink_does_not_hold_up_the_recovery_of_the_others(tmp_path
 
 
 def test_an_unreadable_sink_does_not_hold_up_the_cleaning_of_the_others(tmp_path: Path) -> None:
-    """What is an orphan of a readable sink goes; nothing of the other is touched, since nobody knows what it names."""
+    """What is an orphan of a readable sink goes; nothing of the other is touched, since what it names is unknown."""
     base = seed(tmp_path)
     orphans = {item["path"]: item["job"] for item in told_json("clean", base, code=1)["plan"]["items"]}
     assert {*orphans.values()} == {*_UIDS}

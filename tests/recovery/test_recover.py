@@ -503,7 +503,7 @@ def test_checkpoints_that_move_with_their_base_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [(), ("--uid", "fresh")])
 def test_nothing_to_go_back_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """A savepoint is not left out silently where there is no sink: whoever starts it restores it."""
+    """A savepoint is not left out silently where there is no sink: its first start restores it."""
     location = stopped_with_savepoint(tmp_path)
     (tmp_path / "empty").mkdir()
     refused = run("recover", tmp_path / "empty", "--restore-from", location, *words)

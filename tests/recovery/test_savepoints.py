@@ -133,7 +133,7 @@ def test_dispose_deletes_nothing_but_savepoints(tmp_path: Path) -> None:
 
 
 def test_dispose_leaves_files_of_the_user(tmp_path: Path) -> None:
-    """H3: what somebody has put beside the savepoint's files stays, is named first, and keeps its directory."""
+    """H3: what another program has put beside the savepoint's files stays, is named first, and keeps its directory."""
     base = seeded(tmp_path)
     place = Path(told_json("savepoint", "create", base, "--to", tmp_path / "savepoints", "--apply")["location"])
     (place / "notes.txt").write_text("mine")
@@ -175,7 +175,7 @@ def test_a_savepoint_of_a_newer_partfile_is_refused(tmp_path: Path) -> None:
 
 
 def test_dispose_leaves_a_savepoint_that_is_being_written(tmp_path: Path) -> None:
-    """Before its metadata nobody can tell it from what a crash left, but by its age."""
+    """Before its metadata it cannot be told from what a crash left, but by its age."""
     place = tmp_path / reserve_savepoint(LocalStore(str(tmp_path)), "life")
     refused = run("savepoint", "dispose", place, "--apply")
     assert refused.exit_code == 1
@@ -188,7 +188,7 @@ def test_dispose_leaves_a_savepoint_that_is_being_written(tmp_path: Path) -> Non
 
 @pytest.mark.fault("H8")
 def test_a_sink_that_moves_on_after_the_plan_is_left(tmp_path: Path) -> None:
-    """H8: the sink is not taken over for another state than was printed, whoever asked for it, and nothing is made."""
+    """H8: the sink is not taken over for another state than was printed, and nothing is made."""
     base, target = seeded(tmp_path), tmp_path / "savepoints"
     place = Place(str(base))
     with open_stores(place) as stores:

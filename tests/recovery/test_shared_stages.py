@@ -41,7 +41,7 @@ ROWS = 2 * BUCKETS
 
 
 def die_rolled(base: Path, **options: Any) -> None:
-    """The same staging file, which a start has taken over and has encoded for nobody.
+    """The same staging file, which a start has taken over and has encoded in vain.
 
     It died before a checkpoint names it.
     """
@@ -207,7 +207,7 @@ def test_a_multi_bucket_staging_file_that_is_gone_or_short_is_found(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("some_marked")
-def test_clean_knows_every_file_of_an_encode_that_nobody_came_to_name(tmp_path: Path) -> None:
+def test_clean_knows_every_file_of_an_encode_that_no_checkpoint_names(tmp_path: Path) -> None:
     """One a bucket; the staging file stays, and what it becomes later too."""
     die_rolled(tmp_path)
     orphans = sorted(str(path.relative_to(tmp_path)) for path in pending_in(tmp_path))
@@ -292,7 +292,7 @@ def _somewhere(batch: pa.RecordBatch) -> pa.Array[Any]:
 def wait_for_one(base: Path, format: str = "json") -> Path:
     """Publish the files of all buckets but one by one checkpoint; returns that of the base."""
     out = sharing_sink(base, format=format, bucketer=_somewhere, **AGED).local().open()
-    (base / STUCK).write_text("somebody's")
+    (base / STUCK).write_text("foreign")
     out.write(many(0, ROWS), position=ROWS)
     out.checkpoint()
     out.close()

@@ -358,7 +358,7 @@ def test_a_staging_file_that_is_gone_is_refused_or_given_up(tmp_path: Path) -> N
 
 
 def test_a_damaged_staging_file_is_named_and_the_others_are_encoded(tmp_path: Path) -> None:
-    """The error has its path; nothing is lost until somebody moves it away and gives it up."""
+    """The error has its path; nothing is lost until an operator moves it away and gives it up."""
     die_with_open_staging_files(tmp_path)
     damaged = staging_files_in(tmp_path)[0]
     with damaged.open("r+b") as file:

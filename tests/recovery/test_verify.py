@@ -98,7 +98,7 @@ def renumbered(path: Path, number: int) -> Path:
 
 
 def finish_open_part(base: Path) -> None:
-    """Give an open part its final name as nobody may."""
+    """Give an open part its final name, which is forbidden."""
     path = staged(base)
     path.rename(path.with_name(path.name[1:].split(".txt")[0] + ".txt"))
 
@@ -233,7 +233,7 @@ def test_finished_files_are_told_by_checkpoint(tmp_path: Path) -> None:
 
 
 def test_only_one_sink_is_checked_if_it_is_named(tmp_path: Path) -> None:
-    """``--uid`` leaves out what is wrong with the others, and what belongs to nobody."""
+    """``--uid`` leaves out what is wrong with the others, and what belongs to none."""
     for uid in ("life", "other"):
         with make_sink(tmp_path, uid=uid).local() as out:
             out.write(batch(0, 4), position=4)
@@ -500,7 +500,7 @@ def test_a_changed_bit_is_found(
 @pytest.mark.fault("F18")
 @pytest.mark.parametrize("make", [die_with_open_staging_files, die_with_closed_staging_files])
 def test_what_no_checkpoint_vouches_for_may_be_anything(tmp_path: Path, make: Any) -> None:
-    """The tail of a staging file is read by nobody."""
+    """The tail of a staging file is never read."""
     make(tmp_path)
     for path in staging_files_in(tmp_path):
         flip(path, -1)

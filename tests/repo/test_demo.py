@@ -149,7 +149,7 @@ class ScriptedJob(Job):
 
 
 class AServer:
-    """Somebody else than the driver, who is away until that was noticed."""
+    """Another process than the driver, which is away until that was noticed."""
 
     name = "server"
 

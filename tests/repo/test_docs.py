@@ -65,7 +65,7 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_the_required_packages_are_named() -> None:
-    """Whoever judges the supply chain reads what setup.cfg says."""
+    """A reader who judges the supply chain reads what setup.cfg says."""
     settings = ConfigParser()
     settings.read(ROOT / "setup.cfg")
     lines = settings["options"]["install_requires"].split("\n")
@@ -86,7 +86,7 @@ def test_every_threat_is_held_by_a_test() -> None:
 # Every row of docs/FAULTS.md is held by a marked test or excused with a reason, and no mark names another.
 
 OF_THE_COMMAND_LINE = {f"H{number}" for number in range(4, 10)}
-"""Nobody can hold these where there is no command line."""
+"""Without a command line these cannot be held."""
 
 
 def marked() -> set[str]:

@@ -50,7 +50,7 @@ def radosgw(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(params=["moto", "rclone", "radosgw"])
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
-    """Each running S3 server in turn; nobody kills it, and each test keeps to a bucket of its own."""
+    """Each running S3 server in turn; no test kills it, and each test keeps to a bucket of its own."""
     server: S3Server = request.getfixturevalue(request.param)
     return server
 
@@ -110,7 +110,7 @@ def direct(s3: s3fs.S3FileSystem, bucket: str) -> Place:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local Spark for all tests of this folder, without a client for S3. Nobody else stops it."""
+    """One local Spark for all tests of this folder, without a client for S3. No test stops it."""
     session = build_session()
     yield session
     session.stop()

@@ -58,7 +58,7 @@ def test_parts_that_are_no_objects_are_told(moto: S3Server, tmp_path: Path, row_
 
 
 def test_an_upload_that_was_aborted_is_missing(moto: S3Server, tmp_path: Path) -> None:
-    """Side objects that somebody deleted make their part missing, to the scan and to verify."""
+    """Side objects that another program deleted make their part missing, to the scan and to verify."""
     bucket = moto.bucket()
     crashed(moto, f"s3://{bucket}/base", 10)
     client = moto.filesystem()

@@ -115,25 +115,25 @@ def test_a_stream_that_outlives_its_drivers_workers_and_server_loses_and_doubles
             mischief.mend()
     assert chaos.driver_kills >= scale.driver_kills
 
-    everything, stranger = expected(rows), radosgw.filesystem()
-    assert ids_by_duckdb(stranger, base) == everything
-    assert ids_by_pyarrow(stranger, base) == everything
+    everything, reader = expected(rows), radosgw.filesystem()
+    assert ids_by_duckdb(reader, base) == everything
+    assert ids_by_pyarrow(reader, base) == everything
     assert watcher.seen
     unexplained = [one for one in pending_uploads(radosgw, base) if not was_broken_off(one, chaos.broken_off)]
     assert not unexplained
 
 
-def ids_by_duckdb(stranger: s3fs.S3FileSystem, base: str) -> Counter[int]:
+def ids_by_duckdb(reader: s3fs.S3FileSystem, base: str) -> Counter[int]:
     """The ids in every file that DuckDB's glob finds on S3."""
     database = duckdb.connect()
-    database.register_filesystem(stranger)
+    database.register_filesystem(reader)
     found = database.execute(f"SELECT id FROM read_json('{base}/**/*.json', columns = {{id: 'BIGINT'}})")  # noqa: S608
     return Counter(row[0] for row in found.fetchall())
 
 
-def ids_by_pyarrow(stranger: s3fs.S3FileSystem, base: str) -> Counter[int]:
+def ids_by_pyarrow(reader: s3fs.S3FileSystem, base: str) -> Counter[int]:
     """The ids in every file that pyarrow's discovery finds on S3."""
-    files = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(stranger))
+    files = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(reader))
     dataset = pyarrow.dataset.dataset(base.removeprefix("s3://"), format="json", filesystem=files)
     found: Counter[int] = Counter()
     # File by file: scanned as one, several of them wait for each other on two cores, on local disk too.
@@ -144,6 +144,6 @@ def ids_by_pyarrow(stranger: s3fs.S3FileSystem, base: str) -> Counter[int]:
 
 
 def was_broken_off(upload: dict[str, Any], broken_off: list[tuple[float, float]]) -> bool:
-    """Whether an upload was begun inside a batch in which somebody died: its attempt never answered."""
+    """Whether an upload was begun inside a batch in which a process died: its attempt never answered."""
     begun_at = upload["Initiated"].timestamp()
     return any(began - CLOCK_SLACK_S <= begun_at <= ended + CLOCK_SLACK_S for began, ended in broken_off)

@@ -31,7 +31,7 @@ def s3_server(request: pytest.FixtureRequest) -> S3Server:
 
 @pytest.fixture
 def process(s3_proxy: S3Proxy, s3_base: str) -> Process:
-    """Whoever works there, by way of the proxy."""
+    """A process that works there, by way of the proxy."""
     options = options_of(s3_proxy)
     return Process(s3_base, lambda url, _options: S3Store(url, options))
 
@@ -57,7 +57,7 @@ def test_an_object_that_is_gone_is_told_and_given_up_on_demand(
 
 @pytest.mark.fault("F18")
 def test_an_object_that_was_changed_is_damage(process: Process, rng: random.Random) -> None:
-    """Whoever accepts missing parts does not lose a large staging file by one bit; put back, it is encoded."""
+    """A recovery that gives missing parts up does not lose a large staging file by one bit; put back, it is encoded."""
     path = leave_a_staging_file(process, rng, MIB)[0]
     with process.open_store(process.base, {}) as store:
         written = store.read_file(path, 16 * MIB)

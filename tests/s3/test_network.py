@@ -175,7 +175,7 @@ def test_a_refused_condition_is_looked_after(
 
 
 @pytest.mark.fault("N11")
-def test_a_name_that_does_not_resolve_and_a_port_that_nobody_serves() -> None:
+def test_a_name_that_does_not_resolve_and_a_port_without_a_server() -> None:
     """N11: an error within the deadline, with what to look at; a PUT may have been sent on a connection before."""
     for endpoint in ("http://no-such-host.invalid:1", "http://127.0.0.1:1"):
         options = {"endpoint_url": endpoint, "key": "k", "secret": "s", "path_style": True, "call_timeout_s": 4.0}

@@ -296,7 +296,7 @@ def test_a_fenced_coordinator_that_sleeps_before_it_publishes(moto: S3Server) ->
 def test_a_publication_that_arrives_after_another_part_took_the_name(
     s3_base: str, s3_options: S3Options, store: S3Store, size: int
 ) -> None:
-    """D10: between its last look and its request somebody else's file appears: it is not replaced."""
+    """D10: between its last look and its request a foreign file appears: it is not replaced."""
     handle, rival = written_open(store, [b"m" * size]), written_open(store, [b"r" * size])
     call = "put_finished" if size < MIB else "complete_upload"
     act = ActAt(1, lambda: store.publish(rival, "auto"), only={call})

@@ -126,7 +126,7 @@ def test_without_what_is_optional_all_is_committed(moto: S3Server, proxy: S3Prox
 @pytest.mark.parametrize("operation", ["UploadPart", "CompleteMultipartUpload", "PutObject", "CreateMultipartUpload"])
 @pytest.mark.fault("N6")
 def test_credentials_that_end_in_the_middle(moto: S3Server, proxy: S3Proxy, operation: str, code: str) -> None:
-    """N6: it is known that nothing was done, nobody sees anything, and with credentials again the stream goes on."""
+    """N6: it is known that nothing was done, no reader sees anything, and with credentials again the stream goes on."""
     stream = stream_on(proxy, moto, 3 * MIB)
     out = stream.sink().local().open()
     key = "*/bucket=*" if operation == "CompleteMultipartUpload" else "*"

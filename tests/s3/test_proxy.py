@@ -119,7 +119,7 @@ def test_a_server_is_killed_at_a_request(own_s3_server: S3Server, s3_proxy: S3Pr
 
 
 def test_a_stopped_proxy_lets_go_of_its_connections(s3_server: S3Server) -> None:
-    """Connections that clients keep open end with it, and nobody listens on its port."""
+    """Connections that clients keep open end with it, and no process listens on its port."""
     with S3Proxy(s3_server) as proxy:
         client = proxy.filesystem()
         client.call_s3("list_buckets")

@@ -125,7 +125,7 @@ def test_a_zombie_replaces_the_tail_before_the_completion(
 
 @pytest.mark.parametrize("checksum", ["when_supported", "when_required"])
 def test_aws_takes_an_upload_with_a_tail(s3_base: str, s3_options: S3Options, checksum: str) -> None:
-    """Its numbers have no gap, whoever has gone on from it, in one stream or in several."""
+    """Its numbers have no gap, whichever process has gone on from it, in one stream or in several."""
     options = S3Options.model_validate({**s3_options.model_dump(), "checksum": checksum})
     with ruled(s3_base, options, AwsCalls) as store:
         for resumes in (False, True):
@@ -144,7 +144,7 @@ def test_aws_takes_an_upload_with_a_tail(s3_base: str, s3_options: S3Options, ch
 
 @pytest.mark.parametrize("batches", [[bytes(6 * MIB)], [bytes(6 * MIB), b"tail"]], ids=len)
 def test_a_refusal_that_can_be_undone_is_no_loss(s3_base: str, s3_options: S3Options, batches: list[bytes]) -> None:
-    """As of a disabled key: nobody is told to give the part up, and it is published once the server takes it."""
+    """As of a disabled key: no hint says to give the part up, and it is published once the server takes it."""
     with ruled(s3_base, s3_options, DisabledKey) as store:
         handle = written_open(store, batches)
         with pytest.raises(NotApplied, match="DisabledException"):

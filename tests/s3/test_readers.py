@@ -112,7 +112,7 @@ def test_a_prefix_that_is_not_there(s3_server: S3Server, s3_base: str) -> None:
 
 
 def test_pending_parts_are_refused_by_name_until_they_are_published(moto: S3Server) -> None:
-    """They are no files, so nobody could read them; once published they are there."""
+    """They are no files, so no reader could read them; once published they are there."""
     base, options = f"s3://{moto.bucket()}/base", store_options(moto)
     with sink_of(base, moto, "json").local() as out:
         out.write(batch(0, 12))

@@ -117,7 +117,7 @@ def test_a_part_that_lived_in_twenty_batches(
 ) -> None:
     """At most three requests a batch of 1 MiB plus five, and at most twice the bytes."""
     if s3_server.name == "rclone":
-        pytest.skip("parts roll at each checkpoint where nobody can claim them")
+        pytest.skip("parts roll at each checkpoint where no task can claim them")
     with S3Store(s3_base, options_of(s3_proxy)) as store:
         # What a process finds out once is not the part's.
         assert store.capabilities.append

@@ -254,7 +254,7 @@ def test_where_it_cannot_be_installed_the_message_says_what_to_do(
 
 @pytest.mark.slow
 def test_the_proxy_that_stands_for_moto_comes_back_with_its_data(moto: S3Server) -> None:
-    """While it is away nobody answers; afterwards everything is where it was."""
+    """While it is away nothing answers; afterwards everything is where it was."""
     assert isinstance(moto, MotoServer)
     endpoint, bucket = ProxiedMoto(moto), moto.bucket()
     client = client_without_retries(storage_options(endpoint.endpoint_url, moto.access_key, moto.secret_key))
@@ -269,7 +269,7 @@ def test_the_proxy_that_stands_for_moto_comes_back_with_its_data(moto: S3Server)
 
 @pytest.mark.slow
 def test_uploads_are_pending_until_they_are_completed_or_aborted(s3_server: S3Server) -> None:
-    """An upload that nobody names is what the demo must not leave."""
+    """An upload that no checkpoint names is what the demo must not leave."""
     client, bucket = s3_server.filesystem(), s3_server.bucket()
     assert s3_server.pending_uploads(bucket) == []
     upload = client.call_s3("create_multipart_upload", Bucket=bucket, Key="key")["UploadId"]

@@ -51,7 +51,7 @@ def checkpoint(tmp_path: Path) -> str:
 def test_a_part_stays_open_over_many_batches(
     spark: SparkSession, s3_server: S3Server, s3_base: str, source: Path, checkpoint: str
 ) -> None:
-    """Six batches by bucket leave one file a bucket and nothing staged; where nobody can claim, one a batch."""
+    """Six batches by bucket leave one file a bucket and nothing staged; where no task can claim, one a batch."""
     rows = write_source(source, 6)
     progress: list[pf.BatchProgress] = []
     sink = s3_sink(s3_server, s3_base, distribution="hash", hash_partitions=2, on_progress=progress.append)
@@ -155,7 +155,7 @@ def rows_on_s3(server: S3Server, base: str) -> Counter[tuple[int, int]]:
 def test_staging_files_stay_open_over_batches_and_outlive_a_run(
     spark: SparkSession, s3_server: S3Server, s3_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six batches leave a file a bucket and run, and no upload; where nobody can claim, a file a batch and bucket."""
+    """Six batches leave a file a bucket and run, and no upload; where no task can claim, a file a batch and bucket."""
     keep_the_driver_from_encoding(monkeypatch)
     checkpoint = str(tmp_path / "spark")
     write_source(tmp_path / "source", 3)

@@ -198,7 +198,7 @@ def test_a_fetch_that_fails_because_a_write_has_does_not_hide_why() -> None:
     def fetched() -> Iterator[int]:
         yield 1
         assert has_failed.wait(10)
-        raise EOFError("nobody sends any more")
+        raise EOFError("the source has ended")
 
     def fail(_item: int) -> None:
         has_failed.set()

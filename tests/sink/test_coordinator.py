@@ -151,7 +151,7 @@ def test_a_failed_publication_is_done_by_the_next_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["text", "parquet"])
 def test_a_clean_end_tells_of_parts_that_are_not_published(tmp_path: Path, format: str) -> None:
-    """Whoever takes the end of a block for the rows being there must hear it; the next start publishes them."""
+    """A caller that takes the end of a block for the rows being there must hear it; the next start publishes them."""
     silent = FailAt(1, NotReady("over the quota"), persistent=True, only=["publish"])
     refusing: dict[str, Any] = {"open_store": lambda url, _options: intercept(LocalStore(url), silent)}
     out = make_sink(tmp_path, format=format, **refusing).local().open()
@@ -208,7 +208,7 @@ def take_the_name_of(pending: Path) -> None:
 def test_an_error_about_a_part_names_the_sink_and_its_base(
     tmp_path: Path, meddle: Callable[[Path], None], kind: type[CommitError], hint: str
 ) -> None:
-    """A part's name alone is one of many in a place that nobody knows."""
+    """A part's name alone is one of many in an unknown place."""
     job = failing_job(tmp_path, 1, NotApplied("no room"))
     job.checkpoint()
     meddle(next(job.base.glob("a/_*.pending")))
@@ -242,7 +242,7 @@ def test_a_write_that_fails_half_way_closes_the_sink(tmp_path: Path) -> None:
 
 
 def test_a_refused_start_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    """However often somebody tries again."""
+    """However often it is tried again."""
     run_to_the_end(make_sink(tmp_path), 3)
     newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
     newest.write_bytes(b"no checkpoint")
@@ -254,7 +254,7 @@ def test_a_refused_start_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
 
 def test_starts_that_cannot_publish_do_not_pile_up_checkpoints(tmp_path: Path) -> None:
-    """A supervisor may start the sink a hundred times before somebody looks; retention bounds the checkpoint log."""
+    """A supervisor may start the sink a hundred times before an operator looks; retention bounds the checkpoint log."""
     out = make_sink(tmp_path, rolling=LONG).local().open()
     out.write(batch(0, 2), position=2)
     out.checkpoint()

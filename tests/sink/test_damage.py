@@ -116,7 +116,7 @@ def test_only_a_recovery_goes_back(tmp_path: Path, terms: dict[str, Any]) -> Non
 
 
 @pytest.mark.item("DL-10")
-def test_a_checkpoint_nobody_can_read_may_have_added_rows(tmp_path: Path) -> None:
+def test_an_unreadable_checkpoint_may_have_added_rows(tmp_path: Path) -> None:
     """A rollback to a point with a damaged checkpoint after it, and then a good one, is not taken for the newest."""
     out = tmp_path / "out"
     sink = long_sink(out, retained_checkpoints=9).local().open()
@@ -262,7 +262,7 @@ def test_the_log_tells_what_is_not_known(tmp_path: Path, caplog: pytest.LogCaptu
 
 @pytest.mark.item("DL-10")
 def test_part_names_are_never_used_again(tmp_path: Path) -> None:
-    """Which counters came later nobody knows: a finished part of the same name would be taken for the new one."""
+    """Which counters came later is unknown: a finished part of the same name would be taken for the new one."""
     out = tmp_path / "out"
     chosen = seed(out, is_published=True)
     go_back(out, chosen)
@@ -324,7 +324,7 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
 
 @pytest.mark.item("DL-10")
 def test_parts_that_were_published_by_then_are_not_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The checkpoint is marked as published: a consumer may have moved them, and nobody looks for them (R5)."""
+    """The checkpoint is marked as published: a consumer may have moved them, and no start looks for them (R5)."""
     out = tmp_path / "out"
     sink = make_sink(out, retained_checkpoints=9).local().open()
     sink.write(batch(0, 12), position=12)
@@ -356,7 +356,7 @@ def test_a_rollback_behind_it_names_the_parts_of_both_logs(tmp_path: Path) -> No
 
 @pytest.mark.item("DL-10")
 def test_a_part_that_the_point_still_owes_is_published(tmp_path: Path) -> None:
-    """It was pending and not marked as published: its rows are before the point, and nobody sends them again."""
+    """It was pending and not marked as published: its rows are before the point, and are not sent again."""
     out = tmp_path / "out"
     chosen = owing(out)
     go_back(out, chosen)

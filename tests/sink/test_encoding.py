@@ -328,7 +328,7 @@ def test_a_savepoint_can_be_made_of_what_was_waiting(tmp_path: Path) -> None:
         assert finished_rows(tmp_path / "out") == names(0, 2)
 
 
-# An encoder that does not see the base: what it misses is not gone, and nobody gives it up.
+# An encoder that does not see the base: what it misses is not gone, and is not given up.
 
 
 def leave_staging_files(base: Path) -> None:

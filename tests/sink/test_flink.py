@@ -130,18 +130,18 @@ def test_t_a13_idle_buckets_are_closed_and_busy_ones_stay_open(tmp_path: Path) -
 
 @pytest.mark.fault("F6")
 def test_t_a15_to_t_a20_a_foreign_file_under_a_final_name_is_never_replaced(tmp_path: Path) -> None:
-    """Names come from the committed counter, not from probing; if a stranger took one, we stop and replace nothing."""
+    """Names come from the committed counter, not from probing; if one is taken, we stop and replace nothing."""
     job = Harness(tmp_path, max_part_bytes=1)
     job.write("a@1")
     job.checkpoint()
     chain = job.coordinator.state.position.chain
-    stranger = tmp_path / "a" / f"part-{chain}-0-1.txt"
-    stranger.write_text("not ours")
+    foreign = tmp_path / "a" / f"part-{chain}-0-1.txt"
+    foreign.write_text("not ours")
     job.write("a@2")
-    with pytest.raises(CommitConflict, match=stranger.name):
+    with pytest.raises(CommitConflict, match=foreign.name):
         job.checkpoint()
-    assert stranger.read_text() == "not ours"
-    stranger.unlink()
+    assert foreign.read_text() == "not ours"
+    foreign.unlink()
     job.restore()
     assert job.finished() == {"a/part-0-0.txt": "a@1\n", "a/part-0-1.txt": "a@2\n"}
 

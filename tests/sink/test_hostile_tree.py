@@ -1,4 +1,4 @@
-"""A tree that somebody tampers with between a checkpoint and the restart: his files stay, no row is lost (H2)."""
+"""A tree that another program tampers with between checkpoint and restart: its files stay, no row is lost (H2)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_is_no_file_in_a_parts_place_is_not_touched(tmp_path: Path, thing: 
         assert isinstance(result.exception, SystemExit | None), verb
     assert victim.read_bytes() == content
     assert not victim.with_name("nothing").exists()
-    assert not stat.S_ISREG(part.lstat().st_mode), "somebody replaced it by a file"
+    assert not stat.S_ISREG(part.lstat().st_mode), "another program replaced it by a file"
     if part.is_dir():
         (part / "inside").unlink()
         part.rmdir()

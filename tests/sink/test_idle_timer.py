@@ -125,7 +125,7 @@ def test_a_tick_without_a_failure_is_fenced_as_before(job: IdleDriver) -> None:
 def test_an_epoch_that_failed_after_its_takeover_is_gone_on_from(
     job: IdleDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is held, so a tick after it knows that nobody else has begun one."""
+    """It is held, so a tick after it knows that no other driver has begun one."""
     job.commits.answer = "refused"
     job.tick()
     job.commits.answer = "made"
@@ -143,7 +143,7 @@ def test_an_epoch_that_failed_after_its_takeover_is_gone_on_from(
 
 
 def test_an_epoch_that_a_tick_has_begun_is_seen_to_run(job: IdleDriver) -> None:
-    """Else nobody would hold the marker before the next batch, and recover would take the sink over."""
+    """Else no driver would hold the marker before the next batch, and recover would take the sink over."""
     job.commits.answer = "refused"
     job.tick()
     job.commits.answer = "made"

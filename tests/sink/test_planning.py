@@ -129,7 +129,7 @@ def test_parts_of_subtasks_that_did_not_run_are_dealt_out_over_those_that_did() 
 
 
 def test_subtasks_that_ran_keep_their_parts_when_there_are_more_of_them() -> None:
-    """From 2 partitions to 7 nobody's part moves: what hashed to a subtask hashes there again."""
+    """From 2 partitions to 7 no part moves: what hashed to a subtask hashes there again."""
     before = state({n: (part(f"p{n}"),) for n in range(2)}, parallelism=2)
     after = batch(before, *[SubtaskSnapshot(subtask=n, open=(part(f"p{n}"),)) for n in range(7)])
     assert {subtask: [p.part.name for p in parts] for subtask, parts in after.open.items()} == {
@@ -182,7 +182,7 @@ def test_a_clean_end_publishes_or_keeps_everything() -> None:
     assert kept.position.kept
 
 
-# Decisions about staging files, without a store: what is learnt of sizes, and from when on nobody needs a staging file.
+# Decisions about staging files, without a store: what is learnt of sizes, and when a staging file is needed no more.
 
 MIB = 1 << 20
 
@@ -253,6 +253,6 @@ def test_what_was_encoded_is_promised_and_spent_and_the_rest_waits() -> None:
 
 
 def test_a_encoded_staging_file_is_needed_by_the_checkpoints_before_the_one_that_spent_it() -> None:
-    """From the moment on that the oldest checkpoint is that one, nobody needs it."""
+    """From the moment on that the oldest checkpoint is that one, none needs it."""
     spent = [EncodedStagingFile(part=staging_file(str(since)), since=since) for since in (3, 4, 5)]
     assert [one.since for one in disposable(spent, 4)] == [3, 4]

@@ -381,7 +381,7 @@ def test_a_checkpoint_that_retention_has_deleted_since_is_not_needed(tmp_path: P
 
 @pytest.mark.item("DL-10")
 def test_a_part_that_a_consumer_moved_does_not_stop_a_rollback(tmp_path: Path) -> None:
-    """It was open then and is published since: nobody looks for it again (R5)."""
+    """It was open then and is published since: no start looks for it again (R5)."""
     out = long_sink(tmp_path / "out", retained_checkpoints=9).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
@@ -460,7 +460,7 @@ def test_an_option_that_has_been_applied_says_so(
 @pytest.mark.item("DL-10")
 @pytest.mark.parametrize("next_is", ["freed", "another's"])
 def test_a_stray_checkpoint_of_a_fenced_coordinator_is_no_restore_point(tmp_path: Path, next_is: str) -> None:
-    """It holds state, but never counted: nobody may go back to what was never committed."""
+    """It holds state, but never counted: no start may go back to what was never committed."""
     sleeper = long_sink(tmp_path / "out").local().open()
     sleeper.write(batch(0, 2), position=2)
     other = long_sink(tmp_path / "out", retained_checkpoints=2).local().open()
@@ -554,7 +554,7 @@ def test_a_base_that_has_moved_on_is_refused_with_its_later_parts(tmp_path: Path
 @pytest.mark.item("SP-14", "SP-26")
 @pytest.mark.parametrize("how", ["another uid", "checkpoints deleted"])
 def test_a_fresh_log_on_a_base_that_has_moved_on_is_refused_too(tmp_path: Path, how: str) -> None:
-    """The parts that came later lie there, whoever restores: their rows would come twice in silence."""
+    """The parts that came later lie there, whichever sink restores: their rows would come twice in silence."""
     where = stopped_with_savepoint(tmp_path)
     continue_to(long_sink(tmp_path / "out"), 7)
     options: dict[str, Any] = {"restore_from": where}

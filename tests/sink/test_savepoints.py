@@ -1,4 +1,4 @@
-"""Taking savepoints of the plain sink: nothing staged in them, all or nothing, nobody deletes them (R12)."""
+"""Taking savepoints of the plain sink: nothing staged in them, all or nothing, nothing deletes them (R12)."""
 
 from __future__ import annotations
 

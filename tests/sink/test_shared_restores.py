@@ -293,7 +293,7 @@ def test_behind_a_damaged_end_the_base_is_a_bucket_like_any_other(tmp_path: Path
 
 @pytest.mark.usefixtures("some_marked")
 def test_behind_a_damaged_end_a_multi_bucket_staging_file_that_is_gone_is_told(tmp_path: Path) -> None:
-    """Although files of some buckets are there: nobody knows of the others."""
+    """Although files of some buckets are there: of the others nothing is known."""
     out = sharing_sink(tmp_path, retained_checkpoints=9).local().open()
     out.write(many(0), position=BUCKETS)
     out.checkpoint()

@@ -104,7 +104,7 @@ def test_a_staging_file_that_is_due_in_a_batch_without_its_rows_is_encoded_after
     with SinkHarness(staged_sink(tmp_path, rolling=rolling(inactivity_interval_s=50))) as job:
         job.process(batch(0, 1))
         before = job.checkpoint()
-        # Another run of the same epoch: the part is assigned, and nobody writes it.
+        # Another run of the same epoch: the part is assigned, and no task writes it.
         operator = SinkOperator(job.runtime.store, job.sink.settings.description)
         (share,) = job.runtime.coordinator.assignment()
         job.operators.pop().close()
@@ -131,7 +131,7 @@ def test_staging_files_beyond_the_cap_are_set_aside_not_encoded(tmp_path: Path) 
 
 @pytest.mark.parametrize("may_keep", [True, False])
 def test_a_later_attempt_goes_on_with_what_it_has_set_aside_itself(tmp_path: Path, *, may_keep: bool) -> None:
-    """Nobody else has ever written it. Where no part may stay open, it is rolled with the checkpoint."""
+    """No other task has ever written it. Where no part may stay open, it is rolled with the checkpoint."""
     sink = staged_sink(tmp_path, max_open_parts=1)
     context = SubtaskContext(0, 1, 1, "0" * 8, 0, may_keep=may_keep, may_stage=True)
     with LocalStore(str(tmp_path)) as store:
@@ -192,7 +192,7 @@ def test_a_encoded_staging_file_is_deleted_once_no_retained_checkpoint_needs_it(
         assert finished_rows(tmp_path) == names(0, 2)
 
 
-def test_a_staging_file_that_somebody_holds_is_left_to_the_cleaner(
+def test_a_staging_file_that_another_process_holds_is_left_to_the_cleaner(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It cannot be deleted; the state lets go of it all the same, so that it stays bounded."""
@@ -214,7 +214,7 @@ def test_a_staging_file_that_somebody_holds_is_left_to_the_cleaner(
 
 
 class WithoutStagingFiles(LocalStore):
-    """A store that shows nobody what is not finished."""
+    """A store that shows no reader what is not finished."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -252,7 +252,7 @@ def test_a_row_format_is_never_staged(tmp_path: Path) -> None:
 
 
 def test_a_format_of_the_users_own_is_not_staged(tmp_path: Path) -> None:
-    """Nobody else could encode it."""
+    """No other process could encode it."""
 
     class Own(ParquetFormat):
         """Like Parquet, but another class."""
@@ -280,7 +280,7 @@ def test_periodic_checkpoints_and_encodes_do_not_get_in_each_others_way(tmp_path
 
 
 class TakingStore(LocalStore):
-    """A store where somebody else has fenced a task just before it encodes, and taken its staging files away."""
+    """A store where another process has fenced a task just before it encodes, and taken its staging files away."""
 
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
         """Too late."""
@@ -288,8 +288,8 @@ class TakingStore(LocalStore):
         return super().open_staging_file(handle, fences=fences)
 
 
-def test_a_staging_file_that_somebody_took_is_no_loss(tmp_path: Path) -> None:
-    """The task has been fenced; nothing of its staging file counted, so nobody is told to bring committed rows back."""
+def test_a_staging_file_that_another_process_took_is_no_loss(tmp_path: Path) -> None:
+    """The task has been fenced; nothing of its staging file counted, so no error asks for committed rows."""
     with TakingStore(str(tmp_path)) as store:
         operator = SinkOperator(store, staged_sink(tmp_path).settings.description)
         operator.open(SubtaskContext(0, 0, 1, "0" * 8, 0, may_stage=True), SubtaskSnapshot(subtask=0))
@@ -360,7 +360,7 @@ def test_encrypted_parts_are_not_staged_unless_that_is_written_out(tmp_path: Pat
 
 @pytest.mark.parametrize("columnar", ["staged", "per_checkpoint"])
 def test_what_the_keys_are_fetched_from_is_down(tmp_path: Path, columnar: str) -> None:
-    """Whoever reads the error knows which option it is; the rows come again, or wait, and nothing lies in the clear."""
+    """The error says which option it is; the rows come again, or wait, and nothing lies in the clear."""
 
     def fail() -> Any:
         raise ConnectionError("no route to the key service")

@@ -228,7 +228,7 @@ def test_where_storage_does_not_answer_the_rest_is_not_tried(tmp_path: Path) -> 
 
 
 def test_a_staging_file_that_a_task_leaves_alone_is_told(tmp_path: Path) -> None:
-    """Somebody still holds it: it is rolled as abandoned, and the progress of the batch counts it."""
+    """Another process still holds it: it is rolled as abandoned, and the progress of the batch counts it."""
     with SinkHarness(staged_sink(tmp_path)) as job, LocalStore(str(tmp_path)) as zombie:
         job.process(batch(0, 1))
         job.checkpoint()
@@ -412,7 +412,7 @@ def ended(base: Path, **options: Any) -> None:
 
 
 def test_a_clean_end_without_an_older_checkpoint_holds_nothing(tmp_path: Path) -> None:
-    """Whoever retains one checkpoint has the room at once."""
+    """A sink that retains one checkpoint has the room at once."""
     ended(tmp_path, retained_checkpoints=1)
     assert staging_files_in(tmp_path) == []
 

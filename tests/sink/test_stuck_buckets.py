@@ -34,10 +34,10 @@ AGED: dict[str, Any] = {"rolling": LONG.model_copy(update={"rollover_interval_s"
 
 
 def block(base: Path) -> Path:
-    """Put somebody's file where the directory of a bucket should be."""
+    """Put a foreign file where the directory of a bucket should be."""
     base.mkdir(parents=True, exist_ok=True)
     path = base / STUCK
-    path.write_text("somebody's")
+    path.write_text("foreign")
     return path
 
 
@@ -66,7 +66,7 @@ class Refusing(LocalStore):
 @pytest.mark.parametrize("who", ["task", "coordinator"])
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_a_bucket_without_a_file_holds_back_no_other(tmp_path: Path, format: str, who: str) -> None:
-    """Whoever encodes, the others are published at once, and the staging file waits for that one alone."""
+    """Whichever process encodes, the others are published at once, and the staging file waits for that one alone."""
     options: dict[str, Any] = {"format": format, **(AGED if who == "task" else {})}
     out = sharing_sink(tmp_path, **options).local().open()
     blocking = block(tmp_path)

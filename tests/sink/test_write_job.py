@@ -78,7 +78,7 @@ def test_the_connection_blocks_as_before(connected: socket.socket, default_s: fl
 
 
 @needs_linux
-def test_what_leads_to_nobody_is_left_alone() -> None:
+def test_what_leads_to_no_process_is_left_alone() -> None:
     """Sockets that listen, are of another kind or not connected end nothing."""
     left, right = socket.socketpair()
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -130,7 +130,7 @@ def test_a_start_that_slept_after_creating_begins_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_a_start_that_dies_between_its_checkpoints_hands_the_promise_on(call: int, when: When, tmp_path: Path) -> None:
-    """Two ids were reserved by the first: they are closed once, whoever does it, and the takeover comes after them."""
+    """Two ids were reserved by the first: they are closed once, and the takeover comes after them."""
     first = Owner(tmp_path)
     first.start()
     used = first.trigger().checkpoint_id
@@ -304,7 +304,7 @@ def test_a_deletion_that_fails_is_tried_again(tmp_path: Path) -> None:
     assert held(Owner(tmp_path).start()) == "c"
 
 
-# A checkpoint that a fenced coordinator leaves under a freed name: nobody goes on from it, and the next start deletes
+# A checkpoint that a fenced coordinator leaves under a freed name: no start goes on from it, and the next start deletes
 # it.
 #
 # It is not deleted by its creator, who cannot tell it from a checkpoint that another start has gone on from.

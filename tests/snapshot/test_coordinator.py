@@ -68,7 +68,7 @@ def test_a_lost_notification_is_made_good_by_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.item("CC-03", "CC-15")
 def test_a_creation_that_failed_aborts_and_the_next_checkpoint_goes_on(tmp_path: Path) -> None:
-    """Its state is deleted, its id closed by a tombstone, and its cause told to whoever asked."""
+    """Its state is deleted, its id closed by a tombstone, and its cause told to the caller that asked."""
     error = NotApplied("disk full")
     # The third file: the takeover, the state of the subtask, the checkpoint.
     one = Owner(tmp_path, FailAt(3, error, only=CREATE), rules=MANY)
@@ -213,7 +213,7 @@ def test_an_id_that_was_only_triggered_is_never_used_again(clean: bool, tmp_path
 
 @pytest.mark.item("CC-02")
 def test_nothing_is_told_while_the_metadata_is_not_there(tmp_path: Path) -> None:
-    """Seen from the store: at the creation of the checkpoint nobody has heard, at its end the checkpoint is alone."""
+    """Seen from the store: at the creation of the checkpoint no task has heard, at its end the checkpoint is alone."""
     seen: list[list[tuple[str, int]]] = []
     one = Owner(tmp_path, ActAt(2, lambda: seen.append(list(one.told)), "after", only=CREATE))
     one.start()

@@ -414,7 +414,7 @@ def test_a_start_that_slept_while_a_rival_went_back_begins_again(tmp_path: Path,
 
 
 def test_the_coordinator_of_the_damaged_checkpoint_is_fenced_by_it(tmp_path: Path) -> None:
-    """It is alive and knows the state that nobody can read; only one of the two wins the next checkpoint."""
+    """It is alive and knows the state that no start can read; only one of the two wins the next checkpoint."""
     one = three_checkpoints(tmp_path)
     damage(tmp_path, 3)
     go_back(Owner(tmp_path))
@@ -442,7 +442,7 @@ def test_nothing_is_known_where_no_checkpoint_can_be_read(tmp_path: Path) -> Non
 
 
 def test_checkpoints_of_two_logs_are_refused(tmp_path: Path) -> None:
-    """One was copied here; nobody can tell which chain the damaged checkpoint was of."""
+    """One was copied here; it cannot be told which chain the damaged checkpoint was of."""
     for name in ("here", "there"):
         three_checkpoints(tmp_path / name)
     metadata_file(tmp_path / "here", 1).write_bytes(metadata_file(tmp_path / "there", 1).read_bytes())

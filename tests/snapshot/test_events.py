@@ -102,7 +102,7 @@ def test_who_takes_no_part_is_left_out_when_the_number_becomes_known() -> None:
 
 @pytest.mark.parametrize("ran", [[0, 2], [1], [0, 1, 3]])
 def test_a_missing_partition_is_never_taken_for_an_empty_one(ran: list[int]) -> None:
-    """The subtasks must be 0 to n-1; a gap is somebody's rows missing."""
+    """The subtasks must be 0 to n-1; a gap is a subtask's rows missing."""
     with pytest.raises(OutcomeUnknown, match="without a gap"):
         acknowledged_by(*ran).subtasks()
 
@@ -157,7 +157,7 @@ def test_savepoints_go_first_then_the_forced_then_users_then_the_oldest() -> Non
 
 @pytest.mark.item("CC-07")
 def test_a_full_queue_sheds_the_last_periodic_request_and_else_the_new_one() -> None:
-    """Whoever is refused is named, with the reason."""
+    """The task that is refused is named, with the reason."""
     full = queue_of(request(1, USER), request(2, PERIODIC), capacity=2)
     choice = full.submit(request(3, USER))
     assert [one.number for one in choice.queue.waiting] == [1, 3]
@@ -173,7 +173,7 @@ def test_a_full_queue_sheds_the_last_periodic_request_and_else_the_new_one() -> 
 
 @pytest.mark.item("CC-07")
 def test_a_thousand_requests_may_wait() -> None:
-    """The capacity that nobody has to set."""
+    """The capacity where none is set."""
     queue = queue_of(*(request(number, USER) for number in range(1000)))
     assert queue.submit(request(1000, USER)).refused == request(1000, USER)
     assert queue_of(*(request(number, USER) for number in range(999))).submit(request(999, USER)).refused is None
@@ -212,7 +212,7 @@ def test_the_pause_since_the_last_completion_holds_back_periodic_requests(now_ms
 
 @pytest.mark.item("CC-08")
 @pytest.mark.parametrize("one", [request(1, USER), request(1, SAVEPOINT), request(1, PERIODIC, is_forced=True)])
-def test_the_pause_holds_nobody_else_back(one: CheckpointRequest) -> None:
+def test_the_pause_holds_no_other_request_back(one: CheckpointRequest) -> None:
     """Users, savepoints and forced requests go at once."""
     situation = Situation(now_ms=1000, last_completion_ms=1000)
     assert queue_of(one).choose(situation, RequestLimits(min_pause_ms=500)).request == one

@@ -1,4 +1,4 @@
-"""State inside a checkpoint that somebody has changed, checksums and all: refused before storage is asked (H1, M5)."""
+"""State inside a checkpoint that was changed, checksums and all: refused before storage is asked (H1, M5)."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def only(kind: type[_Kind], actions: list[Action]) -> list[_Kind]:
 
 @pytest.mark.item("CC-02", "CC-15")
 def test_a_checkpoint_is_told_when_its_metadata_is_there_and_only_then_older_ones_go() -> None:
-    """First whoever asked, then the tasks, then the deletion; and nothing of it before."""
+    """First the caller that asked, then the tasks, then the deletion; and nothing of it before."""
     machine = Machine()
     machine.request()
     assert [type(one) for one in machine.fill(2)] == [CreateCheckpoint]
@@ -174,7 +174,7 @@ def test_a_smaller_savepoint_is_waited_for(completes: bool) -> None:
 
 @pytest.mark.item("CC-10")
 def test_a_savepoint_subsumes_nothing_and_waits() -> None:
-    """Beside the running job it notifies nobody and deletes nothing; whoever asked for it is told."""
+    """Beside the running job it notifies no task and deletes nothing; the caller that asked for it is told."""
     machine = Machine()
     machine.request()
     machine.request(SAVEPOINT)
@@ -287,7 +287,7 @@ def test_a_creation_under_way_at_the_shutdown_still_counts() -> None:
 
 @pytest.mark.item("CC-11")
 def test_a_creation_that_fails_at_the_shutdown_is_dropped() -> None:
-    """Its states are deleted and whoever asked is told; no job is failed and no id closed any more."""
+    """Its states are deleted and the caller that asked is told; no job is failed and no id closed any more."""
     machine = Machine()
     machine.request()
     machine.fill(2)
@@ -620,7 +620,7 @@ def test_the_minimum_pause_is_counted_from_completion_and_moves_the_timer() -> N
 
 @pytest.mark.item("CC-08")
 @pytest.mark.parametrize("kind", [USER, SAVEPOINT])
-def test_nobody_else_waits_for_the_pause(kind: object) -> None:
+def test_no_other_request_waits_for_the_pause(kind: object) -> None:
     """A user's request right after a completion goes at once."""
     machine = Machine(rules(min_pause_ms=500))
     machine.complete(machine.request())

@@ -174,7 +174,7 @@ def test_a_snapshot_gives_back_what_was_there(items: list[int], seen: list[str],
 
 
 @pytest.mark.item("OS-01", "OS-02", "OS-03")
-def test_rescaling_moves_elements_that_nobody_decodes() -> None:
+def test_rescaling_moves_elements_without_decoding_them() -> None:
     """From 2 subtasks to 3: the list is split, the union is everywhere, each gets the copy of i modulo 2."""
     old = []
     for subtask in range(2):
@@ -189,7 +189,7 @@ def test_rescaling_moves_elements_that_nobody_decodes() -> None:
     assert [states.broadcast_state(RULES).get("from") for states in new] == [0, 1, 0]
 
 
-def test_a_state_that_nobody_registers_is_carried_on() -> None:
+def test_a_state_that_is_not_registered_is_carried_on() -> None:
     """It goes into the next snapshot with the same bytes, even if no codec here could read it."""
     written = OperatorStateStore()
     written.list_state(ITEMS).add(1)

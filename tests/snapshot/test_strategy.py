@@ -295,7 +295,7 @@ def test_cancelled_while_writing(store: Store, executor: Executor, tmp_path: Pat
 
 @pytest.mark.item("SS-06", "SS-07")
 def test_cancelled_after_the_file_was_created(store: Store, tmp_path: Path) -> None:
-    """A cancellation after the stream was handed back: the file that nobody will name is deleted."""
+    """A cancellation after the stream was handed back: the file that no checkpoint will name is deleted."""
     strategy = Strategy()
     streams = FileStreamFactory(store, "job", 3, inline_threshold_bytes=0)
     supplier = strategy.async_snapshot(strategy.resources, 3, 0, streams, SnapshotOptions())

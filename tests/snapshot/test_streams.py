@@ -200,7 +200,7 @@ def test_the_streams_of_one_acknowledgement_count_together() -> None:
 
 
 def test_many_threads_may_close_one_stream(store: Store, tmp_path: Path) -> None:
-    """Whoever is first, there is either a handle with its file or neither."""
+    """Whichever thread is first, there is either a handle with its file or neither."""
     for _ in range(50):
         stream = FileStreamFactory(store, "job", 1, inline_threshold_bytes=0).create(Scope.EXCLUSIVE)
         stream.write(b"x")

@@ -75,7 +75,7 @@ def test_it_calls_when_the_time_has_come_and_not_before(ticks: Ticks, timer: Tim
 
 
 def test_it_waits_for_real_until_the_time_comes(ticks: Ticks) -> None:
-    """Nobody has to wake it: by a clock that goes, the call comes by itself, and once."""
+    """No call has to wake it: by a clock that goes, the call comes by itself, and once."""
     clock = iter(range(0, 1_000_000, 10))
     timer = Timer(ticks, lambda: next(clock), failed=ticks.failures.put)
     timer.set(50)
@@ -160,7 +160,7 @@ def test_an_error_is_told_and_the_next_call_comes(ticks: Ticks, timer: Timer) ->
     assert ticks.failures.empty()
 
 
-def test_nobody_to_tell_means_the_log(ticks: Ticks, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_listener_the_log_is_told(ticks: Ticks, caplog: pytest.LogCaptureFixture) -> None:
     """Without a reporter an error is logged, with its trace."""
     told = threading.Event()
 
@@ -259,7 +259,7 @@ class Timed(Owner):
 
 @pytest.mark.item("LT-03", "CC-08")
 def test_a_timer_takes_a_coordinators_checkpoints_at_intervals(tmp_path: Path) -> None:
-    """Nobody ticks but the timer, which the coordinator tells when; after the stop it is silent."""
+    """The timer alone ticks, which the coordinator tells when; after the stop it is silent."""
     one = Timed(tmp_path, CoordinatorRules(interval_ms=1000))
     one.start()
     assert one.events.get(timeout=WAIT_S) == ("complete", 1)

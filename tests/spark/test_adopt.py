@@ -86,7 +86,7 @@ def test_what_a_killed_batch_left_goes_and_every_row_is_there_once(tmp_path: Pat
     assert len([path for path in quarantined(output) if not path.endswith(".crc")]) == len(leftovers)
     assert start(tmp_path).wait(LONGEST_RUN_S) == 0
     assert ids_by_duckdb(output) == expected(FILES * ROWS_A_FILE)
-    # Spark never looks at them, so the tree is the one of a restart that nobody recovered before.
+    # Spark never looks at them, so the tree is the one of a restart that was not recovered before.
     copied(leftovers, tmp_path / "kept", output)
     assert ids_by_duckdb(output) != expected(FILES * ROWS_A_FILE)
     told("recover", output, *SPARK, *STOPPED)

@@ -243,7 +243,7 @@ def encoder(spark: SparkSession, base: Path, **options: Any) -> Iterator[SparkEn
 
 
 def ids(base: Path, encoded: EncodeResult) -> list[int]:
-    """The rows of an encoded file that nobody has published yet."""
+    """The rows of an encoded file that is not published yet."""
     assert encoded.files is not None
     (file,) = encoded.files
     found: list[int] = pq.read_table(base / file.part.path_of(file.part.pending))["id"].to_pylist()

@@ -39,7 +39,7 @@ def job_of(root: Path, **more: Any) -> dict[str, Any]:
 @pytest.mark.fault("D4")
 @pytest.mark.timeout(120)
 def test_a_worker_killed_in_the_middle_of_an_encode(spark: SparkSession, tmp_path: Path, where: str) -> None:
-    """Its task is tried again: a file under another name, while half a file is left that nobody ever names."""
+    """Its task is tried again: a file under another name, while half a file is left that nothing ever names."""
     rows = write_source(tmp_path / "source", 4)
     flag = tmp_path / "flag"
     rolling = pf.RollingPolicy(max_part_bytes=1) if where == "of a batch" else LONG

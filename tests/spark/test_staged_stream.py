@@ -63,7 +63,7 @@ def run_function(spark: SparkSession, function: Any, root: Path) -> None:
 
 
 def check(spark: SparkSession, base: Path, rows: int, most_files: int) -> None:
-    """Two strangers find each row once, in so many files at most."""
+    """Two other readers find each row once, in so many files at most."""
     assert rows_by_duckdb(base) == rows_by_spark(spark, base) == numbered(rows)
     assert len(finished(base)) <= most_files
 

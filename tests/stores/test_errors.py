@@ -57,7 +57,7 @@ def test_the_text_repeats_nothing_and_leaves_out_what_is_not_known() -> None:
 
 
 def test_the_tree_keeps_what_did_not_happen_apart_from_what_may_have() -> None:
-    """Whoever retries on NotApplied can never catch an unknown outcome by it."""
+    """A caller that retries on NotApplied can never catch an unknown outcome by it."""
     assert issubclass(AlreadyExists, NotApplied)
     assert issubclass(NotFound, NotApplied)
     assert not issubclass(OutcomeUnknown, NotApplied)
@@ -82,7 +82,7 @@ def test_what_callers_tell_apart_has_a_kind_of_its_own(number: int, kind: type[N
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, ""), OSError(errno.ESTALE, ""), OSError(9999, ""), OSError("x")])
-def test_whatever_nobody_classified_has_an_unknown_outcome(error: OSError) -> None:
+def test_what_is_not_classified_has_an_unknown_outcome(error: OSError) -> None:
     """Only what is known to be harmless counts as not applied."""
     assert type(store_error(error, "rename", "x")) is OutcomeUnknown
 

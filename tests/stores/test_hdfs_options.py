@@ -103,7 +103,7 @@ def test_a_url_without_authority_is_where_the_configuration_says(
 
 
 def test_opening_asks_hdfs_nothing() -> None:
-    """A task opens two stores a batch: that must cost no call, and so works although nobody is there."""
+    """A task opens two stores a batch: that must cost no call, and so works although no server is there."""
     with open_store("hdfs://127.0.0.1:9/base") as store:
         assert store.base == "hdfs://127.0.0.1:9/base"
         assert store.capabilities.fence
@@ -210,14 +210,14 @@ def test_an_address_that_cannot_be_one_is_refused_when_the_sink_is_made(address:
 
 
 def test_a_password_in_an_address_is_not_shown() -> None:
-    """Whoever writes one hears what an address is."""
+    """The error says what an address is."""
     with pytest.raises(ConfigError) as raised:
         HdfsOptions.of({"http_address": "http://alice:hunter2@nn:9870"})
     assert "hunter2" not in str(raised.value)
 
 
 def test_a_wrong_way_to_the_web_server_is_refused_when_the_sink_is_made() -> None:
-    """A file that is not there, or an address in a property, whoever it was that wrote it."""
+    """A file that is not there, or an address in a property: the error says where it is."""
     with pytest.raises(ConfigError, match=r"ca_file '/nonexistent\.pem'"):
         pf.FileSink("hdfs://nn/base", uid="u", storage_options={"ca_file": "/nonexistent.pem"})
     options = {"config": {"dfs.namenode.rpc-address": "nn:8020", "dfs.namenode.http-address": "nn:web"}}

@@ -174,8 +174,8 @@ def test_a_persist_without_a_write_costs_nothing(tmp_path: Path) -> None:
         assert recorder.count == before
 
 
-def test_ancestors_made_by_somebody_else_are_synced_too(new_model: NewModel, tmp_path: Path) -> None:
-    """Whoever made the bucket may not have got round to making its name durable."""
+def test_ancestors_made_by_another_process_are_synced_too(new_model: NewModel, tmp_path: Path) -> None:
+    """The process that made the bucket may not have made its name durable."""
     model = new_model()
     with LocalStore(str(tmp_path), calls=model) as first, LocalStore(str(tmp_path), calls=model) as second:
         first.create(new_part("a/b")).close()
@@ -198,7 +198,7 @@ def test_a_directory_that_was_deleted_and_made_again_is_synced_again(new_model: 
             model.sync_directory(model.open_base(str(tmp_path / "_partfile/uid")))
 
 
-def test_a_directory_that_somebody_else_made_again_is_synced_again(new_model: NewModel, tmp_path: Path) -> None:
+def test_a_directory_that_another_process_made_again_is_synced_again(new_model: NewModel, tmp_path: Path) -> None:
     """What this store remembers of a name is worth nothing once another directory has taken it."""
     model = new_model()
     with LocalStore(str(tmp_path), calls=model) as store, LocalStore(str(tmp_path), calls=model) as other:
@@ -249,7 +249,7 @@ def test_the_model_takes_no_file_for_a_directory_of_the_same_inode(
 
 @pytest.mark.parametrize("verb", ["publish", "finalize", "discard"])
 def test_a_name_whose_author_died_is_durable_when_it_is_found(verb: str, new_model: NewModel, tmp_path: Path) -> None:
-    """A final name that was linked but not synced is durable before the staged name goes, whoever comes by."""
+    """A final name that was linked but not synced is durable before the staged name goes, whichever process goes on."""
     model = new_model()
     with LocalStore(str(tmp_path), calls=model) as store:
         stream = store.create(new_part())

@@ -1,4 +1,4 @@
-"""A tree that somebody tampers with: the local store follows no link, opens no pipe, changes no file of others."""
+"""A tree that another program tampers with: the local store follows no link, opens no pipe, changes no foreign file."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_a_publication_while_the_part_is_discarded_is_whole_or_missing(turns: It
 
 
 def test_two_stores_take_a_marker(turns: Iterator[Turn]) -> None:
-    """Exactly one of two that take a marker at the same time holds it, unless nobody but the first asked."""
+    """Exactly one of two that take a marker at the same time holds it, unless only the first asked."""
     for turn in turns:
         second: list[bool] = []
         with turn.store(partial(_hold, turn, second)) as store:
@@ -199,7 +199,7 @@ def test_two_stores_take_a_marker(turns: Iterator[Turn]) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 50])
-def test_somebody_who_only_looks_is_waited_out(n: int, tmp_path: Path) -> None:
+def test_a_process_that_only_looks_is_waited_out(n: int, tmp_path: Path) -> None:
     """A task that looks whether the marker is held never makes the coordinator believe that another holds it."""
     looker, let_go = _looker(tmp_path)
     assert not looker.marker_is_held("marker"), "another one who looks is not taken for a holder"
@@ -210,7 +210,7 @@ def test_somebody_who_only_looks_is_waited_out(n: int, tmp_path: Path) -> None:
     looker.close()
 
 
-def test_somebody_who_looks_for_ever_is_reported(tmp_path: Path) -> None:
+def test_a_process_that_looks_for_ever_is_reported(tmp_path: Path) -> None:
     """A lock that is shared all the time is neither ours nor a coordinator's, which the error says."""
     looker, let_go = _looker(tmp_path)
     with LocalStore(str(tmp_path)) as store:
@@ -350,7 +350,7 @@ def test_a_part_that_shrinks_while_it_is_copied_is_missing(tmp_path: Path) -> No
 
 
 def test_a_pending_name_that_is_swapped_before_the_link_is_a_conflict(tmp_path: Path) -> None:
-    """The result of link is looked at: a file of somebody else is never reported as the part."""
+    """The result of link is looked at: a foreign file is never reported as the part."""
     with LocalStore(str(tmp_path)) as other:
         handle = write_part(other, DATA, state="pending")
         path = tmp_path / handle.path_of(handle.pending)

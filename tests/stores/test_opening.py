@@ -69,7 +69,7 @@ def test_a_nul_in_the_path_is_refused() -> None:
         open_store("file:///tmp/a%00b")
 
 
-def test_options_that_nobody_reads_are_refused() -> None:
+def test_options_that_are_not_read_are_refused() -> None:
     """A key meant for another store is not dropped in silence, and its value is not shown."""
     with pytest.raises(ConfigError) as raised:
         open_store("/tmp", {"secret": "hunter2"})  # noqa: S108 - never opened.
@@ -86,7 +86,7 @@ def test_a_base_that_is_a_file_says_so(tmp_path: Path) -> None:
 
 
 def test_missing_directories_above_the_base_are_made(tmp_path: Path) -> None:
-    """A base several levels below what exists is made with the first file; whoever only looks makes nothing."""
+    """A base several levels below what exists is made with the first file; a store that only looks makes nothing."""
     base = tmp_path / "a" / "b" / "base"
     with open_store(str(base)) as store, open_store(str(base)) as other:
         assert store.base == str(base)

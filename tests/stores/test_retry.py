@@ -59,7 +59,7 @@ def test_many_who_wait_do_not_ask_at_once(clock: Clock) -> None:
 
 
 def test_no_pause_ends_after_the_deadline(clock: Clock) -> None:
-    """Whoever would sleep beyond it is told at once, and what is left is never negative."""
+    """A caller that would sleep beyond it is told at once, and what is left is never negative."""
     waiting = Backoff(5)
     began_s = clock.now_s
     while waiting.pause():
@@ -71,7 +71,7 @@ def test_no_pause_ends_after_the_deadline(clock: Clock) -> None:
     assert not waiting.pause()
 
 
-def test_without_time_nobody_waits(clock: Clock) -> None:
+def test_without_time_there_is_no_wait(clock: Clock) -> None:
     """A deadline of zero is over at once."""
     assert not Backoff(0).pause()
     assert clock.pauses_s == []

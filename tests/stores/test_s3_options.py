@@ -225,7 +225,7 @@ def test_what_is_written_carries_what_the_user_asked_for() -> None:
     ],
 )
 def test_errors_say_whether_it_may_have_happened(error: Exception, verdict: Verdict, kind: type[PartfileError]) -> None:
-    """By the server's code, else by status or class; what nobody sorted may have happened, unless it only reads."""
+    """By the server's code, else by status or class; what is in no list may have happened, unless it only reads."""
     wrapped = OSError("as s3fs raises it")
     wrapped.__cause__ = error
     failure = failure_of(wrapped if isinstance(error, Answered) else error)
@@ -252,7 +252,7 @@ def test_upload_parts_grow_so_that_their_numbers_suffice() -> None:
     assert sum(piece_bytes(number, 8 * MIB) for number in range(1, HIGHEST_NUMBER)) > 5 << 40
 
 
-def test_side_objects_are_grouped_alike_whoever_looks() -> None:
+def test_side_objects_are_grouped_alike_in_each_process() -> None:
     """A writer that moves the first groups makes upload parts that who publishes all of them makes as well."""
     sizes = [3, 4, 2, 12, 1, 1, 1]
     sides = tuple(SideObject(name=f"{n:032x}.{n:032x}", size_bytes=size * MIB, crc32=0) for n, size in enumerate(sizes))

@@ -177,7 +177,7 @@ def test_a_completion_that_goes_on_unheard_is_waited_for(first: Said | None) -> 
 
 
 def test_a_part_whose_completion_may_go_on_is_owed_not_lost() -> None:
-    """At the deadline too, so that nobody gives it up while the server puts it together."""
+    """At the deadline too, so that no start gives it up while the server puts it together."""
     with pytest.raises(OutcomeUnknown, match="publish"):
         publish_by(Completing(LOST, GONE, looks=float("inf")), call_timeout_s=3)
 

@@ -124,7 +124,7 @@ def _with_side(side: bytes, heard: Heard) -> Said:
 
 
 def test_an_object_that_was_created_perhaps_is_not_called_absent() -> None:
-    """Its reply is lost, its repetition finds something there, and nobody may look whose it is."""
+    """Its reply is lost, its repetition finds something there, and no process may look whose it is."""
     lost_then_there = in_turn("PutObject", None, refused(412, "PreconditionFailed"))
 
     def answer(heard: Heard) -> Said | None:
@@ -193,7 +193,7 @@ def test_what_is_told_of_put_is_not_believed_of_completions() -> None:
 
 
 def test_a_completion_whose_reply_is_lost_is_done_where_the_upload_is_gone() -> None:
-    """Nobody else knows the upload of a probe; so the server has completed it, whatever the condition."""
+    """No other process knows the upload of a probe; so the server has completed it, whatever the condition."""
     answer = in_turn("CompleteMultipartUpload", None, refused(404, "NoSuchUpload"))
     with S3Stub(answer) as stub, S3Store(BASE, stub.options()) as store:
         assert not store.capabilities.no_replace
@@ -327,7 +327,7 @@ def test_looking_at_a_body_is_not_sending_it(clock: Clock) -> None:
 
 
 def test_a_request_that_hardly_moves_is_given_up_as_well(clock: Clock) -> None:
-    """A byte a second keeps nobody waiting for ever."""
+    """A byte a second keeps no caller waiting for ever."""
     progress = Progress(20, lambda _: None)
     for _ in range(20):
         clock.now_s += 1

@@ -123,7 +123,7 @@ def test_every_older_handle_reads_what_it_vouches_for_until_all_is_discarded() -
         assert store.goes_back(handle)
         assert read_staging_file(store, handle) == expected
     assert len(_side_keys(calls.picture())) == len(BATCHES)
-    # By an old handle, too: nobody names any of it.
+    # By an old handle, too: no handle names any of it.
     assert store.discard(handles[3][0])
     assert not _side_keys(calls.picture())
     for handle, _ in handles[:-1]:
@@ -150,7 +150,7 @@ def test_two_who_go_on_from_one_handle_do_not_mix() -> None:
 
 
 @pytest.mark.usefixtures("_small")
-def test_where_conditions_are_ignored_nobody_resumes_a_staging_file() -> None:
+def test_where_conditions_are_ignored_no_task_resumes_a_staging_file() -> None:
     """It is read back all the same."""
     store = opened(ModelCalls(IGNORANT))
     assert store.capabilities.staging_files
@@ -163,7 +163,7 @@ def test_where_conditions_are_ignored_nobody_resumes_a_staging_file() -> None:
 
 @pytest.mark.usefixtures("_small")
 def test_a_staging_file_has_no_upload_however_large_its_batches_are() -> None:
-    """Nobody could read it back before it is complete."""
+    """No reader could read it back before it is complete."""
     recorder = Recorder(CHANGING_CALLS)
     calls = ModelCalls(AWS)
     store = opened(calls, recorder)
@@ -240,7 +240,7 @@ def test_a_side_object_that_is_not_what_was_written_is_told(damage: bytes | None
     stream.write(BATCHES[1])
     with pytest.raises(LeaseUnavailable if damage is None else PartDamaged):
         stream.persist()
-    # What was merged into it would vouch for bytes that nobody wrote.
+    # What was merged into it would vouch for bytes that no task wrote.
     with opened(calls) as again, pytest.raises(told):
         read_staging_file(again, staging_file)
 

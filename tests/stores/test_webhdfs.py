@@ -25,7 +25,7 @@ from partfile.stores.hdfs.options import HdfsOptions, WebAddress, web_address, w
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.stores.hdfs.webhdfs import MAX_REPLY_BYTES, HdfsTruncation, Unreachable, WebHdfs
 from support.servers.process import free_port
-from support.servers.webhdfs import DONE, STANDBY, TIMEOUT_S, TOKEN, Server, nobody, remote, serving
+from support.servers.webhdfs import DONE, STANDBY, TIMEOUT_S, TOKEN, Server, no_server, remote, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,7 +176,7 @@ def refusal(status: int, body: bytes) -> PartfileError:
 def test_the_java_class_decides_whatever_the_http_status(
     status: int, java_class: str, kind: type[PartfileError]
 ) -> None:
-    """Each class has its kind of error with the server's words in it; one that nobody sorted may have happened."""
+    """Each class has its kind of error with the server's words in it; one that is in no list may have happened."""
     error = refusal(status, remote(java_class))
     assert type(error) is kind
     assert "said the server" in error.message
@@ -255,7 +255,7 @@ def test_a_namenode_that_names_no_datanode_is_no_webhdfs() -> None:
 
 def test_a_datanode_out_of_reach_is_named() -> None:
     """Its address is what to look at, not the NameNode's."""
-    address = nobody()
+    address = no_server()
     answer = json.dumps({"Location": f"{address}/webhdfs/v1/part?op=OPEN"}).encode()
     with serving(200, answer) as names, pytest.raises(Unreachable, match=str(address.port)):
         WebHdfs([names.address]).read("/part", 0, 1, TIMEOUT_S)
@@ -282,9 +282,9 @@ def drip(server: socket.socket, stop: threading.Event) -> None:
 
 
 def test_a_namenode_on_standby_sends_to_the_next_and_the_active_one_is_remembered() -> None:
-    """The second call asks the active one first; of those before it nobody is asked again."""
+    """The second call asks the active one first; of those before it none is asked again."""
     with serving(*STANDBY) as standby, serving(*DONE) as active:
-        web = WebHdfs([nobody(), standby.address, active.address])
+        web = WebHdfs([no_server(), standby.address, active.address])
         assert web.truncate("/part", 0, TIMEOUT_S)
         assert web.truncate("/part", 0, TIMEOUT_S)
     assert (len(standby.asked), len(active.asked)) == (1, 2)
@@ -303,9 +303,9 @@ def test_after_a_failover_the_other_namenode_is_found() -> None:
 def test_without_an_active_namenode_it_is_not_ready_and_without_any_it_did_not_happen() -> None:
     """A standby promises that there will be an active one; silence promises nothing."""
     with serving(*STANDBY) as standby, pytest.raises(NotReady, match=r"refused.*on standby"):
-        WebHdfs([nobody(), standby.address]).truncate("/part", 0, TIMEOUT_S)
+        WebHdfs([no_server(), standby.address]).truncate("/part", 0, TIMEOUT_S)
     with pytest.raises(Unreachable, match="refused"):
-        WebHdfs([nobody(), nobody()]).truncate("/part", 0, TIMEOUT_S)
+        WebHdfs([no_server(), no_server()]).truncate("/part", 0, TIMEOUT_S)
 
 
 def test_a_change_that_got_no_answer_is_not_sent_to_another_namenode() -> None:
@@ -373,14 +373,14 @@ def test_a_token_is_shown_nowhere_even_where_the_server_repeats_it() -> None:
         with pytest.raises(NotApplied) as refused:
             web.truncate("/part", 0, TIMEOUT_S)
     with pytest.raises(NotApplied) as unreachable:
-        WebHdfs([nobody()], delegation_token=TOKEN).truncate("/part", 0, TIMEOUT_S)
+        WebHdfs([no_server()], delegation_token=TOKEN).truncate("/part", 0, TIMEOUT_S)
     assert "***" in str(refused.value)
     for shown in (repr(web), str(refused.value), repr(refused.value), str(unreachable.value)):
         assert "secret" not in shown
 
 
 def test_a_redirection_is_not_followed() -> None:
-    """It would carry the token to whoever the answer names."""
+    """It would carry the token to the host that the answer names."""
     with serving(*DONE) as elsewhere:
         location = {"Location": f"{elsewhere.address}/webhdfs/v1/part"}
         with serving(307, b"", location) as server, pytest.raises(ConfigError):
@@ -389,7 +389,7 @@ def test_a_redirection_is_not_followed() -> None:
 
 
 def test_no_address_is_refused() -> None:
-    """There would be nobody to ask."""
+    """There would be no server to ask."""
     with pytest.raises(ConfigError):
         WebHdfs([])
 
@@ -488,7 +488,7 @@ def test_what_has_to_be_configured_is_never_asked_again(
         ("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", NotApplied),
     ],
 )
-def test_what_hdfs_says_of_one_file_stops_nobody_from_cutting_another(java_class: str, kind: type[NotApplied]) -> None:
+def test_what_hdfs_says_of_one_file_stops_no_cut_of_another(java_class: str, kind: type[NotApplied]) -> None:
     """A directory with another owner, or a quota, is no reason to copy every part of the base."""
     with serving(403, remote(java_class)) as server:
         truncation = HdfsTruncation("hdfs://nn", HdfsOptions(http_address=str(server.address)))
@@ -502,7 +502,7 @@ def test_what_hdfs_says_of_one_file_stops_nobody_from_cutting_another(java_class
 
 @pytest.mark.parametrize("error", [KeyError("getpwuid(): uid not found: 54321"), OSError("No username set")])
 def test_a_process_without_a_name_sends_none(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """As in a container whose uid nobody has given a name: HDFS then says who it takes it for."""
+    """As in a container whose uid has no name: HDFS then says who it takes it for."""
 
     def nameless() -> str:
         raise error
@@ -515,7 +515,7 @@ def test_a_process_without_a_name_sends_none(monkeypatch: pytest.MonkeyPatch, er
     assert server.asked == ["/webhdfs/v1/a?op=TRUNCATE&newlength=1"]
 
 
-def test_a_child_that_was_forked_while_somebody_connected_connects_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_was_forked_while_its_parent_connected_connects_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that another thread of the parent held at that moment stays held in the child."""
     connect, parent = hdfs_truncation.connect_to_web, os.getpid()
     inside, leave = threading.Event(), threading.Event()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-# Two file systems of which nobody knows what holds, over local files: one copies, the other renames and replaces.
+# Two file systems of which it is unknown what holds, over local files: one copies, the other renames and replaces.
 
 
 class CopyingFileSystem(LocalFileSystem):  # type: ignore[misc]
@@ -57,7 +57,7 @@ class CopylessFileSystem(CopyingFileSystem):
 
 
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make them known to fsspec, and the renaming one to the table. Nobody waits for rivals that are not there."""
+    """Make them known to fsspec, and the renaming one to the table. There is no wait for rivals that are not there."""
     for kind in (CopyingFileSystem, RenamingFileSystem, CopylessFileSystem):
         fsspec.register_implementation(kind.protocol, kind, clobber=True)
     known = {**schemes._KNOWN, "renaming": Scheme(Way.RENAME)}

@@ -31,7 +31,7 @@ INTERVAL_MS = 250
 class Commits:
     """Says how local stores answer who creates a checkpoint.
 
-    ``made``, ``refused``, ``lost`` (made, but nobody says so).
+    ``made``, ``refused``, ``lost`` (made, but no answer says so).
     """
 
     def __init__(self) -> None:

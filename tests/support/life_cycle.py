@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class SingleThreadedStore(LocalStore):
-    """A store that asks for no threads: whoever takes turns with others makes one call at a time."""
+    """A store that asks for no threads: a process that takes turns with others makes one call at a time."""
 
     @property
     def capabilities(self) -> Capabilities:

@@ -96,7 +96,7 @@ def continue_sharing(sink: FileSink, rows: int, notes: Path | None = None) -> in
     Args:
         sink: The sink.
         rows: A multiple of the number of buckets.
-        notes: Holds how many rows somebody has been told that they are safe; what is restored must not be less.
+        notes: Holds how many rows a caller has been told are safe; what is restored must not be less.
     """
     with sink.local() as out:
         assert out.position is None or isinstance(out.position, int)

@@ -21,7 +21,7 @@ BATCHES = [f"rows of batch {number};".encode() for number in range(20)]
 
 
 class StagingJob:
-    """Writes batches into a staging file, and into another one where nobody may go on with it.
+    """Writes batches into a staging file, and into another one where no task may go on with it.
 
     Args:
         open_store: Opens the store, with its requests led through an interceptor if there is one.
@@ -75,7 +75,7 @@ class StagingJob:
             try:
                 return store.resume(self.open)
             except LeaseUnavailable:
-                # Somebody who died has claimed it: it ends here.
+                # A process that died has claimed it: it ends here.
                 self.ended.append(self.open)
         return store.create(new_staging_file())
 

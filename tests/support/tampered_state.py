@@ -1,4 +1,4 @@
-"""State of a sink as somebody with the right checksums would change it."""
+"""State of a sink as another program with the right checksums would change it."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def write_tree(base: Path, format: str, compression: str | None, **options: Any)
 
 
 def litter(base: Path) -> None:
-    """Leave what nobody may read: staged files of attempts that were given up, foreign hidden files and directories."""
+    """Leave what no reader may read: staged files of attempts that were given up, foreign hidden files."""
     token = "0123456789abcdef" * 2
     for directory in [path for path in base.iterdir() if not path.name.startswith("_")]:
         for suffix in (".in-progress", ".pending"):
@@ -139,8 +139,8 @@ def put(path: Path, data: bytes) -> None:
 def killed_job(base: Path) -> None:
     """What a job leaves that was restored once without truncate, and then was killed.
 
-    Rows 0 to 39 are finished; 40 to 49 are in a part that somebody was about to cut; 50 to 59 are closed; 60 on are
-    open.
+    Rows 0 to 39 are finished; 40 to 49 are in a part that a coordinator was about to cut; 50 to 59 are closed; 60 on
+    are open.
     """
     put(base / "d=1" / "part-0-0", flink_rows(0, 20))
     put(base / "d=1" / "part-0-1", flink_rows(20, 40) + b"tail of a dead attempt")

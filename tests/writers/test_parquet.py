@@ -257,7 +257,7 @@ def test_a_bloom_filter_needs_no_dictionary(memory_part: Any) -> None:
 
 
 def test_an_extension_of_a_nested_type_is_nested(memory_part: Any) -> None:
-    """Its values lie in a column below it, of which nobody has asked."""
+    """Its values lie in a column below it, for which no option asks."""
     numbers = pa.array([[number % 7, 1] for number in range(1 << 15)], pa.list_(pa.int64(), 2))
     kind = pa.fixed_shape_tensor(pa.int64(), (2,))
     batch = pa.record_batch({"t": pa.ExtensionArray.from_storage(kind, numbers)})

@@ -149,7 +149,7 @@ def _no_keys() -> None:
 
 
 def test_encryption_is_lent_by_the_sink() -> None:
-    """A format spec says that a file is encrypted, holds no code, and makes no plain file where nobody encrypts."""
+    """A format spec says that a file is encrypted, holds no code, and makes no plain file without a key."""
     form = ParquetFormat(encryption=_no_keys, sort_by=("a",), dictionary=("b",))
     spec = json.loads(json.dumps(spec_of(form)))
     assert spec["encryption"] is True

@@ -148,7 +148,7 @@ class FullAtTheSecond:
 
 @pytest.mark.parametrize("rows", [5000, 150])
 def test_where_the_second_run_finds_no_room_the_first_is_given_up(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """While the error is there, which somebody may keep: as rows come, and as the last of them are spilled."""
+    """While the error is there, which a caller may keep: as rows come, and as the last of them are spilled."""
     made = FullAtTheSecond(monkeypatch)
     runs = ExternalSort(_rows(1).schema, ["id"], _rows(100).nbytes)
 
@@ -161,7 +161,7 @@ def test_where_the_second_run_finds_no_room_the_first_is_given_up(monkeypatch: p
         sort()
     assert failed.value.hint
     assert [file.closed for file in made.files] == [True, True]
-    # Nobody takes what is left for all rows.
+    # What is left is not taken for all rows.
     with pytest.raises(ValueError, match="closed file"):
         list(runs.batches())
 

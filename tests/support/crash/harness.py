@@ -1,7 +1,7 @@
 """Kill a process at every call, then its recovery at every call, and check what each leaves against the oracle.
 
 A life is lived once under a camera: each picture is what a kill at that moment leaves. From each picture a recovery is
-lived under a camera again, and from each of those pictures another one, which nobody kills.
+lived under a camera again, and from each of those pictures another one, which is not killed.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class CrashHarness(Generic[AnyPicture]):
         assert stands is not None
         assert not stands.open
         assert not world.onlooker().owes()
-        # What is staged after this was left by somebody who was killed, and no checkpoint names it.
+        # What is staged after this was left by a process that was killed, and no checkpoint names it.
         self._do(world, "start", self._scenario.recovery)
         again = world.now()
         assert again.finished() == ended.finished()

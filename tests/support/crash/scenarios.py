@@ -46,7 +46,7 @@ class Scenario(NamedTuple):
     life: Deed
     """Killed."""
     seed: Deed = nothing
-    """Makes what the life begins with; nobody kills it."""
+    """Makes what the life begins with; it is not killed."""
     recovery: Deed = restore
     """Comes after a kill, and is killed itself."""
     end: Deed = to_the_end

@@ -99,7 +99,7 @@ def _multi_bucket_staging_file(process: Process, **options: Any) -> None:
 
 
 def _shared_lines(process: Process) -> None:
-    """Of a row format; whoever goes on writes Parquet, and encodes lines as they were begun."""
+    """Of a row format; the process that goes on writes Parquet, and encodes lines as they were begun."""
     _multi_bucket_staging_file(process, format="text")
 
 
@@ -193,7 +193,7 @@ def orphan_staging_files_and_a_tail(process: Process) -> None:
 
 
 def orphan_multi_bucket_staging_files_and_a_tail(process: Process) -> None:
-    """The same with multi-bucket staging files, of rows and of lines: an encode for nobody leaves a file a bucket."""
+    """The same with multi-bucket staging files, of rows and of lines: an encode in vain leaves a file a bucket."""
     _begin_and_die(shared_sink(process))
     leave_a_multi_bucket_staging_file_with_a_tail(process)
     _encode_and_die(process)

@@ -50,7 +50,7 @@ class Process(NamedTuple):
     base: str
     open_store: Callable[[str, Any], Any]
     told: Callable[[], object] = lambda: None
-    """Called whenever somebody has been told that a checkpoint is complete."""
+    """Called whenever a caller has been told that a checkpoint is complete."""
 
     def sink(self, **options: Any) -> FileSink:
         """A sink on the base of the place; see ``life_cycle.make_sink``."""
@@ -124,7 +124,7 @@ class Moment(Generic[AnyPicture]):
     picture: AnyPicture
     when: str
     acknowledged: int
-    """Rows of which somebody had been told by then that they are safe."""
+    """Rows of which a caller had been told by then that they are safe."""
 
 
 class Camera(Generic[AnyPicture]):
@@ -216,7 +216,7 @@ class PosixPicture(NamedTuple):
         return [path for path, _ in self.names if path.endswith(STAGED_ENDS)]
 
     def lay_out(self, base: Path) -> None:
-        """Make the files; to whoever goes by their ages, all of them are older than any checkpoint."""
+        """Make the files; by their ages, all of them are older than any checkpoint."""
         for directory in self.directories:
             (base / directory).mkdir()
         first: dict[int, Path] = {}

@@ -102,7 +102,7 @@ class Kills(NamedTuple):
             assert max(rows_of(seen).values(), default=1) == 1, shown
             if second is not None:
                 again = self._run(forks, "die", url, number=second[0], when=second[1], is_restore=self.is_restore)
-                # Whoever has less to do than that ends well.
+                # A process that has less to do than that ends well.
                 assert again in {-signal.SIGKILL, 0}, shown
                 seen_later = finished_files(store)
                 assert max(rows_of(seen_later).values(), default=1) == 1, shown

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """One line to whoever watches."""
+    """One line to the process that watches."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
 """Spark's own file sink as a program: ``spark_file_sink.py SOURCE OUTPUT CHECKPOINT BLOCKED ROW``.
 
 Writes every source file, two a batch. The task that meets ROW makes the file BLOCKED once the other tasks of its batch
-have had the time to write theirs, and then waits to be killed; a file that is there already blocks nobody.
+have had the time to write theirs, and then waits to be killed; a file that is there already blocks no process.
 """
 
 from __future__ import annotations

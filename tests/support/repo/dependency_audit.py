@@ -41,7 +41,7 @@ class Verdict:
     vulnerable: tuple[str, ...]
     """Each known vulnerability, in words."""
     unknown: tuple[str, ...]
-    """Packages that nobody looked up."""
+    """Packages that were not looked up."""
 
 
 def named() -> list[Requirement]:

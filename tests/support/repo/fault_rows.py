@@ -31,7 +31,7 @@ def excused_rows() -> dict[str, str]:
 
 
 def report(tests: Iterable[pytest.Item]) -> Iterator[str]:
-    """A line for each row: the functions that hold it, or why nobody has to."""
+    """A line for each row: the functions that hold it, or why none has to."""
     holders: dict[str, dict[str, None]] = {row: {} for row in held_rows()}
     for test in tests:
         for mark in test.iter_markers("fault"):

@@ -166,9 +166,9 @@ def checksum_is_kept(place: Place) -> str:
 def wrong_secret_key(place: Place) -> str:
     """Is a request refused that was signed with another key?"""
     options = {**place.client.storage_options, "secret": "another"}
-    stranger = type(place.client)(**options)
-    stranger.retries = 1
-    return outcome(lambda: stranger.call_s3("put_object", **place.names, Body=b"body"))
+    other = type(place.client)(**options)
+    other.retries = 1
+    return outcome(lambda: other.call_s3("put_object", **place.names, Body=b"body"))
 
 
 def lifecycle_of_bucket(place: Place) -> str:
@@ -279,7 +279,7 @@ def complete_with_wrong_tag(place: Place) -> str:
 
 
 def complete_after_part_was_sent_again(place: Place) -> str:
-    """Is a part refused that somebody has sent again, with other bytes, since its ETag was told?"""
+    """Is a part refused that another process has sent again, with other bytes, since its ETag was told?"""
     place.begin()
     part = place.part(1, b"body")
     again = outcome(lambda: place.part(1, b"other"))

@@ -32,7 +32,7 @@ OPTIONS = _OPTIONS.model_copy(update={"upload_part_bytes": LEAST_PIECE_BYTES, "c
 
 
 class ObjectWorld:
-    """One bucket; whoever works there finds out anew what the server does.
+    """One bucket; each process that works there finds out anew what the server does.
 
     Args:
         rules: What the server does its own way.
@@ -63,7 +63,7 @@ class ObjectWorld:
         return [self.now()]
 
     def end_process(self) -> None:
-        """See ``World.end_process``: nobody holds anything."""
+        """See ``World.end_process``: no process holds anything."""
 
     def close(self) -> None:
         """See ``World.close``."""
@@ -93,7 +93,7 @@ class Objects:
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let upload parts be as small as the model allows, and nobody wait for rivals that there are not."""
+    """Let upload parts be as small as the model allows, and no call wait for rivals that there are not."""
     monkeypatch.setattr(handle, "LEAST_PIECE_BYTES", LEAST_PIECE_BYTES)
     monkeypatch.setattr(handle, "_GROUP_BYTES", LEAST_PIECE_BYTES)
     monkeypatch.setattr(stream, "LEAST_PIECE_BYTES", LEAST_PIECE_BYTES)
@@ -103,7 +103,7 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
 class StaleLists:
     """An interceptor that answers lists as they were some changes ago, and names some keys twice.
 
-    Each list is one change nearer to what is there, so that whoever asks often enough learns it.
+    Each list is one change nearer to what is there, so that a caller that asks often enough learns it.
 
     Args:
         calls: The bucket.

@@ -99,7 +99,7 @@ class ModelJob:
             shutil.rmtree(self.base, ignore_errors=True)
 
     def _meddle(self) -> None:
-        """Kill somebody, or begin a rival or a command, from time to time."""
+        """Kill a process, or begin a rival or a command, from time to time."""
         actors = self.schedule.actors
         if actors and self.rng.random() < 0.004:
             self.schedule.kill(self.rng.choice(actors))
@@ -130,7 +130,7 @@ class ModelJob:
         return Process(str(self.base), lambda url, _options: SingleThreadedStore(url, calls=calls))
 
     def _end(self) -> None:
-        """Nobody but commands and zombies; then a last driver and zombies, which come home last."""
+        """Commands and zombies alone; then a last driver and zombies, which come home last."""
         for actor in [one for one in self.schedule.actors if not one.name.startswith("task")]:
             if actor.name not in COMMANDS or self.rng.random() < 0.5:
                 self.schedule.kill(actor)

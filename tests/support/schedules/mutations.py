@@ -132,11 +132,11 @@ def cleaner_without_age_epoch_and_plan(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "cutoff_ms", lambda *_: sys.maxsize)
 
     @contextmanager
-    def nobody(*_: object) -> Iterator[SimpleNamespace]:
+    def none(*_: object) -> Iterator[SimpleNamespace]:
         log = SimpleNamespace(newest_completed_id=lambda: 0)
         yield SimpleNamespace(storage=log, coordinator=SimpleNamespace(newest_checkpoint_id=0))
 
-    patch.setattr(clean, "_held", nobody)
+    patch.setattr(clean, "_held", none)
     patch.setattr(clean, "check_same", lambda *_: None)
 
 
@@ -177,7 +177,7 @@ def staging_files_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def encodes_published_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has encoded a staging file publishes the file, before a checkpoint names it."""
+    """The process that has encoded a staging file publishes the file, before a checkpoint names it."""
 
     def encode(
         store: Store, part: PartHandle, staging_file: StagingFile, rows: int, **options: Any

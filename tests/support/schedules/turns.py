@@ -144,7 +144,7 @@ class Schedule:
     def step(self) -> Actor:
         """Let one of them go on, rather one of the latest; who has ended is taken off.
 
-        Whoever is about to change something falls asleep at times, for long enough that others get far.
+        A process that is about to change something falls asleep at times, for long enough that others get far.
         """
         awake = [actor for actor in self.actors if actor.wakes_at <= self.steps]
         candidates = awake or [min(self.actors, key=lambda actor: actor.wakes_at)]

@@ -40,7 +40,7 @@ class Ports:
 
     @classmethod
     def free(cls) -> Self:
-        """Ports that nobody listens on."""
+        """Ports that no process listens on."""
         return cls(*(free_port() for _ in fields(cls)))
 
 
@@ -168,7 +168,7 @@ class HdfsCluster:
 
     def stop(self) -> None:
         """End both servers; their data stays, and ``start`` works again."""
-        # SIGKILL, since nobody waits for a farewell: what was acknowledged is in the edit log and the block files.
+        # SIGKILL, since no farewell is needed: what was acknowledged is in the edit log and the block files.
         self.kill_datanode()
         self.kill_namenode()
 
@@ -206,11 +206,11 @@ class HdfsCluster:
         self._datanode.kill()
 
     def pause_namenode(self) -> None:
-        """SIGSTOP the NameNode: connections stay open, nobody answers."""
+        """SIGSTOP the NameNode: connections stay open, nothing answers."""
         self._namenode.pause()
 
     def pause_datanode(self) -> None:
-        """SIGSTOP the DataNode: connections stay open, nobody answers."""
+        """SIGSTOP the DataNode: connections stay open, nothing answers."""
         self._datanode.pause()
 
     def resume_namenode(self) -> None:

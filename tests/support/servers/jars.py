@@ -86,7 +86,7 @@ def _cache_directory() -> Path:
 
 
 def _fetched(maven: str, jars: Path, artifacts: Sequence[tuple[str, str, str]], *, what: str, alone: bool) -> Path:
-    # What an earlier, killed attempt has left behind; nobody else is here, for the lock is held.
+    # What an earlier, killed attempt has left behind; no other process is here, for the lock is held.
     half = Path(f"{jars}.half")
     shutil.rmtree(half, ignore_errors=True)
     (half / "lib").mkdir(parents=True)

@@ -33,7 +33,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, outside the range that the kernel gives to outgoing connections.
+    """A port that no process listens on, outside the range that the kernel gives to outgoing connections.
 
     Inside it a client that retries while the server is down can be given that very port, and keep it.
     """
@@ -50,7 +50,7 @@ def free_port() -> int:
             return int(probe.getsockname()[1])
 
 
-# Whether processes that nobody here waits for have ended.
+# Whether processes that this one does not wait for have ended.
 
 
 def gone(process_ids: Iterable[int]) -> bool:
@@ -124,10 +124,10 @@ class ServerProcess:
             self._process.wait()
 
     def pause(self) -> None:
-        """Stop it where it stands (SIGSTOP): its connections stay open, and nobody answers once this returns."""
+        """Stop it where it stands (SIGSTOP): its connections stay open, and nothing answers once this returns."""
         process = self._running()
         process.send_signal(signal.SIGSTOP)
-        # Whoever waits for a turn on the processor may not have heard yet, and answer.
+        # A process that waits for a turn on the processor may not have heard yet, and answer.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:

@@ -100,7 +100,7 @@ class S3Server:
         self._process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP the process that answers: connections stay open, nobody answers."""
+        """SIGSTOP the process that answers: connections stay open, nothing answers."""
         self._process.pause()
 
     def resume(self) -> None:

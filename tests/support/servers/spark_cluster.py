@@ -53,7 +53,7 @@ def start(root: Path, daemon: str, host: str, *arguments: str) -> subprocess.Pop
 
 
 def wait_for_port(port: int, timeout_s: float = 60) -> None:
-    """Wait until somebody listens."""
+    """Wait until a server listens."""
     deadline = time.monotonic() + timeout_s
     while True:
         with socket.socket() as probe:

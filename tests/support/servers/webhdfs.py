@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_S = 5.0
-TOKEN = "kAAMcGFydGZpbGU+secret/8A"  # noqa: S105 - nobody's.
+TOKEN = "kAAMcGFydGZpbGU+secret/8A"  # noqa: S105 - no user's.
 
 
 def remote(java_class: str, message: str = "said the server") -> bytes:
@@ -76,7 +76,7 @@ def serving(status: int, body: bytes, headers: dict[str, str] | None = None) -> 
             thread.join()
 
 
-def nobody() -> WebAddress:
-    """An address where nobody listens."""
+def no_server() -> WebAddress:
+    """An address where no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return WebAddress("127.0.0.1", taken.getsockname()[1], is_tls=False)

@@ -36,7 +36,7 @@ class Driver:
     """
 
     def __init__(self, job: Mapping[str, Any]) -> None:
-        # Not a pipe: nobody reads it while the driver runs.
+        # Not a pipe: nothing reads it while the driver runs.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open for as long as the driver
         self.process = subprocess.Popen(
             [*_DYING_WITH_US, str(os.getpid()), sys.executable, str(PROGRAM), json.dumps(job)],
@@ -66,7 +66,7 @@ class Driver:
         return None
 
     def kill(self) -> list[str]:
-        """SIGKILL to the driver, its JVM and its workers; returns the lines that nobody had read."""
+        """SIGKILL to the driver, its JVM and its workers; returns the lines that were not read yet."""
         os.killpg(self.process.pid, signal.SIGKILL)
         return self._rest()
 

@@ -1,4 +1,4 @@
-"""Spark streams into a real HDFS for the tests: their sinks, and what a stranger finds there afterwards."""
+"""Spark streams into a real HDFS for the tests: their sinks, and what another reader finds there afterwards."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class HeldByAZombie(Once):
 
 
 def wait_for_file(path: Path, timeout_s: float = 60) -> None:
-    """Wait until somebody has made a file."""
+    """Wait until another process has made a file."""
     deadline = time.monotonic() + timeout_s
     while not path.exists():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Spark streams into a real S3 server for the tests: their sinks, and what a stranger finds there."""
+"""Spark streams into a real S3 server for the tests: their sinks, and what another reader finds there."""
 
 from __future__ import annotations
 

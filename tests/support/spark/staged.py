@@ -33,7 +33,7 @@ def staged_sink(base: Path | str, **options: Any) -> pf.FileSink:
 
 
 def rows_by_duckdb(base: Path) -> Counter[tuple[int, int]]:
-    """Every row in a finished file, as a stranger's glob finds them, with its bucket by the directory."""
+    """Every row in a finished file, as another reader's glob finds them, with its bucket by the directory."""
     if not list(base.glob("**/*.parquet")):
         return Counter()
     found = duckdb.execute(f"SELECT id, bucket FROM read_parquet('{base}/**/*.parquet', hive_partitioning = true)")  # noqa: S608

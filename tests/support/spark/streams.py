@@ -98,7 +98,7 @@ def run_without_end(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
 
 
 def ids_by_duckdb(base: Path) -> Counter[int]:
-    """The ids in every file that a glob finds, as a stranger reads them."""
+    """The ids in every file that a glob finds, as another reader reads them."""
     if not list(base.glob("**/*.json")):
         return Counter()
     return Counter(row[0] for row in duckdb.execute(f"SELECT id FROM read_json('{base}/**/*.json')").fetchall())  # noqa: S608
