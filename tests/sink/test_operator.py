@@ -28,7 +28,7 @@ from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
 from partfile.testing.faults import TrackedCalls, intercept
 from partfile.testing.store import new_part
-from partfile.writers.arrow_stage import StagingFormat
+from partfile.writers.arrow_staging import StagingFormat
 from partfile.writers.parquet import ParquetFormat
 from support.life_cycle import batch, finished_files, make_sink, rows_of
 from support.sink_harness import Harness

@@ -17,7 +17,7 @@ import pytest
 from partfile.errors import NotReady, PartDamaged, RecoveryRefused
 from partfile.sink.encode import LocalEncoder
 from partfile.stores.local.store import LocalStore
-from partfile.writers.arrow_stage import StagingFormat
+from partfile.writers.arrow_staging import StagingFormat
 from support.recovery import go_back, recover_all
 from support.shared_streams import (
     BUCKETS,

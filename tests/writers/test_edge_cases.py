@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from partfile.writers.arrow_stage import StagingFormat, read_staging_file
+from partfile.writers.arrow_staging import StagingFormat, read_staging_file
 from partfile.writers.base import BulkFormat
 from partfile.writers.registry import resolve_format
 

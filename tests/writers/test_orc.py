@@ -14,7 +14,7 @@ import pytest
 from pyarrow import orc, types
 
 from partfile.errors import ConfigError, NotFound, UnsupportedTypeError
-from partfile.writers.arrow_stage import StagingFormat
+from partfile.writers.arrow_staging import StagingFormat
 from partfile.writers.orc import OrcFormat
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.registry import resolve_format

@@ -22,7 +22,7 @@ import pyarrow.ipc
 
 from partfile.bucketers.paths import split
 from partfile.errors import NotReady
-from partfile.writers.arrow_stage import weight
+from partfile.writers.arrow_staging import weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -31,7 +31,7 @@ from partfile.sink.encoded_files import (
 )
 from partfile.sink.multi_bucket import file_schema
 from partfile.sink.policies import clashing, own_name
-from partfile.writers.arrow_stage import content_of, weight
+from partfile.writers.arrow_staging import content_of, weight
 from partfile.writers.base import BulkFormat, EncodedRows, RowWriter
 from partfile.writers.registry import format_of, lent_for
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from partfile.sink.encoded_files import WrittenFile
     from partfile.sink.states import ClosedStagingFile, StagingFile
     from partfile.stores.base import PartHandle, PartStore
-    from partfile.writers.arrow_stage import StagingContent
+    from partfile.writers.arrow_staging import StagingContent
     from partfile.writers.base import ByteStream, Format
 
 

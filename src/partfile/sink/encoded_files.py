@@ -12,7 +12,7 @@ from partfile.errors import NotReady, PartDamaged, StoreError
 from partfile.sink.states import Crc32
 from partfile.stores.base import PartHandle, Persisted
 from partfile.stores.parts import with_fresh_token
-from partfile.writers.arrow_stage import DAMAGED_HINT, ChecksummedStream
+from partfile.writers.arrow_staging import DAMAGED_HINT, ChecksummedStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from partfile.bucketers.base import BucketContext
 from partfile.errors import ConfigError
 from partfile.sink.multi_bucket import Sharing, shared_schema
-from partfile.writers.arrow_stage import StagingFormat
+from partfile.writers.arrow_staging import StagingFormat
 from partfile.writers.base import BulkFormat, RowFormat
 from partfile.writers.columns import as_plain, plain_schema
 

@@ -24,7 +24,7 @@ from partfile.sink.policies import PartNumber, PartProgress, own_path
 from partfile.sink.states import OpenPart, PendingPart, StagingFile, SubtaskSnapshot, published_size_bytes
 from partfile.stores.parts import part_refused
 from partfile.stores.paths import new_token
-from partfile.writers.arrow_stage import ChecksummedStream
+from partfile.writers.arrow_staging import ChecksummedStream
 from partfile.writers.base import EncodedRows, RowFormat, RowWriter
 
 if TYPE_CHECKING:

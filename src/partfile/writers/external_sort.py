@@ -16,7 +16,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from partfile.errors import NotApplied
-from partfile.writers.arrow_stage import HeldRows
+from partfile.writers.arrow_staging import HeldRows
 from partfile.writers.scalars import kernels
 
 if TYPE_CHECKING:

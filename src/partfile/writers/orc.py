@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from partfile.errors import ConfigError, UnsupportedTypeError
-from partfile.writers.arrow_stage import HeldRows, StreamFile
+from partfile.writers.arrow_staging import HeldRows, StreamFile
 from partfile.writers.base import BulkFormat, Writer, resolve_options
 from partfile.writers.columns import as_plain, map_entries, plain_schema, sample_row
 from partfile.writers.scalars import is_any, kernels

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from partfile.errors import ConfigError, NotReady, PartfileError, UnsupportedTypeError
-from partfile.writers.arrow_stage import HeldRows, StreamFile
+from partfile.writers.arrow_staging import HeldRows, StreamFile
 from partfile.writers.base import BulkFormat, Writer, resolve_options
 from partfile.writers.columns import map_entries, sample_row
 from partfile.writers.external_sort import ExternalSort

@@ -20,7 +20,7 @@ from partfile.sink.operator import ActivePart
 from partfile.sink.states import ClosedStagingFile, OpenPart, StagingFile
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
-from partfile.writers.arrow_stage import StagingFormat
+from partfile.writers.arrow_staging import StagingFormat
 from partfile.writers.registry import spec_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.ipc
 
-from partfile.writers.arrow_stage import StagingFormat, read_staging_file
+from partfile.writers.arrow_staging import StagingFormat, read_staging_file
 from partfile.writers.base import BulkFormat
 from support.servers.jars import maven_jars
 

@@ -154,7 +154,7 @@ def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
 
 def _of_staging_file(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]:
     from partfile.sink.multi_bucket import schema_of_lines  # noqa: PLC0415 - only a staging file needs it.
-    from partfile.writers.arrow_stage import read_staging_file  # noqa: PLC0415 - likewise.
+    from partfile.writers.arrow_staging import read_staging_file  # noqa: PLC0415 - likewise.
 
     path = valid.path
     # The affixes of parts are the user's: a name tells the format only where nothing else does.

@@ -20,7 +20,7 @@ from partfile.testing.store import new_staging_file, read_staging_file, write_st
 from support.life_cycle import in_child
 from support.s3.life import options_of, staging_of, watched
 from support.servers.proxy import internal_error, lost_reply, reset
-from support.stage_job import BATCHES, StagingJob
+from support.staging_job import BATCHES, StagingJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable

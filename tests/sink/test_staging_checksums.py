@@ -16,8 +16,8 @@ from partfile.sink.encode import LocalEncoder, encode_staging_file
 from partfile.sink.operator import ActivePart
 from partfile.sink.plan import with_closed
 from partfile.stores.local.store import LocalStore
-from partfile.writers import arrow_stage
-from partfile.writers.arrow_stage import StagingFormat
+from partfile.writers import arrow_staging
+from partfile.writers.arrow_staging import StagingFormat
 from support.dead_sinks import crash_when_promised
 from support.life_cycle import batch, finished_files
 from support.recovery import go_back
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.fault("F18")
 def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short staging files are compared in memory, long ones where they are."""
     if request.param == "long":
-        monkeypatch.setattr(arrow_stage, "MOST_WHOLE_BYTES", 0)
+        monkeypatch.setattr(arrow_staging, "MOST_WHOLE_BYTES", 0)
 
 
 def state_of(base: Path) -> SinkSnapshot:

@@ -28,7 +28,7 @@ from partfile.sink.policies import PartNumber, clashing, number_in, own_name, un
 from partfile.sink.states import assigned_to
 from partfile.stores.local.store import LocalStore
 from partfile.testing.harness import SinkHarness
-from partfile.writers.arrow_stage import StagingContent
+from partfile.writers.arrow_staging import StagingContent
 from partfile.writers.registry import format_of
 from support.life_cycle import LONG, finished_files
 from support.shared_streams import BUCKETS, counted, many, many_lines, rolled, rows_in, shared_in, sharing_sink
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from partfile.sink.file_sink import FileSink
     from partfile.sink.states import ClosedStagingFile
     from partfile.stores.base import PartHandle
-    from partfile.writers.arrow_stage import SeekableFile
+    from partfile.writers.arrow_staging import SeekableFile
 
 
 # Multi-bucket staging files, in a run without crashes: few files are open, and each bucket gets its own.

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partfile.errors import PartDamaged, UnsupportedTypeError
-from partfile.writers.arrow_stage import (
+from partfile.writers.arrow_staging import (
     ChecksummedStream,
     HeldRows,
     StagingFormat,
@@ -281,7 +281,7 @@ def test_what_arrow_cannot_hold_is_refused_by_name(monkeypatch: pytest.MonkeyPat
     def refuse(_self: object) -> None:
         raise pa.ArrowNotImplementedError("no such type")
 
-    monkeypatch.setattr("partfile.writers.arrow_stage.StagingWriter.close", refuse)
+    monkeypatch.setattr("partfile.writers.arrow_staging.StagingWriter.close", refuse)
     with pytest.raises(UnsupportedTypeError, match="'c' of type int8 cannot be staged: no such type"):
         StagingFormat().check(pa.schema({"c": pa.int8()}))
 

@@ -19,7 +19,7 @@ from partfile.testing.faults import CrashAt, Recorder, SimulatedCrash, both_side
 from partfile.testing.store import new_part, new_staging_file, read_staging_file, write_staging_file
 from support.s3_model.store import Bucket, ModelCalls
 from support.s3_model.worlds import AWS, GATEWAY, IGNORANT, OPTIONS, StaleLists, make_small
-from support.stage_job import BATCHES, StagingJob
+from support.staging_job import BATCHES, StagingJob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ from partfile.stores.s3.handle import S3Staging, side_path
 from partfile.stores.s3.store import S3Store
 from partfile.testing.faults import Recorder, intercept
 from partfile.testing.store import new_staging_file
-from partfile.writers import arrow_stage
-from partfile.writers.arrow_stage import StagingFormat
+from partfile.writers import arrow_staging
+from partfile.writers.arrow_staging import StagingFormat
 from support.crash.worlds import Process
 from support.lost_objects import OBJECTS, leave_a_staging_file, start
 from support.s3_model.store import ModelCalls, refusal
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short staging files are compared in memory, long ones where they are."""
     if request.param == "long":
-        monkeypatch.setattr(arrow_stage, "MOST_WHOLE_BYTES", 0)
+        monkeypatch.setattr(arrow_staging, "MOST_WHOLE_BYTES", 0)
 
 
 @pytest.fixture
