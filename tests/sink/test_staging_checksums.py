@@ -13,11 +13,9 @@ import pytest
 from partfile.errors import PartDamaged, PartfileError
 from partfile.sink.coordinator import Runtime
 from partfile.sink.encode import LocalEncoder, encode_staging_file
-from partfile.sink.operator import ActivePart
 from partfile.sink.plan import with_closed
 from partfile.stores.local.store import LocalStore
 from partfile.writers import arrow_staging
-from partfile.writers.arrow_staging import StagingFormat
 from support.dead_sinks import crash_when_promised
 from support.life_cycle import batch, finished_files
 from support.recovery import go_back
@@ -202,26 +200,6 @@ def test_an_older_checkpoint_has_the_checksum_of_its_own_length(tmp_path: Path, 
     else:
         go_back(tmp_path, chosen)
         assert finished_rows(tmp_path) == names(0, 4)
-
-
-def test_a_staging_file_that_was_begun_without_a_checksum_goes_on_without(tmp_path: Path) -> None:
-    """An older version began it; that of the bytes that were added would be none of the staging file."""
-    crashed(tmp_path, on_stop="keep", bucketer=None)
-    (part,) = opened(tmp_path)
-    assert part.staging_file is not None
-    older = part.model_copy(update={"staging_file": part.staging_file.model_copy(update={"crc32": None})})
-    (path,) = staging_files_in(tmp_path)
-    path.write_bytes(path.read_bytes()[: part.part.valid_length])
-    rows = batch(4, 2)
-    with LocalStore(str(tmp_path)) as store:
-        active = ActivePart(store.resume(older.part), StagingFormat(), rows.schema, older)
-        active.write(rows, 0)
-        longer = active.suspend()
-        assert longer.staging_file is not None
-        assert longer.staging_file.crc32 is None
-        assert longer.part.valid_length > part.part.valid_length
-        (file,) = encode_staging_file(store, longer.part, longer.staging_file, longer.rows)
-    assert file.rows == 6
 
 
 @pytest.mark.parametrize("format", ["parquet", "json"])

@@ -316,7 +316,9 @@ def test_tasks_encrypt_what_they_encode(spark: SparkSession, tmp_path: Path) -> 
     """The sink's format goes with the closure, since no format spec holds what encrypts."""
     base, form = tmp_path / "out", ParquetFormat(encryption=encryption)
     (staging_file, *_others) = staging_files_of(base)
-    asks = staging_file.model_copy(update={"staging_file": StagingFile(spec=spec_of(form))})
+    asks = staging_file.model_copy(
+        update={"staging_file": staging_file.staging_file.model_copy(update={"spec": spec_of(form)})}
+    )
     with encoder(spark, base, format=form) as by_spark:
         (done,) = by_spark.encode([asks])
     assert done.files is not None

@@ -532,7 +532,7 @@ def _explained(part: PartHandle, staging_file: StagingFile) -> Iterator[None]:
     try:
         yield
     except (StoreError, CommitError) as error:
-        if staging_file.crc32 is not None and isinstance(error.__cause__, MemoryError):
+        if isinstance(error.__cause__, MemoryError):
             # Its bytes are what was written, so it is no damage that asks for too much.
             raise _not_now(part, f"{type(error.__cause__).__name__}: {error.__cause__}") from error
         raise

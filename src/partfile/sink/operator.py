@@ -161,10 +161,8 @@ def held_part(stream: PartStream, format: Format, schema: pa.Schema, state: Open
 
 
 def _checksummed(stream: PartStream, state: OpenPart) -> ChecksummedStream | None:
-    """A staging file is read back, so its bytes have a checksum; one that was begun without cannot get it any more."""
-    if state.staging_file is None or state.staging_file.crc32 is None:
-        return None
-    return ChecksummedStream(stream, state.staging_file.crc32)
+    """A staging file is read back, so its bytes have a checksum."""
+    return None if state.staging_file is None else ChecksummedStream(stream, state.staging_file.crc32)
 
 
 def fresh_part(
@@ -210,10 +208,10 @@ def final_path(description: SinkDescription, context: SubtaskContext, bucket: st
 
 def _staging_file(description: SinkDescription, context: SubtaskContext, layout: RowLayout) -> StagingFile | None:
     if layout.is_shared and description.multi_bucket_spec is not None:
-        return StagingFile(spec=dict(description.multi_bucket_spec), shared=True, crc32=0)
+        return StagingFile(spec=dict(description.multi_bucket_spec), shared=True)
     if description.spec is None or not context.may_stage:
         return None
-    return StagingFile(spec=dict(description.spec), encoded_ratio=context.encoded_ratio or 1.0, crc32=0)
+    return StagingFile(spec=dict(description.spec), encoded_ratio=context.encoded_ratio or 1.0)
 
 
 logger = logging.getLogger("partfile")

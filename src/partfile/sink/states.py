@@ -36,8 +36,8 @@ class StagingFile(Persisted):
     found by a start that goes back over damage."""
     least_buckets: Annotated[int, Field(ge=0)] = 0
     """So many buckets at least share it: the most that one record batch has brought."""
-    crc32: Crc32 | None = None
-    """Of the valid bytes; None where it is not known."""
+    crc32: Crc32 = 0
+    """Of the valid bytes."""
 
 
 class OpenPart(Persisted):

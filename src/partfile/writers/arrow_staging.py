@@ -289,7 +289,7 @@ class StagingContent:
         file: Where they are; its owner closes it.
         length_bytes: The valid length.
         path: Of the staging file, for messages.
-        crc32: Of the valid bytes, checked at the end of each reading; None where it is not known, or has been checked.
+        crc32: Of the valid bytes, checked at the end of each reading; None where it has been checked.
         is_checked: Whether they are known to be what was written.
     """
 
@@ -306,23 +306,21 @@ class StagingContent:
 
 
 def content_of(
-    file: SeekableStagingFile, length_bytes: int, path: str | None, crc32: int | None, *, checks_reads: bool
+    file: SeekableStagingFile, length_bytes: int, path: str | None, crc32: int, *, checks_reads: bool
 ) -> StagingContent:
-    """What there is to read of a staging file, compared with its checksum now, if it has one, or while it is read.
+    """What there is to read of a staging file, compared with its checksum now or while it is read.
 
     Args:
         file: At the beginning of the staging file.
         length_bytes: The valid length.
         path: Of the staging file, for messages.
-        crc32: Of the valid bytes, as they were written; None where it is not known.
+        crc32: Of the valid bytes, as they were written.
         checks_reads: Whether the store itself sees to it that what it reads is what it was given, so that
             a long staging file need not be read twice lest damage reaches Arrow before the last byte tells.
 
     Raises:
         PartDamaged: The valid bytes are others, or fewer.
     """
-    if crc32 is None:
-        return StagingContent(file, length_bytes, path)
     if length_bytes <= MOST_WHOLE_BYTES:
         data = _Prefix(file, length_bytes, path, crc32).read_whole(file)
         return StagingContent(_Memory(data), length_bytes, path, is_checked=True)
@@ -367,7 +365,7 @@ def read_staging_file(
         file: At the beginning of the staging file.
         length_bytes: The valid length, as a persist returned it.
         path: Of the staging file, for messages.
-        crc32: Of the valid bytes, checked after the last batch; None where it is not known, or has been checked.
+        crc32: Of the valid bytes, checked after the last batch; None where it has been checked.
         is_checked: The bytes are what was written, so that Arrow need not look at each value before it is used.
 
     Returns:

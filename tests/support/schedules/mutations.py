@@ -19,6 +19,7 @@ from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.plan import Action
 from partfile.sink.publish import Encoding, StagedParts
 from partfile.snapshot.checkpoint_log import CheckpointLog
+from partfile.stores.checksums import crc32_of
 from partfile.stores.local.store import LocalStore
 from partfile.stores.local.stream import LocalPartStream
 from partfile.testing.faults import TrackedCalls
@@ -218,11 +219,13 @@ def encoded_beyond_the_valid_length(patch: pytest.MonkeyPatch) -> None:
     ) -> tuple[EncodedFile, ...]:
         seen = store.look_at(part.path_of(part.in_progress))
         length = part.valid_length if seen is None else seen.size
-        unchecked = staging_file.model_copy(update={"crc32": None})
+        longer = part.model_copy(update={"valid_length": length})
         try:
-            return _ENCODE(store, part.model_copy(update={"valid_length": length}), unchecked, rows, **options)
+            with store.open_staging_file(longer) as file:
+                agreeing = staging_file.model_copy(update={"crc32": crc32_of(file.read())})
+            return _ENCODE(store, longer, agreeing, rows, **options)
         except PartfileError:
-            return _ENCODE(store, part, unchecked, rows, **options)
+            return _ENCODE(store, part, staging_file, rows, **options)
 
     _replace_encode(patch, encode)
 
