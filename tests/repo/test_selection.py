@@ -85,6 +85,8 @@ NAME = "test_killed_at_any_call_and_run_again_it_ends_the_same"
 MANY_CASES = "tests/sink/test_columns.py"
 """A file with a test of which a run draws four cases."""
 S3_STORE = "tests/s3/test_contract.py"
+OUTAGES = "tests/hdfs/test_outages.py"
+"""A file of tests that stop and kill servers."""
 
 
 def run_pytest(*options: str) -> subprocess.CompletedProcess[str]:
@@ -143,6 +145,14 @@ def test_the_servers_that_a_test_needs_are_its_markers() -> None:
     }
     assert any("[rclone" in one for one in whole)
     assert any("[radosgw" in one for one in whole)
+
+
+@pytest.mark.slow
+def test_a_server_that_a_test_may_kill_is_its_marker_too() -> None:
+    """The quick lane starts no HDFS: neither the shared one nor one of a test's own."""
+    name = "test_safe_mode_is_waited_for_and_then_named"
+    assert name in collected(OUTAGES)
+    assert name not in collected(OUTAGES, "-m", lanes.QUICK)
 
 
 @pytest.mark.slow

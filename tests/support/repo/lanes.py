@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 SERVERS = ("hdfs", "radosgw", "rclone", "spark_avro")
-"""What a test may need besides Python and Java. Each is the name of a fixture and of a marker."""
+"""What a test may need besides Python and Java. Each is a marker, and the last word of the fixtures that start it."""
 
 FIXTURES = ("s3_server",)
 """Fixtures whose parameter is the name of a server."""
@@ -27,7 +27,7 @@ def mark_servers(tests: Iterable[pytest.Item]) -> None:
             chosen = test.callspec.params if hasattr(test, "callspec") else {}
             named = {*test.fixturenames, *(str(chosen.get(fixture)) for fixture in FIXTURES)}
             for server in SERVERS:
-                if server in named:
+                if any(name == server or name.endswith(f"_{server}") for name in named):
                     test.add_marker(server)
 
 
