@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from partfile.errors import NotApplied, OutcomeUnknown
+from partfile.stores.local.store import LocalStore
 from support.command_line import run, told, told_json
 from support.dead_sinks import crash_when_promised
-from support.life_cycle import batch, long_sink, make_sink, seed_with_a_tail, stopped_with_savepoint
+from support.life_cycle import (
+    assert_exactly_once,
+    batch,
+    continue_to,
+    long_sink,
+    make_sink,
+    seed_with_a_tail,
+    stopped_with_savepoint,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,16 +60,21 @@ def test_what_is_owed_and_what_is_published_is_told_apart(tmp_path: Path) -> Non
     assert "published" in {checkpoint["publication"] for checkpoint in checkpoints(tmp_path)}
 
 
-def test_tombstones_are_checkpoints(tmp_path: Path) -> None:
-    """An id that a start has closed is shown as what it is, with the epoch that closed it."""
+def test_tombstones_are_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id that was closed, as the store did not say whether its checkpoint was created, is shown as what it is."""
+
+    def no_answer(_store: LocalStore, path: str, _data: bytes) -> None:
+        monkeypatch.undo()
+        raise OutcomeUnknown("no answer", path=path)
+
     out = long_sink(tmp_path).local().open()
     out.write(batch(0, 2), position=2)
-    out.checkpoint()
-    out.close()
-    out = long_sink(tmp_path).local().open()
-    kinds = [checkpoint["kind"] for checkpoint in checkpoints(tmp_path)]
-    assert kinds[-2:] == ["tombstone", "takeover"]
-    out.close()
+    monkeypatch.setattr(LocalStore, "create_file", no_answer)
+    with pytest.raises(NotApplied, match="closed"):
+        out.checkpoint()
+    assert [checkpoint["kind"] for checkpoint in checkpoints(tmp_path)] == ["takeover", "tombstone"]
+    assert continue_to(long_sink(tmp_path), 2) == 0
+    assert_exactly_once(tmp_path, 2)
 
 
 def test_a_damaged_checkpoint_is_told_with_its_reason(tmp_path: Path) -> None:

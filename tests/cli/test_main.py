@@ -254,7 +254,7 @@ REFUSED = [
     ("recover {t}/empty --restore-from x", "could go back to 'x'"),
     ("recover {t}/lost --apply", "--accept-missing"),
     ("recover {t}/damaged", "--restore-from"),
-    ("recover {t}/damaged --restore-from {t}/damaged/_partfile/life/chk-3", "--accept-newer"),
+    ("recover {t}/damaged --restore-from {t}/damaged/_partfile/life/chk-2", "--accept-newer"),
     ("clean {t}/damaged", "--restore-from"),
 ]
 

@@ -231,8 +231,6 @@ def unknown(job: IdleDriver) -> IdleDriver:
     job.commits.answer = "refused"
     job.tick()
     job.commits.answer = "lost"
-    # A tombstone closes the id that the tick has triggered.
-    job.commits.left_to_make = 1
     assert job.tick() == 2 * INTERVAL_MS
     assert job.epoch() == 2
     job.commits.answer = "made"
@@ -257,7 +255,6 @@ def test_a_clean_end_after_an_epoch_of_its_own(unknown: IdleDriver) -> None:
 def test_a_clean_end_after_a_batch_that_could_not_restore(job: IdleDriver) -> None:
     """The takeover of the batch was made, and the store did not say so."""
     job.commits.answer = "lost"
-    job.commits.left_to_make = 1
     with pytest.raises(OutcomeUnknown):
         job.restores()
     job.commits.answer = "made"

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 
 MARKER = "_marker"
-_IDS_AHEAD = 1
-"""One checkpoint is taken at a time, so a start finds at most one id that was triggered and not completed."""
 _MOST_ENCODE_THREADS = 4
 """Each holds a row group in memory."""
 
@@ -353,7 +351,8 @@ class SinkCoordinator:
             kind,
             checkpoint_id,
             epoch=epoch,
-            ids_ahead=_IDS_AHEAD,
+            # One checkpoint is taken at a time. The coordinator that creates the next id fences every other one.
+            ids_ahead=0,
             time_ms=time_ms,
             writer=self._settings.writer,
             operators=operators,
