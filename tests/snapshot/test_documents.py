@@ -79,6 +79,13 @@ def test_a_flip_of_any_byte_is_noticed() -> None:
             decode(bytes(damaged))
 
 
+def test_the_checksum_is_of_the_header_too() -> None:
+    """M1: a document of one version cannot become a whole document of another by a damaged number."""
+    body = b'{"a":1}'
+    headers = {header_of(schema, version, body) for schema in ("checkpoint", "state") for version in range(1, 9)}
+    assert len({header.split()[-1] for header in headers}) == len(headers)
+
+
 def test_a_newer_version_is_refused_by_number() -> None:
     """A document of a later format says which version it has, and that partfile must be upgraded."""
     with pytest.raises(SnapshotVersionError, match=rf"version {FORMAT_VERSION + 1}.*Upgrade"):

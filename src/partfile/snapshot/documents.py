@@ -170,7 +170,7 @@ def encode_body(schema: str, body: bytes) -> bytes:
 def header_of(schema: str, version: int, body: bytes | memoryview) -> bytes:
     """The header line of a body, with its line feed. The checksum is of the line's beginning and of the body.
 
-    Without the first a damaged version number would pass for the version of a whole document.
+    Without the first, a reader of several versions would take a damaged number for the version of a whole document.
     """
     begin = f"partfile {schema} {version} {len(body)}".encode()
     return b"%b %08x\n" % (begin, crc32_of(body, crc32_of(begin)))
@@ -219,6 +219,7 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
     if match is None:
         raise SnapshotCorrupt(f"{path} does not begin with a partfile header", hint=CORRUPT_HINT, path=path)
     found_schema, version = match.groups()[:2]
+    # Before the checksum, which a later version may compute in another way: what it wrote must not pass for damage.
     if int(version) > FORMAT_VERSION:
         raise SnapshotVersionError(
             f"{path} has format version {int(version)}; this partfile reads version {FORMAT_VERSION} alone",
