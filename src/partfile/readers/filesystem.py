@@ -209,7 +209,7 @@ def _open_s3(url: str, storage_options: Mapping[str, object] | None) -> tuple[Ab
     place = S3Url.of(url)
     if find_spec("s3fs") is None:
         raise ConfigError(f"{shown_url(url)} needs the package s3fs", hint="pip install 'partfile[s3]'")
-    from partfile.stores.s3.sides import reading_client  # noqa: PLC0415 - only S3 needs it.
+    from partfile.stores.s3.reader import reading_client  # noqa: PLC0415 - only S3 needs it.
 
     return reading_client(S3Options.of(storage_options)), f"{place.bucket}/{place.prefix}".rstrip("/")
 

@@ -62,7 +62,7 @@ def place_of(path: str, run: str, *, below_base: bool = True) -> str:
 
     Args:
         path: Of the file, relative to its store.
-        run: See ``new_run``.
+        run: The run's name, which ``new_run`` gives.
         below_base: Whether the store is that of the base, or else that of the checkpoints.
     """
     top = f"{STATE_DIRECTORY}/{QUARANTINE}/{run}" if below_base else f"{QUARANTINE}/{run}"

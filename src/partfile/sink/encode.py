@@ -415,7 +415,7 @@ class LocalEncoder:
         return False
 
     def encode(self, staging_files: Sequence[ClosedStagingFile]) -> Sequence[EncodeResult]:
-        """See ``StagingEncoder.encode``. Where storage does not answer, the rest is not tried."""
+        """Encode staging files in threads of this process. Where storage does not answer, the rest is not tried."""
         circuit_breaker = CircuitBreaker(self._threads)
 
         def attempt(staging_file: ClosedStagingFile) -> EncodeResult:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from partfile.errors import Fenced, NotApplied, PartfileError, UnencodableState
-from partfile.snapshot import events as does
-from partfile.snapshot import events as tells
+from partfile.snapshot import events
 from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, new_checkpoint
 from partfile.snapshot.documents import FileHandle, checkpoint_directory
 from partfile.snapshot.events import CoordinatorRules, FailureReason
@@ -67,7 +66,7 @@ class Execution:
     Args:
         storage: The job's checkpoints.
         log: The coordinator's view of their checkpoints.
-        hooks: What the owner does.
+        hooks: What the owner events.
         settings: How the coordinator is set up.
         tell: Takes the events that answer an action; they are looked at after the actions that are left.
     """
@@ -78,7 +77,7 @@ class Execution:
         log: CheckpointLog,
         hooks: CheckpointHooks,
         settings: CoordinatorSettings,
-        tell: Callable[[tells.Event], None],
+        tell: Callable[[events.Event], None],
     ) -> None:
         self._storage = storage
         self._log = log
@@ -111,23 +110,23 @@ class Execution:
             operators=operators,
         )
 
-    def do(self, action: does.Action, now_ms: int) -> None:
+    def do(self, action: events.Action, now_ms: int) -> None:
         """Do one action."""
         match action:
-            case does.TriggerTasks(pending):
+            case events.TriggerTasks(pending):
                 self._trigger(pending)
-            case does.CreateCheckpoint(pending):
+            case events.CreateCheckpoint(pending):
                 self._create_checkpoint(pending)
-            case does.CloseId(checkpoint_id):
+            case events.CloseId(checkpoint_id):
                 self._close(checkpoint_id, now_ms)
-            case does.DiscardState(checkpoint_id, handle, stray):
+            case events.DiscardState(checkpoint_id, handle, stray):
                 if discard(self._storage, checkpoint_id, handle):
                     logger.info("checkpoint %d: deleted a state, since %s", checkpoint_id, stray.value)
-            case does.Subsume():
+            case events.Subsume():
                 self._settings.submit_deletion(self._subsume)
-            case does.SetTimer(at_ms):
+            case events.SetTimer(at_ms):
                 self._settings.set_timer(at_ms)
-            case does.Stop(reason):
+            case events.Stop(reason):
                 logger.error("job %s: the coordinator stops, since %s", self._storage.job, reason.value)
             case _:
                 self._tell_owner(action)
@@ -137,9 +136,9 @@ class Execution:
             self._hooks.trigger_tasks(pending)
         except Exception as error:  # noqa: BLE001 - whatever the owner's reason is
             self._causes[pending.checkpoint_id] = error
-            self._tell(tells.TriggerFailed(pending.checkpoint_id))
+            self._tell(events.TriggerFailed(pending.checkpoint_id))
         else:
-            self._tell(tells.Triggered(pending.checkpoint_id))
+            self._tell(events.Triggered(pending.checkpoint_id))
 
     def _create_checkpoint(self, pending: PendingCheckpoint) -> None:
         checkpoint_id, epoch = pending.checkpoint_id, self._log.newest.epoch
@@ -156,29 +155,29 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - an unclassified error may have come after it happened
             self._lose(checkpoint_id, error)
         else:
-            self._tell(tells.CheckpointCreated(checkpoint_id))
+            self._tell(events.CheckpointCreated(checkpoint_id))
 
     def _failed(self, checkpoint_id: int, error: Exception) -> None:
         self._causes[checkpoint_id] = error
         is_closed = self._log.newest.checkpoint_id == checkpoint_id
-        self._tell(tells.CreationFailed(checkpoint_id, is_closed=is_closed))
+        self._tell(events.CreationFailed(checkpoint_id, is_closed=is_closed))
 
     def _close(self, checkpoint_id: int, now_ms: int) -> None:
         try:
             self._log.extend(self.metadata("tombstone", checkpoint_id, self._log.newest.epoch, now_ms, {}))
         except (NotApplied, UnencodableState) as error:
             logger.warning("the aborted checkpoint %d could not be closed, trying again: %s", checkpoint_id, error)
-            self._tell(tells.CloseFailed(checkpoint_id))
+            self._tell(events.CloseFailed(checkpoint_id))
         except Exception as error:  # noqa: BLE001 - an unclassified error may have come after it happened
             self._lose(checkpoint_id, error)
         else:
-            self._tell(tells.IdClosed(checkpoint_id))
+            self._tell(events.IdClosed(checkpoint_id))
 
     def _lose(self, checkpoint_id: int, error: Exception) -> None:
         self._causes[checkpoint_id] = error
         self.lost = error
         is_fenced = isinstance(error, Fenced)
-        self._tell(tells.CreationFenced(checkpoint_id) if is_fenced else tells.CreationUnknown(checkpoint_id))
+        self._tell(events.CreationFenced(checkpoint_id) if is_fenced else events.CreationUnknown(checkpoint_id))
 
     def _subsume(self) -> None:
         """Delete what retention does not keep; a failure is logged, and the next round tries again."""
@@ -188,22 +187,22 @@ class Execution:
         except PartfileError as error:
             logger.warning("job %s: older checkpoints could not be deleted: %s", self._storage.job, error)
         finally:
-            self._tell(tells.DeletionFinished())
+            self._tell(events.DeletionFinished())
 
-    def _tell_owner(self, action: does.Action) -> None:
+    def _tell_owner(self, action: events.Action) -> None:
         """Call the owner. Its error changes nothing: what is complete stays complete (CC-14)."""
         try:
             match action:
-                case does.NotifyComplete(checkpoint_id):
+                case events.NotifyComplete(checkpoint_id):
                     self._hooks.notify_complete(checkpoint_id)
-                case does.NotifyAborted(checkpoint_id, reason, completed_id):
+                case events.NotifyAborted(checkpoint_id, reason, completed_id):
                     self._hooks.notify_aborted(checkpoint_id, reason, completed_id)
-                case does.FulfilRequest(pending):
+                case events.FulfilRequest(pending):
                     self._hooks.fulfilled(pending)
-                case does.RefuseRequest(request, refusal, aborted_id):
+                case events.RefuseRequest(request, refusal, aborted_id):
                     cause = self.lost if aborted_id is None else self._causes.pop(aborted_id, self.lost)
                     self._hooks.refused(request, refusal, aborted_id, cause)
-                case does.FailJob(checkpoint_id, reason):
+                case events.FailJob(checkpoint_id, reason):
                     self._hooks.fail_job(checkpoint_id, reason)
         except Exception:
             logger.exception("job %s: the owner did not take %s", self._storage.job, type(action).__name__)
@@ -218,7 +217,7 @@ class CheckpointCoordinator:
 
     Args:
         storage: The job's checkpoints.
-        hooks: What the owner does.
+        hooks: What the owner events.
         clock: The coordinator's time, in milliseconds since 1970.
         settings: How it is set up.
     """
@@ -236,7 +235,7 @@ class CheckpointCoordinator:
         self._execution = Execution(storage, self._log, hooks, settings, self._report)
         self._state: CoordinatorState | None = None
         self._attempted: set[str] = set()
-        self._events: deque[tells.Event] = deque()
+        self._events: deque[events.Event] = deque()
         self._is_working = False
         self._lock = threading.RLock()
 
@@ -318,57 +317,57 @@ class CheckpointCoordinator:
         """
         with self._lock:
             number = self._begun().next_request
-            self._tell(tells.Requested(kind, new_token(), is_forced=is_forced, stops_job=stops_job))
+            self._tell(events.Requested(kind, new_token(), is_forced=is_forced, stops_job=stops_job))
             return number
 
     def start_periodic(self) -> None:
         """Take checkpoints at intervals; the first comes at random between the minimum pause and the interval."""
         rules = self._settings.rules
-        self._tell(tells.PeriodicStarted(self._settings.draw(rules.min_pause_ms, rules.period_ms)))
+        self._tell(events.PeriodicStarted(self._settings.draw(rules.min_pause_ms, rules.period_ms)))
 
     def stop_periodic(self) -> None:
         """Stop that, and give up what is under way or waits."""
-        self._tell(tells.PeriodicStopped())
+        self._tell(events.PeriodicStopped())
 
     def tick(self) -> int | None:
         """Do what time asks for; return when it asks next, in milliseconds since 1970, or None."""
-        self._tell(tells.Tick(new_token()))
+        self._tell(events.Tick(new_token()))
         return self._begun().due_ms()
 
     def know_subtasks(self, checkpoint_id: int, subtasks: int) -> None:
         """Tell how many subtasks a checkpoint has, 0 to n-1; it cannot be complete before."""
-        self._tell(tells.SubtasksKnown(checkpoint_id, subtasks))
+        self._tell(events.SubtasksKnown(checkpoint_id, subtasks))
 
     def acknowledge(self, checkpoint_id: int, subtask: int, submission: str, handle: StateHandle | None) -> None:
         """Take one subtask's state. Late, unknown and duplicate ones do no harm."""
-        self._tell(tells.Acknowledged(checkpoint_id, subtask, submission, handle))
+        self._tell(events.Acknowledged(checkpoint_id, subtask, submission, handle))
 
     def decline(
         self, checkpoint_id: int, subtask: int, submission: str, reason: FailureReason = FailureReason.DECLINED
     ) -> None:
         """A subtask could not take its part."""
-        self._tell(tells.Declined(checkpoint_id, subtask, submission, reason))
+        self._tell(events.Declined(checkpoint_id, subtask, submission, reason))
 
     def task_failed(self, subtask: int) -> None:
         """A subtask died: what it has not acknowledged is aborted."""
-        self._tell(tells.TaskFailed(subtask))
+        self._tell(events.TaskFailed(subtask))
 
     def abort(self, checkpoint_id: int, reason: FailureReason = FailureReason.TASK_FAILED) -> None:
         """Give a checkpoint up and close its id with a tombstone, so that it is never used again."""
-        self._tell(tells.GivenUp(checkpoint_id, reason))
+        self._tell(events.GivenUp(checkpoint_id, reason))
 
     def shut_down(self) -> None:
         """End: everything queued or pending fails, and nothing more is begun."""
         with self._lock:
             if self._state is not None and self._state.stopped is None:
-                self._tell(tells.Shutdown())
+                self._tell(events.Shutdown())
 
     def _begun(self) -> CoordinatorState:
         if self._state is None:
             raise PartfileError("this coordinator holds no checkpoint; start it first")
         return self._state
 
-    def _tell(self, event: tells.Event) -> None:
+    def _tell(self, event: events.Event) -> None:
         """Take an event, and all that follow from it.
 
         Raises:
@@ -381,7 +380,7 @@ class CheckpointCoordinator:
             if self._execution.lost is not None:
                 raise self._execution.lost
 
-    def _report(self, event: tells.Event) -> None:
+    def _report(self, event: events.Event) -> None:
         """Take an event; one that comes of an action or a hook waits for those before it."""
         with self._lock:
             self._events.append(event)

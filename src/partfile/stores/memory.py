@@ -95,7 +95,7 @@ class MemoryMetadataStore:
 
     @property
     def markers_are_locks(self) -> bool:
-        """See ``MetadataStore.markers_are_locks``."""
+        """Yes: one store of this process holds a marker at a time."""
         return True
 
     def hold_marker(self, path: str) -> bool:
@@ -106,7 +106,7 @@ class MemoryMetadataStore:
             return self._shared.holders.setdefault(path, self) is self
 
     def marker_is_held(self, path: str) -> bool:
-        """Whether some store holds the marker; see ``MetadataStore``."""
+        """Whether some store of this process holds the marker."""
         self._check(path)
         with self._shared.lock:
             if path not in self._shared.files:
@@ -114,7 +114,7 @@ class MemoryMetadataStore:
             return path in self._shared.holders
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - there are none.
-        """See ``MetadataStore.hazards``."""
+        """None: memory ends with its process, and its sinks with it."""
         yield from ()
 
     def close(self) -> None:

@@ -316,23 +316,23 @@ class TrackedCalls(PosixCalls):
         self.open_descriptors: set[int] = set()
 
     def open_base(self, path: str) -> int:
-        """See ``PosixCalls.open_base``."""
+        """Open the base, and note its descriptor."""
         return self._track(super().open_base(path))
 
     def open_directory(self, directory: int, segment: str) -> int:
-        """See ``PosixCalls.open_directory``."""
+        """Open a directory below another one, and note its descriptor."""
         return self._track(super().open_directory(directory, segment))
 
     def create(self, directory: int, name: str) -> int:
-        """See ``PosixCalls.create``."""
+        """Create a file, and note its descriptor."""
         return self._track(super().create(directory, name))
 
     def open_existing(self, directory: int, name: str, access: Access) -> int:
-        """See ``PosixCalls.open_existing``."""
+        """Open a file, and note its descriptor."""
         return self._track(super().open_existing(directory, name, access))
 
     def close(self, descriptor: int) -> None:
-        """See ``PosixCalls.close``."""
+        """Close a descriptor, which is open no more."""
         self.open_descriptors.discard(descriptor)
         super().close(descriptor)
 

@@ -40,12 +40,12 @@ class PlainSpillFiles:
     """Runs as Arrow streams."""
 
     def write(self, file: IO[bytes], table: pa.Table, chunk_rows: int) -> None:
-        """See ``SpillFiles.write``."""
+        """Write a run as an Arrow stream, in record batches of so many rows."""
         with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), table.schema, options=_OPTIONS) as writer:
             writer.write_table(table, max_chunksize=chunk_rows)
 
     def read(self, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
-        """See ``SpillFiles.read``."""
+        """Read a run back, one record batch at a time."""
         yield from pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
 
 
@@ -76,7 +76,7 @@ class EncryptedSpillFiles:
         self._settings = encryption.EncryptionConfiguration(footer_key="runs", uniform_encryption=True)
 
     def write(self, file: IO[bytes], table: pa.Table, chunk_rows: int) -> None:
-        """See ``SpillFiles.write``."""
+        """Write a run as a Parquet file, in row groups of so many rows."""
         pq.write_table(
             table,
             pa.PythonFile(file, mode="w"),
@@ -88,7 +88,7 @@ class EncryptedSpillFiles:
         )
 
     def read(self, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
-        """See ``SpillFiles.read``."""
+        """Read a run back, one row group at a time."""
         keys = self._factory.file_decryption_properties(self._connection)
         run: Any = pq.ParquetFile(pa.PythonFile(file, mode="r"), decryption_properties=keys)
         for index in range(run.num_row_groups):

@@ -249,7 +249,7 @@ class SparkEncoder:
         return True
 
     def encode(self, staging_files: Sequence[ClosedStagingFile]) -> Sequence[EncodeResult]:
-        """See ``StagingEncoder.encode``. Spark tries a task again whose worker died.
+        """Encode staging files by Spark jobs, a task each. Spark tries a task again whose worker died.
 
         What ends a job is a problem of its staging files that another try may mend: their rows are safe where they are,
         so it is no reason to end a query. The next try parts them, lest one that kills its worker keeps the others

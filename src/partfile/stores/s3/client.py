@@ -99,13 +99,13 @@ class MovingBody(io.BytesIO):
         self._progress = progress
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """See ``io.BytesIO.seek``."""
+        """Move, and count anew from the beginning."""
         if (offset, whence) == (0, 0):
             self._progress.begin_again()
         return super().seek(offset, whence)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """See ``io.BytesIO.read``."""
+        """Read on, and note how much was read."""
         data = super().read(size)
         if data:
             self._progress.moved(len(data))

@@ -116,137 +116,139 @@ def _has_tags(rule: dict[str, Any]) -> bool:
 _SKEW_MS = 60_000
 
 
-def learn_puts(access: S3Access) -> bool:
-    """Whether the server honours If-None-Match on PUT; found out once a process.
-
-    Raises:
-        StoreError: The server cannot be reached, or refuses these credentials.
-    """
-    if access.traits.puts is None:
-        with _probe_object(access) as path:
-            access.learn(access.traits._replace(puts=not access.try_put(path)))
-    return bool(access.traits.puts)
-
-
-def learn_traits(access: S3Access) -> Traits:
-    """What the server does with If-None-Match; found out once a process.
-
-    Raises:
-        StoreError: The server cannot be reached, or refuses these credentials.
-    """
-    puts = learn_puts(access)
-    if access.traits.completes is None:
-        with _probe_object(access) as path:
-            access.learn(access.traits._replace(puts=puts, completes=_refuses_completion(access, path)))
-    return access.traits
-
-
-def learn_leaving_out(access: S3Access) -> bool:
-    """Whether a completion may leave out upload parts that were sent; found out once a process.
-
-    Raises:
-        StoreError: The server cannot be reached, or refuses these credentials.
-    """
-    if access.traits.leaves_out is None:
-        access.learn(access.traits._replace(leaves_out=_leaves_out(access)))
-    return bool(access.traits.leaves_out)
-
-
-@contextmanager
-def _probe_object(access: S3Access) -> Iterator[str]:
-    """An object under a random name; one that cannot be deleted stays."""
-    with _probe_path(access) as path:
-        access.put(path, b"")
-        yield path
-
-
-@contextmanager
-def _probe_path(access: S3Access) -> Iterator[str]:
-    path = f"{STATE_DIRECTORY}/_probe.{new_token()}"
-    try:
-        yield path
-    finally:
-        with suppress(PartfileError):
-            access.delete(path)
-
-
-def _refuses_completion(access: S3Access, path: str) -> bool:
-    upload = access.create_upload(path, {})
-    is_refused = not access.try_complete(path, upload, [_piece(access, path, upload, 1)])
-    if is_refused:
-        access.abort_upload(path, upload)
-    return is_refused
-
-
-def _leaves_out(access: S3Access) -> bool:
-    backoff = Backoff(access.options.call_timeout_s)
-    while True:
-        try:
-            return _left_out(access)
-        except S3Failure as failure:
-            # What became of this upload is unknown; the next one is another.
-            if failure.verdict not in RETRIED or not backoff.pause():
-                raise failure.as_error("probe", access.base, reads=True) from failure
-
-
-def _left_out(access: S3Access) -> bool:
-    with _probe_path(access) as path:
-        upload = access.create_upload(path, {})
-        first, _second = (_piece(access, path, upload, number) for number in (1, 2))
-        try:
-            access.complete_upload_once(path, upload, [first])
-        except S3Failure as failure:
-            with suppress(PartfileError):
-                access.abort_upload(path, upload)
-            if failure.verdict is not Verdict.INVALID_PARTS:
-                raise
-            return False
-    return True
-
-
-def _piece(access: S3Access, path: str, upload: str, number: int) -> Piece:
-    data = b"probe"
-    crc32 = S3Staging().checksum_of(data, sends_checksums=access.options.sends_checksums)
-    etag = access.upload_part(path, upload, number, data, crc32)
-    return Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
-
-
-def hazards(access: S3Access, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
-    """What about the S3 bucket can hurt a sink, in sentences; what may not be asked is passed over.
+class ServerProbe:
+    """Finds out what a server really does, by requests on objects of its own below the state directory.
 
     Args:
-        access: The store's objects.
-        now_ms: This host's time, in milliseconds since 1970.
-        longest_open_s: How long a part can stay open, in seconds.
+        access: The store's objects. What was found out is noted there, for every store of this process.
     """
-    traits = learn_traits(access)
-    if not traits.puts:
-        yield (
-            "the server ignores If-None-Match: two drivers that write with one uid are only detected, not prevented, "
-            "and parts roll at every checkpoint"
-        )
-    elif not traits.completes:
-        yield "the server ignores If-None-Match when an upload completes: a look goes before instead"
-    server_date = access.ask(access.calls.server_date)
-    if server_date:
-        skew_ms = int(parsedate_to_datetime(server_date).timestamp() * 1000) - now_ms
-        if abs(skew_ms) > _SKEW_MS:
-            yield f"the clocks of the server and of this host are {abs(skew_ms) // 1000} s apart: set them right"
-    try:
-        if access.ask(access.calls.versioning) == "Enabled":
-            yield "the S3 bucket keeps old versions: staged objects stay, and cost, until a lifecycle rule expires them"
-    except PartfileError:
-        pass
-    yield from _lifecycle(access, longest_open_s)
-    with suppress(ConfigError):
-        yield from hadoop_hazards(read_configuration(os.environ), access.url.bucket)
 
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
 
-def _lifecycle(access: S3Access, longest_open_s: float) -> Iterator[str]:
-    try:
-        rules = access.ask(access.calls.lifecycle_rules)
-    except NotFound:
-        rules = []
-    except PartfileError:
-        return
-    yield from rule_hazards(rules, access.url.prefix, longest_open_s)
+    def learn_puts(self) -> bool:
+        """Whether the server honours If-None-Match on PUT; found out once a process.
+
+        Raises:
+            StoreError: The server cannot be reached, or refuses these credentials.
+        """
+        if self._access.traits.puts is None:
+            with self._probe_object() as path:
+                self._access.learn(self._access.traits._replace(puts=not self._access.try_put(path)))
+        return bool(self._access.traits.puts)
+
+    def learn_traits(self) -> Traits:
+        """What the server does with If-None-Match; found out once a process.
+
+        Raises:
+            StoreError: The server cannot be reached, or refuses these credentials.
+        """
+        puts = self.learn_puts()
+        if self._access.traits.completes is None:
+            with self._probe_object() as path:
+                self._access.learn(self._access.traits._replace(puts=puts, completes=self._refuses_completion(path)))
+        return self._access.traits
+
+    def learn_leaving_out(self) -> bool:
+        """Whether a completion may leave out upload parts that were sent; found out once a process.
+
+        Raises:
+            StoreError: The server cannot be reached, or refuses these credentials.
+        """
+        if self._access.traits.leaves_out is None:
+            self._access.learn(self._access.traits._replace(leaves_out=self._leaves_out()))
+        return bool(self._access.traits.leaves_out)
+
+    @contextmanager
+    def _probe_object(self) -> Iterator[str]:
+        """An object under a random name; one that cannot be deleted stays."""
+        with self._probe_path() as path:
+            self._access.put(path, b"")
+            yield path
+
+    @contextmanager
+    def _probe_path(self) -> Iterator[str]:
+        path = f"{STATE_DIRECTORY}/_probe.{new_token()}"
+        try:
+            yield path
+        finally:
+            with suppress(PartfileError):
+                self._access.delete(path)
+
+    def _refuses_completion(self, path: str) -> bool:
+        upload = self._access.create_upload(path, {})
+        is_refused = not self._access.try_complete(path, upload, [self._piece(path, upload, 1)])
+        if is_refused:
+            self._access.abort_upload(path, upload)
+        return is_refused
+
+    def _leaves_out(self) -> bool:
+        backoff = Backoff(self._access.options.call_timeout_s)
+        while True:
+            try:
+                return self._left_out()
+            except S3Failure as failure:
+                # What became of this upload is unknown; the next one is another.
+                if failure.verdict not in RETRIED or not backoff.pause():
+                    raise failure.as_error("probe", self._access.base, reads=True) from failure
+
+    def _left_out(self) -> bool:
+        with self._probe_path() as path:
+            upload = self._access.create_upload(path, {})
+            first, _second = (self._piece(path, upload, number) for number in (1, 2))
+            try:
+                self._access.complete_upload_once(path, upload, [first])
+            except S3Failure as failure:
+                with suppress(PartfileError):
+                    self._access.abort_upload(path, upload)
+                if failure.verdict is not Verdict.INVALID_PARTS:
+                    raise
+                return False
+        return True
+
+    def _piece(self, path: str, upload: str, number: int) -> Piece:
+        data = b"probe"
+        crc32 = S3Staging().checksum_of(data, sends_checksums=self._access.options.sends_checksums)
+        etag = self._access.upload_part(path, upload, number, data, crc32)
+        return Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
+
+    def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
+        """What about the S3 bucket can hurt a sink, in sentences; what may not be asked is passed over.
+
+        Args:
+            now_ms: This host's time, in milliseconds since 1970.
+            longest_open_s: How long a part can stay open, in seconds.
+        """
+        traits = self.learn_traits()
+        if not traits.puts:
+            yield (
+                "the server ignores If-None-Match: two drivers that write with one uid are only detected, not "
+                "prevented, and parts roll at every checkpoint"
+            )
+        elif not traits.completes:
+            yield "the server ignores If-None-Match when an upload completes: a look goes before instead"
+        server_date = self._access.ask(self._access.calls.server_date)
+        if server_date:
+            skew_ms = int(parsedate_to_datetime(server_date).timestamp() * 1000) - now_ms
+            if abs(skew_ms) > _SKEW_MS:
+                yield f"the clocks of the server and of this host are {abs(skew_ms) // 1000} s apart: set them right"
+        try:
+            if self._access.ask(self._access.calls.versioning) == "Enabled":
+                yield (
+                    "the S3 bucket keeps old versions: staged objects stay, and cost, until a lifecycle rule expires "
+                    "them"
+                )
+        except PartfileError:
+            pass
+        yield from self._lifecycle(longest_open_s)
+        with suppress(ConfigError):
+            yield from hadoop_hazards(read_configuration(os.environ), self._access.url.bucket)
+
+    def _lifecycle(self, longest_open_s: float) -> Iterator[str]:
+        try:
+            rules = self._access.ask(self._access.calls.lifecycle_rules)
+        except NotFound:
+            rules = []
+        except PartfileError:
+            return
+        yield from rule_hazards(rules, self._access.url.prefix, longest_open_s)

@@ -1,4 +1,4 @@
-"""Staging files on S3, read from their side objects and discarded with all that ever belonged to them."""
+"""Side objects: what S3 holds of a part beside its upload, and how a staging file is read from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from partfile.stores.checksums import crc32_of
 from partfile.stores.parts import SeekableFile, part_damaged, part_missing
 from partfile.stores.paths import new_token
 from partfile.stores.s3.client import this_process
-from partfile.stores.s3.errors import Verdict, failure_of
 from partfile.stores.s3.handle import (
     S3Staging,
     SideObject,
@@ -23,64 +22,67 @@ from partfile.stores.s3.handle import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from partfile.errors import PartDamaged
     from partfile.stores.base import PartHandle
-    from partfile.stores.s3.options import S3Options
     from partfile.stores.s3.requests import S3Access
-
-
-def write_side(access: S3Access, handle: PartHandle, data: bytes) -> SideObject:
-    """Write bytes under a name that carries this writer's own token, so that no other attempt meets it (R4)."""
-    name = f"{part_id(handle)}.{new_token()}"
-    access.put(side_path(name), data, owner_metadata(handle))
-    return SideObject(name=name, size_bytes=len(data), crc32=crc32_of(data))
-
-
-def read_sides(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
-    """Read side objects and join them.
-
-    Raises:
-        NotFound: One is not there.
-        PartDamaged: One is not what was written.
-    """
-    if len(sides) == 1:
-        return _read(access, handle, sides[0])
-    return b"".join(this_process().pool.map(lambda side: _read(access, handle, side), sides))
-
-
-def committed_bytes(access: S3Access, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
-    """The same for who reads what a checkpoint vouches for: to him a side object that is not there is lost.
-
-    Raises:
-        PartMissing: One is not there.
-        PartDamaged: One is not what was written.
-    """
-    try:
-        return read_sides(access, handle, sides)
-    except NotFound as error:
-        raise part_missing(handle, error.message) from error
-
-
-def _read(access: S3Access, handle: PartHandle, side: SideObject) -> bytes:
-    path = side_path(side.name)
-    try:
-        data = access.get(path, side.size_bytes)
-    except FileTooLarge as error:
-        raise _damaged(access, handle, side) from error
-    except NotFound as error:
-        raise NotFound(f"side object {access.shown(path)!r} is not there", path=path) from error
-    if len(data) != side.size_bytes or crc32_of(data) != side.crc32:
-        raise _damaged(access, handle, side)
-    return data
-
-
-def _damaged(access: S3Access, handle: PartHandle, side: SideObject) -> PartDamaged:
-    return part_damaged(handle, f"side object {access.shown(side_path(side.name))!r} is not what was written")
 
 
 _AT_ONCE_BYTES = 8 << 20
 """Small side objects are read several at a time, up to so many bytes."""
 BUFFER_BYTES = 1 << 16
+
+
+class SideObjects:
+    """The side objects of a store's parts. Each has its checksum in the handle that names it.
+
+    Args:
+        access: The store's objects.
+    """
+
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
+
+    def write(self, handle: PartHandle, data: bytes) -> SideObject:
+        """Write bytes under a name that carries this writer's own token, so that no other attempt meets it (R4)."""
+        name = f"{part_id(handle)}.{new_token()}"
+        self._access.put(side_path(name), data, owner_metadata(handle))
+        return SideObject(name=name, size_bytes=len(data), crc32=crc32_of(data))
+
+    def read(self, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
+        """Read side objects and join them.
+
+        Raises:
+            NotFound: One is not there.
+            PartDamaged: One is not what was written.
+        """
+        if len(sides) == 1:
+            return self._read_one(handle, sides[0])
+        return b"".join(this_process().pool.map(lambda side: self._read_one(handle, side), sides))
+
+    def read_committed(self, handle: PartHandle, sides: Sequence[SideObject]) -> bytes:
+        """Read side objects that a checkpoint vouches for, and join them.
+
+        Raises:
+            PartMissing: One is not there.
+            PartDamaged: One is not what was written.
+        """
+        try:
+            return self.read(handle, sides)
+        except NotFound as error:
+            raise part_missing(handle, error.message) from error
+
+    def _read_one(self, handle: PartHandle, side: SideObject) -> bytes:
+        path = side_path(side.name)
+        shown = self._access.shown(path)
+        damaged = part_damaged(handle, f"side object {shown!r} is not what was written")
+        try:
+            data = self._access.get(path, side.size_bytes)
+        except FileTooLarge as error:
+            raise damaged from error
+        except NotFound as error:
+            raise NotFound(f"side object {shown!r} is not there", path=path) from error
+        if len(data) != side.size_bytes or crc32_of(data) != side.crc32:
+            raise damaged
+        return data
 
 
 def staging_of_staging_file(handle: PartHandle) -> S3Staging | None:
@@ -104,7 +106,7 @@ class StagingFileReader(SeekableFile):
     """The valid bytes of a staging file: of its side objects a few are held at a time.
 
     Args:
-        access: The store's objects.
+        sides: The store's side objects.
         handle: The staging file.
         staging: What it is made of.
 
@@ -113,12 +115,12 @@ class StagingFileReader(SeekableFile):
         PartDamaged: On reading one that is not what was written.
     """
 
-    def __init__(self, access: S3Access, handle: PartHandle, staging: S3Staging) -> None:
+    def __init__(self, sides: SideObjects, handle: PartHandle, staging: S3Staging) -> None:
         super().__init__(handle.path_of(handle.in_progress))
-        self._access = access
+        self._sides = sides
         self._handle = handle
-        self._sides = staging.sides
-        self._starts = list(accumulate((side.size_bytes for side in self._sides), initial=0))
+        self._named = staging.sides
+        self._starts = list(accumulate((side.size_bytes for side in self._named), initial=0))
         self._held = b""
         self._held_from = 0
 
@@ -151,38 +153,10 @@ class StagingFileReader(SeekableFile):
         # Not twice as many for a moment.
         self._held = b""
         self._held_from = self._starts[first]
-        self._held = committed_bytes(self._access, self._handle, self._together(first))
+        self._held = self._sides.read_committed(self._handle, self._together(first))
 
     def _together(self, first: int) -> tuple[SideObject, ...]:
         last = first + 1
-        while last < len(self._sides) and self._starts[last + 1] - self._starts[first] <= _AT_ONCE_BYTES:
+        while last < len(self._named) and self._starts[last + 1] - self._starts[first] <= _AT_ONCE_BYTES:
             last += 1
-        return self._sides[first:last]
-
-
-try:
-    from s3fs import S3FileSystem
-except ImportError:
-    # Who opens an s3:// URL is told what to install before this is used.
-    S3FileSystem = object
-
-
-class ReadingS3FileSystem(S3FileSystem):  # type: ignore[misc]  # s3fs has no types.
-    """Says of a failure what a sink would say; that something is not there stays what s3fs makes of it."""
-
-    async def _call_s3(self, method: str, *arguments: Any, **parameters: Any) -> Any:
-        try:
-            return await super()._call_s3(method, *arguments, **parameters)
-        except Exception as error:
-            failure = failure_of(error)
-            if failure.verdict in {Verdict.MISSING, Verdict.UNKNOWN}:
-                raise
-            # s3fs hands the key over by one of two dictionaries.
-            asked = {**(arguments[0] if arguments and isinstance(arguments[0], dict) else {}), **parameters}
-            place = "/".join(str(asked[name]) for name in ("Bucket", "Key", "Prefix") if asked.get(name))
-            raise failure.as_error("read", f"s3://{place}", reads=True) from error
-
-
-def reading_client(options: S3Options) -> ReadingS3FileSystem:
-    """A client for readers, of their own: it remembers no listing and asks again what is not answered."""
-    return ReadingS3FileSystem(**options.client, skip_instance_cache=True, use_listings_cache=False)
+        return self._named[first:last]

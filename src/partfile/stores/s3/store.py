@@ -50,9 +50,9 @@ from partfile.stores.s3.handle import (
     staged_paths,
 )
 from partfile.stores.s3.options import S3Options
-from partfile.stores.s3.probe import hazards, learn_leaving_out, learn_puts, learn_traits
+from partfile.stores.s3.probe import ServerProbe
 from partfile.stores.s3.requests import S3Access
-from partfile.stores.s3.sides import BUFFER_BYTES, StagingFileReader, committed_bytes, staging_of_staging_file
+from partfile.stores.s3.sides import BUFFER_BYTES, SideObjects, StagingFileReader, staging_of_staging_file
 from partfile.stores.s3.stream import CLAIMED, BufferBudget, ClaimedPart, S3PartStream, S3StagingStream
 from partfile.stores.urls import S3Url
 
@@ -111,6 +111,8 @@ class S3Store:
         options = options or S3Options()
         parsed = S3Url.of(url)
         self._access = S3Access(parsed, options, calls or S3Calls(parsed.bucket, options))
+        self._sides = SideObjects(self._access)
+        self._probe = ServerProbe(self._access)
         self._budgets = OncePerProcess(partial(BufferBudget, options.max_buffered_bytes))
         self._garbages = OncePerProcess(partial(Garbage, self._access))
         if not create_base and not next(self._access.pages("", deep=True)).objects:
@@ -124,7 +126,7 @@ class S3Store:
     @property
     def capabilities(self) -> Capabilities:
         """What the server can do; asks it, once a process, what it does with conditional requests."""
-        traits = learn_traits(self._access)
+        traits = self._probe.learn_traits()
         return Capabilities(
             append=bool(traits.puts),
             lease=False,
@@ -170,7 +172,7 @@ class S3Store:
     def resume(self, handle: PartHandle) -> ClaimedStream:
         """Win the claim of this version of the part; from one handle it works once, whichever attempt tries."""
         check_handle(handle)
-        if not learn_puts(self._access):
+        if not self._probe.learn_puts():
             raise part_refused(handle, "the server ignores If-None-Match, so no process can claim it")
         staging = staging_of_staging_file(handle) if handle.is_staging_file else S3Staging.of(handle)
         if staging is None:
@@ -236,7 +238,7 @@ class S3Store:
             return
 
     def _put(self, handle: PartHandle, staging: S3Staging) -> None:
-        data = committed_bytes(self._access, handle, staging.sides)
+        data = self._sides.read_committed(handle, staging.sides)
         self._access.put_finished_once(_path(handle), data, {PART_METADATA: part_id(handle)})
 
     def _complete(self, handle: PartHandle, staging: S3Staging, upload: str) -> None:
@@ -292,7 +294,7 @@ class S3Store:
     def _sent_sides(self, handle: PartHandle, staging: S3Staging, upload: str) -> Iterator[Piece]:
         """Send what is in side objects as the last upload parts."""
         for number, sides in enumerate(staging.tail, start=staging.next_number):
-            data = committed_bytes(self._access, handle, sides)
+            data = self._sides.read_committed(handle, sides)
             crc32 = staging.checksum_of(data, sends_checksums=self._access.options.sends_checksums)
             etag = self._access.upload_part_once(handle.path_of(handle.name), upload, number, data, crc32)
             yield Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
@@ -342,7 +344,7 @@ class S3Store:
             raise staging_file_gone(handle)
         if staging.size_bytes < handle.valid_length:
             raise staging_file_too_short(handle, staging.size_bytes)
-        return io.BufferedReader(StagingFileReader(self._access, handle, staging), BUFFER_BYTES)
+        return io.BufferedReader(StagingFileReader(self._sides, handle, staging), BUFFER_BYTES)
 
     def goes_back(self, handle: PartHandle) -> bool:
         """Whether a part can be published at this length; not where a completion has to name what was sent since."""
@@ -358,7 +360,7 @@ class S3Store:
         # What later versions have sent cannot be taken back; the last number that is named replaces what was sent under
         # it.
         end = staging.next_number + len(staging.tail)
-        return all(piece.number < end for piece in received) or learn_leaving_out(self._access)
+        return all(piece.number < end for piece in received) or self._probe.learn_leaving_out()
 
     def is_staged(self, handle: PartHandle) -> bool:
         """Whether the upload and every side object of a part are there."""
@@ -474,7 +476,7 @@ class S3Store:
     def create_file(self, path: str, data: bytes) -> None:
         """Create a file exclusively, whole or not at all; a server that ignores conditions is found out first."""
         split_path(path)
-        learn_puts(self._access)
+        self._probe.learn_puts()
         self._access.create(path, data)
 
     def read_file(self, path: str, max_bytes: int) -> bytes:
@@ -541,7 +543,7 @@ class S3Store:
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
         """What the server, its lifecycle rules and these options can do to a sink, in sentences."""
-        return hazards(self._access, now_ms=now_ms, longest_open_s=longest_open_s)
+        return self._probe.hazards(now_ms=now_ms, longest_open_s=longest_open_s)
 
     def __enter__(self) -> Self:
         return self

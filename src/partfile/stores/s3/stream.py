@@ -23,8 +23,8 @@ from partfile.stores.s3.handle import (
     piece_bytes,
 )
 from partfile.stores.s3.options import LEAST_PIECE_BYTES
-from partfile.stores.s3.probe import learn_leaving_out
-from partfile.stores.s3.sides import read_sides, write_side
+from partfile.stores.s3.probe import ServerProbe
+from partfile.stores.s3.sides import SideObjects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,6 +147,7 @@ class ClaimedStream(OpenStream, ABC):
         handle, staging = part.handle, part.staging
         super().__init__(handle.path_of(handle.name))
         self._access = part.access
+        self._sides = SideObjects(part.access)
         self._budget = part.budget
         self._given = staging
         """What the last handle that was given out is made of."""
@@ -405,14 +406,16 @@ class S3PartStream(ClaimedStream):
         if self._staging.names_all:
             self._move_committed()
             self._begin_upload_of_much()
-        side = write_side(self._access, self._handle, self._buffer.content())
+        side = self._sides.write(self._handle, self._buffer.content())
         self._staging = self._staging.with_side(side)
         self._buffer.drop(len(self._buffer))
 
     def _may_send(self) -> bool:
         """Whether bytes may go into the upload that no checkpoint vouches for: a crash leaves them in it."""
         if not self._is_fresh and self._staging.names_all is None:
-            self._staging = self._staging.model_copy(update={"names_all": not learn_leaving_out(self._access)})
+            self._staging = self._staging.model_copy(
+                update={"names_all": not ServerProbe(self._access).learn_leaving_out()}
+            )
         return self._is_fresh or not self._staging.names_all
 
     def _move_committed(self) -> None:
@@ -456,7 +459,7 @@ class S3PartStream(ClaimedStream):
 
     def _read(self, sides: Sequence[SideObject]) -> bytes:
         try:
-            return read_sides(self._access, self._handle, sides)
+            return self._sides.read(self._handle, sides)
         except NotFound as error:
             raise part_refused(self._handle, "a side object is gone") from error
 
@@ -604,9 +607,9 @@ class S3StagingStream(ClaimedStream):
         sides = self._staging.sides
         kept = len(sides) - merged_count([side.size_bytes for side in sides], len(self._buffer))
         try:
-            before = read_sides(self._access, self._handle, sides[kept:]) if sides[kept:] else b""
+            before = self._sides.read(self._handle, sides[kept:]) if sides[kept:] else b""
         except NotFound as error:
             raise part_refused(self._handle, "a side object is gone") from error
         data = self._buffer.drop(len(self._buffer), after=before)
-        side = write_side(self._access, self._handle, data)
+        side = self._sides.write(self._handle, data)
         self._staging = self._staging.model_copy(update={"sides": (*sides[:kept], side)})
