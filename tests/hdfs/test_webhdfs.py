@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_S = 10.0
+PATIENCE_S = 60.0
+"""For what takes a second on a machine without other load."""
 BLOCK_BYTES = 1 << 20
 
 
@@ -219,8 +221,8 @@ def test_a_killed_namenode_was_never_asked(own_hdfs: HdfsCluster, own_hdfs_direc
     own_hdfs.kill_namenode()
     began_s = time.monotonic()
     with pytest.raises(NotApplied, match="refused"):
-        web.truncate(path, 0, TIMEOUT_S)
-    assert time.monotonic() - began_s < TIMEOUT_S
+        web.truncate(path, 0, 10 * PATIENCE_S)
+    assert time.monotonic() - began_s < PATIENCE_S
     own_hdfs.mend()
     assert read(own_hdfs, path) == b"abc"
 
@@ -235,9 +237,9 @@ def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(
     began_s = time.monotonic()
     with pytest.raises(OutcomeUnknown, match="no answer in time"):
         web.truncate(path, 0, 0.5)
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < PATIENCE_S
     own_hdfs.resume_namenode()
-    ends_at_s = time.monotonic() + 10
+    ends_at_s = time.monotonic() + PATIENCE_S
     while length_of(own_hdfs, path):
         assert time.monotonic() < ends_at_s
         time.sleep(0.05)

@@ -542,9 +542,8 @@ class CheckpointLog:
     def _is_last(self, checkpoint: CheckpointMetadata) -> bool:
         """Whether no checkpoint is above a start's.
 
-        Its predecessor may be a stray checkpoint of a fenced coordinator, which a list that was made slowly took for
-        the
-        newest: then the checkpoint log has gone on above both.
+        A slow listing may have taken a stray checkpoint of a fenced coordinator for the newest, and so for the
+        predecessor: then the checkpoint log has gone on above both.
         """
         try:
             return self._storage.newest_completed_id() == checkpoint.checkpoint_id
