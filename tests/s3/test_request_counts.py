@@ -31,8 +31,8 @@ CHECKPOINT = Counter(PutObject=1, GetObject=1, ListObjectsV2=1, DeleteObject=1)
 """Its checkpoint; the one before it, read again; the oldest one goes."""
 MARK = Counter(PutObject=1)
 """Of a checkpoint that published something."""
-RESTORE = Counter(ListObjectsV2=6, HeadObject=1, GetObject=4, PutObject=3, DeleteObject=1)
-"""Two checkpoints, a mark, and the oldest checkpoint goes."""
+RESTORE = Counter(ListObjectsV2=6, HeadObject=1, GetObject=3, PutObject=2, DeleteObject=1)
+"""A takeover, a mark, and the oldest checkpoint goes."""
 
 
 class Job:
