@@ -73,7 +73,7 @@ on local disk and HDFS `--apply` asks whether a process holds the lease of a par
 open, as such a sink does from its first row after that checkpoint to the next one. Between two rows that come seldom it
 shows nothing, and on S3 no sink does: one that is alive and has been silent for longer is fenced as if it were dead,
 and loses no row by it. Likewise `status` calls nothing of such a sink stuck before `--quiet-after` has passed since its
-newest checkpoint; it says so, and which command to type by who knows that it has stopped. What is killed on the way is
+newest checkpoint; it says so, and which command to type if you know that it has stopped. What is killed on the way is
 ended by the same command run again, with `--fence` or after `--idle-for`.
 
 What is no sink's part is told as foreign, and no verb looks into a symbolic link. A directory that no part can be in,

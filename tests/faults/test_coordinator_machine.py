@@ -128,7 +128,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, happens=SELDOM, faults=st.lists(st.tuples(st.integers(1, 6), FAULTS), max_size=2))
     def crash(self, who: int, happens: int, faults: list[tuple[int, tuple[type[PartfileError], bool]]]) -> None:
-        """A coordinator crashes, without a word to anybody, and another takes over; its first starts may die."""
+        """A coordinator crashes, without a word, and another takes over; its first starts may die."""
         if happens == 0 or not self.live:
             for checkpoints, fault in faults:
                 self.failed_start(who, checkpoints, fault)
@@ -306,7 +306,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             )
 
     @invariant()
-    def nobody_was_told_too_much(self) -> None:
+    def no_task_was_told_too_much(self) -> None:
         """What was told is complete, and nothing is both complete and aborted."""
         for owner in self.owners:
             assert owner.violations == []

@@ -106,7 +106,7 @@ def test_a_cut_of_a_file_in_a_snapshot_is_not_finished_before_it_can_be_appended
     hdfs.create_snapshot(hdfs_directory, "before")
     assert web.truncate(path, 4, TIMEOUT_S) is False
     assert length_of(hdfs, path) == 4
-    # On a busy machine the cut may have finished before anybody looks.
+    # On a busy machine the cut may have finished before the test looks.
     try:
         hdfs_native.Client(hdfs.url).append(path).close()
     except RuntimeError as error:

@@ -169,7 +169,7 @@ def test_a_finished_part_is_not_cut_while_another_file_has_its_staged_name(tmp_p
 
 @pytest.mark.fault("H2")
 def test_a_file_with_a_name_elsewhere_is_not_cut(tmp_path: Path) -> None:
-    """A hard link may be anybody's file: not a byte of it changes."""
+    """A hard link may be another program's file: not a byte of it changes."""
     base = tmp_path / "base"
     put(base / "part-0-1", flink_rows(0, 30))
     put(base / "_part-0-1.valid-length", write_utf("50"))

@@ -268,7 +268,7 @@ def test_killed_at_any_call_and_run_again_it_ends_the_same(tmp_path: Path, when:
 
 @pytest.mark.fault("H2")
 def test_a_stray_with_a_name_elsewhere_is_left(tmp_path: Path) -> None:
-    """A hard link may be anybody's file (H2)."""
+    """A hard link may be another program's file (H2)."""
     base = tmp_path / "base"
     tree(base)
     os.link(base / STRAY, tmp_path / "elsewhere")

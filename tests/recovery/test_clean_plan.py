@@ -178,7 +178,7 @@ def test_files_of_others_among_checkpoints_stay() -> None:
 
 
 def test_only_jobs_with_something_to_clean_are_taken_over() -> None:
-    """H4: a sink that the plan does not touch is not fenced for it; what carries no name may be anybody's."""
+    """H4: a sink that the plan does not touch is not fenced for it; what carries no name may be another job's."""
     dead, live = (
         job_of([checkpoint(1, after=None), checkpoint(2, after="n1")], name="dead"),
         job_of([checkpoint(1, after=None)], name="live"),

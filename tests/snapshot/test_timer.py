@@ -96,7 +96,7 @@ def test_a_later_time_replaces_an_earlier_one(ticks: Ticks, timer: Timer) -> Non
 
 
 def test_a_call_says_when_the_next_one_is_due(ticks: Ticks, timer: Timer) -> None:
-    """What it returns is the time of the next call, without anybody setting it."""
+    """What it returns is the time of the next call, without being set."""
     ticks.act = lambda: ticks.now_ms + 10 if ticks.now_ms < 20 else None
     timer.set(0)
     for time in (0, 10, 20):

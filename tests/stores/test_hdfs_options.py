@@ -463,7 +463,7 @@ def test_variables_stand_for_what_they_stand_for_in_hadoop(text: str, value: str
 
 
 def test_variables_in_a_circle_are_refused_by_the_name_of_the_property() -> None:
-    """Neither a circle nor a value that grows without end keeps anybody busy."""
+    """Neither a circle nor a value that grows without end keeps the caller busy."""
     for properties in ({"a": "${b}", "b": "${a}"}, {"a": "${a}${a}"}):
         with pytest.raises(ConfigError, match="'a' needs more than 20 variables"):
             HadoopConfiguration(properties).value("a")

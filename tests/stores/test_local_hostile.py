@@ -167,7 +167,7 @@ def test_a_pipe_in_place_of_a_part_does_not_block(store: LocalStore, tmp_path: P
 @pytest.mark.parametrize("state", ["in-progress", "pending"])
 @pytest.mark.fault("H2")
 def test_a_part_with_a_name_elsewhere_is_copied_not_cut(store: LocalStore, tmp_path: Path, state: str) -> None:
-    """A hard link could be anybody's file: it keeps every byte, the part is published from a copy."""
+    """A hard link could be another program's file: it keeps every byte, the part is published from a copy."""
     handle = new_part().at(len(DATA))
     bucket = tmp_path / "base" / handle.bucket
     bucket.mkdir()

@@ -365,7 +365,7 @@ async def _tasks_that_stay() -> set[asyncio.Task[object]]:
 
 def test_a_slow_link_gets_on() -> None:
     """A body that takes longer than an attempt and a call may arrives by its first attempt, and nothing beside it."""
-    # Up to 3 MiB of each body are in the sockets' buffers, and have moved as far as anybody can tell.
+    # Up to 3 MiB of each body are in the sockets' buffers, and have moved as far as the client can tell.
     with S3Stub(bytes_a_s=8 * MIB) as stub:
         access = access_to(stub.options(call_timeout_s=1.5, attempt_timeout_s=1.5))
         with ThreadPoolExecutor(2) as pool:

@@ -173,7 +173,7 @@ class CleaningFacts:
     """By the store's clock, in milliseconds since 1970."""
     jobs: tuple[JobFacts, ...]
     owns_base: bool
-    """Whether these are all jobs that anybody here knows of, so that what carries no name is probably theirs too."""
+    """Whether these are all known jobs of the base, so that what carries no name is probably theirs too."""
     moves: Mapping[Side, bool]
     """Whether each store can move files."""
 
@@ -216,7 +216,7 @@ def plan_cleaning(facts: CleaningFacts, files: Iterable[ClassifiedFile], leftove
         logs=tuple(
             CleanedLog(job=job.name, checkpoint_id=job.ref.checkpoint_id, nonce=job.ref.nonce)
             for job in facts.jobs
-            # What carries no name may be anybody's.
+            # What carries no name may be another job's.
             if job.name in owners or None in owners
         ),
         items=tuple(items),

@@ -476,8 +476,7 @@ def _redistributed(carried: OpenParts, ran: OpenParts) -> OpenParts:
 
     A subtask that ran keeps its parts. Those of subtasks that did not are dealt out over the ones that did, as split
     list state is; if none ran, as in an empty batch, everything stays as it is assigned. Multi-bucket staging files
-    stay so in any
-    case: who has one has no use for another, and each that is rolled becomes a file a bucket.
+    stay so in any case: a subtask that has one has no use for another, and each that is rolled becomes a file a bucket.
     """
     if not ran or not any(carried.values()):
         return {**carried, **ran}

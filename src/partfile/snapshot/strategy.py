@@ -85,7 +85,7 @@ class CloseableRegistry:
         raise SnapshotCancelled("the snapshot was cancelled before its stream was registered")
 
     def unregister(self, closeable: Closeable) -> None:
-        """Hand ``closeable`` back to its owner, who closes it from here on.
+        """Hand ``closeable`` back to its owner, which closes it from here on.
 
         Raises:
             SnapshotCancelled: It is not registered any more: a cancellation has closed it.

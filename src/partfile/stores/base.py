@@ -462,7 +462,7 @@ class Capabilities(Persisted):
     """A part that is not finished is a file under its staged name. Else it is known by its handle alone: it shows
     nowhere, one handle can be resumed once, and a finished file tells whose it is."""
     exclusive_create: bool = True
-    """Of several who create one metadata file, one succeeds. Else two coordinators are detected, not prevented."""
+    """Of several creators of one metadata file, one succeeds. Else two coordinators are detected, not prevented."""
     staging_files: bool = False
     """A staging file can be read back up to its valid length, by another process and while it is being written."""
     publish_threads: Annotated[int, Field(ge=1)] = 8

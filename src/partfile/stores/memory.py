@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MemoryFiles:
-    """What several stores of one process share: files by path, and who holds which marker. Thread safe."""
+    """What several stores of one process share: files by path, and the holder of each marker. Thread safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -44,7 +44,7 @@ def open_store(url: str, storage_options: Mapping[str, object] | None = None, *,
     if _is_s3(url):
         return _open_s3(url, storage_options, create_base=create_base)
     if is_of_fsspec(url):
-        from partfile.stores.fsspec.store import FsspecStore  # noqa: PLC0415 - only who opens such a URL needs it.
+        from partfile.stores.fsspec.store import FsspecStore  # noqa: PLC0415 - only such a URL needs it.
 
         return FsspecStore(url, storage_options, create_base=create_base)
     path = local_path(url)

@@ -22,7 +22,7 @@ _WORTH_AN_EXCUSE_S = 0.5
 
 
 class Backoff:
-    """Pauses that double from 50 ms to 2 s; half of each is chance, so that many who wait do not ask at once.
+    """Exponential backoff with jitter: pauses double from 50 ms to 2 s, and half of each is random.
 
     Args:
         timeout_s: When to stop waiting, in seconds from now.

@@ -229,7 +229,7 @@ class ClaimContract(ContractBase):
         store.publish(resumed.close_for_commit(), "auto")
         assert finished_bytes(store, handle) == D1 + D2
 
-    def test_what_somebody_adds_to_a_handle_is_in_no_other_file(self, store: Store) -> None:
+    def test_what_another_writer_adds_to_a_handle_is_in_no_other_file(self, store: Store) -> None:
         """A part published from an earlier handle has the bytes of that one, whatever a zombie has added since."""
         needs(store, "append")
         needs_no_staged_files(store)
@@ -291,7 +291,7 @@ class CleaningContract(ContractBase):
                 assert seen is False
         store.resume(handle).close()
 
-    def test_discard_is_refused_while_somebody_writes(self, store: Store, elsewhere: Elsewhere) -> None:
+    def test_discard_is_refused_while_another_process_writes(self, store: Store, elsewhere: Elsewhere) -> None:
         """A part that is leased is not an orphan, whatever its age."""
         needs(store, "append", "lease")
         handle = write_part(store, DATA)
@@ -353,7 +353,7 @@ class CleaningContract(ContractBase):
             store.remove("a/file", AWAY)
         assert set(files_in(store)) == {"a/file"}
 
-    def test_remove_is_refused_while_somebody_writes(self, store: Store, elsewhere: Elsewhere) -> None:
+    def test_remove_is_refused_while_another_process_writes(self, store: Store, elsewhere: Elsewhere) -> None:
         """What is leased is not taken, neither to delete nor to move it, whatever its age."""
         needs(store, "append", "lease", "staged_files")
         handle = write_part(store, DATA)

@@ -28,7 +28,7 @@ IGNORANT = Rules("ignorant", conditions_on_puts=False, conditions_on_completions
 
 _OPTIONS = S3Options.of({"endpoint_url": "http://model", "key": "k", "secret": "s", "region": "us-east-1"})
 OPTIONS = _OPTIONS.model_copy(update={"upload_part_bytes": LEAST_PIECE_BYTES, "call_timeout_s": 2.0})
-"""Of upload parts in small, which the options do not let anybody ask for."""
+"""Of upload parts in small, which the options do not allow."""
 
 
 class ObjectWorld:

@@ -76,7 +76,7 @@ MEMORY_BYTES = 8 * 2**30
 """How much can be stored; taken from the machine only as it is stored."""
 COMMAND_TIMEOUT_S = 60.0
 
-# No one but loopback gets here, so no daemon proves who it is (cephx); a gateway then has to give up encryption too.
+# Only loopback gets here, so no daemon proves who it is (cephx); a gateway then has to give up encryption too.
 # A map of the cluster is proposed at once instead of once a second: a start takes two seconds, not seventeen.
 # A gateway tells the others of each new bucket, and one that was killed counts among them until its watch has ended.
 _CONFIGURATION = """[global]

@@ -246,7 +246,7 @@ def _committed(part: FlinkPart, role: FlinkRole, action: ForeignAction, why: str
     """The item of a part that is published or cut; afterwards its sidecar says nothing any more."""
     file, final = part.files[role], part.files.get("finished")
     if file.identity is not None and (final is None or final.identity != file.identity or role == "finished"):
-        return _item(part, role, "leave", f"{why}; but it has another name, so it may be anybody's file")
+        return _item(part, role, "leave", f"{why}; but it has another name, so it may be another program's file")
     sidecar = part.files.get("sidecar")
     paths = () if sidecar is None else (sidecar.path, part.checksums.get(sidecar.path))
     return _item(part, role, action, why).model_copy(

@@ -229,7 +229,7 @@ def _stray(file: StoredFile, listed: Mapping[str, StoredFile], log: SparkLog, ol
     checksum = f"{parent}/.{name}.crc" if parent else f".{name}.crc"
     why, is_left = _verdict(file, listed, log, oldest_ms)
     if file.identity is not None:
-        why, is_left = f"{why}; but it has another name, so it may be anybody's file", True
+        why, is_left = f"{why}; but it has another name, so it may be another program's file", True
     return AdoptedItem(
         path=file.path,
         kind="not committed",

@@ -606,7 +606,7 @@ def compare(place: Place, base: Store, parts: Iterable[KnownPart], step: Callabl
     Raises:
         ConfigError: Nothing can read from there, for want of a package.
     """
-    from partfile.readers.filesystem import open_for_reading  # noqa: PLC0415 - only who reads files waits for it.
+    from partfile.readers.filesystem import open_for_reading  # noqa: PLC0415 - only reading files waits for it.
 
     files, findings = 0, list[Finding]()
     behind, root = open_for_reading(place.base, place.storage_options)

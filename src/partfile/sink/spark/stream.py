@@ -595,7 +595,7 @@ class SparkStream:
         if runtime is None:
             return False
         self._runtime, self._run = runtime, run
-        # As a write job does: who sees it held knows that the sink runs.
+        # As a write job does: a command that sees it held knows that the sink runs.
         runtime.storage.store.hold_marker(runtime.marker_path)
         return True
 

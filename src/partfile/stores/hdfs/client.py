@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 USER_VARIABLE = "HADOOP_USER_NAME"
-"""Where hdfs-native looks up who to be."""
+"""Where hdfs-native looks up the user that it acts as."""
 _BLOCK_SIZE = "dfs.blocksize"
 _REPLICATION = "dfs.replication"
 _MAX_REPLICATION = 512
@@ -212,9 +212,11 @@ class HdfsProcess:
         if named == user:
             self._user = user
             return
-        who = f"another client of this process is {named!r}" if self._user == named else f"{USER_VARIABLE} is {named!r}"
+        rival = (
+            f"another client of this process is {named!r}" if self._user == named else f"{USER_VARIABLE} is {named!r}"
+        )
         raise ConfigError(
-            f"user={user!r} for HDFS, but {who}",
+            f"user={user!r} for HDFS, but {rival}",
             hint="A process is one user for all its HDFS clients: name the same one, or take another process.",
         )
 
@@ -249,7 +251,7 @@ def this_process() -> HdfsProcess:
 
 
 def _new_client(url: str | None, options: HdfsOptions, directory: str | None) -> Client:
-    from hdfs_native import Client  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
+    from hdfs_native import Client  # noqa: PLC0415 - only an hdfs:// URL needs it.
 
     try:
         client = Client(
@@ -610,7 +612,7 @@ class HdfsCalls:
 
     def create(self, path: str) -> RawFileWriter:
         """Create a file exclusively, with its directories, and open it; the lease is this client's."""
-        from hdfs_native import WriteOptions  # noqa: PLC0415 - only who opens an hdfs:// URL needs it.
+        from hdfs_native import WriteOptions  # noqa: PLC0415 - only an hdfs:// URL needs it.
 
         options = WriteOptions(
             block_size=self._layout.size_bytes,

@@ -141,7 +141,7 @@ class _OpenFile(SeekableFile):
             return
         now = "it has moved since" if status is None else f"it has {status.length_bytes}"
         raise NotReady(
-            f"{self._access.shown(self._path[1:])!r} was open when a reader came, who saw {shown} bytes, and {now}",
+            f"{self._access.shown(self._path[1:])!r} was open when a reader saw {shown} bytes of it, and {now}",
             hint="Read again later: the sink closes what a writer holds open before it publishes it.",
             path=self._path,
         )

@@ -502,7 +502,7 @@ class HdfsStore:
         """Whether a writer has a file open and renews its lease; one that died counts as such for up to 60 s more."""
         split_path(path)
         try:
-            # HDFS refuses it to anybody else while the lease is renewed.
+            # HDFS refuses it to every other client while the lease is renewed.
             writer = self._access.append(path, is_repeated=False)
         except NotFound:
             return False

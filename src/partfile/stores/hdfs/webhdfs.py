@@ -79,7 +79,7 @@ def is_standby(reply: Reply) -> bool:
 
 
 def error_of_reply(reply: Reply, doing: str, path: str, *, secret: str | None) -> PartfileError:
-    """The error of ours for an answer that is no success, or none that anybody understands.
+    """The error of ours for an answer that is no success, or that cannot be understood.
 
     Args:
         reply: The answer.
@@ -261,7 +261,7 @@ class WebHdfs:
     def _ask(
         self, path: str, query: Mapping[str, str], timeout_s: float, *, method: str = "POST"
     ) -> tuple[Reply, WebAddress]:
-        """The first answer of a server that is not on standby, and who gave it."""
+        """The first answer of a server that is not on standby, and that server's address."""
         target = self._target(path, query)
         ends_at_s = time.monotonic() + timeout_s
         problems: list[str] = []

@@ -267,7 +267,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def _new_client(options: S3Options, loop: asyncio.AbstractEventLoop) -> S3FileSystem:
-    from s3fs import S3FileSystem  # noqa: PLC0415 - only who opens an s3:// URL needs it.
+    from s3fs import S3FileSystem  # noqa: PLC0415 - only an s3:// URL needs it.
 
     client = options.client
     # How long nothing may move is judged by S3Client alone; this one would count while a body is being sent.

@@ -131,7 +131,7 @@ class _Meaning(NamedTuple):
 _MEANINGS = {
     Verdict.MISSING: _Meaning(NotFound, ""),
     Verdict.TAKEN: _Meaning(AlreadyExists, ""),
-    Verdict.CONFLICT: _Meaning(NotApplied, "Others write to the same key; find out who."),
+    Verdict.CONFLICT: _Meaning(NotApplied, "Another program writes to the same key; find out which."),
     Verdict.BUSY: _Meaning(NotApplied, "The server throttles: lower max_parallel_requests, or spread the prefix."),
     Verdict.UNREACHABLE: _Meaning(OutcomeUnknown, "Look at endpoint_url, region, network and proxy."),
     Verdict.BROKEN: _Meaning(OutcomeUnknown, "Look at the server; then do it again."),
@@ -142,7 +142,7 @@ _MEANINGS = {
         "See docs/S3.md.",
     ),
     Verdict.NO_BUCKET: _Meaning(NotApplied, "Create the S3 bucket, or check URL, region and endpoint_url."),
-    Verdict.INVALID_PARTS: _Meaning(NotApplied, "Others write to the same upload; find out who."),
+    Verdict.INVALID_PARTS: _Meaning(NotApplied, "Another program writes to the same upload; find out which."),
     Verdict.REFUSED: _Meaning(NotApplied, "Check acl, storage_class, encryption and checksum in storage_options."),
     Verdict.UNSUPPORTED: _Meaning(NotApplied, "See docs/S3.md for what a server has to offer."),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, region, endpoint_url and storage_options."),

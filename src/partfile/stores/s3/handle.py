@@ -26,7 +26,7 @@ OWNER_METADATA = "partfile-name"
 """Name of the object metadata that says to which final name what is staged belongs, percent-encoded."""
 
 HIGHEST_NUMBER = 10_000
-"""The highest number of an upload part that S3 takes. Writers leave it to who publishes."""
+"""The highest number of an upload part that S3 takes. Writers leave it to the coordinator, which publishes."""
 MOST_PIECES = 9_000
 """A part with so many upload parts is not extended any more, so that those of one more batch find numbers."""
 MOST_SIDES = 1_000
@@ -75,7 +75,7 @@ class S3Staging(Persisted):
     """The bytes of a part in their order: those in the upload, then those in side objects."""
 
     claims: Annotated[int, Field(ge=0, le=MOST_CLAIMS)] = 0
-    """Number of the claim that who extends the part has to win. Each is won once while the part is not finished."""
+    """Number of the claim that a writer has to win before it extends the part. Each can be won once."""
     closed: bool = False
     """No task extends it any more."""
     upload: str | None = None
@@ -155,7 +155,7 @@ class S3Staging(Persisted):
 
     @property
     def tail(self) -> list[tuple[SideObject, ...]]:
-        """The side objects as who publishes sends them, an upload part each, from ``next_number`` on."""
+        """The side objects as publishing sends them, an upload part each, from ``next_number`` on."""
         # Where all that was sent has to be named, a writer may have begun to move the same bytes under these numbers.
         if self.names_all:
             return self.grouped_sides
@@ -175,7 +175,7 @@ class S3Staging(Persisted):
         return ""
 
     def after_claim(self) -> S3Staging:
-        """The part in the hands of who won its claim."""
+        """The part in the hands of the writer that won its claim."""
         return self.model_copy(update={"claims": self.claims + 1})
 
     def with_side(self, side: SideObject) -> S3Staging:

@@ -97,7 +97,7 @@ DELETED_AT_ONCE = 1000
 _RIVALS_ARE_DONE_AFTER_S = 0.2
 _MAX_KEY_BYTES = 1024
 _WITHOUT_MANY = {Verdict.REFUSED, Verdict.UNSUPPORTED, Verdict.DENIED}
-"""What servers answer who do not delete many objects by one request."""
+"""Answers of servers that do not delete many objects by one request."""
 
 
 class S3Access:
@@ -336,7 +336,7 @@ class S3Access:
             found = self.head(path)
         except PartfileError as error:
             raise OutcomeUnknown(
-                f"cannot tell who created {self.shown(path)!r}: {error.message}", hint=error.hint, path=path
+                f"cannot tell which writer created {self.shown(path)!r}: {error.message}", hint=error.hint, path=path
             ) from error
         return found is not None and found.metadata.get(WRITE_METADATA) == nonce[WRITE_METADATA]
 

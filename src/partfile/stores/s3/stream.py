@@ -360,7 +360,7 @@ class S3PartStream(ClaimedStream):
         self._check_usable()
         self._failure = "it could not be made pending"
         if self._has_upload and self._waiting_bytes and self._may_send():
-            # The last upload part may be as short as it is: who publishes need not move the bytes.
+            # The last upload part may be as short as it is: the coordinator, which publishes, need not move the bytes.
             self._send(self._waiting_bytes)
         elif self._buffer:
             self._store_rest()
@@ -419,10 +419,10 @@ class S3PartStream(ClaimedStream):
         return self._is_fresh or not self._staging.names_all
 
     def _move_committed(self) -> None:
-        """Move side objects of the version that is extended into the upload, as who publishes it would.
+        """Move side objects of the version that is extended into the upload, as publishing it would.
 
-        Who goes on from a version does so because its checkpoint is complete (R2): so this is never undone, and if
-        nothing comes of this stream, who publishes that version sends the same bytes under the same numbers.
+        A task goes on from a version because its checkpoint is complete (R2), so this is never undone. If nothing
+        comes of this stream, the coordinator publishes that version and sends the same bytes under the same numbers.
         """
         if self._has_moved:
             return
@@ -437,7 +437,7 @@ class S3PartStream(ClaimedStream):
             self._count_sent(size_bytes)
 
     def _begin_upload_of_much(self) -> None:
-        """Begin an upload for who publishes, who would have to send it all in one request otherwise."""
+        """Begin an upload for the coordinator, which would have to send it all in one request when it publishes."""
         if self._waiting_bytes >= group_bytes(self._number) and self._staging.upload is None:
             self._staging = self._staging.model_copy(update={"upload": self._begun_sender().upload})
 
@@ -501,7 +501,7 @@ _LARGE_BYTES = 4 << 20
 it."""
 _SMALL_STAGING_FILE_BYTES = 512 << 20
 _MOST_DOUBLINGS = 3
-"""Since who merges holds all of it in memory."""
+"""Since merging holds all of it in memory."""
 
 
 def merged_count(sizes_bytes: Sequence[int], new_bytes: int) -> int:
