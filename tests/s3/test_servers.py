@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from botocore.exceptions import BotoCoreError, EndpointConnectionError
 from flights_s3 import ProxiedMoto
 from support.s3.probes import MIN_PART_BYTES, Place
 from support.servers.ceph import PACKAGES, PROGRAMS, ensure_ceph
-from support.servers.process import MissingProgram, gone, wait_until_gone
+from support.servers.process import MissingProgram, free_port, gone, wait_until_gone
 from support.servers.s3 import MotoServer, client_without_retries, storage_options
 
 if TYPE_CHECKING:
@@ -80,6 +81,17 @@ def keys(client: s3fs.S3FileSystem, bucket: str) -> list[str]:
         if not listed["IsTruncated"]:
             return found
         page = {"ContinuationToken": listed["NextContinuationToken"]}
+
+
+def test_a_port_is_given_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server binds its port later, and gives it back while a test has killed it; no other server may get it then."""
+    given, other = free_port(), free_port()
+    os_numbers = random.SystemRandom()
+    offers = iter([given, other])
+    monkeypatch.setattr(os_numbers, "randrange", lambda low, high: next(offers, None) or random.randrange(low, high))
+    monkeypatch.setattr(random, "SystemRandom", lambda: os_numbers)
+    assert free_port() not in {given, other}
+    assert next(offers, None) is None
 
 
 def test_an_object_is_written_and_read_with_the_storage_options_alone(s3_server: S3Server) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,22 +34,34 @@ def is_free(port: int) -> bool:
         return True
 
 
-def free_port() -> int:
-    """A port that no process listens on, outside the range that the kernel gives to outgoing connections.
+_RESERVED: dict[int, IO[bytes]] = {}
+"""Ports that this process has given out, with the locks that keep every other test process from giving them out."""
 
-    Inside it a client that retries while the server is down can be given that very port, and keep it.
+
+def free_port() -> int:
+    """A port that no process listens on and no other test process is given, until this one ends.
+
+    It lies outside the range that the kernel gives to outgoing connections: inside it a client that retries while the
+    server is down can be given that very port, and keep it. It is reserved, because a server binds it a second later,
+    and not at all while a test has killed it.
     """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    locks = Path(tempfile.gettempdir()) / f"partfile-test-ports-{os.getuid()}"
+    locks.mkdir(exist_ok=True)
     # Seeded by the system: pytest-randomly would give the same ports to two runs with one seed.
     numbers = random.SystemRandom()
     while True:
-        port = numbers.randrange(10_000, low) if low > 11_000 else 0
-        with socket.socket() as probe:
-            try:
+        port = numbers.randrange(10_000, low if low > 11_000 else 60_000)
+        lock = (locks / str(port)).open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+        except OSError:
+            lock.close()
+            continue
+        _RESERVED[port] = lock
+        return port
 
 
 # Whether processes that this one does not wait for have ended.
