@@ -131,7 +131,7 @@ def test_an_object_that_was_created_perhaps_is_not_called_absent() -> None:
         return refused(403, "AccessDenied") if heard.request.operation == "HeadObject" else lost_then_there(heard)
 
     with S3Stub(answer) as stub, S3Store(BASE, stub.options()) as store:
-        with pytest.raises(OutcomeUnknown, match="who created"):
+        with pytest.raises(OutcomeUnknown, match="which writer created"):
             store.create_file("link", b"")
         assert stub.operations() == ["PutObject", "PutObject", "HeadObject"]
 
@@ -140,7 +140,7 @@ def test_an_object_that_was_created_and_cannot_be_looked_at_is_not_called_absent
     """Where the server ignores conditions, and is gone when the object is read back."""
     answer = in_turn("HeadObject", REPLIES["HeadObject"], refused(403, "AccessDenied"))
     with S3Stub(answer) as stub, S3Store(BASE, stub.options(conditional_writes=False)) as store:
-        with pytest.raises(OutcomeUnknown, match="who created"):
+        with pytest.raises(OutcomeUnknown, match="which writer created"):
             store.create_file("link", b"")
         assert stub.operations() == ["HeadObject", "PutObject", "HeadObject"]
 
