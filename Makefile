@@ -106,7 +106,7 @@ check: setup ## Lint (bandit's rules too), format check, strict types, known vul
 	@$(BIN)/python tests/support/repo/dependency_audit.py
 
 .PHONY: audit
-audit: setup ## Look for known vulnerabilities of dependencies, and fail where nobody can be asked
+audit: setup ## Look for known vulnerabilities of dependencies, and fail where no database answers
 	@$(BIN)/python tests/support/repo/dependency_audit.py --strict
 
 .PHONY: format
