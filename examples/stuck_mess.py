@@ -104,7 +104,7 @@ def _kill_a_worker_then_the_driver(root: Path) -> None:
 def _kill_the_driver_beside_a_zombie(root: Path, driver: Driver) -> None:
     driver.go()
     _expect(driver.wait_for(f"begin {ROW_OF_THE_ZOMBIE // ROWS_A_FILE}"), driver)
-    _wait_for(root / "zombie")
+    _wait_for(root / "zombie.asleep")
     driver.kill()
     print("a task was given up and lives on as a zombie with its files open", flush=True)
     print("the next driver was killed (SIGKILL) inside the same batch", flush=True)

@@ -31,6 +31,7 @@ SCHEMA = "id long, bucket long"
 BUCKETS = 3
 WAIT_NEAR = 45
 WAIT_S = 12
+WAIT_FOR_ZOMBIE_S = 180
 NOW = {"availableNow": True}
 LONG = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
 
@@ -127,9 +128,9 @@ class Once:
         flag: A file that remembers that it happened.
         deed: ``raise``; ``kill`` (SIGKILL of the own worker process); ``sleep:SECONDS``; or ``kill-executor``, where
             the other tasks of the stage wait a while, so that they are still running when its loss is noticed; or
-            ``zombie``: the worker dies, but a copy of its process with all its open parts lives on, waits until the
-            file ``{flag}.go`` is there, then writes the rows and makes them durable as if nothing had happened, and
-            leaves the bytes that it added and how it ended in ``{flag}.end``.
+            ``zombie``: the worker dies, but a copy of its process with all its open parts lives on. It leaves the file
+            ``{flag}.asleep`` once Spark cannot end it any more, waits for ``{flag}.go``, writes the rows and makes
+            them durable as if nothing had happened, and says in ``{flag}.end`` how many bytes and how it ended.
         row: The id that sets it off.
     """
 
@@ -166,6 +167,9 @@ class Once:
                 # A copy may not use a part (that is tested elsewhere), so it passes for the process it was.
                 os.getpid = lambda: itself
                 self._go_on_as_zombie(batch)
+            deadline = time.monotonic() + WAIT_FOR_ZOMBIE_S
+            while not Path(f"{self.flag}.asleep").exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
             # Killed rather than failed: a close would give the leases back, which a zombie still has.
             os.kill(itself, signal.SIGKILL)
         if self.deed == "raise":
@@ -174,7 +178,8 @@ class Once:
     def _go_on_as_zombie(self, batch: pa.RecordBatch) -> None:
         os.setsid()  # Spark ends its workers by their process group.
         close_sockets()
-        deadline = time.monotonic() + 180
+        Path(f"{self.flag}.asleep").touch()
+        deadline = time.monotonic() + WAIT_FOR_ZOMBIE_S
         while not Path(f"{self.flag}.go").exists():
             if time.monotonic() > deadline:
                 os._exit(1)
