@@ -66,7 +66,7 @@ class Execution:
     Args:
         storage: The job's checkpoints.
         log: The coordinator's view of their checkpoints.
-        hooks: What the owner events.
+        hooks: What the owner does.
         settings: How the coordinator is set up.
         tell: Takes the events that answer an action; they are looked at after the actions that are left.
     """
@@ -217,7 +217,7 @@ class CheckpointCoordinator:
 
     Args:
         storage: The job's checkpoints.
-        hooks: What the owner events.
+        hooks: What the owner does.
         clock: The coordinator's time, in milliseconds since 1970.
         settings: How it is set up.
     """

@@ -212,11 +212,11 @@ class HdfsProcess:
         if named == user:
             self._user = user
             return
-        rival = (
+        actual = (
             f"another client of this process is {named!r}" if self._user == named else f"{USER_VARIABLE} is {named!r}"
         )
         raise ConfigError(
-            f"user={user!r} for HDFS, but {rival}",
+            f"user={user!r} for HDFS, but {actual}",
             hint="A process is one user for all its HDFS clients: name the same one, or take another process.",
         )
 
