@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from s3fs import S3FileSystem
+
 from partfile.stores.s3.errors import Verdict, failure_of
 
 if TYPE_CHECKING:
     from partfile.stores.s3.options import S3Options
-
-
-try:
-    from s3fs import S3FileSystem
-except ImportError:
-    # Opening an s3:// URL says what to install before this is used.
-    S3FileSystem = object
 
 
 class ReadingS3FileSystem(S3FileSystem):  # type: ignore[misc]  # s3fs has no types.
