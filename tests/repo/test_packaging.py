@@ -83,9 +83,14 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 
 def modules_in(wheel: Path) -> str:
-    """The modules that import without an extra: not the Spark side and the contract suite (pytest)."""
+    """The modules that import without an extra: not Spark, the reader of S3, the contract suite (pytest)."""
     names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in python_files_in(wheel)]
-    needing_extras = ("partfile.sink.spark.", "partfile.readers.cut_files", "partfile.testing.store")
+    needing_extras = (
+        "partfile.sink.spark.",
+        "partfile.readers.cut_files",
+        "partfile.stores.s3.reader",
+        "partfile.testing.store",
+    )
     return " ".join(name for name in names if not name.startswith(needing_extras))
 
 
@@ -124,6 +129,21 @@ def test_the_wheel_imports_in_a_clean_environment(wheel: Path, clean_python: Pat
     assert "imported" in run(clean_python, "-c", WALK, home, stdin=modules_in(wheel))
     find = f"import importlib.util as u; print([n for n in {EXTRAS_ONLY!r} if u.find_spec(n)])"
     assert run(clean_python, "-c", find).strip() == "[]"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "hdfs"])
+def test_a_url_without_its_client_names_the_command_that_installs_it(clean_python: Path, scheme: str) -> None:
+    """Sink and reader say which extra to install, where the package of the store is missing."""
+    asking = f"""
+import partfile as pf
+for ask in (lambda: pf.FileSink("{scheme}://place/path", uid="u").local(subtask_index=0), lambda: pf.read("{scheme}://place/path")):
+    try:
+        ask()
+    except pf.ConfigError as error:
+        print(error)
+"""
+    said = run(clean_python, "-c", asking)
+    assert said.count(f"pip install 'partfile[{'hdfs' if scheme == 'hdfs' else 's3'}]'") == 2
 
 
 def test_the_wheel_brings_the_command(clean_python: Path) -> None:
