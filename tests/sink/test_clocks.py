@@ -8,7 +8,7 @@ import pytest
 
 import partfile as pf
 from partfile.testing.harness import SinkHarness
-from support.life_cycle import assert_exactly_once, batch, make_sink, run_to_the_end
+from support.life_cycle import assert_exactly_once, batch, finished_files, make_sink, rows_of, run_to_the_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +51,27 @@ def test_a_clock_that_jumps_loses_and_doubles_nothing(jumps_ms: list[int], tmp_p
     files = assert_exactly_once(tmp_path)
     counts = [int(name.removesuffix(".txt").rpartition("-")[2]) for name in files]
     assert sorted(counts) == list(range(len(files)))
+
+
+@pytest.mark.fault("T1")
+def test_parts_are_rolled_by_time_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    """R8: a part that seems to come from the future is due at once, and what is opened then ages by the new time."""
+    now_ms = [TEN_YEARS_MS]
+    policy = pf.RollingPolicy(max_part_bytes=10**6, rollover_interval_s=900, inactivity_interval_s=60)
+    out = make_sink(tmp_path, clock=lambda: now_ms[0], rolling=policy).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    now_ms[0] -= 365 * DAY_MS
+    out.checkpoint()
+    assert len(rows_of(finished_files(tmp_path))) == 4
+    out.write(batch(4, 3), position=7)
+    out.checkpoint()
+    assert len(rows_of(finished_files(tmp_path))) == 4
+    now_ms[0] += 60_000
+    out.checkpoint()
+    assert len(rows_of(finished_files(tmp_path))) == 7
+    out.finish()
+    assert_exactly_once(tmp_path, 7)
 
 
 @pytest.mark.fault("T3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from queue import Empty, Queue
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,14 @@ class Ticks:
         return False
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for what the thread of the timer does."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
 @pytest.fixture
 def ticks() -> Ticks:
     """What the timer calls."""
@@ -72,6 +81,27 @@ def test_it_calls_when_the_time_has_come_and_not_before(ticks: Ticks, timer: Tim
     timer.set(60_000)
     assert ticks.calls.get(timeout=WAIT_S) == 60_000
     assert ticks.none_comes()
+
+
+@pytest.mark.fault("T1")
+def test_a_clock_that_is_set_back_delays_a_call_by_no_more_than_its_wait(
+    ticks: Ticks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R8: what was to be called in 20 ms is not called in a year; the log says that the clock was set back."""
+    year_ms = 365 * 86_400_000
+    ticks.now_ms = year_ms + 20
+    timer = Timer(ticks, lambda: ticks.now_ms, failed=ticks.failures.put)
+    try:
+        ticks.act = lambda: ticks.now_ms + 20
+        timer.set(ticks.now_ms)
+        assert ticks.calls.get(timeout=WAIT_S) == year_ms + 20
+        wait_until(lambda: timer._longest_ms == 20)
+        ticks.now_ms = 0
+        wait_until(lambda: "set back" in caplog.text)
+        ticks.now_ms = 20
+        assert ticks.calls.get(timeout=WAIT_S) == 20
+    finally:
+        timer.stop()
 
 
 def test_it_waits_for_real_until_the_time_comes(ticks: Ticks) -> None:

@@ -94,9 +94,15 @@ class RollingPolicy(Options):
         return self.on_checkpoint or part.size_bytes >= self.max_part_bytes
 
     def should_roll_on_time(self, part: PartProgress, now_ms: int) -> bool:
-        """Whether the part is too old or has been idle for too long at ``now_ms``."""
+        """Whether the part is too old or has been idle for too long at ``now_ms``.
+
+        A time before the part's own means that the clock was set back. By how much is not known, so the part is due
+        (R8).
+        """
         age_ms = now_ms - part.created_at_ms
         idle_ms = now_ms - part.last_write_ms
+        if age_ms < 0 or idle_ms < 0:
+            return True
         return age_ms >= self.rollover_interval_s * 1000 or idle_ms >= self.inactivity_interval_s * 1000
 
     @property

@@ -23,6 +23,8 @@ def log_failure(error: Exception) -> None:
 class Timer:
     """Calls ``tick`` when the time comes that was set last, one call at a time.
 
+    A clock that is set back delays a call by no more than the wait that it was set for (R8).
+
     For a coordinator ``tick`` is its own, and its ``CoordinatorSettings.set_timer`` leads to ``set``.
 
     Args:
@@ -50,6 +52,8 @@ class Timer:
         self._retry_ms = retry_ms
         self._changed = threading.Condition()
         self._at_ms: int | None = None
+        self._longest_ms: int | None = None
+        """How far away the time was when it was set; None until the thread has seen it."""
         self._is_due = False
         """Whether to call without looking at the clock."""
         self._is_stopped = False
@@ -59,7 +63,7 @@ class Timer:
     def set(self, at_ms: int) -> None:
         """Call at this time instead of the one that was set before; at once if it has passed."""
         with self._changed:
-            self._at_ms = at_ms
+            self._at_ms, self._longest_ms = at_ms, None
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -101,15 +105,27 @@ class Timer:
                 self._is_due, self._at_ms = False, None
                 return True
             while not self._is_stopped:
-                left_ms = None if self._at_ms is None else self._at_ms - self._clock()
+                left_ms = None if self._at_ms is None else self._left_ms(self._at_ms)
                 if left_ms is not None and left_ms <= 0:
                     self._at_ms = None
                     return True
                 self._changed.wait(None if left_ms is None else left_ms / 1000)
             return False
 
+    def _left_ms(self, at_ms: int) -> int:
+        """How long to wait for a time, which moves with a clock that was set back."""
+        now_ms = self._clock()
+        if self._longest_ms is None:
+            self._longest_ms = at_ms - now_ms
+        elif at_ms - now_ms > self._longest_ms:
+            back_s = (at_ms - now_ms - self._longest_ms) / 1000
+            logger.warning("the clock was set back by %.3f s or more: what was due is done by the new time", back_s)
+            self._at_ms = now_ms + self._longest_ms
+            return self._longest_ms
+        return at_ms - now_ms
+
     def _set_earlier(self, at_ms: int | None) -> None:
         """What was set during a call stays, unless the call wants the next one sooner: one too many is harmless."""
         with self._changed:
             if at_ms is not None and (self._at_ms is None or at_ms < self._at_ms):
-                self._at_ms = at_ms
+                self._at_ms, self._longest_ms = at_ms, None
