@@ -38,6 +38,15 @@ def test_the_last_batch_again_is_a_replay(kept: str | None, came: str | None) ->
     assert check_replay("u", stands(at(4, digest=kept)), at(4, digest=came), STRICT) is ReplayDecision.REPLAY
 
 
+def test_a_second_call_for_a_batch_in_one_run_is_refused() -> None:
+    """Its rows are other rows of the batch; only a later run brings the same ones again."""
+    done = at(4).model_copy(update={"run_id": "run 1"})
+    with pytest.raises(CheckpointMismatch, match=r"batch 4 .*a second time.*unionByName"):
+        check_replay("u", stands(done), done, STRICT)
+    later = done.model_copy(update={"run_id": "run 2"})
+    assert check_replay("u", stands(done), later, STRICT) is ReplayDecision.REPLAY
+
+
 @pytest.mark.fault("D6")
 def test_the_same_batch_with_other_offsets_is_refused() -> None:
     """A completed batch id whose offsets changed is neither skipped nor written."""

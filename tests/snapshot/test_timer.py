@@ -129,9 +129,9 @@ def test_a_call_says_when_the_next_one_is_due(ticks: Ticks, timer: Timer) -> Non
     """What it returns is the time of the next call, without being set."""
     ticks.act = lambda: ticks.now_ms + 10 if ticks.now_ms < 20 else None
     timer.set(0)
-    for time in (0, 10, 20):
-        ticks.now_ms = time
-        assert ticks.calls.get(timeout=WAIT_S) == time
+    for now_ms in (0, 10, 20):
+        ticks.now_ms = now_ms
+        assert ticks.calls.get(timeout=WAIT_S) == now_ms
     ticks.now_ms = 1000
     assert ticks.none_comes()
 

@@ -110,6 +110,23 @@ def test_a_replayed_batch_is_recognised(spark: SparkSession, tmp_path: Path) -> 
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("sinks", ["one sink", "a sink a call"])
+def test_a_second_call_in_one_batch_fails_the_query(spark: SparkSession, tmp_path: Path, sinks: str) -> None:
+    """A batch split into two DataFrames loses no row in silence, whatever the job group and the number of sinks."""
+    write_source(tmp_path / "source", 1)
+    base = tmp_path / "out"
+    kept = make_sink(base)
+
+    def split(df: DataFrame, batch_id: int) -> None:
+        df.sparkSession.sparkContext.setJobGroup("the user's", "own")
+        for part in ("id % 2 = 0", "id % 2 = 1"):
+            (kept if sinks == "one sink" else make_sink(base)).foreach_batch(df.where(part), batch_id)
+
+    with pytest.raises(PySparkException, match=r"a second time.*unionByName"):
+        run_function(spark, split, tmp_path)
+
+
 def forget_commit(checkpoint: Path, batch_id: int) -> None:
     for path in (checkpoint / "commits").glob(f"*{batch_id}*"):
         path.unlink()

@@ -77,11 +77,12 @@ class FileSink:
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; pass this method to ``writeStream.foreachBatch``.
 
-        Returns once the batch counts: it is in a durably completed checkpoint. A batch that comes again is recognised
-        and not written twice.
+        Returns once the batch counts: it is in a durably completed checkpoint. A batch that comes again in a later run
+        of the query is recognised and not written twice. Call it once a batch, with one DataFrame.
 
         Raises:
-            CheckpointMismatch: The query or batch does not continue what the sink holds; nothing was written.
+            CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
+                batch already; nothing was written.
             Fenced: Another query has taken the sink over.
         """
         self._spark_stream().foreach_batch(df, batch_id)

@@ -499,7 +499,7 @@ def check_replay(uid: str, stands: StreamPosition, batch: QueryPosition, rules: 
         rules: What the user allows.
 
     Returns:
-        WRITE for the next batch, REPLAY for the last one come again.
+        WRITE for the next batch, REPLAY for the last one come again in a later run.
 
     Raises:
         CheckpointMismatch: It does not continue; the message names both sides and the choices.
@@ -584,6 +584,14 @@ def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: ReplayRule
                 f"batch {batch.batch_id} of query {batch.query_id} is complete on uid {uid!r}, but comes again with "
                 "other offsets: Spark's checkpoint was changed",
                 hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
+            )
+        if batch.run_id is not None and batch.run_id == last.run_id:
+            # Spark repeats a batch in a new run of the query alone.
+            raise CheckpointMismatch(
+                f"batch {batch.batch_id} of query {batch.query_id} is complete on uid {uid!r}, and the same run calls "
+                "foreach_batch for it a second time: nothing of this second DataFrame was written",
+                hint="Call it once a batch, with one DataFrame: first.unionByName(second). Or give each DataFrame a "
+                "sink with a uid of its own. The batch counts as complete with the rows of its first call.",
             )
         return ReplayDecision.REPLAY
     if batch.batch_id < last.batch_id:

@@ -151,6 +151,8 @@ class QueryPosition(Persisted):
     batch_id: int
     offsets_digest: str | None = None
     """Digest of the engine's own record of the batch's offsets, where it can be read."""
+    run_id: str | None = None
+    """The engine's id of the run of the query that completed the batch."""
 
 
 class StreamPosition(Persisted):

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("partfile")
 
 _QUERY_ID = "sql.streaming.queryId"
-_RUN_ID = "spark.jobGroup.id"
 _OFFSETS_PREAMBLE_LINES = 2
 
 
@@ -33,21 +32,31 @@ class QueryRun:
 
 
 def current_run(session: SparkSession) -> QueryRun:
-    """The query that calls foreachBatch on this thread.
+    """The query that calls foreachBatch on this thread, and its run.
 
-    Spark keeps both ids in properties of the calling thread: the query id survives restarts, the run id does not.
+    The query id survives restarts, the run id does not. Spark keeps the query id in a property of the calling thread.
+    It also names the thread's job group after the run, but the user's function may set another group, so the run id is
+    asked of the query itself.
 
     Raises:
         PartfileError: There is no query id: not called by foreachBatch, or under Spark Connect, which hides it.
     """
     context: Any = getattr(session, "_sc", None)
     query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
-    if query_id is None:
+    query = _active_query(session, query_id) if query_id is not None else None
+    if query is None:
         raise PartfileError(
             "foreach_batch found no streaming query id on this thread",
             hint="Pass it to writeStream.foreachBatch of a classic Spark session; Spark Connect does not tell the id.",
         )
-    return QueryRun(os.getpid(), query_id, context.getLocalProperty(_RUN_ID) or "")
+    return QueryRun(os.getpid(), query_id, str(query.runId()))
+
+
+def _active_query(session: SparkSession, query_id: str) -> Any:
+    """Spark's own object of an active query of the application, None if it has ended."""
+    java: Any = session._sc._jvm  # noqa: SLF001 - a session's own manager does not know the queries of another
+    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+    return queries.get(java.java.util.UUID.fromString(query_id))
 
 
 def is_active(session: SparkSession | None, run: QueryRun) -> bool:
@@ -59,9 +68,7 @@ def is_active(session: SparkSession | None, run: QueryRun) -> bool:
     """
     if session is None:
         return False
-    java: Any = session._sc._jvm  # noqa: SLF001 - a session's own manager does not know the queries of another
-    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-    query = queries.get(java.java.util.UUID.fromString(run.query_id))
+    query = _active_query(session, run.query_id)
     return query is not None and str(query.runId()) == run.run_id
 
 
@@ -102,9 +109,7 @@ class OffsetsLog:
 
     def _find_root(self, session: SparkSession, run: QueryRun) -> None:
         if run != self._run:
-            java: Any = session._sc._jvm  # noqa: SLF001 - PySpark has no public way to a query's checkpoint location
-            queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-            query = queries.get(java.java.util.UUID.fromString(run.query_id))
+            query = _active_query(session, run.query_id)
             self._root, self._run = str(query.resolvedCheckpointRoot()), run
 
     def _exists(self, session: SparkSession, name: str) -> bool:

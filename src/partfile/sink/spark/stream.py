@@ -400,6 +400,7 @@ class SparkStream:
             query_id=run.query_id,
             batch_id=batch_id,
             offsets_digest=self._offsets.digest(df.sparkSession, run, batch_id),
+            run_id=run.run_id,
         )
         with self._mutex:
             self._check_fence(run)
