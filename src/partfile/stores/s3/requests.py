@@ -42,17 +42,22 @@ def patiently(options: S3Options, work: Callable[[], Result], as_error: Callable
     """
     backoff = Backoff(options.call_timeout_s)
     unanswered: S3Failure | None = None
+    answered: S3Failure | None = None
     while True:
         try:
             return _attempt(options, work, backoff, options.attempt_timeout_s)
         except S3Failure as failure:
             if failure.verdict in UNCERTAIN:
                 unanswered = failure
+            else:
+                answered = failure
             # An attempt without time would only put "no answer" in the place of what the server says.
             if failure.verdict in RETRIED and backoff.pause() and backoff.left_s > _SHORTEST_ATTEMPT_S:
                 continue
             # What an earlier attempt may have done is not undone by a later one that was turned away.
             told = unanswered if unanswered and failure.verdict not in _TELLING else failure
+            if told is unanswered and answered is not None:
+                told = S3Failure(told.verdict, f"{told.text}; another attempt was answered: {answered.text}")
             raise as_error(told) from failure
 
 
