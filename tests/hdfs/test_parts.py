@@ -76,20 +76,19 @@ def test_a_writer_killed_between_hsync_and_close_loses_nothing(opener: Opener, z
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.fault("D3")
-def test_a_zombie_that_writes_after_finalization_is_refused_by_the_datanode(
+def test_a_zombie_that_writes_after_the_publication_is_refused_by_the_datanode(
     opener: Opener, zombie: RemoteWriter, cut: Cut
 ) -> None:
     """Its write is taken by its own client, or refused already; persisting fails, and the file keeps its length."""
     store = opener()
     handle = written_by(zombie)
-    finalized = store.finalize(handle, cut)
+    store.publish(handle, cut)
     before = files_in(store)
     answers = [zombie.write(TAIL * 100), zombie.persist()]
     refused = next(answer for answer in answers if answer != "done")
     assert refused.startswith("LeaseUnavailable: ")
     assert zombie.close_for_commit() != "done"
     assert files_in(store) == before
-    store.publish(finalized, cut)
     assert finished_bytes(store, handle) == DATA
 
 

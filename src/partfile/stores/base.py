@@ -65,6 +65,23 @@ class CleaningStore(Protocol):
             NotApplied: It is no regular file, or this store does not move files.
         """
 
+    def hide(self, path: str, name: str) -> None:
+        """Rename one file in its directory, after taking its lease, replacing nothing; durable when this returns.
+
+        For stores that move files. A process that has the file open is fenced, or keeps its lease and the file its
+        name.
+
+        Args:
+            path: The file.
+            name: What it gets, without a directory.
+
+        Raises:
+            NotFound: It is not there.
+            LeaseUnavailable: A task is writing it.
+            AlreadyExists: The name is taken.
+            NotApplied: It has another name elsewhere, is not a regular file, or this store does not move files.
+        """
+
     def is_being_written(self, path: str) -> bool | None:
         """Whether a task has a staged file open now; None where files have no leases. For callers that must not fence.
 
@@ -180,7 +197,7 @@ class Persisted(BaseModel):
 
 
 class PartHandle(Persisted):
-    """From this any process can resume, finalize or publish a part. Names only, relative to the base; no open resource.
+    """From this any process can resume or publish a part. Names only, relative to the base; no open resource.
 
     The names are recorded, not derived, so that a change of affixes between two runs cannot lose a part.
     """
@@ -288,7 +305,7 @@ class PartStream(Protocol):
 
 
 class PartStore(Protocol):
-    """Part files of one base: create, resume, finalize, publish, discard, list."""
+    """Part files of one base: create, resume, publish, discard, list."""
 
     @property
     def base(self) -> str:
@@ -346,31 +363,22 @@ class PartStore(Protocol):
                 alone, report it as abandoned.
         """
 
-    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:
-        """Cut the part to its valid length and make it pending (R3). Only a coordinator calls this.
-
-        Takes the lease first, also from a holder that the store can fence. Idempotence: a part that is
-        finalized or published already is left as it is. A part that cannot be leased is copied: its valid prefix, to a
-        file with a fresh token, which is then pending; the returned handle names it. With ``cut="valid-length"`` a part
-        that is too long gets its sidecar instead of being cut.
-
-        Raises:
-            PartMissing: It is under none of its names, or shorter than its valid length.
-            CommitConflict: Another sidecar or another finished file stands in its place.
-            PartfileError: It is a staging file.
-        """
-
     def publish(self, handle: PartHandle, cut: Cut) -> None:
-        """Make the part finished: finalize it if need be, then give it its final name, replacing nothing.
+        """Make the part finished: cut it to its valid length (R3), then give it its final name, replacing nothing (R5).
 
-        Looks under each name the part can have by now. Atomicity: a reader sees no file or the whole valid part.
+        Only a coordinator calls this. Takes the lease first, also from a holder that the store can fence. A part that
+        cannot be leased is published as a copy of its valid prefix. With ``cut="valid-length"`` a part that is too long
+        gets its sidecar instead of being cut. Looks under each name the part can have by now.
+
+        Atomicity: a reader sees no file or the whole valid part, and what makes it visible takes its staged name away.
         Idempotence: if the final name is there with the valid length (or with its sidecar), only a staged name of the
         same file is dropped. Durability: when it returns, the final name survives power loss.
 
         Raises:
             PartMissing: It is under none of its names, or shorter than its valid length.
             PartDamaged: The store sees that it is not what was written.
-            CommitConflict: The final name is taken by something of another length.
+            CommitConflict: The final name is taken by something of another length or with other bytes, or another
+                sidecar stands beside it.
             PartfileError: It is a staging file.
         """
 

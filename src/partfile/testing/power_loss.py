@@ -61,7 +61,8 @@ class PowerLossCalls(TrackedCalls):
         self._bytes: dict[Identity, bytes] = {}
         self._names: dict[Identity, _Names] = {}
         self._uncut: dict[Identity, bytes] = {}
-        self._renamed: set[tuple[Identity, str]] = set()
+        self._renamed: dict[tuple[Identity, str], str] = {}
+        """The name that a file had when its directory was synced last, by the directory and the name it has now."""
 
     def open_base(self, path: str) -> int:
         """Open the base; what it holds when it is opened first counts as durable."""
@@ -103,12 +104,17 @@ class PowerLossCalls(TrackedCalls):
         super().sync_directory(directory)
         inode = identity(os.fstat(directory))
         self._names[inode] = dict(_names_now(directory))
-        self._renamed = {(parent, name) for parent, name in self._renamed if parent != inode}
+        self._forget_renames(inode)
 
     def rename(self, directory: int, name: str, new_name: str) -> None:
         """Rename, which is atomic but not durable."""
         super().rename(directory, name, new_name)
-        self._renamed.add((identity(os.fstat(directory)), name))
+        self._note_rename(directory, name, new_name)
+
+    def rename_noreplace(self, directory: int, name: str, new_name: str) -> None:
+        """Rename where nothing is, which is atomic but not durable."""
+        super().rename_noreplace(directory, name, new_name)
+        self._note_rename(directory, name, new_name)
 
     def truncate(self, descriptor: int, length: int) -> None:
         """Cut a file, whose tail may have been written back and may come back."""
@@ -136,9 +142,12 @@ class PowerLossCalls(TrackedCalls):
         found = []
         for inode, names in directories.items():
             durable = synced[inode]
-            found += [_Change(inode, name, child) for name, child in names.items() - durable.items()]
-            # A rename is atomic: it survives with both names or not at all.
-            gone = durable.keys() - names.keys() - {name for parent, name in self._renamed if parent == inode}
+            # A rename never leaves a file without a name. It may leave both, where a file system has no journal.
+            olds = {new: old for (parent, new), old in self._renamed.items() if parent == inode and old not in names}
+            added = names.items() - durable.items()
+            found += [_Change(inode, name, child) for name, child in added]
+            found += [_Change(inode, name, child, olds[name]) for name, child in added if name in olds]
+            gone = durable.keys() - names.keys() - set(olds.values())
             found += [_Change(inode, name, None) for name in gone]
         return found
 
@@ -161,7 +170,14 @@ class PowerLossCalls(TrackedCalls):
         self._bytes.pop(inode, None)
         self._uncut.pop(inode, None)
         self._names.pop(inode, None)
-        self._renamed = {(parent, name) for parent, name in self._renamed if parent != inode}
+        self._forget_renames(inode)
+
+    def _note_rename(self, directory: int, name: str, new_name: str) -> None:
+        inode = identity(os.fstat(directory))
+        self._renamed[inode, new_name] = self._renamed.pop((inode, name), name)
+
+    def _forget_renames(self, directory: Identity) -> None:
+        self._renamed = {key: old for key, old in self._renamed.items() if key[0] != directory}
 
     def _remember_tree(self, base: int) -> None:
         directories, contents = _read_tree(base)
@@ -175,6 +191,8 @@ class _Change(NamedTuple):
     directory: Identity
     name: str
     file: Identity | None
+    old_name: str | None = None
+    """What a rename took away when it gave the name."""
 
 
 class Violation(BaseException):
@@ -227,7 +245,8 @@ def _views(synced: _Directories, changes: list[_Change]) -> Iterator[_Directorie
         for some in itertools.combinations(changes, size):
             view = dict(synced)
             for change in some:
-                names = {name: file for name, file in view[change.directory].items() if name != change.name}
+                taken = {change.name, change.old_name}
+                names = {name: file for name, file in view[change.directory].items() if name not in taken}
                 view[change.directory] = names if change.file is None else {**names, change.name: change.file}
             yield view
 

@@ -38,6 +38,7 @@ from partfile.errors import (
     StoreError,
 )
 from partfile.stores.base import STATE_DIRECTORY, Capabilities, PartHandle
+from partfile.stores.parts import staged_names
 from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
@@ -446,51 +447,27 @@ class CommitContract(ContractBase):
         if cut in {"auto", "truncate"} and store.capabilities.truncate:
             assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
 
-    @pytest.mark.parametrize("cut", CUTS)
-    @pytest.mark.parametrize("state", ["in-progress", "pending"])
-    def test_finalize_cuts_and_shows_no_final_name(self, store: Store, state: State, cut: Cut) -> None:
-        """A finalized part is pending: no longer open to tasks, not yet visible.
-
-        Finalizing it again changes nothing.
-        """
-        _needs_cut(store, cut)
-        handle = write_part(store, DATA, tail=TAIL, state=state)
-        finalized = store.finalize(handle, cut)
-        assert finalized.valid_length == len(DATA)
-        assert not store.file_exists(handle.path_of(handle.name))
-        before = files_in(store)
-        assert store.finalize(finalized, cut) == finalized
-        assert files_in(store) == before
-        with pytest.raises(LeaseUnavailable):
-            store.resume(finalized)
-        store.publish(finalized, cut)
-        assert finished_bytes(store, handle) == DATA
-
-    def test_finalize_leaves_a_published_part_as_it_is(self, store: Store) -> None:
-        """Finalizing after publishing, as a restored coordinator may do, is no error."""
-        handle = write_part(store, DATA, state="finished")
-        assert store.finalize(handle, "auto") == handle
-        assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
-
-    def test_d11_a_part_cut_before_the_valid_length_is_missing(self, store: Store) -> None:
-        """T-D11: once cut to an earlier length, a part cannot be committed at a later one; nothing is published."""
-        needs(store, "truncate")
+    def test_d11_a_part_shorter_than_the_valid_length_is_missing(self, store: Store) -> None:
+        """T-D11: a part that is shorter than its valid length is not published."""
+        needs(store, "staged_files")
         handle = write_part(store, DATA)
-        store.finalize(handle.at(3), "auto")
-        for commit in (store.publish, store.finalize):
+        if handle.staging:
+            pytest.skip("the handle says how long the staged file is")
+        for _ in range(2):
             with pytest.raises(PartMissing) as raised:
-                commit(handle, "auto")
+                store.publish(handle.at(len(DATA) + 1), "auto")
             assert handle.name in str(raised.value)
         assert not store.file_exists(handle.path_of(handle.name))
+        store.publish(handle, "auto")
+        assert finished_bytes(store, handle) == DATA
 
     def test_a_part_under_none_of_its_names_is_missing(self, store: Store) -> None:
         """A part that is gone is reported, in a bucket that is there and in one that is not."""
         write_part(store, DATA)
         for handle in (new_part(name="another"), new_part("nowhere")):
-            for commit in (store.publish, store.finalize):
-                with pytest.raises(PartMissing) as raised:
-                    commit(handle, "auto")
-                assert handle.name in str(raised.value)
+            with pytest.raises(PartMissing) as raised:
+                store.publish(handle, "auto")
+            assert handle.name in str(raised.value)
 
     @pytest.mark.parametrize("state", ["in-progress", "pending"])
     @pytest.mark.parametrize("foreign", [b"", b"shorter", b"longer than the valid bytes"])
@@ -500,10 +477,9 @@ class CommitContract(ContractBase):
         handle = write_part(store, DATA, state=state)
         store.create_file(handle.path_of(handle.name), foreign)
         before = files_and_part(store, handle)
-        for commit in (store.publish, store.finalize):
-            with pytest.raises(CommitConflict) as raised:
-                commit(handle, "auto")
-            assert handle.name in str(raised.value)
+        with pytest.raises(CommitConflict) as raised:
+            store.publish(handle, "auto")
+        assert handle.name in str(raised.value)
         assert files_and_part(store, handle) == before
         assert store.read_file(handle.path_of(handle.name), 99) == foreign
 
@@ -513,9 +489,8 @@ class CommitContract(ContractBase):
             pytest.skip("the store claims no_replace")
         handle = write_part(store, DATA, state="pending")
         store.create_file(handle.path_of(handle.name), TAIL)
-        for commit in (store.publish, store.finalize):
-            with pytest.raises(CommitConflict):
-                commit(handle, "auto")
+        with pytest.raises(CommitConflict):
+            store.publish(handle, "auto")
         assert store.read_file(handle.path_of(handle.name), 99) == TAIL
 
     def test_a_finished_file_of_the_valid_length_counts_as_published(self, store: Store) -> None:
@@ -532,19 +507,30 @@ class CommitContract(ContractBase):
         needs_no_staged_files(store)
         handle = write_part(store, DATA, state="pending")
         store.create_file(handle.path_of(handle.name), DATA)
-        for commit in (store.publish, store.finalize):
-            with pytest.raises(CommitConflict):
-                commit(handle, "auto")
+        with pytest.raises(CommitConflict):
+            store.publish(handle, "auto")
         assert store.read_file(handle.path_of(handle.name), 99) == DATA
+
+    @pytest.mark.parametrize("state", ["in-progress", "pending"])
+    def test_a_finished_file_with_other_bytes_is_a_conflict(self, store: Store, state: State) -> None:
+        """R5: a file of the right length is not believed where the part itself is there to compare it with."""
+        needs(store, "staged_files", "no_replace")
+        handle = write_part(store, DATA, state=state)
+        foreign = DATA[::-1]
+        store.create_file(handle.path_of(handle.name), foreign)
+        for _ in range(2):
+            with pytest.raises(CommitConflict) as raised:
+                store.publish(handle, "auto")
+            assert handle.name in str(raised.value)
+        assert store.read_file(handle.path_of(handle.name), 99) == foreign
+        assert store.is_staged(handle)
 
     def test_the_sidecar_holds_the_valid_length_and_never_changes(self, store: Store) -> None:
         """A part published with its tail has a sidecar in plain ASCII decimal, with which publishing is repeatable."""
         needs(store, "append", "staged_files")
         handle = write_part(store, DATA, tail=TAIL)
-        finalized = store.finalize(handle, "valid-length")
-        assert store.read_file(handle.path_of(handle.sidecar), 20) == str(len(DATA)).encode()
         for cut in ("valid-length", *CUTS):
-            store.publish(finalized, cut)
+            store.publish(handle, cut)
             assert store.read_file(handle.path_of(handle.sidecar), 20) == str(len(DATA)).encode()
         assert files_in(store)[handle.path_of(handle.name)] == len(DATA + TAIL)
 
@@ -583,42 +569,36 @@ class CommitContract(ContractBase):
         with elsewhere(hold):
             store.publish(handle, cut)
             store.publish(handle, cut)
-            assert files_in(store) == {
-                handle.path_of(handle.name): len(DATA),
-                handle.path_of(handle.in_progress): len(DATA + TAIL),
-            }
+            files = files_in(store)
+            assert files.pop(handle.path_of(handle.name)) == len(DATA)
+            assert list(files.values()) == [len(DATA + TAIL)]
+            # The original has no name by which it could be published again (R5).
+            assert not files.keys() & {handle.path_of(name) for name in staged_names(handle)}
         store.publish(handle, cut)
         assert finished_bytes(store, handle) == DATA
 
-    def test_finalize_copies_what_it_cannot_lease(self, store: Store, reopen: Callable[[], Store]) -> None:
-        """The handle of the copy names it, with a token of its own, and publishes to the same final name."""
-        _needs_copies(store)
-        stream = reopen().create(new_part())
-        stream.write(DATA)
-        handle = stream.persist()
-        stream.write(TAIL)
-        finalized = store.finalize(handle, "auto")
-        assert finalized.pending not in {handle.pending, handle.in_progress}
-        assert (finalized.name, finalized.bucket, finalized.valid_length) == (handle.name, handle.bucket, len(DATA))
-        store.publish(finalized, "auto")
-        stream.verify()
-        stream.close()
-        assert finished_bytes(store, handle) == DATA
-        assert store.file_exists(handle.path_of(handle.in_progress))
+    @pytest.mark.parametrize("cut", CUTS)
+    @pytest.mark.parametrize("state", ["in-progress", "pending"])
+    def test_what_a_consumer_took_does_not_come_back(self, store: Store, state: State, cut: Cut) -> None:
+        """R5: a finished file that a consumer has moved away is not published again, however it was cut."""
+        _needs_cut(store, cut)
+        handle = write_part(store, DATA, tail=TAIL, state=state)
+        store.publish(handle, cut)
+        store.delete_file(handle.path_of(handle.name))
+        with pytest.raises(PartMissing):
+            store.publish(handle, cut)
+        assert not store.file_exists(handle.path_of(handle.name))
 
     def test_a_zombie_cannot_reach_a_published_part(self, store: Store, reopen: Callable[[], Store]) -> None:
-        """A writer that held the part while it was published is fenced, or writes into its own file from then on."""
+        """A writer that held the part while it was published is refused, whatever it does from then on."""
         needs(store, "lease")
         zombie = reopen().create(new_part())
         zombie.write(DATA)
         handle = zombie.persist()
         store.publish(handle, "auto")
-        if store.capabilities.fence:
-            with pytest.raises(StoreError):
-                _write_on(zombie)
-            zombie.close()
-        else:
-            store.publish(_write_on(zombie).at(len(DATA)), "auto")
+        with pytest.raises(StoreError):
+            _write_on(zombie)
+        zombie.close()
         assert finished_bytes(store, handle) == DATA
 
     @pytest.mark.parametrize("cut", CUTS)
@@ -1195,7 +1175,7 @@ class StagingContract(ContractBase):
                 assert file.read(count) == data[start : start + count]
 
     def test_a_staging_file_is_never_pending_or_finished(self, store: Store) -> None:
-        """R5: it is never finalized, published or closed for commit; it stays what it is."""
+        """R5: it is never published or closed for commit; it stays what it is."""
         needs(store, "staging_files")
         stream = store.create(new_staging_file())
         staging_file = _added(stream, D1)
@@ -1204,9 +1184,8 @@ class StagingContract(ContractBase):
             stream.close_for_commit()
         assert _added(stream, D2).valid_length == len(D1 + D2)
         stream.close()
-        for verb in (store.finalize, store.publish):
-            with pytest.raises(PartfileError):
-                verb(staging_file, "auto")
+        with pytest.raises(PartfileError):
+            store.publish(staging_file, "auto")
         assert read_staging_file(store, staging_file) == D1
         assert set(files_in(store)) == set(before)
         assert not store.file_exists(staging_file.path_of(staging_file.name))

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from partfile.errors import Fenced, FileTooLarge, NotApplied, NotFound, PartfileError, RecoveryRefused, SnapshotCorrupt
 from partfile.readers.files import MAX_FLINK_SIDECAR_BYTES
 from partfile.recovery.adopt.flink import flink_parts, plan_flink
-from partfile.recovery.adopt.flink_names import OWN_SUFFIX
 from partfile.recovery.adopt.plan import NOT_COMMITTED, StoreAbilities
 from partfile.recovery.adopt.spark import LOG_DIRECTORY, MAX_LOG_BYTES, log_files, plan_spark, read_log
 from partfile.recovery.clean import QUARANTINE, new_run, place_of
@@ -240,20 +239,11 @@ def _name_to_move(item: AdoptedItem, store: Store) -> str:
 def _hidden(item: AdoptedItem, hidden_name: str, store: Store) -> str:
     """Rename a file whose name readers look for to one that they pass over, whole, and return its path.
 
-    It is finalized as a part that was in progress under the visible name, so a process that has it open is fenced.
+    A process that has it open is fenced, or the file is left.
     """
-    bucket, name = split_path(item.path)
-    part = PartHandle(
-        bucket=bucket,
-        name=f"_{name}{OWN_SUFFIX}",
-        in_progress=name,
-        pending=hidden_name,
-        sidecar=f"_{name}{OWN_SUFFIX}-length",
-        valid_length=item.size,
-    )
-    if store.finalize(part, "auto").pending != hidden_name:
-        raise NotApplied(f"{item.path!r} is open or has another name elsewhere, so it was left", path=item.path)
-    return part.path_of(hidden_name)
+    bucket, _ = split_path(item.path)
+    store.hide(item.path, hidden_name)
+    return f"{bucket}/{hidden_name}" if bucket else hidden_name
 
 
 def _staged_part(item: AdoptedItem, names: FlinkNames) -> PartHandle:

@@ -44,7 +44,7 @@ def current_run(session: SparkSession) -> QueryRun:
     context: Any = getattr(session, "_sc", None)
     query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
     query = _active_query(session, query_id) if query_id is not None else None
-    if query is None:
+    if query_id is None or query is None:
         raise PartfileError(
             "foreach_batch found no streaming query id on this thread",
             hint="Pass it to writeStream.foreachBatch of a classic Spark session; Spark Connect does not tell the id.",

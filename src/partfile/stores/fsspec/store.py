@@ -211,13 +211,6 @@ class FsspecStore:
         """Always refused: nothing is appended to here."""
         raise part_refused(check_handle(handle), f"{self._access.url.scheme}:// takes no appended bytes")
 
-    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
-        """See that the part can be published; changes nothing."""
-        checked_for_publishing(handle)
-        if not self._is_finished(handle) and not self._is_staged_whole(handle) and not self._is_finished(handle):
-            raise _gone(handle)
-        return handle
-
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """Give the staged file its final name by the best way that there is, and delete the staged one."""
         checked_for_publishing(handle)
@@ -376,6 +369,16 @@ class FsspecStore:
         except NotFound:
             return False
         return True
+
+    def hide(self, path: str, name: str) -> None:
+        """Rename a file in its directory after a look that the name is free; there are no leases here."""
+        parent, _ = split_path(path)
+        hidden = f"{parent}/{name}" if parent else name
+        if self._access.scheme.way not in MOVING:
+            raise NotApplied(f"{self._access.shown(path)!r} cannot be renamed here", path=path)
+        if self._access.size(hidden) is not None:
+            raise AlreadyExists(f"{self._access.shown(hidden)!r} is there already", path=hidden)
+        self._access.rename(path, hidden)
 
     def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - it cannot be known.
         """Unknown: there are no leases here."""

@@ -176,31 +176,31 @@ class HdfsStore:
             return f"it has {status.length_bytes} bytes instead of {handle.valid_length}"
         return ""
 
-    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:
-        """Rename the part to its pending name, fence its writer by lease recovery, and cut it."""
-        return self._commit(checked_for_publishing(handle), cut, is_publish=False)
-
     def publish(self, handle: PartHandle, cut: Cut) -> None:
-        """Finalize the part, and rename it to its final name, which replaces nothing and is durable at once."""
-        self._commit(checked_for_publishing(handle), cut, is_publish=True)
+        """Rename the part to pending, fence its writer, cut it, and rename it to its final name (R5).
 
-    def _commit(self, handle: PartHandle, cut: Cut, *, is_publish: bool) -> PartHandle:
-        # Nothing is looked at before it is acted upon: each of these calls says itself whether there is anything to do.
+        Pending comes first, so that no task can open the part by the name that it knows once the writer is fenced. The
+        last rename replaces nothing, takes the staged name away, and is durable at once.
+        """
+        checked_for_publishing(handle)
         misses = 0
+        # Nothing is looked at before it is acted upon: each of these calls says itself whether there is anything to do.
         for _ in range(_COMMIT_ATTEMPTS):
             # A name that vanishes meanwhile is looked for again.
             with suppress(NotFound):
-                return self._commit_pending(handle, cut, is_publish=is_publish)
+                self._publish_pending(handle, cut)
+                return
             try:
                 self._access.move(handle.path_of(handle.in_progress), handle.path_of(handle.pending))
             except NotFound:
                 finished = self._access.status(handle.path_of(handle.name))
                 if finished is not None:
                     self._accept_finished(handle, finished)
-                    return handle
+                    return
                 copy = rewritten(handle)
                 if self._access.status(copy.path_of(copy.pending)) is not None:
-                    return self._commit(copy, cut, is_publish=is_publish)
+                    self.publish(copy, cut)
+                    return
                 # It may have moved between two looks.
                 misses += 1
                 if misses > 1:
@@ -209,30 +209,24 @@ class HdfsStore:
                 raise part_conflict(handle, f"{handle.in_progress!r} and {handle.pending!r} are both there") from error
         raise NotApplied(f"part {handle.path_of(handle.name)!r} keeps moving", path=handle.path_of(handle.name))
 
-    def _commit_pending(self, handle: PartHandle, cut: Cut, *, is_publish: bool) -> PartHandle:
-        """Commit the part under its pending name; raises NotFound if it is not there, or not any more."""
+    def _publish_pending(self, handle: PartHandle, cut: Cut) -> None:
+        """Publish the part under its pending name; raises NotFound if it is not there, or not any more."""
         path = handle.path_of(handle.pending)
         self._access.fence(path)
         status = self._access.status(path)
         if status is None:
             raise NotFound(f"{path!r} has moved", path=path)
-        if status.length_bytes == handle.valid_length and is_publish:
+        if status.length_bytes == handle.valid_length:
             # No sidecar check needed: a file with a sidecar is longer than its valid length.
             self._finish(handle, handle)
-            return handle
+            return
         finished = self._access.status(handle.path_of(handle.name))
         if finished is not None:
-            self._accept_finished(handle, finished)
-            return handle
+            self._accept_finished(handle, finished, beside=path)
+            return
         if status.length_bytes < handle.valid_length:
             raise part_too_short(handle, status.length_bytes)
-        staged = handle
-        if status.length_bytes > handle.valid_length:
-            staged = self._cut_pending(handle, cut)
-        if not is_publish:
-            return staged
-        self._finish(handle, staged)
-        return handle
+        self._finish(handle, self._cut_pending(handle, cut))
 
     def _finish(self, handle: PartHandle, staged: PartHandle) -> None:
         """Give a closed pending part of the right length its final name."""
@@ -243,7 +237,7 @@ class HdfsStore:
             finished = self._access.status(final_path)
             if finished is None:
                 raise
-            self._accept_finished(handle, finished)
+            self._accept_finished(handle, finished, beside=path)
         except (NotFound, OutcomeUnknown):
             # Renamed by a call whose reply was lost, or by a rival; the final name tells.
             finished = self._access.status(final_path)
@@ -251,8 +245,14 @@ class HdfsStore:
                 raise
             self._accept_finished(handle, finished)
 
-    def _accept_finished(self, handle: PartHandle, finished: HdfsStatus) -> None:
-        """Check that the finished file is ours. Staged files that are left are others, for the cleaner."""
+    def _accept_finished(self, handle: PartHandle, finished: HdfsStatus, *, beside: str | None = None) -> None:
+        """Check that the finished file is ours. Staged files that are left are others, for the cleaner.
+
+        Args:
+            handle: The part.
+            finished: What has its final name.
+            beside: A closed staged file of the part that is there as well. Both must hold the same valid bytes.
+        """
         path = handle.path_of(handle.name)
         if finished.is_directory:
             raise part_conflict(handle, f"{path!r} is a directory")
@@ -261,6 +261,19 @@ class HdfsStore:
             raise part_conflict(
                 handle, f"{path!r} is there with {length} bytes, the checkpoint says {handle.valid_length}"
             )
+        if beside is not None and not self._begin_alike(path, beside, handle.valid_length):
+            raise part_conflict(handle, f"{path!r} has the length of this part, and other bytes than {beside!r}")
+
+    def _begin_alike(self, one: str, other: str, length_bytes: int) -> bool:
+        """Whether two closed files hold the same bytes, as far as both go and up to a length."""
+        readers = [(path, self._access.open(path)) for path in (one, other)]
+        end = min(length_bytes, *(len(reader) for _, reader in readers))
+        for offset in range(0, end, _COPY_BYTES):
+            count = min(_COPY_BYTES, end - offset)
+            first, second = (self._access.read(reader, offset, count, path) for path, reader in readers)
+            if first != second:
+                return False
+        return True
 
     def _cut_pending(self, handle: PartHandle, cut: Cut) -> PartHandle:
         """Cut a part that is under its pending name, closed, and longer than its valid length.
@@ -489,14 +502,21 @@ class HdfsStore:
                 finally:
                     with suppress(NotFound):
                         self._access.close_file(writer, path)
-            # A file that is renamed while it is open could not be closed by this writer. Who opens it by the old name
-            # between these two calls goes on under the other one, and finds before he acknowledges that he lost his.
+            # Closing by name would fail after a rename. A task that opens the old name in between notices at its next
+            # verify that it lost the part.
             self._access.close_durable(writer, path)
             self._access.make_directories(into)
             self._access.move(path, f"{into}/{split_path(path)[1]}")
         except NotFound:
             return False
         return True
+
+    def hide(self, path: str, name: str) -> None:
+        """Rename a file in its directory, replacing nothing, then fence a process that writes to it."""
+        parent, _ = split_path(path)
+        hidden = f"{parent}/{name}" if parent else name
+        self._access.move(path, hidden)
+        self._access.fence(hidden)
 
     def is_being_written(self, path: str) -> bool | None:
         """Whether a writer has a file open and renews its lease; one that died counts as such for up to 60 s more."""

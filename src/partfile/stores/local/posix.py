@@ -7,16 +7,18 @@ state or take locks are the points at which the crash tests kill the process.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Literal, cast
 
 from partfile.errors import AlreadyExists, NotApplied, NotFound, OutcomeUnknown, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 _CLOSED_ON_EXEC = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -36,6 +38,7 @@ CHANGING_CALLS = frozenset(
         "sync_directory",
         "truncate",
         "rename",
+        "rename_noreplace",
         "move",
         "link",
         "unlink",
@@ -115,6 +118,17 @@ class PosixCalls:
         """Rename within a directory. Replaces what has the new name, so only for names that carry a token."""
         os.rename(name, new_name, src_dir_fd=directory, dst_dir_fd=directory)
 
+    def rename_noreplace(self, directory: int, name: str, new_name: str) -> None:
+        """Rename within a directory, replacing nothing: ``renameat2`` with ``RENAME_NOREPLACE`` (Linux 3.15).
+
+        Raises:
+            FileExistsError: The new name is taken.
+            OSError: EINVAL or ENOSYS where the file system, the kernel or the C library does not offer it.
+        """
+        if _renameat2()(directory, os.fsencode(name), directory, os.fsencode(new_name), _RENAME_NOREPLACE) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), name, None, new_name)
+
     def move(self, directory: int, name: str, new_directory: int) -> None:
         """Move to another directory under the same name. Replaces, so only into a directory whose name has a token."""
         os.rename(name, name, src_dir_fd=directory, dst_dir_fd=new_directory)
@@ -155,6 +169,27 @@ class PosixCalls:
     def close(self, descriptor: int) -> None:
         """Close a descriptor; it is gone even when this fails."""
         os.close(descriptor)
+
+
+_RENAME_NOREPLACE = 1
+NO_RENAME_NOREPLACE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""Errors by which a file system says that it cannot rename without replacing."""
+
+
+@cache
+def _renameat2() -> Callable[[int, bytes, int, bytes, int], int]:
+    """The function of the C library; Python has none."""
+    try:
+        function = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return _no_renameat2
+    function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return cast("Callable[[int, bytes, int, bytes, int], int]", function)
+
+
+def _no_renameat2(*_arguments: object) -> int:
+    ctypes.set_errno(errno.ENOSYS)
+    return -1
 
 
 def _flock(descriptor: int, kind: int) -> bool:

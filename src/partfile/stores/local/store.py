@@ -1,4 +1,4 @@
-"""The local store: parts leased by flock, published by link, durable by fsync of files and directories."""
+"""The local store: parts leased by flock, published by rename, durable by fsync of files and directories."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import io
 import logging
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from partfile.errors import (
@@ -32,6 +32,7 @@ from partfile.stores.parts import (
     part_missing,
     part_refused,
     part_too_short,
+    rewritten,
     split_path,
     staged_names,
     staging_file_gone,
@@ -160,42 +161,59 @@ class LocalStore:
         # Another name may be a finished one, or that of a file that is not ours at all.
         return "" if status.st_nlink == 1 else f"it has {status.st_nlink} names"
 
-    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:
-        """Cut the part under its lock, or copy its valid bytes where the lock is held; then rename it to pending."""
-        return self._commit(checked_for_publishing(handle), cut, is_publish=False)
-
     def publish(self, handle: PartHandle, cut: Cut) -> None:
-        """Finalize the part, link it to its final name, sync the directory, and unlink the pending name."""
-        self._commit(checked_for_publishing(handle), cut, is_publish=True)
+        """Cut the part under its lock, and rename it: to pending, then to its final name, which replaces nothing (R5).
 
-    def _commit(self, handle: PartHandle, cut: Cut, *, is_publish: bool) -> PartHandle:
-        """Finalize or publish a part under whichever name it is found, and look again whenever it has moved."""
-        misses = 0
-        try:
-            with self._tree.directory(handle.bucket) as directory:
-                for _ in range(MAX_ATTEMPTS):
-                    # In the order in which a part moves, so that one that moves meanwhile is still seen.
-                    in_progress, pending, finished = (
-                        self._tree.status(directory, name, handle.path_of(name))
-                        for name in (handle.in_progress, handle.pending, handle.name)
-                    )
-                    if finished is not None:
-                        self._accept_finished(directory, handle, finished)
-                        return handle
-                    if in_progress is None and pending is None:
-                        misses += 1
-                        if misses > 1:
-                            raise part_missing(handle, "it is under none of its names")
-                        continue
-                    name = handle.in_progress if pending is None else handle.pending
-                    # A name that vanishes meanwhile is looked for again.
-                    with suppress(NotFound):
-                        done = self._commit_staged(directory, handle, name, cut, is_publish=is_publish)
-                        if done is not None:
-                            return done
-        except NotFound as error:
-            raise part_missing(handle, "its bucket is not there") from error
+        The rename that shows the part to readers takes its staged name away, so a finished file that a consumer moves
+        at once never comes back. A part whose lock another process holds, or that cannot be cut, is copied (R3).
+        """
+        copy, misses = rewritten(checked_for_publishing(handle)), 0
+        with self._directory_of(handle) as directory:
+            for _ in range(MAX_ATTEMPTS):
+                # In the order in which a part moves, so that one that moves meanwhile is still seen.
+                names = (handle.in_progress, handle.pending, copy.pending, handle.name)
+                found = {name: self._tree.status(directory, name, handle.path_of(name)) for name in names}
+                if (finished := found[handle.name]) is not None:
+                    self._accept_finished(directory, handle, finished)
+                    return
+                name = next((name for name in reversed(names) if found[name] is not None), None)
+                misses += name is None
+                if misses > 1:
+                    raise part_missing(handle, "it is under none of its names")
+                # What has moved meanwhile, or has been published, is looked for again.
+                with suppress(NotFound, AlreadyExists):
+                    if name is not None:
+                        self._publish_found(directory, handle, name, cut)
+                        return
         raise NotApplied(f"part {handle.path_of(handle.name)!r} keeps moving", path=handle.path_of(handle.name))
+
+    def _publish_found(self, directory: int, handle: PartHandle, name: str, cut: Cut) -> None:
+        """Publish the part that is under a staged name, or the copy of it.
+
+        Raises:
+            NotFound: It is no longer under that name.
+            AlreadyExists: The final name has been taken.
+        """
+        path, copy = handle.path_of(name), rewritten(handle)
+        self._check_sidecar(directory, handle)
+        with self._leased(directory, name, path) as (part, is_leased):
+            # Looked at again under the lock: a rival may have moved or even published it before we had it.
+            if is_leased and not self._tree.names(directory, name, path, part):
+                raise NotFound(f"{path!r} has moved", path=path)
+            if self._tree.status(directory, handle.name, handle.path_of(handle.name)) is not None:
+                raise AlreadyExists(f"{handle.path_of(handle.name)!r} has been published", path=path)
+            if name == copy.pending:
+                self._check_copy(directory, handle, part, is_leased=is_leased)
+                self._publish_copy(directory, handle, part)
+            elif is_leased and (cut_name := self._cut_as(directory, handle, name, cut, part)):
+                if cut_name == handle.in_progress:
+                    self._tree.rename(directory, handle.in_progress, handle.pending, handle.bucket, part)
+                self._tree.rename_to_new(directory, handle.pending, handle.name, handle.bucket, part)
+                # Durable before it is told: the next checkpoint knows nothing of the part any more (R9).
+                self._tree.sync_directory(directory, handle.path_of(handle.name))
+            else:
+                with self._copied(directory, handle, part) as copied:
+                    self._publish_copy(directory, handle, copied, is_new=True)
 
     def _accept_finished(self, directory: int, handle: PartHandle, finished: os.stat_result) -> None:
         """Check that the finished file is ours, make its name durable, and drop a staged name of the same file."""
@@ -207,124 +225,167 @@ class LocalStore:
             raise part_conflict(
                 handle, f"{path!r} is there with {finished.st_size} bytes, the checkpoint says {handle.valid_length}"
             )
-        # The process that linked it may have crashed before it synced the directory, so sync it again.
+        staged = [(name, self._tree.status(directory, name, handle.path_of(name))) for name in staged_names(handle)]
+        for name, status in staged:
+            if status is not None and identity(status) != identity(finished):
+                self._check_same_bytes(directory, handle, name)
+        # The process that published it may have crashed before it synced the directory, so sync it again.
         self._tree.sync_directory(directory, path)
-        for name in (handle.in_progress, handle.pending):
-            staged = self._tree.status(directory, name, handle.path_of(name))
-            if staged is not None and identity(staged) == identity(finished):
+        for name, status in staged:
+            if status is not None and identity(status) == identity(finished):
                 self._tree.drop_name(directory, name, handle.path_of(name))
 
-    def _commit_staged(
-        self, directory: int, handle: PartHandle, name: str, cut: Cut, *, is_publish: bool
-    ) -> PartHandle | None:
-        """Commit the part found under a staged name; None if it has moved and must be looked for again."""
-        self._check_sidecar(directory, handle)
-        path = handle.path_of(name)
-        descriptor = self._tree.open_regular(directory, name, path, "modify")
-        locked = False
-        try:
-            with translated("lock", self._tree.shown(path)):
-                locked = self._tree.calls.lock(descriptor)
-            if not locked:
-                return self._commit_copy(directory, handle, descriptor, is_publish=is_publish)
-            # Looked at again under the lock: a rival may have moved or even published it before we had it.
-            if not self._tree.names(directory, name, path, descriptor):
-                return None
-            if self._tree.status(directory, handle.name, handle.path_of(handle.name)) is not None:
-                return None
-            return self._commit_locked(directory, handle, name, cut, descriptor, is_publish=is_publish)
-        finally:
-            self._tree.release(descriptor, path, locked=locked)
+    def _check_same_bytes(self, directory: int, handle: PartHandle, name: str) -> None:
+        """Compare the valid bytes of the finished file with a staged file of the part that is another file.
 
-    def _commit_locked(
-        self, directory: int, handle: PartHandle, name: str, cut: Cut, descriptor: int, *, is_publish: bool
-    ) -> PartHandle | None:
-        status = self._tree.status_open(descriptor, handle.path_of(name))
+        Raises:
+            CommitConflict: They differ, so the finished file is not this part.
+        """
+        paths = handle.path_of(handle.name), handle.path_of(name)
+        with suppress(NotFound), ExitStack() as opened:
+            files = []
+            for each, path in zip((handle.name, name), paths, strict=True):
+                files.append(self._tree.open_regular(directory, each, path, "read"))
+                opened.callback(self._tree.close_descriptor, files[-1], path)
+            for offset in range(0, handle.valid_length, READ_BYTES):
+                count = min(READ_BYTES, handle.valid_length - offset)
+                ours, theirs = (self._read_whole(file, count, offset, paths[0]) for file in files)
+                if ours[: len(theirs)] != theirs:
+                    raise part_conflict(
+                        handle, f"{paths[0]!r} has the length of this part, and other bytes than {paths[1]!r}"
+                    )
+
+    def _cut_as(self, directory: int, handle: PartHandle, name: str, cut: Cut, part: int) -> str | None:
+        """Cut the leased part to its valid length, durably.
+
+        Returns:
+            The staged name that it has then; None if it must be copied instead.
+
+        Raises:
+            PartMissing: It is too short.
+        """
+        path = handle.path_of(name)
+        status = self._tree.status_open(part, path)
         is_long = status.st_size > handle.valid_length
         if status.st_size < handle.valid_length:
             raise part_too_short(handle, status.st_size)
         if status.st_nlink != 1 or (is_long and cut == "rewrite"):
             # A file with a name that is not ours must not change: it may belong to another program.
-            return self._commit_copy(directory, handle, descriptor, is_publish=is_publish)
+            return None
         if is_long and cut == "valid-length":
             self._note_length(directory, handle)
-        elif is_long or name == handle.in_progress:
-            if not self._cut_in_place(directory, handle, name, cut, descriptor):
-                return self._commit_copy(directory, handle, descriptor, is_publish=is_publish)
-            name = handle.in_progress
-        if name == handle.in_progress:
-            self._tree.rename(directory, handle.in_progress, handle.pending, handle.bucket, descriptor)
-        if not is_publish:
-            return handle
-        return handle if self._link_finished(directory, handle, descriptor) else None
-
-    def _cut_in_place(self, directory: int, handle: PartHandle, name: str, cut: Cut, descriptor: int) -> bool:
-        """Cut the part and leave it, durable at its valid length, as in-progress; False if it must be copied.
-
-        Only under that name is it cut. So a pending part of the right length needs no fsync, while an in-progress one
-        does: a process may have crashed between cutting and syncing it, and a power loss would bring the tail back.
-        """
-        path = handle.path_of(name)
+            return name
+        if name == handle.pending and not is_long:
+            return name
         if name == handle.pending:
+            # Cut under its in-progress name alone. So a pending part of the right length is known to be synced.
             if self._tree.status(directory, handle.in_progress, handle.path_of(handle.in_progress)) is not None:
-                return False
-            self._tree.rename(directory, handle.pending, handle.in_progress, handle.bucket, descriptor)
-        if self._tree.status_open(descriptor, path).st_size > handle.valid_length:
-            try:
-                with translated("truncate", self._tree.shown(path)):
-                    self._tree.calls.truncate(descriptor, handle.valid_length)
-            except NotApplied:
-                if cut == "auto":
-                    return False
-                raise
-            length = self._tree.status_open(descriptor, path).st_size
-            if length != handle.valid_length:
-                raise OutcomeUnknown(f"{path!r} has {length} bytes after a cut to {handle.valid_length}", path=path)
-        self._tree.sync_file(descriptor, path)
-        return True
+                return None
+            self._tree.rename(directory, handle.pending, handle.in_progress, handle.bucket, part)
+        if is_long and not self._truncate(handle, cut, part, path):
+            return None
+        # Also where it has the right length: a process may have crashed between cutting and syncing it, and a power
+        # loss would bring the tail back.
+        self._tree.sync_file(part, path)
+        return handle.in_progress
 
-    def _link_finished(self, directory: int, handle: PartHandle, descriptor: int) -> bool:
-        """Give a pending part that we hold its final name; False if the name is taken and must be looked at."""
-        path, final_path = handle.path_of(handle.pending), handle.path_of(handle.name)
+    def _truncate(self, handle: PartHandle, cut: Cut, part: int, path: str) -> bool:
+        """Cut an open file and see that it was cut; False if the file system refuses and a copy will do."""
         try:
-            with translated("publish", self._tree.shown(path)):
-                self._tree.calls.link(directory, handle.pending, handle.name)
-        except AlreadyExists:
-            return False
-        if not self._tree.names(directory, handle.name, final_path, descriptor):
-            raise part_conflict(handle, f"{final_path!r} is not the file that was published")
-        # The final name is durable before the pending one goes: a power loss between them leaves the part one name.
-        self._tree.sync_directory(directory, final_path)
-        self._tree.drop_name(directory, handle.pending, path)
+            with translated("truncate", self._tree.shown(path)):
+                self._tree.calls.truncate(part, handle.valid_length)
+        except NotApplied:
+            if cut == "auto":
+                return False
+            raise
+        length = self._tree.status_open(part, path).st_size
+        if length != handle.valid_length:
+            raise OutcomeUnknown(f"{path!r} has {length} bytes after a cut to {handle.valid_length}", path=path)
         return True
 
-    def _commit_copy(self, directory: int, handle: PartHandle, source: int, *, is_publish: bool) -> PartHandle | None:
-        """Commit a copy of the valid prefix, with a token of its own; the original is left to the cleaner."""
-        copy = with_fresh_token(handle)
+    def _publish_copy(self, directory: int, handle: PartHandle, copied: int, *, is_new: bool = False) -> None:
+        """Give the leased copy the final name, after the original has lost its staged name (R3).
+
+        Only the coordinator that takes the name from the original publishes a copy that it has just made.
+
+        Raises:
+            NotApplied: Another coordinator has published the part since the copy was begun.
+        """
+        copy = rewritten(handle)
+        is_put_aside = [self._put_aside(directory, handle, name) for name in (handle.in_progress, handle.pending)]
+        if is_new and not any(is_put_aside):
+            self._tree.drop_name(directory, copy.pending, copy.path_of(copy.pending))
+            raise NotApplied(
+                f"part {handle.path_of(handle.name)!r} was taken by another coordinator while it was copied",
+                hint="It publishes the part, or has done so; if this one still goes on, the part is tried again.",
+                path=handle.path_of(handle.name),
+            )
+        # Durable before the final name shows: after a power loss the original must not come back beside it.
+        self._tree.sync_directory(directory, handle.path_of(handle.name))
+        self._tree.rename_to_new(directory, copy.pending, handle.name, handle.bucket, copied)
+        self._tree.sync_directory(directory, handle.path_of(handle.name))
+
+    def _put_aside(self, directory: int, handle: PartHandle, name: str) -> bool:
+        """Take a staged name from a file, which one coordinator alone can do; the cleaner may have the file."""
+        aside = with_fresh_token(handle).pending
+        try:
+            with translated("rename", self._tree.shown(handle.path_of(name))):
+                self._tree.calls.rename(directory, name, aside)
+        except NotFound:
+            return False
+        return True
+
+    def _check_copy(self, directory: int, handle: PartHandle, copied: int, *, is_leased: bool) -> None:
+        """See that a copy that is found can be published; one of another length, as before a rollback, is put aside.
+
+        Raises:
+            NotApplied: Another coordinator has it.
+            NotFound: It was put aside; the original is to be copied again.
+        """
+        copy = rewritten(handle)
         path = copy.path_of(copy.pending)
+        if not is_leased:
+            raise NotApplied(
+                f"{path!r} is being published by another coordinator", hint="The part is tried again.", path=path
+            )
+        if self._tree.status_open(copied, path).st_size != handle.valid_length:
+            self._put_aside(directory, handle, copy.pending)
+            raise NotFound(f"{path!r} is a copy of another length", path=path)
+
+    @contextmanager
+    def _copied(self, directory: int, handle: PartHandle, source: int) -> Iterator[int]:
+        """Copy the valid prefix of an open part, durably, under the pending name of its copy; leased in the block.
+
+        The copy has a name of its own until it is whole. Its pending name follows from the handle, so a later process
+        finds it.
+
+        Raises:
+            PartMissing: The part is too short.
+            AlreadyExists: Another coordinator has copied it.
+        """
+        copy, own = rewritten(handle), with_fresh_token(handle)
+        path = own.path_of(own.pending)
         size = self._tree.status_open(source, path).st_size
         if size < handle.valid_length:
             raise part_too_short(handle, size)
         with translated("create", self._tree.shown(path)):
-            descriptor = self._tree.calls.create(directory, copy.pending)
-        locked, done = False, None
+            descriptor = self._tree.calls.create(directory, own.pending)
+        locked = is_whole = False
         try:
             with translated("lock", self._tree.shown(path)):
                 locked = self._tree.calls.lock(descriptor)
             self._copy_prefix(handle, source, descriptor)
             self._tree.sync_file(descriptor, path)
-            if is_publish:
-                done = handle if self._link_finished(directory, copy, descriptor) else None
-            else:
-                self._tree.sync_directory(directory, path)
-                done = copy
+            self._tree.rename_to_new(directory, own.pending, copy.pending, handle.bucket, descriptor)
+            self._tree.sync_directory(directory, path)
+            is_whole = True
+            yield descriptor
         finally:
-            if done is None:
-                # Only this call knows the name of the copy.
+            if not is_whole:
+                # Only this call knows the name.
                 with suppress(StoreError):
-                    self._tree.drop_name(directory, copy.pending, path)
+                    self._tree.drop_name(directory, own.pending, path)
             self._tree.release(descriptor, path, locked=locked)
-        return done
 
     def _copy_prefix(self, handle: PartHandle, source: int, target: int) -> None:
         """Append exactly the valid prefix of one open file to another."""
@@ -337,6 +398,42 @@ class LocalStore:
                 raise part_too_short(handle, offset)
             self._tree.write_all(target, data, path)
             offset += len(data)
+
+    def _read_whole(self, file: int, count: int, offset: int, path: str) -> bytes:
+        """Read so many bytes, or as many as there are."""
+        chunks = []
+        while count:
+            with translated("read", self._tree.shown(path)):
+                chunk = self._tree.calls.read(file, count, offset)
+            if not chunk:
+                break
+            chunks.append(chunk)
+            count, offset = count - len(chunk), offset + len(chunk)
+        return b"".join(chunks)
+
+    @contextmanager
+    def _directory_of(self, handle: PartHandle) -> Iterator[int]:
+        """Hold the directory of a part open.
+
+        Raises:
+            PartMissing: It is not there.
+        """
+        try:
+            with self._tree.directory(handle.bucket) as directory:
+                yield directory
+        except NotFound as error:
+            raise part_missing(handle, "its bucket is not there") from error
+
+    @contextmanager
+    def _leased(self, directory: int, name: str, path: str) -> Iterator[tuple[int, bool]]:
+        """Open a file and try to lock it: the descriptor, and whether this process holds the lock in the block."""
+        descriptor, locked = self._tree.open_regular(directory, name, path, "modify"), False
+        try:
+            with translated("lock", self._tree.shown(path)):
+                locked = self._tree.calls.lock(descriptor)
+            yield descriptor, locked
+        finally:
+            self._tree.release(descriptor, path, locked=locked)
 
     def _note_length(self, directory: int, handle: PartHandle) -> None:
         """Create the sidecar, durably, before the final name can appear."""
@@ -391,7 +488,7 @@ class LocalStore:
         """Delete the part's staged names, each under its lock."""
         check_handle(handle)
         # In the order in which a part moves, so that none is missed.
-        taken = [self.remove(handle.path_of(name), None) for name in (handle.in_progress, handle.pending)]
+        taken = [self.remove(handle.path_of(name), None) for name in staged_names(handle)]
         return any(taken)
 
     # Listing and cleaning.
@@ -457,25 +554,21 @@ class LocalStore:
         """Delete or move one file under its lock; whether it was there."""
         parent, name = split_path(path)
         try:
-            with self._tree.directory(parent) as directory:
-                descriptor = self._tree.open_regular(directory, name, path, "modify")
-                locked = False
-                try:
-                    with translated("lock", self._tree.shown(path)):
-                        locked = self._tree.calls.lock(descriptor)
-                    if not locked:
-                        raise LeaseUnavailable(f"{path!r} is being written, so it is left", path=path)
-                    if not self._tree.names(directory, name, path, descriptor):
-                        return False
-                    if into is not None:
-                        self._move(directory, path, into)
-                        return True
-                    if self._tree.status_open(descriptor, path).st_nlink > 1:
-                        # Its other name may be a finished one that is not durable yet; losing both would lose the part.
-                        self._tree.sync_directory(directory, path)
-                    return self._tree.drop_name(directory, name, path)
-                finally:
-                    self._tree.release(descriptor, path, locked=locked)
+            with (
+                self._tree.directory(parent) as directory,
+                self._leased(directory, name, path) as (descriptor, is_leased),
+            ):
+                if not is_leased:
+                    raise LeaseUnavailable(f"{path!r} is being written, so it is left", path=path)
+                if not self._tree.names(directory, name, path, descriptor):
+                    return False
+                if into is not None:
+                    self._move(directory, path, into)
+                    return True
+                if self._tree.status_open(descriptor, path).st_nlink > 1:
+                    # Its other name may be a finished one that is not durable yet; losing both would lose the part.
+                    self._tree.sync_directory(directory, path)
+                return self._tree.drop_name(directory, name, path)
         except NotFound:
             return False
 
@@ -485,6 +578,17 @@ class LocalStore:
             with translated("move", self._tree.shown(path)):
                 self._tree.calls.move(directory, name, new_directory)
             self._tree.sync_names(into)
+
+    def hide(self, path: str, name: str) -> None:
+        """Rename a file under its lock, in its directory, replacing nothing; durable when this returns."""
+        parent, old_name = split_path(path)
+        with self._tree.directory(parent) as directory, self._leased(directory, old_name, path) as (file, is_leased):
+            if not is_leased:
+                raise LeaseUnavailable(f"{path!r} is being written, so it is left", path=path)
+            if self._tree.status_open(file, path).st_nlink != 1:
+                raise NotApplied(f"{path!r} has another name elsewhere, so it is left", path=path)
+            self._tree.rename_to_new(directory, old_name, name, parent, file)
+            self._tree.sync_directory(directory, path)
 
     def is_being_written(self, path: str) -> bool | None:
         """Whether a task holds the lock of a file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import logging
 import os
 import stat
 import sys
@@ -11,8 +12,8 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.errors import ConfigError, NotApplied, NotFound, OutcomeUnknown
-from partfile.stores.local.posix import store_error, translated, translated_as_unknown
+from partfile.errors import CommitConflict, ConfigError, NotApplied, NotFound, OutcomeUnknown
+from partfile.stores.local.posix import NO_RENAME_NOREPLACE, store_error, translated, translated_as_unknown
 from partfile.stores.parts import split_path
 from partfile.stores.paths import check_relative_path
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partfile.stores.local.posix import Access, PosixCalls
+
+
+logger = logging.getLogger("partfile")
 
 
 class LocalBase:
@@ -192,6 +196,8 @@ class LocalTree:
         # directory was under a name then.
         self._synced: dict[str, _Synced] = {}
         self._named: dict[str, Identity] = {}
+        self._warned = False
+        """Whether the log says that the file system cannot rename without replacing."""
 
     def close(self) -> None:
         """Release the base; may be called twice."""
@@ -331,6 +337,61 @@ class LocalTree:
         if self.names(directory, new_name, new_path, descriptor) and self.status(directory, name, old_path) is None:
             return
         raise store_error(failure or OSError(f"it did not arrive at {new_name!r}"), "rename", self.shown(old_path))
+
+    def rename_to_new(self, directory: int, name: str, new_name: str, path: str, descriptor: int) -> None:
+        """Rename a file that is held open and locked, replacing nothing, and check the result.
+
+        One step takes the old name away and gives the new one. Where the file system cannot do that, the file has both
+        names for a moment; the new one is durable before the old one goes.
+
+        Args:
+            directory: Of both names.
+            name: What it has now.
+            new_name: What it gets.
+            path: Of the directory, relative to the base, for messages.
+            descriptor: The file.
+
+        Raises:
+            AlreadyExists: The new name is taken.
+            CommitConflict: Another file than this one has been renamed.
+        """
+        old_path, new_path = (f"{path}/{each}" if path else each for each in (name, new_name))
+        failure: OSError | None = None
+        try:
+            self.calls.rename_noreplace(directory, name, new_name)
+        except OSError as error:
+            if error.errno in NO_RENAME_NOREPLACE:
+                self._link_and_unlink(directory, name, new_name, old_path, new_path)
+            else:
+                failure = error
+        # The names decide, for a rename can be reported as failed although it was done.
+        new, old = self.status(directory, new_name, new_path), self.status(directory, name, old_path)
+        is_there = new is not None and identity(new) == identity(self.status_open(descriptor, new_path))
+        # A consumer may move a finished file away the instant it is visible.
+        is_taken = new is None and failure is None
+        if (is_there or is_taken) and old is None:
+            return
+        if failure is None:
+            raise CommitConflict(
+                f"{new_path!r} is not the file that was to have this name",
+                hint="Another program renames files below the base. Find out which; nothing was replaced.",
+                path=new_path,
+            )
+        raise store_error(failure, "rename", self.shown(old_path)) from failure
+
+    def _link_and_unlink(self, directory: int, name: str, new_name: str, old_path: str, new_path: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "the file system of %r cannot rename without replacing: a file that a consumer moves in the instant in "
+                "which it appears can come back after a crash in that instant",
+                self.base,
+            )
+        with translated("publish", self.shown(old_path)):
+            self.calls.link(directory, name, new_name)
+        # A power loss between the two must leave the file one of its names.
+        self.sync_directory(directory, new_path)
+        self.drop_name(directory, name, old_path)
 
     def drop_name(self, directory: int, name: str, path: str) -> bool:
         """Unlink a name; returns whether it was there."""

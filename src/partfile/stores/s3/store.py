@@ -186,24 +186,6 @@ class S3Store:
         part = ClaimedPart(self._access, self._budgets.get(), handle, staging, is_claimed=True)
         return S3StagingStream(part) if handle.is_staging_file else S3PartStream(part)
 
-    def finalize(self, handle: PartHandle, cut: Cut) -> PartHandle:  # noqa: ARG002 - there is nothing to cut.
-        """See that the part can be published, and win its claim, so that no attempt goes on from this handle."""
-        staging = _staging_of(checked_for_publishing(handle))
-        if self._is_finished(handle):
-            return handle
-        for side in staging.sides:
-            if self._access.head(side_path(side.name)) is None and not self._is_finished(handle):
-                raise part_missing(handle, f"side object {self._access.shown(side_path(side.name))!r} is gone")
-        if (
-            staging.upload
-            and not self._access.upload_is_open(_path(handle), staging.upload)
-            and not self._is_finished(handle)
-        ):
-            raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}")
-        # Who has won it before may go on writing, into objects that this handle does not list.
-        self._access.win_claim(handle, staging.claims)
-        return handle
-
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """Put the small part, or complete its upload, once; then look, and try again while it is not known."""
         staging, garbage = _staging_of(checked_for_publishing(handle)), self._garbages.get()
@@ -434,6 +416,10 @@ class S3Store:
         is_there = self._access.head(path) is not None
         self._access.delete(path)
         return is_there
+
+    def hide(self, path: str, name: str) -> None:
+        """Refused: an object has no other name."""
+        raise NotApplied(f"{path!r} cannot become {name!r}: S3 renames nothing", path=path)
 
     def is_being_written(self, path: str) -> bool | None:  # noqa: ARG002 - it cannot be known.
         """Unknown: there are no leases here."""
