@@ -133,9 +133,17 @@ def without_log_id(text: str) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
-    """Each relative link names a file or directory that is there."""
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
-    assert [link for link in links if not (document.parent / link).exists()] == []
+    """Each relative link names a file or directory that is there, and an anchor names a heading of the page."""
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", document.read_text())
+    assert [link for link, _ in links if link and not (document.parent / link).exists()] == []
+    pages = [(document.parent / link if link else document, anchor) for link, anchor in links if anchor]
+    assert [(page.name, anchor) for page, anchor in pages if anchor not in anchors_of(page)] == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_option_of_hdfs_is_documented_with_its_default() -> None:
