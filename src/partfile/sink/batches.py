@@ -89,7 +89,7 @@ class BucketSpill:
         self._schema: pa.Schema | None = None
         self._runs: list[list[_Place]] = []
         self.rows: dict[str, int] = {}
-        """How many rows each bucket has, in order of their first."""
+        """The number of rows of each bucket, in order of their first."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows of a batch, which is never held beside others that would be too much with it.
@@ -190,7 +190,7 @@ class BucketSpill:
 
 
 class _Place(NamedTuple):
-    """Where a chunk is in the temporary file."""
+    """The place of a chunk in the temporary file."""
 
     start: int
     size_bytes: int

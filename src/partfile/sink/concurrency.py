@@ -17,10 +17,10 @@ Result = TypeVar("Result")
 
 
 class CircuitBreaker:
-    """Ends when storage does not answer, lest each part waits for it until the deadline, one after the other.
+    """Stops further calls once the store has left ``most`` unanswered, so that parts do not each wait for the deadline.
 
     Args:
-        most: Answers that may be missing, at least 1: as many as are waited for at the same time.
+        most: Answers that may be missing, at least 1: the number of calls under way at the same time.
     """
 
     def __init__(self, most: int) -> None:
@@ -74,13 +74,13 @@ def for_each(
 
 
 class _Failed(NamedTuple):
-    """What an item failed with."""
+    """The error of an item."""
 
     error: Exception
 
 
 class _Skipped(NamedTuple):
-    """What was not begun."""
+    """An item that was not begun."""
 
 
 class _Run(Generic[Item, Result]):
@@ -103,7 +103,7 @@ class _Run(Generic[Item, Result]):
 
 MOST_WAIT_MS = 600_000
 _MOST_DOUBLINGS = 20
-"""Beyond these every wait is the longest; lest a number of failures makes a number without end."""
+"""Beyond these every wait is the longest, so that many failures make no number without end."""
 
 
 def wait_ms(failures: int, first_ms: int) -> int:

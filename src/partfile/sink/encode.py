@@ -266,7 +266,7 @@ class MultiBucketStagingFile:
     part: PartHandle
     """The staging file."""
     form: Format
-    """What its files are encoded in."""
+    """The format of its files."""
     content: StagingContent
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -355,7 +355,7 @@ logger = logging.getLogger("partfile")
 
 @dataclass(frozen=True, slots=True)
 class EncodeResult:
-    """What became of a staging file that was to be encoded: its files or a problem, or both if some are missing."""
+    """The result for one staging file: its files or a problem, or both if some files are missing."""
 
     staging_file: ClosedStagingFile
     files: tuple[EncodedFile, ...] | None = None
@@ -372,18 +372,18 @@ class EncodeResult:
 
 
 class StagingEncoder(Protocol):
-    """Encodes staging files, wherever there are hands for it."""
+    """Encodes staging files, in this process or in a Spark job."""
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it need not see what the coordinator's own store sees: what it misses may be there."""
+        """True if it works in other processes: a file that one of them misses may be there for the coordinator."""
 
     def encode(self, staging_files: Sequence[ClosedStagingFile]) -> Sequence[EncodeResult]:
-        """What becomes of each staging file, in their order.
+        """Encode staging files; return one result for each, in their order.
 
-        Idempotence: an encode that no checkpoint names is an orphan, and the staging file can be encoded again. Raises
-            only
-        what concerns none of the staging files more than the others; then none of them counts as encoded.
+        Idempotence: an encode that no checkpoint names is an orphan, and the staging file can be encoded again. An
+        error of one staging file is in its result. An error that concerns all alike is raised; then none of them
+        counts as encoded.
         """
 
 
@@ -467,8 +467,7 @@ def encode_staging_file(
         part: The staging file.
         staging_file: What it becomes.
         rows: How many the checkpoint vouches for.
-        fences: No current owner appends to it any more, as to what a checkpoint holds as rolled; so a lease that is in
-            the way may be taken.
+        fences: No owner appends any more, so a lease may be taken.
         sink_format: What the sink writes, where it is known: it lends its encryption, and stands in for a format spec
             by which nothing can be encoded, if it is of the same columnar kind.
 
@@ -569,7 +568,7 @@ FIRST_WAIT_MS = 10_000
 
 
 class _Stuck(NamedTuple):
-    """What is known of a staging file that has failed, or of all jobs if they have."""
+    """The failures of one staging file, or of all jobs of a call."""
 
     failures: int
     """In a row, and without a file of it; tries out of turn are not counted."""
@@ -581,17 +580,14 @@ class _Stuck(NamedTuple):
         return 0 if self.failures == 1 else wait_ms(self.failures - 1, FIRST_WAIT_MS)
 
     def left_ms(self, now_ms: int) -> int:
-        """What is left of the wait; nothing if the clock has gone back."""
+        """The rest of the wait; nothing if the clock has gone back."""
         return 0 if now_ms < self.since_ms else max(0, self.since_ms + self.wait_ms - now_ms)
 
 
 class EncodeRetries:
-    """Remembers how often staging files have failed, by the in-progress names that no other staging file has.
+    """Remembers failures of staging files, in memory.
 
-    In memory alone.
-
-    If all jobs of a call fail and that need be the fault of no staging file, all staging files wait, as long as one
-    would: each job costs tries of its tasks, and every batch would begin some.
+    If every job of a call fails, all staging files wait as one would, because each job costs task retries.
     """
 
     def __init__(self) -> None:
@@ -600,7 +596,7 @@ class EncodeRetries:
         """Known as long as all jobs of each call fail."""
 
     def due(self, staging_files: Iterable[ClosedStagingFile], now_ms: int) -> list[ClosedStagingFile]:
-        """Those that are to be tried now, in their order; all that nothing is known of are.
+        """The staging files to be tried now, in their order: also each that has not failed yet.
 
         Args:
             staging_files: What is rolled.
@@ -609,7 +605,7 @@ class EncodeRetries:
         return [staging_file for staging_file in staging_files if self.left_ms(staging_file, now_ms) == 0]
 
     def left_ms(self, staging_file: ClosedStagingFile, now_ms: int) -> int:
-        """How long a staging file is left alone yet, in milliseconds; 0 is until the next checkpoint.
+        """The milliseconds that a staging file still waits; 0 means that the next checkpoint tries it.
 
         Args:
             staging_file: A closed staging file.

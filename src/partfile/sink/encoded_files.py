@@ -60,11 +60,9 @@ class PartlyEncoded(NotReady):
 
 
 class NotItsOwn(NotReady):
-    """What has kept a staging file from being encoded may be no trouble of its own.
+    """The staging file may not be to blame: it was not tried, or not alone in its job.
 
-    It was not tried, or not alone in its job.
-
-    So it is not made to wait for it.
+    It is tried again without waiting.
     """
 
 
@@ -73,10 +71,7 @@ class JobFailed(NotReady):
 
 
 class SharedJobFailed(JobFailed, NotItsOwn):
-    """That, and the staging file need not be to blame.
-
-    Others were in the job, or the worker does not see the base path.
-    """
+    """The job failed; another staging file in it may be the cause, or the worker does not see the base."""
 
 
 @dataclass(frozen=True, slots=True)

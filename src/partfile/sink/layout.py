@@ -1,4 +1,4 @@
-"""Which columns of a row go into a file, under which fingerprint; and what every subtask is told about its sink."""
+"""The columns of a row that go into a file, their fingerprint, and the settings that every subtask gets."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """What of a row goes into the file."""
+    """The columns that go into the file, and their fingerprint."""
 
     schema: pa.Schema
     """The columns of the file: those of the rows less the ones that the path holds."""
     fingerprint: str
     """Digest of these columns and the format: parts with another one are not appended to."""
     is_shared: bool = False
-    """Whether it is that of a staging file that buckets share."""
+    """Set for the layout of a multi-bucket staging file."""
     is_plain: bool = False
     """Whether rows are laid out as plain columns: Arrow moves no rows of others, as views and runs are."""
 
@@ -85,7 +85,7 @@ class RowLayouts:
         return layout
 
     def shared(self, layout: RowLayout) -> RowLayout:
-        """The layout of a staging file that buckets share, of rows that are laid out so."""
+        """The layout of the multi-bucket staging file for rows that have the layout ``layout``."""
         known = self._shared.get(layout.fingerprint)
         if known is None:
             schema = shared_schema(self._format, layout.schema)
@@ -99,7 +99,7 @@ class RowLayouts:
         return digest.hexdigest()[:16]
 
     def context(self, subtask: SubtaskContext, description: SinkDescription) -> BucketContext:
-        """What the bucketer may know in this batch."""
+        """The context that the bucketer gets in this batch."""
         if self._context is None or self._context.batch_time_ms != subtask.batch_time_ms:
             self._context = BucketContext(batch_time_ms=subtask.batch_time_ms, on_bad_bucket=description.on_bad_bucket)
         return self._context
@@ -120,7 +120,7 @@ def _identity(format: Format) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SinkDescription:
-    """What an operator does with rows: everything that is the same for all subtasks and batches. Picklable."""
+    """The settings of an operator that are the same for all subtasks and batches. Picklable."""
 
     format: Format
     bucketer: Bucketer
@@ -129,24 +129,24 @@ class SinkDescription:
     max_open_parts: int
     on_bad_bucket: str
     spec: Mapping[str, JsonValue] | None = None
-    """How a staging file is encoded, where the parts of a columnar format are staged; None where they are not."""
+    """Format spec of a staging file of one bucket; None where the parts of a bucket are not staged."""
     multi_bucket_spec: Mapping[str, JsonValue] | None = None
-    """How a staging file is encoded that many buckets share; None where none do."""
+    """Format spec of a multi-bucket staging file; None where buckets share none."""
     staging_compression: Literal["auto", "lz4", "zstd", "none"] = "auto"
-    """What staging files are compressed with; ``auto`` asks the store."""
+    """Compression of staging files; ``auto`` asks the store."""
     buckets_per_staging_file: int = 0
-    """Buckets in one batch of a subtask up to which none share a staging file."""
+    """Most buckets in one batch of a subtask that share no staging file."""
 
     @property
     def sharing(self) -> Sharing:
-        """When rows share a staging file, where they may."""
+        """The limits beyond which rows share a staging file, where they may."""
         return Sharing(self.buckets_per_staging_file, self.rolling.max_part_bytes, self.max_open_parts)
 
     def staged_in(self, *, travels: bool) -> StagingFormat:
-        """What rows are staged in, where they are: columns that the format can hold, or its encoded lines.
+        """The format of staging files: columns that the sink's format can hold, or its encoded lines.
 
         Args:
-            travels: Whether the store is one that staging files go to over a network.
+            travels: Whether staging files go to the store over a network.
         """
         chosen = self.staging_compression
         if chosen == "auto":
@@ -160,7 +160,7 @@ class SubtaskContext:
 
     subtask: int
     attempt: int
-    """0 for a first run; a hint, not a takeover (R2)."""
+    """0 for a first run. A hint, not a fence (R2)."""
     epoch: int
     chain: str
     batch_time_ms: int

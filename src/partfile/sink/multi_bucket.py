@@ -27,19 +27,19 @@ _PATHS = pa.large_string()
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """When rows share a staging file."""
+    """The limits beyond which rows share a staging file."""
 
     most_buckets: int
-    """Buckets in one batch of a subtask up to which each has a part of its own."""
+    """Most buckets in one batch of a subtask that each have a part of their own."""
     max_part_bytes: int
-    """What a part grows to, in bytes."""
+    """The size at which a part is rolled, in bytes."""
     max_open_parts: int
-    """Parts of a subtask beyond which each more would cost another one its place."""
+    """Most parts a subtask holds open; one more would close another."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenParts:
-    """What of a subtask is open, or was handed to it as open."""
+    """The open parts of a subtask, those that it was handed included."""
 
     keys: tuple[Collection[tuple[str, str]], ...]
     """Buckets and fingerprints, a part each; in none of them twice."""
@@ -48,7 +48,7 @@ class OpenParts:
 
     @property
     def count(self) -> int:
-        """How many there are, of all buckets and schemas."""
+        """The number of open parts, of all buckets and schemas."""
         return sum(map(len, self.keys))
 
     def has(self, bucket: str) -> bool:
@@ -64,7 +64,7 @@ class Parted(NamedTuple):
     own: pa.Array[Any]
     """The others, in their order."""
     buckets: int
-    """How many buckets share."""
+    """The number of buckets that share."""
 
 
 def parted(
@@ -80,14 +80,14 @@ def parted(
     Args:
         buckets: One bucket a row, checked.
         size_bytes: Of the batch; its rows count as equally large.
-        sharing: When rows share a staging file.
+        sharing: The limits beyond which rows share a staging file.
         opened: What is open.
 
     Returns:
         None if every row goes to a part of its bucket's own.
     """
     names = buckets.dictionary
-    # A cap of fewer parts than a batch may have is one on files, which no sharing is asked to save.
+    # A cap below `most_buckets` limits files; sharing is not used to save them.
     room = max(sharing.max_open_parts, sharing.most_buckets) - opened.count
     if len(names) <= min(sharing.most_buckets, room):
         return None

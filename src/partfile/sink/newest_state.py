@@ -22,7 +22,7 @@ _MAX_LOOKS = 10
 
 
 class NewestState(NamedTuple):
-    """What is in force."""
+    """The state that is in force."""
 
     newest: CheckpointMetadata
     """The newest checkpoint, perhaps a tombstone."""

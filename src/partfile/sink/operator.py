@@ -60,7 +60,7 @@ class ActivePart:
 
     @property
     def progress(self) -> PartProgress:
-        """What the rolling policy may know of it."""
+        """The facts that the rolling policy decides by."""
         size_bytes = published_size_bytes(self._stream.position, self._state.staging_file)
         return PartProgress(size_bytes, self._rows, self._state.created_at_ms, self._last_write_ms)
 
@@ -200,7 +200,7 @@ def fresh_part(
 
 
 def final_path(description: SinkDescription, context: SubtaskContext, bucket: str, count: int) -> str:
-    """Where a part of a bucket will be once it is finished; arguments as for ``fresh_part``."""
+    """The path of a part of a bucket once it is finished; arguments as for ``fresh_part``."""
     number = PartNumber(context.chain, context.subtask, count)
     handle = description.naming.handle(bucket, number, suffix=description.format.suffix, token="")
     return handle.path_of(handle.name)
@@ -218,7 +218,7 @@ logger = logging.getLogger("partfile")
 
 
 class PendingOutput:
-    """What of a subtask's parts is to be published, encoded or deleted once a checkpoint is complete.
+    """The parts of a subtask that wait to be published, encoded or deleted once a checkpoint is complete.
 
     Each is repeated in every snapshot until the subtask has heard of the completion of the first one that held it.
 
@@ -411,7 +411,7 @@ class SinkOperator:
         Parts that roll are pending from now on; the others stay open and go on after the checkpoint.
 
         Raises:
-            LeaseUnavailable: A part was taken away from under its name (R2).
+            LeaseUnavailable: A part is no longer under its name (R2).
             StoreError: A part could not be made durable; close the operator.
         """
         if self._form.appendable:

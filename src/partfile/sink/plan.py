@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Action(Enum):
-    """What to do with an open part."""
+    """The ways to treat an open part."""
 
     KEEP = "keep"
     ROLL = "roll"
@@ -54,12 +54,12 @@ def before_resuming(
     may_keep: bool,
     is_own: bool = False,
 ) -> Action:
-    """What a task does with a part it was handed, or has suspended (``is_own``), and now has rows for (R2).
+    """Whether a task appends to a part that it was handed, or has suspended itself (``is_own``) (R2).
 
-    No other process has ever written what it has suspended itself. Another part is appended to only if it is of this
-    very epoch, and only by a first attempt: an earlier one of this task may still be writing it. Both are hints
-    on top of the lease and the length, which the store checks; where leases are not proven (``may_keep`` is False)
-    nothing would stop a zombie, so the part is left alone (R13).
+    No other process has ever written a part that the task has suspended itself. Another part is appended to only if it
+    is of this epoch, and only by a first attempt: an earlier one may still be writing it. Both are hints on top of the
+    lease and the length, which the store checks. Where leases are not proven (``may_keep`` is False) nothing would stop
+    a zombie, so the part is left alone (R13).
     """
     if not is_own and (part.epoch != epoch or attempt > 0 or not may_keep):
         return Action.ABANDON
@@ -134,7 +134,7 @@ def beyond_cap(keys: Sequence[tuple[str, str]], cap: int) -> Sequence[tuple[str,
 
 
 _TELLING_BYTES = 1 << 20
-"""Fewer staging file bytes than these say nothing of the ratio: a file's footer would weigh as much as its rows."""
+"""Fewer bytes of staging files than these say nothing of the ratio: a file's footer would weigh as much as its rows."""
 _LEAST_RATIO, _MOST_RATIO = 0.01, 4.0
 
 
@@ -161,7 +161,7 @@ def with_closed(
 def closed_staging_file(
     part: OpenPart, becomes: StagingFile, checkpoint_id: int, *, abandoned: bool
 ) -> ClosedStagingFile:
-    """What is left of an open staging file that takes no more rows.
+    """The closed form of an open staging file, which takes no more rows.
 
     Args:
         part: The staging file.
@@ -215,13 +215,13 @@ def promised(file: EncodedFile, checkpoint_id: int) -> PendingPart:
 
 
 def less(staging_file: StagingFile, files: Iterable[EncodedFile]) -> StagingFile:
-    """What is left to be encoded of a multi-bucket staging file once some buckets have their files."""
+    """A multi-bucket staging file less the buckets that have their files: the rest is still to be encoded."""
     finished = dict.fromkeys((*staging_file.finished_buckets, *(file.part.bucket for file in files)))
     return staging_file.model_copy(update={"finished_buckets": tuple(finished)}) if finished else staging_file
 
 
 def encoded_staging_file(encoded: OpenPart | ClosedStagingFile, checkpoint_id: int) -> EncodedStagingFile:
-    """What is left of a staging file that is encoded.
+    """The encoded form of a staging file: its files are in a checkpoint, and it only waits to be deleted.
 
     Args:
         encoded: The staging file.
@@ -343,10 +343,10 @@ def restored_state(
 def begin_epoch(
     restored: SinkSnapshot, *, published: bool, epoch: int, checkpoint_id: int, may_keep: bool
 ) -> SinkSnapshot:
-    """What a takeover holds: the restored state, with every part that must not be appended to closed.
+    """The state that a takeover holds: the restored one, with every part closed that must not be appended to.
 
-    It is marked for publication, or a staging file for its encoding. A restored part is never appended to again,
-    because a zombie of the old run may still hold it (R2); the exception are the parts that a clean stop kept, which
+    A closed part is pending, a closed staging file is to be encoded. A restored part is never appended to again,
+    because a zombie of the old run may still hold it (R2). The exception are the parts that a clean stop kept, which
     are handed to the new epoch.
 
     Args:
@@ -474,7 +474,7 @@ def _without_empty(opened: Mapping[int, tuple[OpenPart, ...]]) -> OpenParts:
 def _redistributed(carried: OpenParts, ran: OpenParts) -> OpenParts:
     """Assign each open part to a subtask of the next batch.
 
-    A subtask that ran keeps its parts. Those of subtasks that did not are dealt out over the ones that did, as split
+    A subtask that ran keeps its parts. Those of subtasks that did not are distributed over the ones that did, as split
     list state is; if none ran, as in an empty batch, everything stays as it is assigned. Multi-bucket staging files
     stay so in any case: a subtask that has one has no use for another, and each that is rolled becomes a file a bucket.
     """
@@ -482,8 +482,8 @@ def _redistributed(carried: OpenParts, ran: OpenParts) -> OpenParts:
         return {**carried, **ran}
     orphans = [part for subtask in sorted(carried) for part in carried[subtask] if not _is_shared(part)]
     shares, _ = assign(orphans, len(ran))
-    dealt = {subtask: (*ran[subtask], *share) for subtask, share in zip(sorted(ran), shares, strict=True)}
-    return {subtask: tuple(filter(_is_shared, parts)) for subtask, parts in carried.items()} | dealt
+    distributed = {subtask: (*ran[subtask], *share) for subtask, share in zip(sorted(ran), shares, strict=True)}
+    return {subtask: tuple(filter(_is_shared, parts)) for subtask, parts in carried.items()} | distributed
 
 
 def _is_shared(part: OpenPart) -> bool:

@@ -58,7 +58,7 @@ def _is_secret(model: type[BaseModel], location: tuple[int | str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PartProgress:
-    """What a rolling policy knows of an open part."""
+    """The facts about an open part that a rolling policy decides by."""
 
     size_bytes: int
     """Bytes in the file so far, compressed where the format compresses."""
@@ -107,7 +107,7 @@ class RollingPolicy(Options):
 
     @property
     def check_interval_s(self) -> float:
-        """How often a timer should ask, in seconds: often enough that a part overstays by a quarter at most."""
+        """The interval of a timer, in seconds: short enough that a part overstays by a quarter at most."""
         return max(0.05, min(self.rollover_interval_s, self.inactivity_interval_s, 60.0) / 4)
 
 
@@ -116,7 +116,7 @@ HIDING_PREFIXES = ("_", ".")
 
 @dataclass(frozen=True, slots=True)
 class PartNumber:
-    """What makes a final name unique under a base path."""
+    """The numbers that make a final name unique under a base path."""
 
     chain: str
     """8 hexadecimal digits made with the first checkpoint of the checkpoint log."""
@@ -126,16 +126,16 @@ class PartNumber:
 
 
 _NUMBER = re.compile(r"(?=-([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,18})(?![0-9]))")
-"""A look ahead, since what a prefix ends with may look like a checkpoint log, too."""
+"""Looks ahead, because a prefix may end in something that looks like a chain."""
 
 
 def numbers_in(name: str) -> list[PartNumber]:
-    """Everything in a name that can be what makes a part unique, whatever its affixes, hidden or not."""
+    """Each place in a name that can be the number of a part, whatever its affixes, hidden or not."""
     return [PartNumber(match[1], int(match[2]), int(match[3])) for match in _NUMBER.finditer(name)]
 
 
 def number_in(name: str, chains: Container[str]) -> PartNumber | None:
-    """What the name of a finished file says if it is a part of one of these chains; else None.
+    """The number in the name of a finished file of one of these chains; None for any other file.
 
     Args:
         name: The name, without its directory.
@@ -147,7 +147,7 @@ def number_in(name: str, chains: Container[str]) -> PartNumber | None:
 
 
 def with_mark(name: str, mark: str) -> str:
-    """A name with something behind what makes it unique, which still says the same number."""
+    """A name with a mark behind its number."""
     found = [match.end(3) for match in _NUMBER.finditer(name)]
     at = found[-1] if found else len(name)
     return name[:at] + mark + name[at:]
@@ -183,9 +183,9 @@ def own_path(path: str) -> str:
 
 
 def unmarked(name: str) -> str:
-    """What the files of one multi-bucket staging file have in common: their final name without the mark of a bucket.
+    """The final name without the mark of a bucket, which all files of one multi-bucket staging file have in common.
 
-    To be compared with what comes of other names, since any suffix may look like a mark.
+    Compare it with other unmarked names only, because any suffix may look like a mark.
     """
     return _MARKED.sub(r"\1", name)
 
@@ -276,7 +276,7 @@ ADOPT = "adopt:"
 
 
 class ReplayRules(Options):
-    """What a user allows when a query does not simply continue."""
+    """The choices of a user for a query that does not simply continue."""
 
     on_new_query: str = Field(default="fail", pattern=rf"^(fail|{ADOPT}\S+)$")
     """``fail``, or ``adopt:<query id>``: the new query takes over from that one, whose id is refused from then on."""

@@ -1,4 +1,4 @@
-"""What a sink tells about each batch: one log line and one callback."""
+"""The report of each batch: one log line and one callback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("partfile")
 
 
 class BatchProgress(BaseModel):
-    """What one batch, or one checkpoint between batches, did. Durations in milliseconds."""
+    """The result of one batch, or of one checkpoint between batches. Durations in milliseconds."""
 
     model_config = ConfigDict(frozen=True)
 

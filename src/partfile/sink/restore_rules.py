@@ -28,18 +28,18 @@ class RestorePoint:
     """A snapshot that a user asked for, read and checked."""
 
     token: str
-    """What tells it from any other: the savepoint's id, or the nonce of the checkpoint's metadata."""
+    """Its identity: the savepoint's id, or the nonce of the checkpoint's metadata."""
     location: str
-    """Where it was found, for messages."""
+    """Its location, for messages."""
     state: SinkSnapshot
     is_newest: bool = False
-    """Whether all that came after it in the sink's own checkpoint log holds what it holds, perhaps published since."""
+    """True if every later entry of the sink's own log holds the same rows, perhaps published since."""
     was_restored: bool = False
     """Whether the sink's own checkpoint log has gone back to it before."""
 
 
 class Choice(Enum):
-    """What a start does about a restore point."""
+    """The ways in which a start treats a restore point."""
 
     RESTORE = "restore"
     """Begin with its state."""
@@ -114,12 +114,10 @@ def _parts(state: SinkSnapshot) -> list[PartHandle]:
 
 
 def _lengths(state: SinkSnapshot) -> dict[str, set[int]]:
-    """How long each part of a state is, by its unmarked final name.
+    """The lengths that a state knows of each part, by its unmarked final name.
 
-    For an encoded one also how long its staging file was.
-
-    That is one part's alone, whichever directory it is in, or that of the files that one multi-bucket staging file
-    became.
+    For an encoded part also the length that its staging file had. In any directory one such name belongs to one part,
+    or to the files of one multi-bucket staging file.
     """
     lengths: dict[str, set[int]] = {}
     for part in _parts(state):
@@ -161,7 +159,7 @@ def origin(point: RestorePoint) -> dict[str, str]:
 
 
 def open_since(current: SinkSnapshot, point: SinkSnapshot) -> list[PartHandle]:
-    """What the point holds of the parts that were open at it and still are, or are staging files not yet encoded."""
+    """The handles, as of the point, of parts that were open then and still are, or are not encoded yet."""
     names = {part.part.name for parts in current.open.values() for part in parts}
     names |= {staging_file.part.name for staging_file in current.rolled}
     return [part.part for parts in point.open.values() for part in parts if part.part.name in names]
@@ -170,9 +168,9 @@ def open_since(current: SinkSnapshot, point: SinkSnapshot) -> list[PartHandle]:
 def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collection[str] = ()) -> SinkSnapshot:
     """The state of a rollback whose user accepts that later parts stay.
 
-    No finished file is touched. Parts that were open at the point and still are go back to what they held then, and so
-    do staging files that no file has been promised for; what has been promised or published since is left as it is,
-    with the rows of before and after, and so is what cannot go back. What was opened since then is left behind.
+    Finished files stay. Parts open then and now go back to their length at the point; so do staging files without a
+    promised file. Everything promised or published since stays, and so do the parts in ``stuck``. Parts opened later
+    are left behind.
 
     Args:
         current: What the newest checkpoint holds.
@@ -264,7 +262,7 @@ def doubled_parts(
 
 
 def staying(current: SinkSnapshot, stuck: Collection[str]) -> SinkSnapshot:
-    """What of a state a rollback leaves as it is: what has been promised, and what cannot go back."""
+    """The part of a state that a rollback leaves as it is: promised parts, and parts that cannot go back."""
     return replace(
         current,
         open={
@@ -375,7 +373,7 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
 
 
 def unknown_since(uid: str, point: RestorePoint, damage: SnapshotCorrupt, later: Sequence[str]) -> str:
-    """What a message says of the parts that came later."""
+    """The text of a message about the parts that came later."""
     return (
         f"the newest checkpoint of sink {uid!r} cannot be read, so what came after {point.location!r} cannot be known: "
         f"{damage.message}. Finished parts that hold later rows: {shown(later) or 'none is there'}; others may have "
@@ -483,7 +481,7 @@ def _staged(part: PartHandle) -> tuple[str, str]:
 
 
 class ReplayDecision(Enum):
-    """What to do with a batch."""
+    """The ways to treat a batch."""
 
     WRITE = "write"
     REPLAY = "replay"
@@ -524,7 +522,7 @@ def check_replay(uid: str, stands: StreamPosition, batch: QueryPosition, rules: 
 
 
 def position_after(stands: StreamPosition, batch: QueryPosition) -> StreamPosition:
-    """Where the stream stands once ``batch`` is complete: adopting a place retires the query that had it."""
+    """The position of the stream once ``batch`` is complete: adopting a place retires the query that had it."""
     retired = stands.retired_queries
     if stands.query is not None and stands.query.query_id != batch.query_id:
         retired = (*retired, stands.query.query_id)

@@ -39,7 +39,7 @@ class ReservedSavepoint:
     store: Store
     directory: str
     location: str
-    """What ``restore_from`` is to name."""
+    """The location that ``restore_from`` takes."""
 
     def complete(self, coordinator: SinkCoordinator, now_ms: int, *, ends_the_job: bool) -> str:
         """Write the coordinator's state, of which nothing is staged any more, and return the location.
@@ -82,7 +82,7 @@ class ReservedSavepoint:
 
 
 def directory_for_savepoints(settings: RestoreSettings, job: str, directory: str | os.PathLike[str] | None) -> str:
-    """Where savepoints of a checkpoint log are to be made, as a URL or an absolute path. Nothing is opened.
+    """The directory for savepoints of a checkpoint log, as a URL or an absolute path. Opens nothing.
 
     Args:
         settings: The sink's options; ``savepoint_dir`` is the default directory.

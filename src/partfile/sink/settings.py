@@ -93,7 +93,7 @@ class RestoreSettings(Options):
 
     @property
     def checkpoint_options(self) -> Mapping[str, object]:
-        """What the store of the checkpoints is opened with."""
+        """Options of the store of the checkpoints."""
         return options_for(self.checkpoint_url, self.base, self.storage_options)
 
     def recover_command(self, *options: str) -> str:
@@ -112,7 +112,7 @@ class RestoreSettings(Options):
 
     @property
     def encode_spec(self) -> Mapping[str, JsonValue] | None:
-        """How staging files that this run begins are encoded; None where it begins none."""
+        """Format spec of the staging files that this run begins; None where it begins none."""
         return None
 
     @property
@@ -200,7 +200,7 @@ class SinkSettings(RestoreSettings):
     on_bad_bucket: str = "fail"
     """``fail``, or the bucket for rows whose own bucket cannot be named."""
     rules: ReplayRules = Field(default_factory=ReplayRules)
-    """What is allowed when a query does not simply continue."""
+    """The choices for a query that does not simply continue."""
     restore_from: str | None = None
     """A savepoint to begin with where the sink has no checkpoint yet: its directory or the ``_metadata`` in it. It may
     stay set: a sink that was restored from it goes on from its own checkpoints."""
@@ -244,7 +244,7 @@ class SinkSettings(RestoreSettings):
 
     @property
     def encode_spec(self) -> Mapping[str, JsonValue] | None:
-        """How staged parts are encoded; None where parts are not staged: a row format, or one of the user's own."""
+        """Format spec of staged parts; None where parts are not staged: a row format, or one of the user's own."""
         if self.columnar != "staged" or not isinstance(self.format, BulkFormat):
             return None
         if getattr(self.format, "encryption", None) is not None and "columnar" not in self.model_fields_set:
@@ -254,7 +254,7 @@ class SinkSettings(RestoreSettings):
 
     @property
     def multi_bucket_spec(self) -> Mapping[str, JsonValue] | None:
-        """How staging files are encoded that buckets share; None where none do, as with a format of the user's own."""
+        """Format spec of multi-bucket staging files; None where buckets share none."""
         # A part that is closed at each checkpoint would be written twice for nothing.
         if self.buckets_per_staging_file is None or self.rolling.on_checkpoint:
             return None
@@ -262,7 +262,7 @@ class SinkSettings(RestoreSettings):
 
     @property
     def description(self) -> SinkDescription:
-        """What every operator of the sink does with rows."""
+        """The settings that every operator of the sink gets."""
         from partfile.sink.layout import SinkDescription  # noqa: PLC0415
 
         return SinkDescription(
@@ -327,7 +327,7 @@ _OF_RECOVER: Mapping[str, tuple[str, ...]] = {
     "accept_newer": ("--restore-from", "WHERE", "--accept-newer"),
     "moved_from": ("--moved-from", "OLD"),
 }
-"""What only the command does, since a user has to see its plan first."""
+"""Options of the command alone, because a user has to see its plan first."""
 
 
 def _check_names(base: object, options: Mapping[str, Any]) -> None:

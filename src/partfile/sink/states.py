@@ -1,4 +1,4 @@
-"""What the sink keeps in a checkpoint: its parts and staging files, the part counter, where the stream stands."""
+"""The state of a sink in a checkpoint: its parts and staging files, the part counter, the position of the stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Crc32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class StagingFile(Persisted):
-    """What becomes of an open part that is a staging file."""
+    """The file that a staging file is to be encoded into."""
 
     spec: dict[str, JsonValue]
     """The format it is encoded in, as plain data: that of the sink that began it, whatever later runs are set to."""
@@ -47,7 +47,7 @@ class OpenPart(Persisted):
     count: Annotated[int, Field(ge=0)]
     """The part counter in its name."""
     schema_fingerprint: str
-    """Which rows and format it takes: a bucket has one open part a fingerprint."""
+    """Digest of the columns and the format that it takes: a bucket has one open part a fingerprint."""
     epoch: int
     """The epoch that created it or was handed it by a clean stop; only that one appends to it (R2)."""
     created_at_ms: int
@@ -66,18 +66,18 @@ class OpenPart(Persisted):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the open part inside a subtask: its bucket and the fingerprint of its rows."""
+        """The key of the open part inside a subtask: its bucket and the fingerprint of its rows."""
         return self.part.bucket, self.schema_fingerprint
 
     @property
     def progress(self) -> PartProgress:
-        """What the rolling policy may know of it."""
+        """The facts that the rolling policy decides by."""
         size_bytes = published_size_bytes(self.part.valid_length, self.staging_file)
         return PartProgress(size_bytes, self.rows, self.created_at_ms, self.last_write_ms)
 
 
 def published_size_bytes(length_bytes: int, staging_file: StagingFile | None) -> int:
-    """How large the finished file of a part of this length will be; a guess for a staging file.
+    """The size of the finished file of a part of this length; a guess for a staging file.
 
     A multi-bucket staging file counts as several parts at least, so that it may outgrow a part of one bucket.
     """
@@ -94,7 +94,7 @@ def _is_no_staging_file(part: PartHandle) -> PartHandle:
 
 def _is_staging_file(part: PartHandle) -> PartHandle:
     if not part.is_staging_file:
-        raise ValueError("it is no staging file, and is published as it is")
+        raise ValueError("it is not a staging file, and is published as it is")
     return part
 
 
@@ -120,9 +120,9 @@ class ClosedStagingFile(Persisted):
     """Its valid length is what is encoded; bytes after it never count."""
     staging_file: StagingFile
     rows: Annotated[int, Field(ge=0)]
-    """What the encoded file must hold."""
+    """The number of rows that the encoded files must hold."""
     since: Annotated[int, Field(ge=1)]
-    """The first checkpoint that holds it as rolled."""
+    """The first checkpoint that holds it as closed."""
     abandoned: bool = False
     """A task had to leave it alone, or a start found it open: a zombie may still be writing it."""
 
@@ -145,7 +145,7 @@ class EncodedStagingFile(Persisted):
 
 
 class QueryPosition(Persisted):
-    """Where a query stands: its last completed batch, and what that batch was made of."""
+    """The position of a query: its last completed batch, and the digest of its offsets."""
 
     query_id: str
     batch_id: int
@@ -166,13 +166,13 @@ class StreamPosition(Persisted):
     kept: bool = False
     """The last run ended cleanly and kept its open parts for the next one (``on_stop="keep"``)."""
     parallelism: Annotated[int, Field(ge=0)] = 0
-    """Subtasks of the last batch; the open parts are dealt out over as many."""
+    """Subtasks of the last batch; the open parts are distributed over as many."""
     hash_partitions: int | None = None
     """Number of partitions that buckets are hashed over, where they are."""
     restored_from: str | None = None
     """Token of the savepoint or older checkpoint that this checkpoint log was last restored from on demand."""
     restored_location: str | None = None
-    """Where that was, so that it need not be there any more."""
+    """The location of that snapshot, for a start that finds it deleted."""
     base: str | None = None
     """The base that the checkpoints are of, if they lie outside it."""
     shared_from: int | None = None
@@ -182,7 +182,7 @@ class StreamPosition(Persisted):
     """Bytes of encoded files for each byte of their staging files, as the last of them came out; None before the
     first."""
     user_position: JsonValue = None
-    """What the caller of the plain operator wants back after a restore."""
+    """The position that the caller of the plain sink gets back after a restore."""
 
 
 class AssignedPart(Persisted):
@@ -212,7 +212,7 @@ def _add_staging_files(
 
 
 class SubtaskSnapshot(Persisted):
-    """What one subtask hands to the coordinator at a checkpoint."""
+    """The state that one subtask hands to the coordinator at a checkpoint."""
 
     subtask: Annotated[int, Field(ge=0)]
     open: tuple[OpenPart, ...] = ()
@@ -257,10 +257,7 @@ class SubtaskSnapshot(Persisted):
 
 
 class CoordinatorSnapshot(Persisted):
-    """What a checkpoint holds.
-
-    Everything, in the coordinator's hands, so that it is one piece of state however many ran.
-    """
+    """The state of the sink in a checkpoint: one piece, the coordinator's, whatever the number of subtasks."""
 
     position: StreamPosition
     open: tuple[AssignedPart, ...] = ()

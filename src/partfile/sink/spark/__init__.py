@@ -1,1 +1,1 @@
-"""The sink inside Spark. The only package that imports pyspark."""
+"""The sink inside Spark. Besides it only two modules of ``readers`` import pyspark."""

@@ -41,7 +41,7 @@ MOST_FAILED_JOBS = 4
 _TASK_BYTES = 128 << 20
 """Of staging files for one task: enough to be worth it, and little enough to be done again when its worker dies."""
 _STAGING_FILE_BYTES = 1 << 20
-"""What opening a staging file and creating a file cost, as bytes that could have been encoded meanwhile."""
+"""The cost of opening a staging file and creating a file, as bytes that could have been encoded meanwhile."""
 
 
 class EncodeGroups:
@@ -110,7 +110,7 @@ logger = logging.getLogger("partfile")
 _POOL = "spark.scheduler.pool"
 _DESCRIPTION = "spark.job.description"
 _BLAMELESS = {kind.__name__: kind for kind in (NotItsOwn, SharedJobFailed)}
-"""What a task may say of a staging file that is no failure of it: by this it does not wait for another's."""
+"""Errors that are not the staging file's own: it does not wait because of them."""
 
 
 class Problem(BaseModel):
@@ -140,7 +140,7 @@ class Problem(BaseModel):
 
 
 class EncodeAnswer(BaseModel):
-    """What a task says of one staging file."""
+    """The answer of a task about one staging file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -172,9 +172,9 @@ class EncodeTask:
     sink_format: Format
     """Lends its encryption to the files."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """What the store of the parts is opened with."""
+    """Options of the store of the parts."""
     checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """What the store of the checkpoints is opened with."""
+    """Options of the store of the checkpoints."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Encode the shares whose numbers come in, one staging file after the other, and answer with a row for each.
@@ -251,9 +251,8 @@ class SparkEncoder:
     def encode(self, staging_files: Sequence[ClosedStagingFile]) -> Sequence[EncodeResult]:
         """Encode staging files by Spark jobs, a task each. Spark tries a task again whose worker died.
 
-        What ends a job is a problem of its staging files that another try may mend: their rows are safe where they are,
-        so it is no reason to end a query. The next try parts them, lest one that kills its worker keeps the others
-        back.
+        A job that fails does not end the query: the rows are safe in their staging files, and another try may work. The
+        next try splits the job, so that a staging file that kills its worker does not hold back the others.
         """
         encoded: dict[str, EncodeResult] = {}
         failure: Exception | None = None
@@ -281,7 +280,7 @@ class SparkEncoder:
         ]
 
     def _run(self, staging_files: Sequence[ClosedStagingFile]) -> tuple[Sequence[Any], str]:
-        """What the tasks of one job answer, and to which submission; raises what ends the job."""
+        """Run one job; return the answers of its tasks and its submission. Raises the error that ends the job."""
         shares = assign_to_tasks(staging_files, self._session.sparkContext.defaultParallelism)
         self._storage.store.hold_marker(marker_path_of(self._storage.job))
         task = EncodeTask(
@@ -317,9 +316,9 @@ class SparkEncoder:
 def staging_encoder(
     settings: SinkSettings, session: SparkSession | None
 ) -> Callable[[CheckpointStorage], SparkEncoder] | None:
-    """What makes the encoders of a driver, in the pool of this thread; None where there is no Spark to do it.
+    """A factory of encoders of a driver, in the pool of this thread; None where there is no Spark.
 
-    Each knows of the jobs that failed for those before it.
+    Each encoder knows of the jobs that failed for those before it.
 
     Args:
         settings: The sink's options.
@@ -336,7 +335,7 @@ def staging_encoder(
 def read_answers(
     staging_files: Sequence[ClosedStagingFile], submission: str, rows: Iterable[Any]
 ) -> list[EncodeResult]:
-    """What became of each staging file, by the first answer to it; a staging file without one is not encoded yet.
+    """The result for each staging file, by the first answer to it; one without an answer is not encoded yet.
 
     Args:
         staging_files: What was to be encoded.

@@ -1,4 +1,4 @@
-"""Which query, run and batch calls ``foreach_batch``, and the digest of Spark's own record of the batch's offsets."""
+"""The query, run and batch that call ``foreach_batch``, and the digest of Spark's record of the batch's offsets."""
 
 from __future__ import annotations
 

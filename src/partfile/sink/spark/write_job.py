@@ -1,4 +1,4 @@
-"""What runs in a Spark task: one subtask of one micro-batch, from record batches to one row of acknowledgement."""
+"""The write task in Spark: one subtask of one micro-batch, from record batches to one row of acknowledgement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it.
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own documentation names it so.
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from partfile.bucketers.base import BucketContext
@@ -160,9 +160,9 @@ class WriteTask:
     encoded_ratio: float | None
     """Bytes of encoded files for each byte of their staging files; None until a first one was encoded."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """What the store of the parts is opened with."""
+    """Options of the store of the parts."""
     checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """What the store of the checkpoints is opened with."""
+    """Options of the store of the checkpoints."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write every row, make it durable, release everything, then acknowledge with one row."""
