@@ -76,10 +76,10 @@ class RandomOwner(Owner):
         self.ids.add(pending.checkpoint_id)
         super().trigger_tasks(pending)
 
-    def finalise(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
+    def collect_states(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
         """Only of a checkpoint that everybody has acknowledged."""
-        self.check(pending.is_acknowledged, "finalised too early")
-        return super().finalise(pending)
+        self.check(pending.is_acknowledged, "collected too early")
+        return super().collect_states(pending)
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """Its checkpoint is there, holds state and is this coordinator's; the notification may get lost."""
@@ -237,7 +237,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """The store fails, before or after it has done its work."""
         self.owners[who].faults.fault = fault
 
-    @rule(who=WHO, hook=st.sampled_from(["notify_complete", "notify_aborted", "trigger_tasks", "finalise"]))
+    @rule(who=WHO, hook=st.sampled_from(["notify_complete", "notify_aborted", "trigger_tasks", "collect_states"]))
     def owner_fails(self, who: int, hook: str) -> None:
         """A hook fails while the next thing happens."""
         self.owners[who].raising = {hook}

@@ -296,8 +296,8 @@ def test_the_job_fails_when_its_state_cannot_be_made(tmp_path: Path) -> None:
     """No failure is borne unless so many are allowed."""
     one = Owner(tmp_path)
     one.start()
-    one.raising = {"finalise"}
-    with pytest.raises(RuntimeError, match="finalise"):
+    one.raising = {"collect_states"}
+    with pytest.raises(RuntimeError, match="collect_states"):
         one.complete("a")
     assert one.failed_jobs == [(2, FailureReason.FINALIZE)]
 

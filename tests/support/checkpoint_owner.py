@@ -84,9 +84,9 @@ class Owner:
         self._fail("trigger_tasks")
         self.triggered.append(pending)
 
-    def finalise(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
+    def collect_states(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
         """The text, and the states as they were acknowledged."""
-        self._fail("finalise")
+        self._fail("collect_states")
         (state,) = holding(self.text).values()
         return {"o": state.model_copy(update={"subtasks": pending.subtasks()})}
 

@@ -143,7 +143,7 @@ class Execution:
     def _create_checkpoint(self, pending: PendingCheckpoint) -> None:
         checkpoint_id, epoch = pending.checkpoint_id, self._log.newest.epoch
         try:
-            operators = self._hooks.finalise(pending)
+            operators = self._hooks.collect_states(pending)
             metadata = self.metadata("checkpoint", checkpoint_id, epoch, pending.time_ms, operators)
         except Exception as error:  # noqa: BLE001 - whatever the owner's reason is
             self._failed(checkpoint_id, error)
@@ -413,8 +413,8 @@ class CheckpointHooks(Protocol):
     def trigger_tasks(self, pending: PendingCheckpoint) -> None:
         """Tell the tasks to take a checkpoint. Raises if that is impossible; then the checkpoint is aborted."""
 
-    def finalise(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
-        """Make the state of each operator of what was acknowledged. Raises to abort the checkpoint."""
+    def collect_states(self, pending: PendingCheckpoint) -> Mapping[str, OperatorState]:
+        """Join the acknowledged states into one state for each operator. Raises to abort the checkpoint."""
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """The checkpoint and all before it are complete and durable."""
