@@ -242,7 +242,7 @@ USAGE_ERRORS = [
     ("savepoint create {t}/out --to {t}/file --apply --fence", "'{t}/file' is a file"),
     ("savepoint dispose {t}/out", "is not a savepoint"),
     ("savepoint list {t}/none", "{t}/none"),
-    ("savepoint show {t}/out", "is no savepoint"),
+    ("savepoint show {t}/out", "is not a savepoint"),
     ("savepoint show {t}/file", "it is a file"),
     ("checkpoints {t}/out --savepoint-dir {t}/none", "{t}/none"),
 ]

@@ -103,7 +103,7 @@ def test_a_start_after_a_clean_stop_hands_kept_parts_over() -> None:
 
 
 def test_parts_whose_subtask_did_not_run_are_carried() -> None:
-    """A batch that only partition 0 took part in keeps the open parts of subtask 1, dealt out over the one seen."""
+    """A batch that only partition 0 took part in keeps the open parts of subtask 1, distributed over the one seen."""
     after = batch(state({0: (part("a"),), 1: (part("b"),)}), SubtaskSnapshot(subtask=0, open=(part("a"),)))
     assert names(after) == (["a", "b"], [])
     assert set(after.open) == {0}

@@ -141,7 +141,7 @@ def test_disposing_is_whole_at_every_crash(tmp_path: Path) -> None:
         if number == 1:
             assert read_savepoint(target, directory).job == "flights"
         else:
-            with pytest.raises(NotFound, match="is no savepoint"):
+            with pytest.raises(NotFound, match="is not a savepoint"):
                 read_savepoint(target, directory)
         delete_savepoint(target, directory)
         delete_savepoint(target, directory)

@@ -39,9 +39,9 @@ logger = logging.getLogger("partfile")
 
 
 def discard(storage: CheckpointStorage, checkpoint_id: int, handle: StateHandle | None) -> bool:
-    """Delete a state file, unless it is shared or the checkpoint of its checkpoint names it.
+    """Delete a state file, unless it is shared or that checkpoint's ``_metadata`` names it.
 
-    Only that checkpoint can name it (R11), and checkpoints never change. A failure is logged: what stays goes with its
+    Only that ``_metadata`` can name it (R11), and it never changes. A failure is logged: what stays goes with its
     directory.
 
     Returns:
@@ -98,7 +98,7 @@ class Execution:
         time_ms: int,
         operators: Mapping[str, OperatorState],
     ) -> CheckpointMetadata:
-        """A checkpoint that is not part of the checkpoint log yet."""
+        """An entry that is not in the log yet."""
         return new_checkpoint(
             self._storage.job,
             kind,
@@ -261,7 +261,7 @@ class CheckpointCoordinator:
 
     @property
     def state(self) -> CoordinatorState:
-        """What it knows, as of the last event."""
+        """The state of the machine, as of the last event."""
         return self._begun()
 
     def look(self) -> CheckpointMetadata | None:
@@ -456,7 +456,7 @@ def no_timer(at_ms: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """What the owner of a coordinator chooses."""
+    """Settings that the owner of a coordinator chooses."""
 
     writer: str
     """Version of the program, written into every checkpoint."""

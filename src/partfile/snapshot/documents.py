@@ -203,7 +203,7 @@ def read_document(store: MetadataStore, path: str) -> bytes:
         return store.read_file(path, MAX_DOCUMENT_BYTES)
     except FileTooLarge as error:
         raise SnapshotCorrupt(
-            f"{store.base}/{path} is no document: {error.message}", hint=CORRUPT_HINT, path=path
+            f"{store.base}/{path} is not a document: {error.message}", hint=CORRUPT_HINT, path=path
         ) from error
 
 
@@ -322,7 +322,7 @@ StateHandle = Annotated[InlineHandle | FileHandle, Field(discriminator="kind")]
 
 
 class SubtaskState(Persisted):
-    """What one subtask acknowledged, or what is carried for one that did not run."""
+    """The state that one subtask acknowledged, or that is carried for one that did not run."""
 
     subtask: Annotated[int, Field(ge=0)]
     handle: StateHandle | None
@@ -339,14 +339,14 @@ class OperatorState(Persisted):
 
 
 class CheckpointRef(Persisted):
-    """Which checkpoint of the checkpoint log is meant: its id and the nonce it carries."""
+    """A reference to an entry of the log: its id and its nonce."""
 
     checkpoint_id: CheckpointId
     nonce: str
 
 
 class CheckpointMetadata(Persisted):
-    """One checkpoint of the checkpoint log.
+    """One entry of the log.
 
     The content of ``chk-N/_metadata``, whose creation is the commit point (R1).
     """
@@ -356,12 +356,12 @@ class CheckpointMetadata(Persisted):
     job: str
     """The uid of the job; a checkpoint that was moved here from another job is refused."""
     log_id: str
-    """Drawn for the checkpoint log's first checkpoint and carried by all: a checkpoint that was copied here from
-    elsewhere has another."""
+    """Drawn for the first entry of the log and carried by all: an entry that was copied here from elsewhere has
+    another."""
     epoch: Annotated[int, Field(ge=1)]
     """Raised by every start; the newest checkpoint's epoch is the one that may go on."""
     nonce: str
-    """Drawn by the coordinator for this checkpoint; how it recognises its own."""
+    """Drawn by the coordinator for this entry; by it the coordinator recognises its own."""
     predecessor: CheckpointRef | None
     ids_ahead: Annotated[int, Field(ge=0, le=MAX_IDS_AHEAD)]
     """So many ids after its own its coordinator may trigger before its next entry; a successor closes them."""

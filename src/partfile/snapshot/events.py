@@ -1,4 +1,4 @@
-"""What can happen to a checkpoint coordinator: the input of its state machine."""
+"""Events, actions, requests and state of the checkpoint machine."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TriggerFailed:
 
 @dataclass(frozen=True, slots=True)
 class SubtasksKnown:
-    """How many subtasks take part in a checkpoint; Spark tells only when the job has ended."""
+    """The number of subtasks of a checkpoint is known; Spark tells it only when the job has ended."""
 
     checkpoint_id: int
     subtasks: int
@@ -167,14 +167,14 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCreated:
-    """The checkpoint is durable: the checkpoint is complete."""
+    """``_metadata`` is durable, so the checkpoint is complete."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class CreationFailed:
-    """There is no checkpoint and there never will be one of this try."""
+    """``_metadata`` was not created, and this try will never create it."""
 
     checkpoint_id: int
     is_closed: bool = False
@@ -183,7 +183,7 @@ class CreationFailed:
 
 @dataclass(frozen=True, slots=True)
 class CreationUnknown:
-    """The store does not say whether a checkpoint or tombstone is there, and the checkpoint log could not find out."""
+    """The store does not say whether ``_metadata`` or a tombstone exists, and the log could not find out."""
 
     checkpoint_id: int
 
@@ -262,9 +262,9 @@ class TriggerTasks:
 
 @dataclass(frozen=True, slots=True)
 class CreateCheckpoint:
-    """Make the checkpoint durable as the successor of the newest checkpoint.
+    """Create ``chk-N/_metadata`` after the newest entry.
 
-    Answered by one of the ``Checkpoint`` events.
+    Answered by ``CheckpointCreated``, ``CreationFailed``, ``CreationUnknown`` or ``CreationFenced``.
     """
 
     pending: PendingCheckpoint
@@ -316,7 +316,7 @@ class RefuseRequest:
 
 @dataclass(frozen=True, slots=True)
 class DiscardState:
-    """Delete an acknowledged state that is not needed, unless the checkpoint of its checkpoint names it."""
+    """Delete an acknowledged state that is not needed, unless that checkpoint's ``_metadata`` names it."""
 
     checkpoint_id: int
     handle: StateHandle | None
@@ -370,7 +370,7 @@ MAX_QUEUED = 1000
 
 
 class RequestKind(Enum):
-    """Who asks for a checkpoint."""
+    """The origin of a request for a checkpoint."""
 
     SAVEPOINT = "savepoint"
     USER = "user"
@@ -417,7 +417,7 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """How often checkpoints may be taken."""
+    """Limits on the frequency of checkpoints."""
 
     max_concurrent: int = 1
     min_pause_ms: int = 0
@@ -426,7 +426,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the choice depends on besides the queue."""
+    """The facts, besides the queue, by which the next request is chosen."""
 
     now_ms: int
     is_triggering: bool = False
@@ -440,7 +440,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to do about the queue."""
+    """The next step for the queue."""
 
     queue: RequestQueue
     request: CheckpointRequest | None = None
@@ -501,7 +501,7 @@ REMEMBERED = 16
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRules:
-    """What the owner of a coordinator may choose."""
+    """Rules that the owner of a coordinator chooses."""
 
     limits: RequestLimits = field(default_factory=RequestLimits)
     timeout_ms: int = TIMEOUT_MS
@@ -526,7 +526,7 @@ class CoordinatorRules:
 
     @property
     def ids_ahead(self) -> int:
-        """How far a triggered id may lie beyond the newest checkpoint.
+        """The number of ids beyond the newest checkpoint that may be triggered.
 
         A successor closes as many, seen or not (CC-06).
         """
@@ -539,7 +539,7 @@ class CoordinatorRules:
 
     @property
     def period_ms(self) -> int:
-        """What really passes between two periodic requests."""
+        """The time between two periodic requests, with the minimum pause."""
         return max(self.interval_ms, self.min_pause_ms)
 
 
@@ -561,7 +561,7 @@ class CoordinatorState:
     triggering: int | None = None
     """The checkpoint whose tasks are being told."""
     creating: int | None = None
-    """The id whose metadata or tombstone is being created: one at a time, and it cannot be aborted any more."""
+    """The id whose ``_metadata`` or tombstone is being created: one at a time, and it cannot be aborted any more."""
     unclosed: frozenset[int] = frozenset()
     """Aborted ids without a tombstone."""
     given_up: tuple[str, ...] = ()
@@ -588,7 +588,7 @@ class CoordinatorState:
         return self.next_id <= self.newest_checkpoint + self.rules.ids_ahead
 
     def situation(self, now_ms: int) -> Situation:
-        """What the choice of the next request depends on."""
+        """The facts by which the next request is chosen."""
         return Situation(
             now_ms=now_ms,
             is_triggering=self.triggering is not None,
@@ -640,7 +640,7 @@ class PendingCheckpoint:
     deadline_ms: int
     """When it is given up, in milliseconds since 1970."""
     expected: int | None = None
-    """How many subtasks have to acknowledge, 0 to n-1; None while that is not known."""
+    """The number of subtasks that have to acknowledge, 0 to n-1; None while it is not known."""
     acknowledged: Mapping[int, StateHandle | None] = field(default_factory=dict)
 
     @property

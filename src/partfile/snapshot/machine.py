@@ -110,9 +110,9 @@ def abort_where(decision: Decision, reason: FailureReason, is_hit: Callable[[Pen
 
 
 def abort(decision: Decision, pending: PendingCheckpoint, reason: FailureReason, *, by_task: bool = False) -> Decision:
-    """Give a checkpoint up: tell everybody, delete its states, leave its id to a tombstone, count the failure.
+    """Give a checkpoint up: notify owner and tasks, delete its states, leave its id to a tombstone, count the failure.
 
-    Not while its checkpoint is being created: then only the checkpoint log decides.
+    Not while its ``_metadata`` is being created: then only the log decides.
 
     Args:
         decision: What has been decided so far.
@@ -152,7 +152,7 @@ def _stray(state: CoordinatorState, event: Acknowledged) -> Decision:
         return Decision(state).doing(DiscardState(event.checkpoint_id, event.handle, Stray.LATE))
     if event.checkpoint_id <= state.newest_checkpoint:
         return Decision(state).doing(DiscardState(event.checkpoint_id, event.handle, Stray.UNKNOWN_CHECKPOINT))
-    # A rival's checkpoint with this id may come to name it; it goes with the directory of its checkpoint (R6).
+    # A rival's `_metadata` of this id may come to name it; it goes with the directory of the checkpoint (R6).
     return Decision(state)
 
 
@@ -201,7 +201,7 @@ def told_and_subsumed(decision: Decision, checkpoint_id: int) -> Decision:
 
 
 def creation_failed(state: CoordinatorState, event: CreationFailed) -> Decision:
-    """The checkpoint is certainly not there: the checkpoint is aborted, and its id closed unless that has happened."""
+    """``_metadata`` was certainly not created: abort the checkpoint; close its id unless a tombstone has."""
     pending = state.find(event.checkpoint_id)
     if state.creating != event.checkpoint_id or pending is None:
         return Decision(state)
@@ -304,7 +304,7 @@ def begin(takeover_id: int, rules: CoordinatorRules) -> Step:
 
 
 def step(state: CoordinatorState, event: Event, now_ms: int) -> Step:
-    """What an event changes and what is to be done about it.
+    """The next state and the actions that an event leads to.
 
     Args:
         state: The state after the event before.

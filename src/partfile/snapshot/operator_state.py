@@ -30,7 +30,7 @@ class ListStateDescriptor(Generic[Element]):
     codec: Codec[Element]
 
     def info(self, mode: Mode) -> StateMetaInfo:
-        """What a snapshot says of it."""
+        """Its description in a snapshot."""
         return StateMetaInfo(name=self.name, type="OPERATOR", mode=mode, codecs={"element": self.codec.info})
 
 
@@ -44,7 +44,7 @@ class BroadcastStateDescriptor(Generic[Key, Value]):
 
     @property
     def info(self) -> StateMetaInfo:
-        """What a snapshot says of it."""
+        """Its description in a snapshot."""
         codecs = {"key": self.key_codec.info, "value": self.value_codec.info}
         return StateMetaInfo(name=self.name, type="BROADCAST", mode="broadcast", codecs=codecs)
 
@@ -144,7 +144,7 @@ class BroadcastState(Generic[Key, Value]):
 class OperatorStateStore:
     """The states of one subtask of an operator, by name. Source: Flink's ``OperatorStateBackend``, as of 1.20.
 
-    Only lists and maps are offered, since nothing else can be dealt out anew without a key. What was restored is
+    Only lists and maps are offered, because nothing else can be distributed anew without a key. What was restored is
     decoded when its state is registered; a state that is not registered is carried on into the next snapshot.
 
     Args:
@@ -186,7 +186,7 @@ class OperatorStateStore:
 
     @property
     def carried(self) -> tuple[NamedState, ...]:
-        """What was restored and is not registered."""
+        """The restored states that are not registered."""
         return tuple(self._restored.values())
 
     def _list(self, descriptor: ListStateDescriptor[Element], mode: Mode) -> ListState[Element]:
@@ -293,23 +293,21 @@ def _decode_map(descriptor: BroadcastStateDescriptor[Key, Value], elements: tupl
 def _pairs(element: bytes) -> list[tuple[Any, Any]]:
     decoded = decode_json(element)
     if not isinstance(decoded, list):
-        raise TypeError("it is no list")
+        raise TypeError("it is not a list")
     found = []
     for pair in decoded:
         if not isinstance(pair, list) or len(pair) != 2:  # noqa: PLR2004 - a key and a value.
-            raise TypeError("one of its elements is no pair")
+            raise TypeError("one of its elements is not a pair")
         found.append((pair[0], pair[1]))
     return found
 
 
 def redistribute(old: Sequence[States], parallelism: int) -> list[States]:
-    """Deal the states of the old subtasks out to ``parallelism`` new ones.
+    """Redistribute states over ``parallelism`` subtasks.
 
-    Split states: if the number of subtasks is unchanged everyone keeps theirs; else the elements of each state, in the
-    order of the old subtasks, are cut into contiguous runs whose lengths differ by one at most, and the longer runs of
-    the next state begin where those of the last one ended. Union states: everyone gets all elements, also when the
-    number is unchanged. Broadcast states: new subtask i gets the copy of old subtask i modulo their number, among those
-    that have one.
+    Split: unchanged if the number is, else contiguous runs, in the order of the old subtasks, whose lengths differ by
+    one at most; the longer runs of the next state begin where those of the last one ended. Union: every subtask gets
+    all. Broadcast: new subtask i gets the copy of i modulo the number of old subtasks that have one.
 
     Args:
         old: The states of the old subtasks, by index.
@@ -350,7 +348,7 @@ def _infos(old: Sequence[States]) -> dict[str, StateMetaInfo]:
             if known != state.info:
                 raise ValueError(f"state {name!r} has the codecs {known.codecs} here and {state.info.codecs} there")
             if state.mode == "key-groups":
-                raise ValueError(f"state {name!r} is keyed; it is dealt out by key groups")
+                raise ValueError(f"state {name!r} is keyed; it is distributed by key groups")
     return infos
 
 

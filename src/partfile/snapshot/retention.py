@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class JobEnd(Enum):
-    """How a job ends, as far as its checkpoints are concerned."""
+    """The ends of a job, as far as its checkpoints are concerned."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -22,7 +22,7 @@ class JobEnd(Enum):
 
 
 class Retention(Enum):
-    """What happens to the retained checkpoints when their job ends."""
+    """The fate of the retained checkpoints when their job ends."""
 
     NEVER = "never"
     """They serve recovery only: any end deletes them."""
@@ -46,8 +46,8 @@ _KEPT = {
 def end_job(storage: CheckpointStorage, end: JobEnd, retention: Retention) -> list[int]:
     """Delete the checkpoints of a job that has ended, unless its policy keeps them.
 
-    Oldest first and each checkpoint before its files, so that whatever a crash leaves can be restored or deleted again;
-    also what unfinished checkpoints left. Files that tasks own stay.
+    Oldest first, and ``_metadata`` before the other files, so that whatever a crash leaves can be restored or deleted
+    again. Files of unfinished checkpoints go too. Files that tasks own stay.
 
     Shut the coordinator down before. One that still runs is fenced at its next checkpoint, but the checkpoint that it
     creates to find that out stays, and a later start takes it for the newest: then end the job again.
@@ -67,7 +67,7 @@ def end_job(storage: CheckpointStorage, end: JobEnd, retention: Retention) -> li
     names = storage.store.list_names(storage.directory)
     deleted = sorted(number for number in map(documents.checkpoint_id_of, names) if number is not None)
     for checkpoint_id in deleted:
-        # A mark without its checkpoint would say that the checkpoint was lost.
+        # A `_published` without its `_metadata` would say that the checkpoint was lost.
         storage.store.delete_file(storage.path(documents.published_path(checkpoint_id)))
         storage.delete_checkpoint(checkpoint_id)
     storage.store.delete_directory(storage.path(documents.SHARED))

@@ -158,7 +158,7 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
         data = read_document(target, path)
     except NotFound as error:
         raise NotFound(
-            f"{directory!r} in {target.base!r} is no savepoint: it has no {_METADATA}",
+            f"{directory!r} in {target.base!r} is not a savepoint: it has no {_METADATA}",
             hint="Name the directory of a savepoint or its _metadata; list the directory above to find one.",
             path=path,
         ) from error
@@ -166,7 +166,7 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
         if not target.file_exists(directory):
             raise
         raise NotFound(
-            f"{directory!r} in {target.base!r} is no savepoint: it is a file",
+            f"{directory!r} in {target.base!r} is not a savepoint: it is a file",
             hint="Name the directory of a savepoint or its _metadata.",
             path=directory,
         ) from error
@@ -239,7 +239,7 @@ def list_savepoints(
 def show_savepoint(
     location: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None
 ) -> SavepointMetadata:
-    """What a savepoint says of itself: job, checkpoint, time, operators.
+    """The metadata of a savepoint: job, checkpoint, time, operators.
 
     Args:
         location: Its directory or the ``_metadata`` in it.

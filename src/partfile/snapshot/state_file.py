@@ -1,7 +1,7 @@
 """The one encoding of operator state, inline and in files: an index of offsets, then the elements, each on a line.
 
 After the document's header comes one line of JSON that names each state and the byte offset of each of its elements,
-counted from the end of that line. So one element is read without decoding another, and a restore deals out bytes.
+counted from the end of that line. So one element is read without decoding another, and a restore distributes bytes.
 Source: Flink's operator state file (metas, elements, offsets in the handle), as of 1.20.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 Mode = Literal["split", "union", "broadcast", "key-groups"]
-"""How a state is dealt out at a restore.
+"""The way in which a state is distributed at a restore.
 
 split: each element to one subtask, when the parallelism changes. union: all elements to all. broadcast: all subtasks
 hold one map, and each gets one copy of it. key-groups: by ranges of key groups.
@@ -43,7 +43,7 @@ MODES_OF_TYPE: dict[StateType, frozenset[Mode]] = {
 
 
 class CodecInfo(Persisted):
-    """Which codec wrote a value."""
+    """The codec that wrote a value."""
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
     version: Annotated[int, Field(ge=1)]
@@ -78,7 +78,7 @@ class NamedState:
 
     @property
     def mode(self) -> Mode:
-        """How it is dealt out."""
+        """The way in which it is distributed."""
         return self.info.mode
 
 
@@ -126,7 +126,7 @@ class StateFile:
 
     @property
     def infos(self) -> tuple[StateMetaInfo, ...]:
-        """What is said of each state, in the order of the file."""
+        """Name, type, mode and codecs of each state, in the order of the file."""
         return tuple(state.info for state in self._states.values())
 
     def count(self, name: str) -> int:
@@ -186,7 +186,7 @@ def decode_states(data: bytes, path: str) -> States:
 
 
 def _problem(index: _FileIndex, lines: memoryview) -> str:
-    """What is wrong with the index, or an empty text."""
+    """The fault in the index, or an empty text."""
     names = Counter(state.info.name for state in index.states)
     if len(names) < len(index.states):
         return f"the state {names.most_common(1)[0][0]!r} is in it twice"

@@ -54,7 +54,7 @@ DEFAULT_MAX_TOTAL_BYTES = 100 << 20
 
 
 class StreamSettings(Protocol):
-    """What a checkpoint storage does with state."""
+    """The ways in which a checkpoint storage keeps state."""
 
     def factory(self, store: MetadataStore, directory: str, checkpoint_id: int) -> CheckpointStreamFactory:
         """The streams of one subtask for one checkpoint."""
@@ -130,7 +130,7 @@ class DriverMemoryStorageSettings(_Settings):
     max_acknowledgement_bytes: int = DEFAULT_MAX_ACKNOWLEDGEMENT_BYTES
     """More state in one acknowledgement fails its checkpoint, whatever ``max_state_bytes`` is."""
     max_total_bytes: int = DEFAULT_MAX_TOTAL_BYTES
-    """More state in all acknowledgements together fails the checkpoint, before its checkpoint is created."""
+    """More state in all acknowledgements together fails the checkpoint, before ``_metadata`` is created."""
 
     def model_post_init(self, _context: object, /) -> None:
         """Refuse limits that would fail every checkpoint."""
@@ -168,7 +168,7 @@ StorageSettings = FileSystemStorageSettings | DriverMemoryStorageSettings
 
 
 class StorageOptions(_Settings):
-    """What a job, or the configuration for all jobs, says of checkpoint storage; None says nothing."""
+    """Options of checkpoint storage, of a job or of the configuration for all jobs; None is not set."""
 
     checkpoint_directory: str | None = None
     inline_threshold_bytes: int | None = None
@@ -208,7 +208,7 @@ class ListedIds(NamedTuple):
     """The ids of a job, each list ascending."""
 
     completed: list[int]
-    """Those with a checkpoint."""
+    """Ids with a ``_metadata``."""
     published_without_metadata: list[int]
     """Those whose parts have been published and whose metadata is gone."""
 
@@ -292,7 +292,7 @@ class CheckpointStorage:
         """Create ``chk-N/_metadata``: the commit point (R1).
 
         Raises:
-            AlreadyExists: Some checkpoint is there; it may be this very one, read it back.
+            AlreadyExists: The id has an entry; it may be this very one, read it back.
             StateTooLarge: Its state together is more than the coordinator may hold; nothing was created.
             UnencodableState: ``read_checkpoint`` would refuse it; nothing was created.
             OutcomeUnknown: It may be there now.
@@ -331,11 +331,11 @@ class CheckpointStorage:
         return checkpoint
 
     def list_completed_ids(self) -> list[int]:
-        """The ids that have a checkpoint, ascending. Lists the job's directory, which retention bounds."""
+        """The ids that have a ``_metadata``, ascending. Lists the job's directory, which retention bounds."""
         return self.list_ids().completed
 
     def list_ids(self) -> ListedIds:
-        """The ids that have a checkpoint, and those that lost it.
+        """The ids that have a ``_metadata``, and those that lost it.
 
         Lists the job's directory and those of its checkpoints.
         """
@@ -384,7 +384,7 @@ class CheckpointStorage:
         return self.store.file_exists(self.path(documents.released_path(checkpoint_id)))
 
     def delete_checkpoint(self, checkpoint_id: int) -> None:
-        """Delete a checkpoint: its checkpoint first, so that it cannot be restored from once anything of it is gone.
+        """Delete a checkpoint: its ``_metadata`` first, so that it cannot be restored from once anything of it is gone.
 
         Idempotent. What rivals left in the same directory goes too: only this checkpoint could have named it (R11).
         """
@@ -421,7 +421,7 @@ def open_storage(
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where a snapshot lies."""
+    """The place of a snapshot."""
 
     parent: str
     """URL or path of the directory that its directory is in."""

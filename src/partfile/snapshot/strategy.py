@@ -33,7 +33,7 @@ class SnapshotResult:
     """
 
     primary: StateHandle | None = None
-    """What the coordinator gets; None if there is no state."""
+    """The handle for the coordinator; None if there is no state."""
     local: StateHandle | None = None
     """A copy on this machine, for a faster restore; the coordinator never sees it."""
 
@@ -117,7 +117,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotResources(Protocol):
-    """What the synchronous part has taken: a view of the state that no later change reaches."""
+    """A view of the state that the synchronous part has taken; no later change reaches it."""
 
     def release(self) -> None:
         """Give it up. Called exactly once, when the asynchronous part has ended, failed or been cancelled."""
@@ -131,7 +131,7 @@ class FullSnapshotResources(SnapshotResources, Protocol):
 
     @property
     def infos(self) -> Sequence[StateMetaInfo]:
-        """What is said of each state; a state's place here is its id."""
+        """Name, type, mode and codecs of each state; a state's place here is its id."""
 
     def entries(self) -> Iterator[tuple[int, bytes]]:
         """State id and encoded element, in the order of the ids."""
@@ -142,7 +142,7 @@ Resources = TypeVar("Resources", bound=SnapshotResources)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """What a snapshot is for."""
+    """The purpose of a snapshot."""
 
     kind: Literal["checkpoint", "savepoint"] = "checkpoint"
 
@@ -306,7 +306,7 @@ class ResultStreamProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalCopies:
-    """Where a subtask keeps copies of its state on this machine, as ``chk-N/<token>``.
+    """The copies of a subtask's state on this machine, as ``chk-N/<token>``.
 
     They are read back by ``FileHandle`` paths relative to ``directory``.
     """
@@ -446,7 +446,7 @@ class CopiedStates:
 
     @property
     def infos(self) -> tuple[StateMetaInfo, ...]:
-        """What is said of each state."""
+        """Name, type, mode and codecs of each state."""
         return tuple(info for info, _ in self._copies)
 
     def entries(self) -> Iterator[tuple[int, bytes]]:

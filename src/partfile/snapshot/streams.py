@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Scope(Enum):
-    """What a file of state belongs to: this decides its directory, and when it is deleted."""
+    """The owner of a file of state: this decides its directory, and when it is deleted."""
 
     EXCLUSIVE = "exclusive"
     """Of one checkpoint, and deleted with it: ``chk-N/``."""
@@ -62,7 +62,7 @@ class CheckpointOutputStream(Protocol):
 
 
 class CollectedBytes:
-    """What a stream has taken so far: a buffer of fixed size, and the full buffers before it. Not thread safe.
+    """The bytes of a stream so far: a buffer of fixed size, and the full buffers before it. Not thread safe.
 
     Args:
         buffer_bytes: Size at which the buffer is sealed; a single larger write is sealed as it is.
