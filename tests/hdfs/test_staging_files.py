@@ -184,7 +184,7 @@ def test_a_bit_that_has_changed_on_disk_is_never_handed_out(
         file.write(bytes([data[30_000] ^ 1]))
     assert store.checks_reads
     # A DataNode ends its answer before the first byte of an open file: that is no end of the file.
-    with pytest.raises(StoreError, match="no DataNode hands out byte" if is_open else None) as told:
+    with pytest.raises(StoreError, match="no DataNode can serve byte" if is_open else None) as told:
         read_staging_file(store, staging_file)
     # `--accept-missing` gives up what is missing, and not what may be damaged.
     assert not isinstance(told.value, PartMissing)

@@ -518,5 +518,5 @@ def test_a_handle_that_leaves_its_directory_is_corrupt(name: str, field: str, me
         handle = write_part(store, DATA, state="pending")
         damaged = handle.model_copy(update={"staging": {**handle.staging, field: name if field == "file" else [name]}})
         for use in (lambda: store.publish(damaged, "auto"), lambda: store.discard(damaged)):
-            with pytest.raises(SnapshotCorrupt, match="no file name"):
+            with pytest.raises(SnapshotCorrupt, match="not a file name"):
                 use()

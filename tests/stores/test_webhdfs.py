@@ -142,7 +142,7 @@ def test_an_address_can_be_written_with_or_without_a_scheme(written: str, expect
 )
 def test_what_is_no_address_is_refused(written: str) -> None:
     """A path, a query or a password in it would be ignored, so they are not taken."""
-    with pytest.raises(ConfigError, match="no address of a web server"):
+    with pytest.raises(ConfigError, match="not the address of a web server"):
         web_address(written)
 
 

@@ -1,1 +1,1 @@
-"""What storage can do: create, append, lease, cut, publish. One folder a backend."""
+"""Storage: create, append, lease, cut, publish. One folder a backend."""

@@ -11,7 +11,7 @@ except ImportError:  # No build of it for this machine: the same values, at a te
 def crc32_of(data: bytes | bytearray | memoryview, start: int = 0) -> int:
     """The CRC-32 of some bytes.
 
-    A function of ours, lest one that Spark carries to its workers names the package that the driver has.
+    A function of ours. Spark carries it by this name to its workers, which may have another package than the driver.
 
     Args:
         data: The bytes.

@@ -122,7 +122,7 @@ class HadoopConfiguration:
     properties: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     directory: str | None = None
-    """Where the files are, if anything says so."""
+    """The directory of the files, if an option or a variable names one."""
 
     def value(self, name: str, default: str = "") -> str:
         """The value of a property without the blanks around it, its variables replaced.
@@ -203,7 +203,7 @@ def _directory(environment: Mapping[str, str], directory: str | None) -> Path | 
         option, chosen = "HADOOP_CONF_DIR", environment.get("HADOOP_CONF_DIR")
     if chosen:
         if not Path(chosen).is_dir():
-            raise ConfigError(f"{option} names {chosen!r}, which is no directory", path=chosen)
+            raise ConfigError(f"{option} names {chosen!r}, which is not a directory", path=chosen)
         return Path(chosen)
     home = environment.get("HADOOP_HOME")
     return Path(home, "etc", "hadoop") if home else None

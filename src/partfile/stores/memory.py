@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MemoryFiles:
-    """What several stores of one process share: files by path, and the holder of each marker. Thread safe."""
+    """The content that stores of one process share: files by path, and the holder of each marker. Thread safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -135,7 +135,7 @@ class MemoryMetadataStore:
     def _check(self, path: str, *, may_be_base: bool = False) -> None:
         check_relative_path(path)
         if not path and not may_be_base:
-            raise ConfigError("the base itself is no file")
+            raise ConfigError("the base itself is not a file")
         if self._closed:
             raise NotApplied("the store is closed", path=path)
 

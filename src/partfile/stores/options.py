@@ -1,4 +1,4 @@
-"""How a store says which of its storage options cannot be used, and why; values are not shown, they may be secret."""
+"""The error for a storage option that cannot be used, and why. Shows no values: they may be secret."""
 
 from __future__ import annotations
 

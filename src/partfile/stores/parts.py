@@ -1,4 +1,4 @@
-"""Names of parts and files: checked, split, and given a random token."""
+"""What every store does with a handle: names, checks, errors, the base of open streams."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class FsspecStaging(Persisted):
 
     @classmethod
     def of(cls, handle: PartHandle) -> Self | None:
-        """What the handle says; None if the part was never written.
+        """The content of a handle; None if the part was never written.
 
         Raises:
             SnapshotCorrupt: It cannot be read, or leaves the directory of the part.
@@ -106,7 +106,7 @@ class FsspecStaging(Persisted):
             raise SnapshotCorrupt(f"part {handle.path_of(handle.name)!r} has another store's staging") from error
         for name in (staging.file, *staging.spent):
             if not _is_file_name(name):
-                raise SnapshotCorrupt(f"part {handle.path_of(handle.name)!r} names {name!r}, which is no file name")
+                raise SnapshotCorrupt(f"part {handle.path_of(handle.name)!r} names {name!r}, which is not a file name")
         return staging
 
     def added_to(self, handle: PartHandle, valid_length: int) -> PartHandle:
@@ -172,7 +172,7 @@ def part_too_short(handle: PartHandle, size: int) -> PartMissing:
 
 
 def part_damaged(handle: PartHandle, reason: str) -> PartDamaged:
-    """What a part is made of is there, and is not what a completed checkpoint vouches for."""
+    """The error for a part that exists and is not what a completed checkpoint vouches for."""
     return PartDamaged(
         f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is damaged: {reason}",
         hint="Bring back what was written from a backup; it was not published. Without one delete what is there, and "
@@ -283,7 +283,7 @@ def checked_staging_file(handle: PartHandle) -> PartHandle:
     handle = check_handle(handle)
     if not handle.is_staging_file:
         raise PartfileError(
-            f"part {handle.path_of(handle.name)!r} is no staging file, so it is not read before it is finished",
+            f"part {handle.path_of(handle.name)!r} is not a staging file, so it is not read before it is finished",
             path=handle.path_of(handle.in_progress),
         )
     return handle

@@ -60,7 +60,7 @@ def is_unicode(name: str) -> bool:
 
 
 def may_hold_parts(directory: str, shown: str) -> bool:
-    """Whether a listing looks into a directory: one whose path no part can have is told in the log, and passed over.
+    """Whether to descend into a directory. Directories that no part can be in are logged and skipped.
 
     Args:
         directory: Its path relative to the base.
@@ -78,7 +78,7 @@ def check_file_name(name: str) -> str:
     """Return ``name`` if it is the name of one file, else raise.
 
     Raises:
-        ConfigError: It is empty, has a ``/``, or is no segment of a path.
+        ConfigError: It is empty, has a ``/``, or is not a segment of a path.
     """
     if not name or "/" in name:
         raise ConfigError(f"{name!r} is not a file name", path=name)

@@ -118,7 +118,7 @@ def check_options(url: str, storage_options: Mapping[str, object], cut: Cut) -> 
 
 
 def options_of_tasks(url: str, storage_options: Mapping[str, object]) -> dict[str, object]:
-    """What of ``storage_options`` a process needs that writes or reads parts below ``url`` and never cuts one.
+    """The ``storage_options`` of a process that writes or reads parts below ``url`` and never cuts one.
 
     The rest stays with the coordinator: of HDFS the way to the NameNode's web server, and the secret it asks for.
     """
@@ -185,7 +185,7 @@ def path_inside(path: str, base: str, storage_options: Mapping[str, object]) -> 
 
 
 class _Place(NamedTuple):
-    """What two spellings of one place have in common."""
+    """A form that two spellings of one place have in common."""
 
     file_system: str
     path: PurePosixPath

@@ -1,4 +1,4 @@
-"""Waiting for something to change: pauses that grow, with chance, up to a deadline."""
+"""Exponential backoff with jitter, up to a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain paths and ``file:`` URLs, and the scheme of any other URL."""
+"""Base URLs (``file:``, ``hdfs:``, ``s3:``): parsed, and shown without secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEFT_OUT = "..."
 
 
 def shown_url(url: str) -> str:
-    """What of a URL may be shown, quoted: neither what stands before its last ``@`` nor what follows its first ``?``.
+    """The part of a URL that may be shown, quoted: between its last ``@`` and its first ``?``.
 
     A password may hold a slash or a ``?``, a signature an ``@``: where an ``@`` follows a ``?``, nothing is shown. A
     plain path is shown as it is.
@@ -158,7 +158,7 @@ class S3Url(NamedTuple):
     """A place in S3."""
 
     bucket: str
-    """The S3 bucket, which is no bucket of a bucketer."""
+    """The S3 bucket, which is not a bucket of a bucketer."""
     prefix: str
     """Keys begin with it; without slashes at its ends; empty for the whole S3 bucket."""
 

@@ -1,4 +1,4 @@
-"""What the verbs of the fsspec store do to files: paths below the base, errors of ours, directories where needed."""
+"""The calls of the fsspec store: paths below the base, errors of ours, directories where needed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FsspecAccess:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What tells the base from others, under its URL too."""
+        """The identity of the base, also among those of the same URL."""
         return self._calls.place
 
     def shown(self, path: str) -> str:
@@ -111,7 +111,7 @@ class FsspecAccess:
         return f"{self.url}/{path}" if path else str(self.url)
 
     def info(self, path: str) -> dict[str, Any] | None:
-        """What a file is like; None if it is not there, or is a directory."""
+        """The entry of a file; None if it is not there, or is a directory."""
         try:
             found = self._ask("look at", path, self._calls.info)
         except NotFound:
@@ -203,7 +203,7 @@ class FsspecAccess:
                 self._change("delete", path, self._calls.remove_directory)
 
     def entries(self, directory: str) -> Iterator[Entry]:
-        """What is directly in a directory; nothing if it is not there, or is a file."""
+        """The entries directly in a directory; none if it is not there, or is a file."""
         try:
             found = self._ask("list", directory, self._calls.entries)
         except NotFound:
@@ -255,7 +255,8 @@ class FsspecAccess:
         check_relative_path(path)
         if set(path) & set(self.scheme.reserved):
             raise ConfigError(
-                f"{path!r} is no name on {self.url.scheme}://: its client drops what follows {self.scheme.reserved!r}",
+                f"{path!r} is not a name on {self.url.scheme}://: "
+                f"its client drops what follows {self.scheme.reserved!r}",
                 hint="Use a bucketer that escapes it, as HiveBucketer does.",
                 path=path,
             )
@@ -304,7 +305,7 @@ class FsspecCalls:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What tells one base of one server and account from others: its URL, and a digest of the options.
+        """The identity of a base on its server and account: its URL, and a digest of the options.
 
         Options that are objects differ by their address, so that an answer is at worst asked for again.
         """
@@ -316,11 +317,11 @@ class FsspecCalls:
         return self._client()[1]
 
     def info(self, path: str) -> dict[str, Any]:
-        """What is there: ``type``, ``size`` and more."""
+        """The entry under a path: ``type``, ``size`` and more."""
         return dict(self._fresh().info(path))
 
     def entries(self, directory: str) -> list[dict[str, Any]]:
-        """What is directly in a directory."""
+        """The entries directly in a directory."""
         return list(self._fresh().ls(directory, detail=True))
 
     def modified(self, path: str) -> object:

@@ -12,7 +12,7 @@ from partfile.stores.urls import check_no_secret, shown_url
 
 
 class Way(StrEnum):
-    """How a whole file gets a name, the best first."""
+    """The ways to give a whole file its name, the best first."""
 
     LINK = "link"
     """A second name for a staged file: at once, and replacing nothing."""
@@ -25,7 +25,7 @@ class Way(StrEnum):
 
 
 MOVING = frozenset({Way.LINK, Way.RENAME})
-"""Where a file gets another name by no copy."""
+"""The ways that need no copy to give a file another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Scheme:
 
     way: Way = Way.COPY
     package: str = ""
-    """What has to be installed; empty where fsspec says it."""
+    """The package to install; empty where fsspec names it."""
     is_durable: bool = False
-    """What was acknowledged survives power loss."""
+    """Acknowledged bytes survive power loss."""
     is_shared: bool = True
     """Other processes see the same files."""
     has_directories: bool = True
@@ -71,7 +71,7 @@ _SAME_PLACE = {"abfss": "abfs", "az": "abfs", "gcs": "gs", "ssh": "sftp"}
 _READ_ONLY = "it can only be read"
 _ARCHIVE = "it is an archive, in which a file cannot get another name"
 _CACHE = "it is a cache, which shows what is no longer so; write the URL behind it"
-_NO_STORAGE = "it is no storage of its own; write the URL behind it"
+_NO_STORAGE = "it is not a storage of its own; write the URL behind it"
 _OWN = "partfile has a store of its own for it"
 _REFUSED = {
     "adl": "Azure has shut it down; write abfs://container@account.dfs.core.windows.net/path",
@@ -103,7 +103,7 @@ _REFUSED = {
 
 
 def scheme_named(name: str) -> Scheme:
-    """What is known of the file system of a scheme; of one that is not in the table nothing is claimed."""
+    """The properties of the file system of a scheme; a scheme that is not in the table has none."""
     return _KNOWN.get(name, _UNKNOWN)
 
 
@@ -147,7 +147,7 @@ class FsspecUrl(NamedTuple):
             return cls("dir", "", _checked(url, url.removeprefix(_DIRECTORY), is_absolute=True))
         match = _URL.fullmatch(url)
         if match is None or "::" in url:
-            raise ConfigError(f"{shown_url(url)} is no URL of one file system", hint="Write scheme://place/path.")
+            raise ConfigError(f"{shown_url(url)} is not the URL of one file system", hint="Write scheme://place/path.")
         scheme, authority, path = match.group(1).lower(), match.group(2), match.group(3) or ""
         if scheme == "dir":
             raise ConfigError(
@@ -175,7 +175,7 @@ class FsspecUrl(NamedTuple):
 
     @property
     def file_system(self) -> str:
-        """What tells one kind of file system from another, however its scheme is written."""
+        """The kind of the file system, however its scheme is written."""
         return f"{canonical(self.scheme)}://"
 
 

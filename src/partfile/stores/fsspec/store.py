@@ -57,7 +57,7 @@ _DATA = b"probe"
 
 
 class _Learned:
-    """What this process has found out, by base and options: those may name another server."""
+    """Capabilities found out by this process, by base and options: these may name another server."""
 
     def __init__(self) -> None:
         self._ways: dict[tuple[int, tuple[str, str]], Way] = {}
@@ -117,7 +117,7 @@ class FsspecStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What holds here; asks, once a process, whether a name that is taken is refused."""
+        """The capabilities here; asks, once a process, whether a name that is taken is refused."""
         scheme, way = self._access.scheme, self._way()
         return Capabilities(
             append=False,
@@ -425,8 +425,9 @@ class FsspecStore:
                 self._access.remove(temporary)
 
     def _read_back(self, path: str, data: bytes) -> None:
-        """Where a name can be taken twice, see whose bytes are there."""
-        # Who looked before this file was there has written his own by then, unless he slept: a rival is seen, no more.
+        """See whose bytes are there, where a name can be taken twice."""
+        # A rival that looked before this file existed has written by now, unless it was paused. So a rival is detected,
+        # not excluded.
         time.sleep(_RIVALS_ARE_DONE_AFTER_S)
         try:
             found = self._access.read(path, max(len(data), 1) * 2)
@@ -495,7 +496,7 @@ class FsspecStore:
         return True
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:  # noqa: ARG002 - of neither.
-        """What about this file system can hurt a sink, in sentences."""
+        """The hazards of this file system, in sentences."""
         way = self._way()
         shown = f"{self._access.url.scheme}://"
         yield f"{shown} takes no appended bytes: every part rolls at each checkpoint, so parts are as small as batches"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _MEMORY_BYTES = 8 << 20
-"""What a part keeps in memory before it goes to the local disk."""
+"""Bytes of a part in memory, before they go to the local disk."""
 
 
 class FsspecPartStream(OpenStream):

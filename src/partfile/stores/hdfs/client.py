@@ -1,4 +1,4 @@
-"""Renaming staged files of HDFS, with a lost reply decided by looking."""
+"""Calls to one HDFS: deadlines, retries, lease recovery, renames with a lost reply, markers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 USER_VARIABLE = "HADOOP_USER_NAME"
-"""Where hdfs-native looks up the user that it acts as."""
+"""The variable from which hdfs-native takes the name of its user."""
 _BLOCK_SIZE = "dfs.blocksize"
 _REPLICATION = "dfs.replication"
 _MAX_REPLICATION = 512
@@ -55,7 +55,7 @@ _PREFIXES = "kmgtpe"
 
 
 class BlockLayout(NamedTuple):
-    """How new files are stored; None leaves it to the NameNode."""
+    """Block size and replication of new files; None leaves it to the NameNode."""
 
     size_bytes: int | None
     replication: int | None
@@ -90,7 +90,7 @@ def configuration_of(root: str | None, options: HdfsOptions) -> HadoopConfigurat
 
 
 def block_layout(options: HdfsOptions, configuration: HadoopConfiguration) -> BlockLayout:
-    """How to store new files: as the options say, else as ``dfs.blocksize`` and ``dfs.replication`` do.
+    """Block size and replication of new files: by the options, else by ``dfs.blocksize`` and ``dfs.replication``.
 
     Raises:
         ConfigError: The property that decides cannot be used.
@@ -136,7 +136,7 @@ def _block_size_bytes(configuration: HadoopConfiguration) -> int | None:
     size_bytes = int(match.group(1)) << (10 * (1 + _PREFIXES.find(match.group(2).lower() or "-"))) if match else 0
     if not _CHECKSUMMED_BYTES <= size_bytes < 1 << 63 or size_bytes % _CHECKSUMMED_BYTES:
         raise ConfigError(
-            f"{_BLOCK_SIZE}={text!r} is no size of a block",
+            f"{_BLOCK_SIZE}={text!r} is not the size of a block",
             hint=f"Write a multiple of {_CHECKSUMMED_BYTES} bytes, for instance 134217728, 128m or 1g.",
         )
     return size_bytes
@@ -148,7 +148,7 @@ def _replication(configuration: HadoopConfiguration) -> int | None:
         return None
     if not _COUNT.fullmatch(text) or not 1 <= int(text) <= _MAX_REPLICATION:
         raise ConfigError(
-            f"{_REPLICATION}={text!r} is no number of copies", hint=f"Write a number from 1 to {_MAX_REPLICATION}."
+            f"{_REPLICATION}={text!r} is not a number of copies", hint=f"Write a number from 1 to {_MAX_REPLICATION}."
         )
     return int(text)
 
@@ -174,7 +174,7 @@ class HdfsProcess:
 
     @property
     def user(self) -> str | None:
-        """Whom an option named, for all clients of this process and of those forked from it."""
+        """The user that an option named, for all clients of this process and of those forked from it."""
         return self._user
 
     @property
@@ -283,7 +283,7 @@ class _Again(Enum):
 
     NEVER = frozenset[Verdict]()
     IF_REFUSED = frozenset({Verdict.UNREADY})
-    """Where HDFS said that it did nothing."""
+    """The error after which HDFS certainly did nothing."""
     IF_LOST = frozenset({Verdict.UNREADY, Verdict.LOST})
     """Also where the connection broke while HDFS was at it: to do it twice is harmless, or its callers know."""
 
@@ -389,7 +389,7 @@ class HdfsAccess:
                 raise
 
     def fence(self, path: str) -> None:
-        """Fence the writer of a file: afterwards it is closed, and every DataNode refuses him.
+        """Fence the writer of a file: it is closed, and every DataNode refuses that writer.
 
         Raises:
             NotFound: The file is gone.
@@ -469,7 +469,7 @@ class HdfsAccess:
         return self._change("delete", path, partial(self._calls.delete, full, recursive=recursive))
 
     def status(self, path: str) -> HdfsStatus | None:
-        """What is under a path; None if nothing is."""
+        """The status of a path; None if nothing is there."""
         full = self._full(path)
         try:
             return self._look("look at", path, partial(self._calls.status, full))
@@ -477,7 +477,7 @@ class HdfsAccess:
             return None
 
     def list_status(self, path: str) -> list[HdfsStatus]:
-        """What is directly in a directory; nothing if it is not there."""
+        """The entries directly in a directory; none if it is not there."""
         full = self._full(path)
         try:
             return self._look("list", path, partial(self._calls.list_status, full))
@@ -485,7 +485,7 @@ class HdfsAccess:
             return []
 
     def count_directories(self, path: str) -> int:
-        """How many directories are below one; 0 if it is not there."""
+        """The number of directories below one; 0 if it is not there."""
         full = self._full(path)
         try:
             return self._look("count in", path, partial(self._calls.count_directories, full))
@@ -579,7 +579,7 @@ CHANGING_CALLS = frozenset(
 
 
 class HdfsStatus(NamedTuple):
-    """What the NameNode says of a path."""
+    """The status of a path, as the NameNode tells it."""
 
     name: str
     length_bytes: int
@@ -660,15 +660,15 @@ class HdfsCalls:
         return self._client.delete(path, recursive)
 
     def status(self, path: str) -> HdfsStatus:
-        """What is under a path."""
+        """The status of a path."""
         return _status(self._client.get_file_info(path))
 
     def list_status(self, path: str) -> list[HdfsStatus]:
-        """What is directly in a directory."""
+        """The entries directly in a directory."""
         return [_status(status) for status in self._client.list_status(path)]
 
     def count_directories(self, path: str) -> int:
-        """How many directories are below one, at any depth."""
+        """The number of directories below one, at any depth."""
         # HDFS counts the one it is asked about as well, and none where that is a file.
         return max(0, self._client.get_content_summary(path).directory_count - 1)
 

@@ -23,7 +23,7 @@ from partfile.errors import (
 
 
 class Verdict(Enum):
-    """What an error of a call says of it."""
+    """The outcome of a call, as its error tells it."""
 
     MISSING = auto()
     """Nothing is under the name."""
@@ -40,7 +40,7 @@ class Verdict(Enum):
     ERASURE_CODED = auto()
     """The directory is erasure coded, where nothing can be synced or appended to."""
     BELOW_A_FILE = auto()
-    """What should be a directory is a file."""
+    """A file is in the place of a directory."""
     REFUSED = auto()
     """It will never do this."""
     MISCONFIGURED = auto()
@@ -81,8 +81,8 @@ _JAVA_CLASSES = {
     "IllegalArgumentException": Verdict.REFUSED,
     "HadoopIllegalArgumentException": Verdict.REFUSED,
 }
-"""What the simple name of each class says of a call that it ended, over RPC and WebHDFS alike; whether a call with any
-other error happened is unknown."""
+"""The verdict on a call for the simple name of each class, over RPC and WebHDFS alike. Whether a call with any other
+error happened is unknown."""
 
 _PLAIN_IO_EXCEPTIONS = (
     ("minReplication nodes", Verdict.FULL),
@@ -91,7 +91,7 @@ _PLAIN_IO_EXCEPTIONS = (
     ("must both be directories", Verdict.TAKEN),
     ("sufficiently replicated yet", Verdict.UNREADY),
 )
-"""What the NameNode throws as a bare IOException, told apart by its words alone."""
+"""Bare IOExceptions of the NameNode, told apart by their words alone."""
 
 _OWN_ERRORS = {
     "UnsupportedFeature": Verdict.REFUSED,
@@ -108,10 +108,10 @@ _UNREPORTED_BLOCK = 'OperationFailed("Failed to complete file in time")'
 """A close whose last block no DataNode has reported to the NameNode yet, as after a restart of the NameNode: all bytes
 are where they belong."""
 _BROKEN_CONNECTION = "RPC listener disconnected"
-"""What hdfs-native says, and does not repeat, where it repeats calls that fail in other ways once."""
+"""The text of hdfs-native for a failure that it does not retry; it retries calls that fail in other ways once."""
 _NO_DIRECTORY = "(is not a directory)"
-"""What the NameNode says of a file that a path goes through, before it looks at permissions; a superuser hears another
-exception."""
+"""The text of the NameNode for a path that goes through a file, before it looks at permissions; a superuser gets
+another exception."""
 _NOT_WHERE_ERASURE_CODED = "not supported for erasure-coded files"
 
 _JAVA_ERROR = re.compile(r'^(?:Fatal)?RPCError\("[\w.]*?(?:\w+\$)?(\w+)", "')
@@ -121,7 +121,7 @@ _STACK_TRACE = re.compile(r"(\\n|\n)(\\t|\t)at ")
 
 
 class Meaning(NamedTuple):
-    """What a verdict becomes."""
+    """The error for each verdict."""
 
     kind: type[PartfileError]
     hint: str
@@ -149,7 +149,7 @@ MEANINGS = {
 
 
 def verdict_of(error: Exception) -> Verdict:
-    """What an exception of hdfs-native says of the call that raised it."""
+    """The verdict on a call, from the exception of hdfs-native that ended it."""
     if isinstance(error, FileNotFoundError):
         return Verdict.MISSING
     if isinstance(error, FileExistsError):
@@ -164,7 +164,7 @@ def verdict_of(error: Exception) -> Verdict:
 
 
 def verdict_of_java(simple_class_name: str, text: str) -> Verdict:
-    """What an exception of a NameNode says of the call that it ended, by its class and, if need be, its words."""
+    """The verdict on a call, from the class of a NameNode's exception and, if need be, its words."""
     if simple_class_name == "IOException":
         return next((verdict for words, verdict in _PLAIN_IO_EXCEPTIONS if words in text), Verdict.UNKNOWN)
     if simple_class_name == "AccessControlException" and _NO_DIRECTORY in text:

@@ -1,4 +1,4 @@
-"""Where the NameNodes of an HDFS URL serve WebHDFS: pure functions of the URL and Hadoop's configuration."""
+"""Options of the HDFS client, and where its NameNodes serve WebHDFS."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, nev
 
 @dataclass(frozen=True, slots=True)
 class WebAddress:
-    """Where a web server listens."""
+    """The address of a web server."""
 
     host: str
     port: int
@@ -71,7 +71,7 @@ def web_address(text: str) -> WebAddress:
     ):
         raise ConfigError(
             # A user and a password would be before the @.
-            f"{text.rpartition('@')[2]!r} is no address of a web server",
+            f"{text.rpartition('@')[2]!r} is not the address of a web server",
             hint="Write host:port, http://host:port or https://host:port.",
         )
     return WebAddress(parts.hostname, port, is_tls=parts.scheme == "https")
@@ -159,7 +159,7 @@ def _rpc_address(text: str) -> tuple[str, int]:
 
 def _host_and_port(text: str, source: str) -> tuple[str, int | None]:
     """Split ``host[:port]``; the host in lower case, without the brackets of an IPv6 address."""
-    problem = ConfigError(f"{source!r} is no address: {text!r}", hint="Write host:port.")
+    problem = ConfigError(f"{source!r} is not an address: {text!r}", hint="Write host:port.")
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port
@@ -197,9 +197,9 @@ class HdfsOptions(BaseModel):
     config_dir: Named | None = None
     """Directory of ``core-site.xml`` and ``hdfs-site.xml``; None takes ``HADOOP_CONF_DIR``, else ``HADOOP_HOME``."""
     user: Named | None = None
-    """Who to be where HDFS asks for no proof; None takes ``HADOOP_USER_NAME``, else the system's user. hdfs-native
-    knows one such name a process, from that variable: one that says otherwise is refused, and the first name given here
-    is set there, for all later clients of the process, those without an own one included."""
+    """The user's name where HDFS asks for no proof; None takes ``HADOOP_USER_NAME``, else the system's user.
+    hdfs-native knows one such name a process, from that variable: another name here is refused, and the first name
+    given here is set there, for all later clients of the process, also those without a name of their own."""
     kerberos_principal: Named | None = None
     """Principal to log in with; None takes the ticket cache as it is."""
     kerberos_keytab: Named | None = None

@@ -1,4 +1,4 @@
-"""HDFS for readers: an fsspec file system whose every call has the deadline, the patience and the errors of a store."""
+"""Read-only fsspec file system over HDFS, with the store's deadlines, retries and errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class HdfsReading(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
 
     @property
     def fsid(self) -> str:
-        """What tells it from another file system."""
+        """The identity of the file system."""
         return f"hdfs+{self._url.file_system}"
 
     @classmethod
@@ -61,7 +61,7 @@ class HdfsReading(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         return f"hdfs://{self._url.authority}{self._strip_protocol(name)}"
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002 - fsspec's signature
-        """What is under a path."""
+        """The entry under a path."""
         path = self._strip_protocol(path)
         status = self._access.status(path[1:])
         if status is None:
@@ -73,7 +73,7 @@ class HdfsReading(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         return self._access.status(self._strip_protocol(path)[1:]) is not None
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # noqa: ARG002 - fsspec's signature
-        """What is directly in a directory; a file lists itself."""
+        """The entries directly in a directory; a file lists itself."""
         path = self._strip_protocol(path)
         found = self._access.list_status(path[1:])
         if not found:

@@ -172,7 +172,7 @@ class StagingFileReader(SeekableFile):
 
     Raises:
         PartMissing: On reading what another process has removed meanwhile.
-        NotApplied: On reading a block that no DataNode hands out, such as one without its checksum.
+        NotApplied: On reading a block that no DataNode can serve, such as one without its checksum.
         NotReady: On reading what only WebHDFS shows, which does not answer.
     """
 
@@ -212,13 +212,12 @@ class StagingFileReader(SeekableFile):
         return len(data)
 
     def _nothing_read(self) -> NotApplied:
-        """What it means that no byte comes; raises PartMissing where HDFS does not know of it either."""
+        """The error where no byte comes; raises PartMissing where HDFS does not know of the byte either."""
         self.check_length()
         # A DataNode ends its answer like this where a block does not have its checksum: that is no reason to lose it.
         return NotApplied(
-            f"no DataNode hands out byte {self._position} of staging file {self._access.shown(self._path)!r}, of "
-            "which HDFS "
-            f"has {self._handle.valid_length} or more",
+            f"no DataNode can serve byte {self._position} of staging file {self._access.shown(self._path)!r} "
+            f"(it has at least {self._handle.valid_length} bytes)",
             hint="A block may be damaged: see `hdfs fsck -openforwrite -files -blocks` for its directory.",
             path=self._path,
         )

@@ -1,4 +1,4 @@
-"""What hdfs-native lacks, over HDFS's web servers: truncate, and reading what a writer has open (WebHDFS)."""
+"""WebHDFS client: truncates files and reads open ones, which hdfs-native cannot."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _STATUSES: dict[int, Meaning] = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server answered."""
+    """The answer of a server."""
 
     status: int
     reason: str
@@ -145,7 +145,7 @@ class WebHdfs:
 
     Args:
         addresses: The NameNodes' web servers, at least one.
-        user: Who to be where HDFS asks for no proof.
+        user: The user's name where HDFS asks for no proof.
         delegation_token: Proof of identity, sent instead of the user's name; shown nowhere.
         ca_file: Certificates to trust, for TLS; None takes the system's.
 
@@ -289,7 +289,7 @@ class WebHdfs:
 
     def _target(self, path: str, query: Mapping[str, str]) -> str:
         if not path.startswith("/"):
-            raise ConfigError(f"{path!r} is no absolute path in HDFS", path=path)
+            raise ConfigError(f"{path!r} is not an absolute path in HDFS", path=path)
         # A server would take /a/../b for another file.
         check_relative_path(path[1:])
         return f"{_PREFIX}{quote(path)}?{urlencode({**query, **self._identity}, quote_via=quote)}"
@@ -366,7 +366,7 @@ def _lost(query: Mapping[str, str], path: str, problems: Sequence[str]) -> Outco
 
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """What to speak TLS with; None trusts what the system does.
+    """The context for TLS; None trusts the system's certificates.
 
     Raises:
         ConfigError: ``ca_file`` cannot be used.
@@ -380,7 +380,7 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
 logger = logging.getLogger("partfile")
 
 _FORGET_S = 60.0
-"""How long an attempt that was in vain keeps others from trying."""
+"""The time for which an attempt in vain keeps others from trying."""
 
 
 class _Refusal(NamedTuple):

@@ -88,7 +88,7 @@ class LocalBase:
                 self._calls.close(descriptor)
 
     def _nearest(self) -> tuple[str, list[str]]:
-        """What is there of the path, and the names that are missing from there down to the base."""
+        """The part of the path that exists, and the names that are missing from there down to the base."""
         existing, missing = self._path, list[str]()
         while not os.path.lexists(existing):
             existing, name = os.path.split(existing)
@@ -172,7 +172,7 @@ class _Synced(NamedTuple):
 
 
 def identity(status: os.stat_result) -> Identity:
-    """What tells one file from every other: device and inode."""
+    """The identity of a file: device and inode."""
     return status.st_dev, status.st_ino
 
 
@@ -295,12 +295,12 @@ class LocalTree:
         return descriptor
 
     def status(self, directory: int, name: str, path: str) -> os.stat_result | None:
-        """What is under a name, a symbolic link itself; None if nothing is."""
+        """The status of a name, of a symbolic link itself; None if the name is not there."""
         with translated("look at", self.shown(path)):
             return self.calls.stat_name(directory, name)
 
     def status_open(self, descriptor: int, path: str) -> os.stat_result:
-        """What an open descriptor stands for."""
+        """The status of an open descriptor."""
         with translated("look at", self.shown(path)):
             return self.calls.stat_open(descriptor)
 

@@ -36,7 +36,7 @@ LEAST_BYTES_A_S = 32 << 10
 
 
 BUFFERED_BYTES = 4 << 20
-"""What the sockets of one connection hold, at most."""
+"""Most bytes that the sockets of one connection hold."""
 
 
 class GivenUp(Exception):
@@ -188,7 +188,7 @@ Thing = TypeVar("Thing")
 
 
 class Traits(NamedTuple):
-    """What a server does with conditional requests; None until one was tried."""
+    """The server's treatment of conditional requests; None until one was tried."""
 
     puts: bool | None = None
     """A PUT with If-None-Match is refused where the key is taken."""
@@ -204,7 +204,7 @@ class S3Process:
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.traits: dict[tuple[str | None, str], Traits] = {}
-        """What has been found out, by endpoint and S3 bucket."""
+        """The facts found out, by endpoint and S3 bucket."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -297,14 +297,14 @@ Conditions = dict[str, str]
 
 
 class S3Object(NamedTuple):
-    """What a listing or a HEAD says of an object."""
+    """An object as a listing or a HEAD shows it."""
 
     key: str
     size: int
     modified_at_ms: int
     """By the server's clock, in milliseconds since 1970."""
     metadata: Mapping[str, str]
-    """What its writer noted; empty in a listing."""
+    """Metadata that its writer gave it; empty in a listing."""
 
 
 class ReceivedPiece(NamedTuple):
@@ -366,7 +366,7 @@ class S3Calls:
         return this_process().client(self._options).run(partial(self._read, key, max_bytes))
 
     def head(self, key: str) -> S3Object:
-        """What is under a key."""
+        """The object under a key."""
         answer = self._call("head_object", Key=key)
         return S3Object(key, answer["ContentLength"], _ms(answer), answer.get("Metadata", {}))
 

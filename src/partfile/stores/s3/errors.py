@@ -13,7 +13,7 @@ from partfile.errors import AlreadyExists, ConfigError, NotApplied, NotFound, Ou
 
 
 class Verdict(Enum):
-    """What an error of a request says of it."""
+    """The outcome of a request, as its error tells it."""
 
     MISSING = auto()
     """There is no such object, or no such upload."""
@@ -24,8 +24,8 @@ class Verdict(Enum):
     BUSY = auto()
     """The server turned the request away for the time being."""
     UNREACHABLE = auto()
-    """The connection could not be made, or ended early. The client repeats a PUT once without a word, and gives a reset
-    that comes after the deed the name of a connection that was refused: so it may have been done."""
+    """The connection failed or ended early. s3fs retries a PUT silently and reports a late reset as a refused
+    connection, so the request may have been done."""
     BROKEN = auto()
     """The server failed, before or after doing it."""
     UNANSWERED = auto()
@@ -173,7 +173,7 @@ class S3Failure(Exception):
 
 
 def failure_of(error: Exception) -> S3Failure:
-    """What an exception of s3fs says of the request that raised it."""
+    """The verdict on a request, from the exception of s3fs that ended it."""
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
         if isinstance(response, dict) and isinstance(response.get("Error"), dict):

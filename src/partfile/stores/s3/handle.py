@@ -1,4 +1,4 @@
-"""What a handle says of a part on S3 that is not finished, and what follows from it. Pure."""
+"""The ``staging`` of a handle: the objects of an unfinished part on S3, and what follows from them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 SIDE_DIRECTORY = f"{STATE_DIRECTORY}/_sides"
-"""Where bytes wait that are too few for an upload part. No uid begins with ``_``, so no sink's state is there."""
+"""Directory of the bytes that are too few for an upload part. No uid begins with ``_``, so no sink's state is there."""
 CLAIM_DIRECTORY = f"{STATE_DIRECTORY}/_claims"
 PART_METADATA = "partfile-part"
 """Name of the object metadata that says which part a finished file is."""
@@ -91,7 +91,7 @@ class S3Staging(Persisted):
 
     @classmethod
     def of(cls, handle: PartHandle) -> Self | None:
-        """What a handle holds; None if the part was never created on S3.
+        """The staging in a handle; None if the part was never created on S3.
 
         Raises:
             SnapshotCorrupt: It is not what this store writes, or its pieces do not make up its valid length.
@@ -192,12 +192,12 @@ class S3Staging(Persisted):
         return self.model_copy(update={"pieces": (*self.pieces, *pieces)})
 
     def as_json(self) -> dict[str, JsonValue]:
-        """What goes into the handle."""
+        """The staging as JSON, for the handle."""
         return self.model_dump(mode="json", exclude_defaults=True) | {"claims": self.claims}
 
 
 def part_id(handle: PartHandle) -> str:
-    """Which part it is, in 32 hexadecimal digits: made of the name that carries the attempt's token (R4)."""
+    """The id of the part, in 32 hexadecimal digits: made of the name that carries the attempt's token (R4)."""
     return hashlib.sha256(handle.path_of(handle.in_progress).encode()).hexdigest()[:32]
 
 
@@ -223,12 +223,12 @@ def staged_paths(handle: PartHandle, staging: S3Staging) -> list[str]:
 
 
 def piece_bytes(number: int, smallest_bytes: int) -> int:
-    """How many bytes an upload part should have: twice as many with each thousand, so that 10 000 make 8 TiB."""
+    """The size of an upload part in bytes: twice as many with each thousand, so that 10 000 make 8 TiB."""
     return max(smallest_bytes, LEAST_PIECE_BYTES) << (number // _PIECES_A_SIZE)
 
 
 def group_bytes(number: int) -> int:
-    """How many bytes of side objects make an upload part of this number; the same for all, whatever their options."""
+    """The bytes of side objects that make an upload part of this number; the same for all, whatever their options."""
     return piece_bytes(number, _GROUP_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""What ``storage_options`` may hold for S3."""
+"""The ``storage_options`` of S3."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class S3Options(BaseModel):
         if self.endpoint_url is not None and not _ENDPOINT.match(self.endpoint_url):
             raise ValueError("endpoint_url has to be http:// or https:// and a host, as in http://127.0.0.1:9000")
         if self.ca_file is not None and not Path(self.ca_file).is_file():
-            raise ValueError(f"ca_file={self.ca_file!r} is no file on this host")
+            raise ValueError(f"ca_file={self.ca_file!r} is not a file on this host")
         if self.sse_kms_key_id is not None and self.server_side_encryption not in {"aws:kms", "aws:kms:dsse"}:
             raise ValueError("sse_kms_key_id needs server_side_encryption='aws:kms'")
         return self

@@ -1,4 +1,4 @@
-"""What a server really does with conditional requests, and what about an S3 bucket can hurt a sink."""
+"""Probes: the server's treatment of conditional requests, and settings of an S3 bucket that can hurt a sink."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COMMITTERS = {"directory", "partitioned", "magic", "staging"}
 
 
 def rule_hazards(rules: Sequence[dict[str, Any]], prefix: str, longest_open_s: float) -> Iterator[str]:
-    """Which rules hurt a sink, in sentences.
+    """The lifecycle rules that hurt a sink, in sentences.
 
     Args:
         rules: As S3 gives them.
@@ -54,7 +54,7 @@ def rule_hazards(rules: Sequence[dict[str, Any]], prefix: str, longest_open_s: f
 
 
 def hadoop_hazards(configuration: HadoopConfiguration, bucket: str) -> Iterator[str]:
-    """What S3A, Hadoop's client, may do to uploads of others, as far as Hadoop's files say it.
+    """The harm that S3A, Hadoop's client, may do to uploads of others, as far as Hadoop's files tell.
 
     Args:
         configuration: Hadoop's.
@@ -138,7 +138,7 @@ class ServerProbe:
         return bool(self._access.traits.puts)
 
     def learn_traits(self) -> Traits:
-        """What the server does with If-None-Match; found out once a process.
+        """The server's treatment of If-None-Match; found out once a process.
 
         Raises:
             StoreError: The server cannot be reached, or refuses these credentials.
@@ -213,7 +213,7 @@ class ServerProbe:
         return Piece(number=number, etag=etag, size_bytes=len(data), crc32=crc32)
 
     def hazards(self, *, now_ms: int, longest_open_s: float) -> Iterator[str]:
-        """What about the S3 bucket can hurt a sink, in sentences; what may not be asked is passed over.
+        """The hazards of the S3 bucket, in sentences; passes over what it may not ask.
 
         Args:
             now_ms: This host's time, in milliseconds since 1970.

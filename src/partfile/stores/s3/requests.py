@@ -1,4 +1,4 @@
-"""Every request of the S3 store, with its path, its deadline, its patience, its slot and its errors."""
+"""Requests of the S3 store: path, deadline, retries, concurrency limit, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 _SHORTEST_ATTEMPT_S = 0.2
 _TELLING = {Verdict.MISSING, Verdict.TAKEN}
-"""What is true whatever an earlier attempt may have done."""
+"""Verdicts that hold whatever an earlier attempt may have done."""
 
 
 def patiently(options: S3Options, work: Callable[[], Result], as_error: Callable[[S3Failure], PartfileError]) -> Result:
@@ -76,7 +76,7 @@ def once(options: S3Options, work: Callable[[], Result], timeout_s: float) -> Re
 
 
 def verdict_of(error: PartfileError) -> Verdict | None:
-    """What the last attempt of a call came to; None if it failed before any."""
+    """The outcome of the last attempt of a call; None if it failed before any."""
     return error.__cause__.verdict if isinstance(error.__cause__, S3Failure) else None
 
 
@@ -97,7 +97,7 @@ def _attempt(options: S3Options, work: Callable[[], Result], backoff: Backoff, t
 
 
 WRITE_METADATA = "partfile-write"
-"""Name of the object metadata by which a writer whose reply was lost knows his object again."""
+"""Name of the object metadata by which a writer whose reply was lost recognises its object."""
 DELETED_AT_ONCE = 1000
 _RIVALS_ARE_DONE_AFTER_S = 0.2
 _MAX_KEY_BYTES = 1024
@@ -125,7 +125,7 @@ class S3Access:
 
     @property
     def traits(self) -> Traits:
-        """What is known of the server's conditional requests."""
+        """The facts known about the server's conditional requests."""
         told = self.options.conditional_writes
         if told is not None:
             return self._learnt._replace(puts=told)
@@ -174,7 +174,7 @@ class S3Access:
             return
         if trusts:
             return
-        # Who looked before this object was there has written his own by then, and the last one is seen by all.
+        # A rival that looked before has written by now; the last writer wins.
         time.sleep(_RIVALS_ARE_DONE_AFTER_S)
         if not self._wrote(path, nonce):
             raise AlreadyExists(f"{path!r} was created by another process at the same time", path=path)
@@ -228,7 +228,7 @@ class S3Access:
         return self._look("read", path, partial(self.calls.get, self._key(path), max_bytes))
 
     def head(self, path: str) -> S3Object | None:
-        """What is under a path; None if nothing is."""
+        """The object under a path; None if there is none."""
         try:
             return self._look("look at", path, partial(self.calls.head, self._key(path)))
         except NotFound:

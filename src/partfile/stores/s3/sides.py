@@ -86,7 +86,7 @@ class SideObjects:
 
 
 def staging_of_staging_file(handle: PartHandle) -> S3Staging | None:
-    """What a handle says of a staging file; None if it was never created on S3.
+    """The staging in the handle of a staging file; None if it was never created on S3.
 
     Raises:
         SnapshotCorrupt: It is not what this store writes of a staging file.

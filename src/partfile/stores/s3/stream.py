@@ -36,14 +36,13 @@ if TYPE_CHECKING:
 
 
 class BufferBudget:
-    """Bytes that all streams of a store hold, against what they may.
+    """Limits the bytes that all streams of a store hold in memory.
 
-    What is on its way to S3 counts until S3 has it. Who is over an even share while all together hold too much has to
-    let go of what he holds, and to wait until it has gone, so that together they never hold more than twice as much as
-    they may, besides the upload part that is being made of what each thread writes. Thread safe.
+    Bytes in flight count. Above the limit, a stream that holds more than an even share sends its bytes and waits. So
+    all together hold at most twice the limit, besides the upload part that each thread is making. Thread safe.
 
     Args:
-        max_bytes: How many bytes all may hold.
+        max_bytes: The limit.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -87,7 +86,7 @@ class HeldBytes:
         budget.join()
 
     def __len__(self) -> int:
-        """How many they are."""
+        """The number of streams."""
         return len(self._bytes)
 
     def content(self) -> bytes:
@@ -131,7 +130,7 @@ class ClaimedPart(NamedTuple):
     handle: PartHandle
     """The part, as created or as resumed."""
     staging: S3Staging
-    """What it is made of."""
+    """The staging of the part, as it goes into its handle."""
     is_claimed: bool = False
     """Whether the claim that it names has been won; a part that is just created needs none."""
 
@@ -150,7 +149,7 @@ class ClaimedStream(OpenStream, ABC):
         self._sides = SideObjects(part.access)
         self._budget = part.budget
         self._given = staging
-        """What the last handle that was given out is made of."""
+        """The staging in the last handle that was given out."""
         self._staging = staging.after_claim() if part.is_claimed else staging
         self._handle = handle.model_copy(update={"staging": handle.staging or staging.as_json()})
         self._is_ours = True
@@ -505,7 +504,7 @@ _MOST_DOUBLINGS = 3
 
 
 def merged_count(sizes_bytes: Sequence[int], new_bytes: int) -> int:
-    """How many of the last side objects go into one object with what is new.
+    """The number of the last side objects that go into one object with the new bytes.
 
     Args:
         sizes_bytes: Of the side objects, in their order.
@@ -527,7 +526,7 @@ def merged_count(sizes_bytes: Sequence[int], new_bytes: int) -> int:
 
 
 def _alike_count(last: Sequence[int], new_bytes: int) -> int:
-    """How many of these, of which the first one is the newest, become one with what is new.
+    """The number of these, newest first, that become one with the new bytes.
 
     Smaller ones do, so that what stays is in the order of its sizes; and those of the same size if they are enough.
     """
@@ -544,7 +543,7 @@ def _alike_count(last: Sequence[int], new_bytes: int) -> int:
 
 
 def _leading(sizes_bytes: Sequence[int], size: int) -> int:
-    """How many of the first ones are of this size or smaller."""
+    """The number of the first ones that are of this size or smaller."""
     return sum(1 for _ in takewhile(lambda size_bytes: _size(size_bytes) <= size, sizes_bytes))
 
 
@@ -559,7 +558,7 @@ def _size(size_bytes: int) -> int:
 
 
 class S3StagingStream(ClaimedStream):
-    """An open staging file. What a persist adds is one object, into which earlier ones go as ``s3_merging`` says.
+    """An open staging file. What a persist adds is one object, into which earlier ones go as ``merged_count`` says.
 
     An object that was merged stays: an older checkpoint may name it until the whole staging file is discarded.
     """
