@@ -96,7 +96,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1h30m", "1y", "1e3s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """Without a unit, or with one that is not known, nothing is guessed."""
-    with pytest.raises(ConfigError, match=r"^--for .* no duration"):
+    with pytest.raises(ConfigError, match=r"^--for .* not a duration"):
         seconds_of(text, "--for")
 
 
@@ -111,7 +111,7 @@ def test_sizes_are_read(text: str, count: int) -> None:
 @pytest.mark.parametrize("text", ["", "M", "-1", "1.5M", "1X"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     """What is not a whole number and a known unit is refused."""
-    with pytest.raises(ConfigError, match=r"^--least .* no size"):
+    with pytest.raises(ConfigError, match=r"^--least .* not a size"):
         bytes_of(text, "--least")
 
 

@@ -220,9 +220,9 @@ def test_checkpoints_elsewhere_are_found_where_they_are_said_to_be(tmp_path: Pat
     [
         (("nowhere",), "is not there"),
         (("base", "--uid", "other"), "no sink 'other'"),
-        (("base", "--uid", "../x"), "no name of a sink"),
+        (("base", "--uid", "../x"), "not the name of a sink"),
         (("base", "--checkpoint-dir", "nowhere"), "is not there"),
-        (("base", "--quiet-after", "soon"), "no duration"),
+        (("base", "--quiet-after", "soon"), "not a duration"),
         (("base/_partfile/life/chk-1/_metadata",), "not a directory"),
     ],
 )

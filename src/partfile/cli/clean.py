@@ -28,20 +28,20 @@ _SHOWN = 20
 
 
 class CleanReport(Json):
-    """What ``clean --json`` prints."""
+    """The output of ``clean --json``."""
 
     schema_name: Literal["partfile.clean"] = Field("partfile.clean", alias="schema")
     schema_version: Literal[1] = 1
     base: str
     """The base path as it was given."""
     plan: CleaningPlan
-    """What is to be done, or was done."""
+    """The plan, done if ``--apply`` was given."""
     digest: str
     """Of the plan, for ``--plan``."""
     is_applied: bool
     """Whether ``--apply`` was given."""
     cleaned: CleanedReport | None
-    """What was done; null without ``--apply``, or if there was nothing to do."""
+    """The result; null without ``--apply``, or if there was nothing to do."""
     is_unfinished: bool = False
     """Whether an interruption or an error has ended it before all of the plan was tried; run it again."""
 
@@ -65,15 +65,15 @@ def clean_(
         typer.Option(
             "--retain",
             metavar="N",
-            help="Also take away checkpoints beyond the newest N with state; else all that count are kept. "
+            help="Also remove checkpoints beyond the newest N with state; else all that count are kept. "
             "Takeovers that "
             "repeat a checkpoint go with it.",
         ),
     ] = None,
 ) -> int:
-    """Take away what crashes have left and no retained checkpoint names: staged files, uploads, state files.
+    """Remove what crashes have left and no retained checkpoint names: staged files, uploads, state files.
 
-    Moves it to _quarantine in the directory of checkpoints, or in _partfile below the base, where the store can rename;
+    Files go to _quarantine in the directory of checkpoints, or in _partfile below the base, where the store can rename;
     else --delete is needed. A sink is taken over while its files are cleaned, and nothing of it is published; a sink
     that has nothing to clean is not touched. Prints a plan; --apply does it.
     """

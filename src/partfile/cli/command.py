@@ -27,7 +27,7 @@ _MAX_BYTES = 1 << 20
 
 
 def storage_options_of(pairs: Sequence[str], file: str | None) -> dict[str, object]:
-    """What the client of the store is opened with; a pair goes before the file.
+    """Options of the store's client; a pair goes before the file.
 
     Args:
         pairs: ``NAME=VALUE`` each; values are text.
@@ -108,7 +108,7 @@ class _Given:
         return self.uids[0] if self.uids else None
 
     def place(self) -> Place:
-        """Where it is; raises ConfigError."""
+        """The place that is meant; raises ConfigError."""
         if self.checkpoint_dir is not None and not self.checkpoint_dir.strip():
             raise ConfigError("--checkpoint-dir is empty", hint="Leave it out if the checkpoints are below PATH.")
         return Place(self.path, self.checkpoint_dir, storage_options_of(self.pairs, self.file))
@@ -134,8 +134,8 @@ COMMON_OPTIONS: dict[str, tuple[Any, Any]] = {
             typer.Option(
                 "--storage-option",
                 metavar="K=V",
-                help="Option of the store's client, as storage_options of the sink; may be repeated. Everybody on this "
-                "host can see a command: put secrets into a file.",
+                help="Option of the store's client, as storage_options of the sink; may be repeated. Every user of "
+                "this host can see a command: put secrets into a file.",
             ),
         ],
         None,
@@ -216,7 +216,7 @@ def _drop_unwritten_output() -> None:
 
 
 def _in_words(error: OSError) -> Exception:
-    """What the system says of a file or of the output, as an error of ours: it is no mistake of this program."""
+    """The system's error for a file or the output, as an error of ours: it is not a mistake of this program."""
     if isinstance(error, PartfileError):
         return error
     if error.filename is not None:

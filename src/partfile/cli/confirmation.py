@@ -1,4 +1,4 @@
-"""What a verb asks for before it changes anything: ``--apply``, the digest of the plan, leave to fence a live sink."""
+"""The options that a verb needs before it changes anything: ``--apply``, the plan's digest, ``--fence``."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ IdleFor = Annotated[
     ),
 ]
 IDLE_FOR: str | None = None
-"""What suits the store."""
+"""None takes the default of the store."""
 _IDLE_FOR_S = 600.0
 _IDLE_FOR_UNSEEN_S = 3600.0
-"""Where nothing but its checkpoints shows that a sink lives, and one batch may take long."""
+"""For stores where only checkpoints show that a sink lives, and one batch may take long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What the user agreed to."""
+    """The options by which the user agreed."""
 
     is_applied: bool
     digest: str | None
@@ -139,7 +139,7 @@ def show_end_of_plan(given: Confirmation, plan: Plan, checkpoints: Store, jobs: 
 
 
 def shown_age(now_ms: int, then_ms: int) -> str:
-    """How long ago something was."""
+    """The age of something, for people."""
     return shown_seconds((now_ms - then_ms) / 1000)
 
 
@@ -160,5 +160,5 @@ def cut_of(text: str) -> Cut:
         "valid-length": "valid-length",
     }
     if text not in ways:
-        raise ConfigError(f"--cut {text!r} is no way to cut a part", hint=f"There are {', '.join(ways)}.")
+        raise ConfigError(f"--cut {text!r} is not a way to cut a part", hint=f"There are {', '.join(ways)}.")
     return ways[text]

@@ -89,7 +89,7 @@ VERBS = (
     LazyVerb(
         "clean",
         "partfile.cli.clean:clean_",
-        "Take away what crashes have left and no retained checkpoint names: staged files, uploads, state files.",
+        "Remove what crashes have left and no retained checkpoint names: staged files, uploads, state files.",
         "clean /data/flights --older-than 2d --apply",
     ),
     LazyVerb(

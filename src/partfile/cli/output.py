@@ -1,4 +1,4 @@
-"""How a verb prints: lines and colours for a person, JSON for a program; progress and errors beside it."""
+"""The output of a verb: lines and colours for a person, JSON for a program; progress and errors beside it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def seconds_of(text: str, option: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{option} {text!r} is no duration", hint="Write a number and s, m, h, d or w, for instance 24h."
+            f"{option} {text!r} is not a duration", hint="Write a number and s, m, h, d or w, for instance 24h."
         )
     return float(match[1]) * _SECONDS[match[2]]
 
@@ -192,7 +192,7 @@ def bytes_of(text: str, option: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{option} {text!r} is no size", hint="Write bytes, or a number and K, M, G or T, for instance 5M."
+            f"{option} {text!r} is not a size", hint="Write bytes, or a number and K, M, G or T, for instance 5M."
         )
     return int(match[1]) * _BYTES[match[2].upper()]
 
@@ -225,12 +225,12 @@ def shown_bytes(count: int | None) -> str:
 
 
 class WarningReport(Json):
-    """What ``--json`` prints to standard error of something that ends no verb and should be known."""
+    """The warning that ``--json`` prints to standard error; the verb goes on."""
 
     schema_name: Literal["partfile.warning"] = Field("partfile.warning", alias="schema")
     schema_version: Literal[1] = 1
     message: str
-    """What there is to know."""
+    """The warning."""
 
 
 class _Notes(logging.Handler):
@@ -267,22 +267,22 @@ def warnings_told(out: Output) -> Iterator[None]:
 
 
 class ErrorReport(Json):
-    """What ``--json`` prints to standard error when a verb fails."""
+    """The error that ``--json`` prints to standard error when a verb fails."""
 
     schema_name: Literal["partfile.error"] = Field("partfile.error", alias="schema")
     schema_version: Literal[1] = 1
     error: str
     """Name of the error's class, one of those in ``partfile.errors`` as a rule."""
     message: str
-    """What went wrong, with the name of what is at fault."""
+    """The error, with the name of the file, option or column at fault."""
     hint: str
-    """What to do about it; may be empty."""
+    """Advice for the operator; may be empty."""
     path: str | None
     """The path at fault."""
     checkpoint_id: int | None
     """The checkpoint at fault."""
     exit_code: int
-    """What the process ends with."""
+    """The exit code of the process."""
 
 
 @contextmanager
@@ -303,7 +303,7 @@ def hinting(hint: str) -> Iterator[None]:
 
 
 def report_of(error: BaseException) -> ErrorReport:
-    """What is told of an error."""
+    """Describe an error."""
     known = error if isinstance(error, PartfileError) else None
     return ErrorReport(
         error=type(error).__name__,

@@ -70,20 +70,20 @@ _DOES = {"publish": "publish", "cut": "cut", "quarantine": "quarantine", "leave"
 
 
 class AdoptReport(Json):
-    """What ``recover --adopt-layout --json`` prints."""
+    """The output of ``recover --adopt-layout --json``."""
 
     schema_name: Literal["partfile.adopt"] = Field("partfile.adopt", alias="schema")
     schema_version: Literal[1] = 1
     base: str
     """The base path as it was given."""
     plan: AdoptionPlan
-    """What is to be done, or was done."""
+    """The plan, done if ``--apply`` was given."""
     digest: str
     """Of the plan, for ``--plan``."""
     is_applied: bool
     """Whether ``--apply`` was given."""
     adopted: AdoptedReport | None
-    """What was done; null without ``--apply``, or if there was nothing to do."""
+    """The result; null without ``--apply``, or if there was nothing to do."""
 
 
 def adoption_options(
@@ -103,7 +103,7 @@ def adoption_options(
     if layout is None:
         return None
     if layout not in layouts:
-        raise ConfigError(f"--adopt-layout {layout!r} is no layout that is known", hint="There are flink and spark.")
+        raise ConfigError(f"--adopt-layout {layout!r} is not a known layout", hint="There are flink and spark.")
     return AdoptionOptions(
         layout=layouts[layout],
         publish_pending=publish_pending,
@@ -191,22 +191,22 @@ _FOUND = {
 
 
 class RecoverReport(Json):
-    """What ``recover --json`` prints."""
+    """The output of ``recover --json``."""
 
     schema_name: Literal["partfile.recover"] = Field("partfile.recover", alias="schema")
     schema_version: Literal[1] = 1
     base: str
     """The base path as it was given."""
     plan: RecoveryPlan
-    """What is to be done, or was done."""
+    """The plan, done if ``--apply`` was given."""
     digest: str
     """Of the plan, for ``--plan``."""
     is_applied: bool
     """Whether ``--apply`` was given."""
     recovered: tuple[RecoveredJob, ...]
-    """What was done; empty without ``--apply``."""
+    """The result for each job; empty without ``--apply``."""
     failed: tuple[FailedJob, ...] = ()
-    """What could not be done; the other jobs were recovered all the same. Those that were left out are in the plan."""
+    """Jobs that failed; the other jobs were recovered all the same. Jobs that were left out are in the plan."""
     unfinished: tuple[str, ...] = ()
     """The jobs at the first of which an interruption or another error ended it; run it again."""
 
@@ -313,7 +313,7 @@ def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None
 
 
 def _but_finished(job: PlannedJob) -> str:
-    """What of the rows of lost staging files is not lost."""
+    """A phrase for the rows of lost staging files that are in files already."""
     return f"; but {job.finished_of_lost} buckets have theirs in files already" if job.finished_of_lost else ""
 
 

@@ -92,20 +92,20 @@ def _row(entry: SavepointEntry, now_ms: int) -> tuple[str, ...]:
 
 
 class CreateReport(Json):
-    """What ``savepoint create --json`` prints."""
+    """The output of ``savepoint create --json``."""
 
     schema_name: Literal["partfile.savepoint-create"] = Field("partfile.savepoint-create", alias="schema")
     schema_version: Literal[1] = 1
     base: str
     """The base path as it was given."""
     plan: CreationPlan
-    """What is to be done, or was done."""
+    """The plan, done if ``--apply`` was given."""
     digest: str
     """Of the plan, for ``--plan``."""
     is_applied: bool
     """Whether ``--apply`` was given."""
     location: str | None
-    """What ``restore_from`` takes; null without ``--apply``."""
+    """The location that ``restore_from`` takes; null without ``--apply``."""
     published: int | None
     """Parts that have their final names by now; null without ``--apply``."""
     given_up: int | None
@@ -113,12 +113,12 @@ class CreateReport(Json):
 
 
 class DisposeReport(Json):
-    """What ``savepoint dispose --json`` prints."""
+    """The output of ``savepoint dispose --json``."""
 
     schema_name: Literal["partfile.savepoint-dispose"] = Field("partfile.savepoint-dispose", alias="schema")
     schema_version: Literal[1] = 1
     plan: DisposalPlan
-    """What is to be done, or was done."""
+    """The plan, done if ``--apply`` was given."""
     digest: str
     """Of the plan, for ``--plan``."""
     is_applied: bool

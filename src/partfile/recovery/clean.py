@@ -75,26 +75,26 @@ _CHECKPOINTS: set[ItemKind] = {"stray checkpoint", "old checkpoint"}
 
 
 class FailedItem(Json):
-    """One that could not be taken away, and why."""
+    """An item that could not be removed, and why."""
 
     path: str
     """As in the plan."""
     problem: str
-    """What the store says."""
+    """The error of the store."""
     hint: str
-    """What to do about it; may be empty."""
+    """Advice for the operator; may be empty."""
 
 
 class CleanedReport(Json):
-    """What a cleaning did."""
+    """The result of a cleaning."""
 
     quarantines: tuple[str, ...]
     """The directories that the files are in by now, as paths or URLs: below the base, and below a checkpoint directory
     of its own; none if no file was moved."""
     done: int
-    """Those that were taken away."""
+    """Items that were removed."""
     gone: int
-    """Those that were not there any more."""
+    """Items that were not there any more."""
     busy: tuple[str, ...]
     """Paths of those that a task is writing; they are left."""
     failed: tuple[FailedItem, ...] = ()
@@ -104,7 +104,7 @@ class CleanedReport(Json):
 
 
 class Outcome(Enum):
-    """What became of one item."""
+    """The outcome for one item."""
 
     DONE = "done"
     GONE = "gone"
@@ -114,7 +114,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """One item and what became of it."""
+    """One item and its outcome."""
 
     item: CleaningItem
     outcome: Outcome
@@ -123,10 +123,10 @@ class _Ended:
 
 @dataclass(slots=True)
 class CleaningRecord:
-    """What one cleaning has done so far, to be told however it ends."""
+    """The result of one cleaning so far, to be reported however it ends."""
 
     place: Place
-    """Where it is."""
+    """The place that is cleaned."""
     taken_over: list[str] = field(default_factory=list)
     """The jobs that were taken over."""
     step: Callable[[int], None] = lambda _items: None
@@ -186,11 +186,11 @@ def remove(items: Sequence[CleaningItem], stores: Stores, now_ms: int, record: C
 
 
 def _take_state(run: _Run, items: Sequence[CleaningItem]) -> None:
-    """Of a checkpoint the checkpoint goes first, and the oldest checkpoint before the others (R7): so one by one."""
+    """Remove state: ``_metadata`` first, then the rest; oldest checkpoint first (R7). So one item after the other."""
     stuck: set[str | None] = set()
     for item in items:
         if item.kind in _CHECKPOINTS and item.job in stuck:
-            run.record.note(_failed(item, "what has to go before it could not be taken away", ""))
+            run.record.note(_failed(item, "what has to go before it could not be removed", ""))
             continue
         if _take(run, item) in {Outcome.BUSY, Outcome.FAILED}:
             stuck.add(item.job)
@@ -248,7 +248,7 @@ class Cleaning:
     """One call of the cleaner."""
 
     place: Place
-    """Where it is."""
+    """The place that is cleaned."""
     uid: str | None
     """Only this sink and its writers, or one writer; None is all."""
     options: CleaningOptions
@@ -259,7 +259,7 @@ class Cleaning:
 
 
 def plan_now(cleaning: Cleaning, stores: Stores, owned: Mapping[str, CheckpointRef] | None = None) -> CleaningPlan:
-    """What cleaning would do now. Lists the whole tree; changes nothing.
+    """Plan a cleaning. Lists the whole tree; changes nothing.
 
     Of several sinks one whose checkpoints cannot be read is left, and told in the plan.
 
@@ -343,7 +343,7 @@ def _held(place: Place, log: CleanedLog, now_ms: int, opener: StoreOpener) -> It
     """Own one job as it is."""
     job = Job.of(log.job)
     if job is None:
-        raise ConfigError(f"{log.job!r} is no name of a sink", hint="A plan names sinks as partfile status does.")
+        raise ConfigError(f"{log.job!r} is not the name of a sink", hint="A plan names sinks as partfile status does.")
 
     def approve(plan: RestorePlan) -> None:
         if plan.checkpoint != _ref(log):
@@ -402,7 +402,7 @@ def _check_there(log: SeenLog, seen: SeenBase, stores: Stores) -> None:
 def _jobs(
     log: SeenLog, states: Mapping[int, SinkSnapshot], checkpoints: Store, owned: Mapping[str, CheckpointRef] | None
 ) -> list[JobFacts]:
-    """What is known of a job; nothing if it has no checkpoint with state."""
+    """The facts about a job; nothing if it has no checkpoint with state."""
     _check_whole(log, states)
     if owned is not None:
         ref = owned[log.job.name]

@@ -39,7 +39,7 @@ MEANING: dict[ItemKind, str] = {
 
 
 class CleaningOptions(Json):
-    """What a cleaning may be told."""
+    """Options of a cleaning."""
 
     older_than_s: float = 86_400
     """Nothing younger is touched, in seconds by the store's clock."""
@@ -53,13 +53,13 @@ class CleaningItem(Json):
     """One thing that no checkpoint needs."""
 
     kind: ItemKind
-    """What it is."""
+    """The kind of the item."""
     side: Side
     """Whether the path is relative to the base, or to the directory of checkpoints."""
     path: str
     """The file or object; of an upload the file that it would become."""
     job: str | None
-    """Whose it was, where that is known."""
+    """The sink or writer that it belonged to, where that is known."""
     size: int | None
     """In bytes; null where the store does not say."""
     modified_at_ms: int
@@ -78,7 +78,7 @@ class CleanedLog(Json):
     checkpoint_id: int
     """The newest checkpoint with state."""
     nonce: str
-    """What tells that checkpoint from any other of its id."""
+    """The nonce of that checkpoint, which no other of its id has."""
 
 
 class DoubtfulCheckpoint(Json):
@@ -91,16 +91,16 @@ class DoubtfulCheckpoint(Json):
 
 
 class CleaningPlan(Plan):
-    """What ``clean`` does."""
+    """The plan of ``clean``."""
 
     base: str = ""
     """The base that was meant, with links resolved: a copy of it has plans of its own."""
     options: CleaningOptions
-    """What was told."""
+    """The options that were given."""
     logs: tuple[CleanedLog, ...]
-    """The sinks that are taken over, which are those that have something to be taken away; no other is touched."""
+    """The sinks that are taken over: those with something to remove. No other is touched."""
     items: tuple[CleaningItem, ...]
-    """What no checkpoint needs, by kind."""
+    """The items that no checkpoint needs, by kind."""
     doubtful: tuple[DoubtfulCheckpoint, ...] = ()
     """Checkpoints that are left for the operator to look at."""
     young: int = 0
@@ -116,7 +116,7 @@ class CleaningPlan(Plan):
         return tuple(item for item in self.items if item.action != "leave")
 
     def decisions(self) -> dict[str, Any]:
-        """What is done, and by which checkpoints; not what is left where it is."""
+        """The items to remove and the checkpoints that judged them, without the items that are left."""
         logs = [log.model_dump(mode="json") for log in self.logs]
         to_do = [item.model_dump(mode="json") for item in self.to_do]
         return {"base": self.base, "options": self.options.model_dump(mode="json"), "logs": logs, "to_do": to_do}
@@ -179,7 +179,7 @@ class CleaningFacts:
 
 
 def cutoff_ms(options: CleaningOptions, now_ms: int) -> int:
-    """What was changed then or later is too young.
+    """The time from which on a changed item is too young.
 
     An orphan may be younger than the newest checkpoint all the same: the cleaner's own checkpoint comes after it, and
     no epoch before that one can have it named any more.
@@ -188,7 +188,7 @@ def cutoff_ms(options: CleaningOptions, now_ms: int) -> int:
 
 
 def _cutoff_of_state_ms(job: JobFacts, facts: CleaningFacts) -> int:
-    """What carries no name of a part was changed before the newest checkpoint as well, or it is left."""
+    """The same for files without the name of a part: they must also be older than the newest checkpoint."""
     return min(cutoff_ms(facts.options, facts.now_ms), job.moved_at_ms)
 
 
@@ -260,7 +260,7 @@ def _leftovers(facts: CleaningFacts, leftovers: Iterable[Leftover]) -> Iterator[
 
 
 def _state(facts: CleaningFacts, job: JobFacts) -> Iterator[CleaningItem]:
-    """The checkpoints of a job that are not needed: of each the checkpoint before its files, oldest first."""
+    """Checkpoints of a job that are not needed: ``_metadata`` first, then the rest; oldest checkpoint first (R7)."""
     before_ms = _cutoff_of_state_ms(job, facts)
     gone = _doomed(facts, job)
     for file in job.loose:

@@ -1,4 +1,4 @@
-"""What ``--json`` prints: frozen models, their text in ASCII, exit codes, and the plan of a verb."""
+"""The output of ``--json``: frozen models, their text in ASCII, exit codes, and the plan of a verb."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from partfile.errors import (
 
 
 class Json(BaseModel):
-    """Base of every document. Within one ``schema_version`` no field is taken away or given another meaning."""
+    """Base of every document. Within one ``schema_version`` no field is removed or given another meaning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,14 +50,14 @@ MEANINGS = {
     INTERRUPTED: "interrupted from the keyboard",
     PIPE_CLOSED: "the reader of the output has gone",
 }
-"""What each code says, for the documentation."""
+"""The meaning of each code, for the documentation."""
 
 _USAGE = (ConfigError, BucketValueError, UnsupportedTypeError, NotFound)
 _REFUSED = (AlreadyExists, LeaseUnavailable)
 
 
 def code_of(error: BaseException) -> int:
-    """What a process ends with that was ended by an error."""
+    """The exit code of a process that was ended by an error."""
     if isinstance(error, _USAGE):
         return USAGE
     if isinstance(error, StoreError | OSError) and not isinstance(error, _REFUSED):
@@ -91,15 +91,15 @@ DIGEST_DIGITS = 16
 
 
 class Plan(Json):
-    """What a verb is about to change. Two plans of one digest do the same to the same state."""
+    """The changes that a verb is about to make. Two plans of one digest do the same to the same state."""
 
     def decisions(self) -> dict[str, Any]:
-        """What counts: the plan without what it only tells of the moment it was made."""
+        """The plan without facts of the moment it was made; the digest is made of it."""
         return self.model_dump(mode="json")
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits of the SHA-256 of what counts."""
+        """16 hexadecimal digits of the SHA-256 of the decisions."""
         text = json.dumps(self.decisions(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
 

@@ -104,7 +104,7 @@ def taken_over(
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """What is known of the owner of a checkpoint log."""
+    """The facts known about the owner of a checkpoint log."""
 
     job: Job
     is_marker_held: bool | None
@@ -234,16 +234,16 @@ def open_stores(place: Place) -> Iterator[Stores | None]:
 
 
 class FailedJob(Json):
-    """A job that was left, wholly or in part."""
+    """A sink that was skipped, or only partly done."""
 
     job: str
     """The uid, or ``uid~n`` for writer n."""
     problem: Problem
     """Why."""
     exit_code: int
-    """What the process ends with because of it, unless that of another job is higher."""
+    """The exit code that it causes, unless that of another job is higher."""
 
     @classmethod
     def of(cls, job: Job, error: PartfileError) -> Self:
-        """What there is to say of a job that an error ended."""
+        """Describe the error that ended a job."""
         return cls(job=job.name, problem=Problem.of(error), exit_code=code_of(error))

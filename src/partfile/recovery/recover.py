@@ -35,10 +35,10 @@ Found = Literal["staged", "short", "finished", "missing"]
 
 
 class RecoveryOptions(Json):
-    """What a recovery may be told."""
+    """Options of a recovery."""
 
     cut: Cut = "auto"
-    """How a part that is longer than its valid length is cut."""
+    """The way in which a part that is longer than its valid length is cut."""
     accept_missing: bool = False
     """Give parts up that a checkpoint vouches for and that are gone."""
     restore_from: str | None = None
@@ -76,7 +76,7 @@ class PlannedPart(Json):
 
 
 class PlannedPosition(Json):
-    """Where a stream stands."""
+    """The position of a stream."""
 
     query_id: str | None
     """Id of Spark's query; null of a sink in plain Python."""
@@ -85,20 +85,20 @@ class PlannedPosition(Json):
 
 
 class PlannedJob(Json):
-    """What becomes of one job."""
+    """The plan for one job."""
 
     job: str
     """The uid, or ``uid~n`` for writer n."""
     checkpoint_id: int
     """The newest checkpoint, which it goes on from."""
     nonce: str
-    """What tells that checkpoint from any other of its id."""
+    """The nonce of that checkpoint, which no other of its id has."""
     parts: tuple[PlannedPart, ...]
     """The parts that become finished files."""
     position: PlannedPosition
-    """Where the stream stands afterwards."""
+    """The position of the stream afterwards."""
     goes_back_from: PlannedPosition | None = None
-    """Where it stood, if an older checkpoint or a savepoint is restored and that is known."""
+    """The position before, if an older checkpoint or a savepoint is restored and that is known."""
     doubled: tuple[str, ...] = ()
     """Files whose rows come twice, if it goes back."""
     changes_state: bool
@@ -113,7 +113,7 @@ class PlannedJob(Json):
 
     @property
     def to_encode(self) -> int:
-        """How many of them are encoded first."""
+        """The number of parts that are encoded first."""
         return sum(part.is_staged for part in self.parts)
 
     @property
@@ -123,17 +123,17 @@ class PlannedJob(Json):
 
     @property
     def finished_of_lost(self) -> int:
-        """How many buckets have their rows although the staging files that hold them are among those."""
+        """The number of buckets that have their rows although the staging files that hold them are lost."""
         return sum(part.finished_buckets or 0 for part in self.lost)
 
 
 class RecoveryPlan(Plan):
-    """What ``recover`` does."""
+    """The plan of ``recover``."""
 
     base: str = ""
     """The base that was meant, with links resolved: a copy of it has plans of its own."""
     options: RecoveryOptions
-    """What was told."""
+    """The options that were given."""
     jobs: tuple[PlannedJob, ...]
     """Only those with something to do."""
     failed: tuple[FailedJob, ...] = ()
@@ -151,7 +151,7 @@ class RecoveryPlan(Plan):
 
 
 class RecoveredJob(Json):
-    """What was done to one job."""
+    """The result for one job."""
 
     job: str
     """The uid, or ``uid~n`` for writer n."""
@@ -173,7 +173,7 @@ _LOOKS_AT_A_PART = 2
 
 
 def plan_recovery(place: Place, jobs: Sequence[Job], options: RecoveryOptions, stores: Stores) -> RecoveryPlan:
-    """What recovering some jobs would do now. Changes nothing.
+    """Plan the recovery of some jobs. Changes nothing.
 
     Of several jobs one that cannot be recovered does not end the plan of the others; it is told in it.
 
@@ -289,7 +289,7 @@ def recovery_settings(
 
 
 def _terms(options: RecoveryOptions, approve: Callable[[RestorePlan], None] = lambda _plan: None) -> RestoreTerms:
-    """How a start does what was told."""
+    """The terms of a start that follow from the options."""
     return RestoreTerms(
         restore_from=options.restore_from,
         rolls_back=True,
@@ -302,7 +302,7 @@ def _terms(options: RecoveryOptions, approve: Callable[[RestorePlan], None] = la
 
 
 def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -> PlannedJob | None:
-    """What recovering one job would do now, if only to take it over; None if it has no checkpoint."""
+    """Plan the recovery of one job, if only to take it over; None if it has no checkpoint."""
     settings = recovery_settings(place, job, options)
     seen = _preview(settings, options, job, stores)
     return _job(job, seen, _looked_for(seen, stores.base), _doubled(settings, options, job, stores, seen), options)
@@ -319,7 +319,7 @@ def _doubled(
 
 
 def _preview(settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores) -> RestorePlan:
-    """What a start would do, looked at again while the job goes on and deletes what was being read."""
+    """The plan of a start. Reads again while the job goes on and deletes what is being read."""
     storage = CheckpointStorage(stores.checkpoints, job.name)
     seen: list[RestorePlan] = []
     for look in range(_LOOKS):
@@ -339,7 +339,7 @@ def _preview(settings: RestoreSettings, options: RecoveryOptions, job: Job, stor
 def _job(
     job: Job, seen: RestorePlan, found: dict[str, Found], doubled: tuple[str, ...], options: RecoveryOptions
 ) -> PlannedJob | None:
-    """What a takeover does to a job; None if it has no checkpoint at all."""
+    """The plan of a takeover of a job; None if it has no checkpoint at all."""
     if seen.checkpoint is None:
         return None
     parts = [_part(pending, found) for pending in seen.after.pending]
@@ -371,7 +371,7 @@ def _moves_from(seen: RestorePlan, options: RecoveryOptions) -> str | None:
     after = seen.after.position.base
     if options.moved_from is None or seen.before is None or seen.before.position.base == after:
         return None
-    # Checkpoints that were taken away from their base say nothing of it.
+    # Checkpoints that were moved away from their base say nothing of it.
     return seen.before.position.base or options.moved_from
 
 
@@ -404,7 +404,7 @@ def _staged(staging_file: ClosedStagingFile, found: Mapping[str, Found], *, was_
 
 
 def _looked_for(seen: RestorePlan, base: Store) -> dict[str, Found]:
-    """What is found of each part that a takeover would publish or encode, by its in-progress name."""
+    """The state on the store of each part that a takeover would publish or encode, by its in-progress name."""
     parts = [pending.part for pending in seen.after.pending] + [staging_file.part for staging_file in seen.after.rolled]
     looks = for_each(partial(_found, base), parts, base.persist_threads, "partfile-look")
     return {part.in_progress: look for part, look in zip(parts, looks, strict=True)}

@@ -35,16 +35,16 @@ _Left = Literal["rest of one", "unreadable savepoint"]
 
 
 class CreationPlan(Plan):
-    """What ``savepoint create`` does: recover the sink, then write the savepoint."""
+    """The plan of ``savepoint create``: recover the sink, then write the savepoint."""
 
     base: str = ""
     """The base that was meant, with links resolved: a copy of it has plans of its own."""
     directory: str
-    """Where the savepoint is made."""
+    """The directory of the savepoint."""
     options: RecoveryOptions
-    """What was told."""
+    """The options that were given."""
     job: PlannedJob
-    """What becomes of the sink before."""
+    """The recovery of the sink before."""
 
     @property
     def recovery(self) -> RecoveryPlan:
@@ -56,7 +56,7 @@ class CreatedSavepoint(Json):
     """A savepoint that was taken, and what became of the sink's parts before."""
 
     location: str
-    """What ``restore_from`` takes."""
+    """The location that ``restore_from`` takes."""
     published: int
     """Parts that have their final names by now."""
     given_up: int
@@ -64,7 +64,7 @@ class CreatedSavepoint(Json):
 
 
 class DisposalPlan(Plan):
-    """What ``savepoint dispose`` does."""
+    """The plan of ``savepoint dispose``."""
 
     location: str
     """The savepoint as it was named."""
@@ -79,11 +79,11 @@ class DisposalPlan(Plan):
     foreign: tuple[str, ...] = ()
     """Names in there that are none of a savepoint's: they stay, and so does the directory."""
     kind: Literal["savepoint", "unreadable savepoint", "rest of one", "nothing"]
-    """What is there. An unreadable one was finished, and its ``_metadata`` is damaged; a rest never was."""
+    """Its state. An unreadable savepoint was finished, and its ``_metadata`` is damaged; a rest never was."""
 
 
 def plan_creation(place: Place, job: Job, directory: str, options: RecoveryOptions, stores: Stores) -> CreationPlan:
-    """What taking a savepoint would do now. Changes nothing.
+    """Plan a savepoint. Changes nothing.
 
     Raises:
         NotFound: The sink has no checkpoint.
@@ -137,7 +137,7 @@ def create_savepoint(
 def plan_disposal(
     location: str, storage_options: Mapping[str, object], now_ms: int, older_than_s: float
 ) -> DisposalPlan:
-    """What disposing of a savepoint would delete. Changes nothing.
+    """Plan the disposal of a savepoint. Changes nothing.
 
     Args:
         location: Its directory, or the ``_metadata`` in it.
@@ -184,7 +184,7 @@ def _check_left(store: Store, directory: str, names: Sequence[str], before_ms: i
     found = (store.look_at(documents.below(directory, name)) for name in names if is_file_of_savepoint(name))
     if any(file.modified_at_ms >= before_ms for file in found if file is not None):
         why = {
-            "rest of one": "is no complete savepoint yet, and is young: a sink may be writing it",
+            "rest of one": "is not a complete savepoint yet, and is young: a sink may be writing it",
             "unreadable savepoint": "is a savepoint that cannot be read, and is young: a copy of its _metadata may "
             "still be put back",
         }

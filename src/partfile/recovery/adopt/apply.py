@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def plan_adoption(store: Store, url: str, options: AdoptionOptions, step: Callable[[int], None]) -> AdoptionPlan:
-    """What would become of a tree now. Lists the whole of it; changes nothing.
+    """Plan the adoption of a tree. Lists the whole of it; changes nothing.
 
     Args:
         store: Of the base.
@@ -60,7 +60,7 @@ def _counted(store: Store, step: Callable[[int], None]) -> Iterator[StoredFile]:
 
 
 def _length_in(store: Store, path: str, options: AdoptionOptions) -> int | None:
-    """What a sidecar says; None if it is damaged, gone, or no file."""
+    """The length in a sidecar; None if it is damaged, gone, or not a file."""
     try:
         content = store.read_file(path, MAX_FLINK_SIDECAR_BYTES)
         return options.names.sidecars.length_in(content, path)
@@ -114,7 +114,7 @@ class FailedItem(Json):
 
 
 class AdoptedReport(Json):
-    """What was done to a tree of another sink."""
+    """The result of adopting a tree of another sink."""
 
     quarantine: str | None
     """The directory that files are in now, relative to the state directory; null if none was moved."""
@@ -125,12 +125,12 @@ class AdoptedReport(Json):
     quarantined: int
     """Files that were moved, sidecars and checksums among them."""
     failed: tuple[FailedItem, ...]
-    """What could not be done; running it again tries it again."""
+    """Items that could not be done; running it again tries them again."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What has been done so far."""
+    """The result so far."""
 
     run: str
     published: int = 0

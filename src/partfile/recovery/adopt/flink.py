@@ -1,4 +1,4 @@
-"""What becomes of each file that Flink's BucketingSink has left: decided from names, sizes and sidecars alone. Pure.
+"""The plan for each file that Flink's BucketingSink has left: decided from names, sizes and sidecars alone. Pure.
 
 Which checkpoints Flink has completed is in Flink's own state, so it is unknown here whether the rows of a pending
 part, or the beginning of one in progress, come again. What can be known: a finished part with a valid length counts up
@@ -139,7 +139,7 @@ def _beside_finished(part: FlinkPart, length: int | None, options: AdoptionOptio
     for role in staged:
         file = part.files[role]
         if file.identity is not None and file.identity == final.identity:
-            why = "it is another name of the finished file, which publishing had not taken away yet"
+            why = "it is another name of the finished file, which publishing had not removed yet"
             # Its sidecar may still be needed.
             yield _committed(part, role, "publish", why, final.size).model_copy(update={"then": ()})
         elif role == "in-progress":

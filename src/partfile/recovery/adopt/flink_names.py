@@ -36,22 +36,22 @@ class FlinkNames(Json):
     """The affixes of a BucketingSink, with Flink's defaults."""
 
     part_prefix: str = "part"
-    """What setPartPrefix was given."""
+    """The argument of setPartPrefix."""
     in_progress_prefix: str = "_"
-    """What setInProgressPrefix was given."""
+    """The argument of setInProgressPrefix."""
     in_progress_suffix: str = ".in-progress"
-    """What setInProgressSuffix was given."""
+    """The argument of setInProgressSuffix."""
     pending_prefix: str = "_"
-    """What setPendingPrefix was given."""
+    """The argument of setPendingPrefix."""
     pending_suffix: str = ".pending"
-    """What setPendingSuffix was given."""
+    """The argument of setPendingSuffix."""
     valid_length_prefix: str = "_"
-    """What setValidLengthPrefix was given."""
+    """The argument of setValidLengthPrefix."""
     valid_length_suffix: str = ".valid-length"
-    """What setValidLengthSuffix was given."""
+    """The argument of setValidLengthSuffix."""
 
     def role_of(self, name: str) -> FlinkFile | None:
-        """What a file name says; None if no such sink calls a file so."""
+        """The role of a file by its name; None if no such sink calls a file so."""
         for role, prefix, suffix in self._affixes():
             inner = name[len(prefix) : len(name) - len(suffix)]
             if name == f"{prefix}{inner}{suffix}" and self._is_part(inner):
@@ -63,7 +63,7 @@ class FlinkNames(Json):
         return FlinkFile("copied", found.final_name) if found and found.role in {"pending", "in-progress"} else None
 
     def name_of(self, role: FlinkRole, final_name: str) -> str:
-        """What a file of a part is called."""
+        """The name of a file of a part."""
         for one, prefix, suffix in self._affixes():
             if one == role:
                 return f"{prefix}{final_name}{suffix}"
@@ -82,7 +82,7 @@ class FlinkNames(Json):
 
     @property
     def sidecars(self) -> FlinkSidecars:
-        """How its sidecars are called and read; raises ConfigError where they would not be hidden."""
+        """The naming of its sidecars; raises ConfigError where they would not be hidden."""
         return FlinkSidecars(self.valid_length_prefix, self.valid_length_suffix)
 
     def _affixes(self) -> tuple[tuple[FlinkRole, str, str], ...]:

@@ -21,16 +21,16 @@ ForeignAction = Literal["publish", "cut", "quarantine", "leave"]
 
 
 class AdoptionOptions(Json):
-    """What ``recover --adopt-layout`` may be told."""
+    """Options of ``recover --adopt-layout``."""
 
     layout: Layout
-    """Whose tree it is."""
+    """The sink that wrote the tree."""
     publish_pending: bool = False
     """Publish closed parts of Flink although only its own state knows whether their checkpoints were completed."""
     quarantine_in_progress: bool = False
     """Move open parts of Flink away although only its own state knows whether a checkpoint vouches for some of them."""
     names: FlinkNames = FlinkNames()
-    """How Flink's sink was told to call its files."""
+    """The affixes that Flink's sink was given."""
 
 
 class AdoptedItem(Json):
@@ -39,7 +39,7 @@ class AdoptedItem(Json):
     path: str
     """Relative to the base."""
     kind: ForeignKind
-    """What it is."""
+    """The kind of the item."""
     action: ForeignAction
     """leave: nothing is done, and the operator has to look."""
     why: str
@@ -51,7 +51,7 @@ class AdoptedItem(Json):
     valid_length: int | None = None
     """The bytes that count, where it is published or cut."""
     final_path: str | None = None
-    """What it is called afterwards, where it is published or cut."""
+    """Its name afterwards, where it is published or cut."""
     first: tuple[str, ...] = ()
     """Files that go to the quarantine before it: Hadoop's checksums, which would not fit it any more."""
     then: tuple[str, ...] = ()
@@ -72,10 +72,10 @@ class FileTotal(Json):
 
 
 class AdoptionPlan(Plan):
-    """What ``recover --adopt-layout`` does."""
+    """The plan of ``recover --adopt-layout``."""
 
     options: AdoptionOptions
-    """What was told."""
+    """The options that were given."""
     finished: FileTotal
     """Files that are finished, or committed, and stay as they are."""
     ignored: FileTotal
@@ -87,13 +87,13 @@ class AdoptionPlan(Plan):
 
     @property
     def to_do(self) -> tuple[AdoptedItem, ...]:
-        """The items of which something becomes."""
+        """The items that are not left as they are."""
         return tuple(item for item in self.items if item.action != "leave")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAbilities:
-    """What the store lets be done to files of others."""
+    """The changes that the store allows on files of other programs."""
 
     cuts: bool
     """A staged file can be cut and published under a lease."""

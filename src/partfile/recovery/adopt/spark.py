@@ -48,7 +48,7 @@ class SparkFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SparkLog:
-    """What the log says."""
+    """The content of Spark's log of committed files."""
 
     files: Mapping[str, SparkFile]
     """Committed files by the paths of their URLs, which begin with ``/``."""
@@ -125,7 +125,7 @@ _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PART = re.compile(rf"part-[0-9]{{5,10}}-{_UUID}(?:-?[._]?c[0-9]{{3,6}})?(?:\.[A-Za-z0-9._-]*)?")
 _HIDDEN = re.compile(rf"_{_PART.pattern}{re.escape(NOT_COMMITTED)}")
 _SUCCESS = "_SUCCESS"
-"""What a batch job leaves where it has written; the streaming sink never does."""
+"""The file that a batch job leaves where it has written; the streaming sink never does."""
 _SHOWN = 3
 
 
@@ -264,7 +264,7 @@ def _verdict(file: StoredFile, listed: Mapping[str, StoredFile], log: SparkLog, 
 
 
 def _successes(path: str) -> Iterator[str]:
-    """What a batch job would have made that wrote a file: in its directory or in one above."""
+    """The markers of a batch job that would have written a file: in its directory or in one above."""
     directory = path
     while directory:
         directory = directory.rpartition("/")[0]

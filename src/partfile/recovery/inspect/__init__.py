@@ -1,1 +1,1 @@
-"""What there is below a base path. Reads only."""
+"""A look at everything below a base path. Reads only."""

@@ -1,4 +1,4 @@
-"""The checkpoints of each sink as they stand: checkpoints, holes, damage, strays. The sink may be running."""
+"""The log of each sink as it stands: entries, holes, damage, strays. The sink may be running."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SeenCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """What was seen of one job."""
+    """The log of one job, as it was read."""
 
     job: Job
     storage: CheckpointStorage
@@ -51,7 +51,7 @@ class SeenLog:
     lost_ids: tuple[int, ...]
     """Ids whose metadata is gone although their parts have been published; the directory is left."""
     newest: NewestState | None
-    """What is in force; None if there has never been any state, or it cannot be read."""
+    """The state in force; None if there has never been any, or it cannot be read."""
     problem: PartfileError | None
     """Why what is in force cannot be read."""
 
@@ -135,18 +135,16 @@ def _newest(storage: CheckpointStorage) -> tuple[NewestState | None, PartfileErr
 
 
 def as_damage(storage: CheckpointStorage, error: NotApplied) -> SnapshotCorrupt:
-    """What is wrong with a checkpoint log that has no file in a checkpoint's place.
+    """The damage of a log that has a directory, a pipe or a symbolic link in the place of a ``_metadata``.
 
-    A directory, a pipe, a symbolic link.
-
-    A store that cannot be read proves nothing of the checkpoint log, so its error is raised again.
+    A store that cannot be read proves nothing about the log, so its error is raised again.
 
     Args:
         storage: The checkpoint log.
         error: What reading it raised.
 
     Raises:
-        NotApplied: That error, if every checkpoint is a file.
+        NotApplied: That error, if every ``_metadata`` is a file.
     """
     for number in storage.list_completed_ids():
         path = storage.path(documents.metadata_path(number))
@@ -278,18 +276,18 @@ class LogReport(Json):
     problem: str
     """Why a start would be refused; empty if it would not."""
     hint: str
-    """What to do about it."""
+    """Advice for the operator."""
     checkpoints: tuple[CheckpointReport, ...]
     """By id."""
 
 
 class CheckpointsReport(Json):
-    """What ``checkpoints --json`` prints."""
+    """The output of ``checkpoints --json``."""
 
     schema_name: Literal["partfile.checkpoints"] = Field("partfile.checkpoints", alias="schema")
     schema_version: Literal[1] = 1
     checkpoints_at: str
-    """Where its checkpoints are."""
+    """The directory of its checkpoints."""
     logs: tuple[LogReport, ...]
     """Each sink and writer, by name."""
     savepoints: tuple[SavepointEntry, ...] = ()
@@ -297,7 +295,7 @@ class CheckpointsReport(Json):
 
 
 def log_report(log: SeenLog, now_ms: int) -> LogReport:
-    """What there is to say of a checkpoint log, its checkpoints in their order."""
+    """Report on a log, its entries in their order."""
     states, strays = states_of(log), stray_ids(log)
     checkpoints = [_checkpoint_report(seen, log, states, strays, now_ms) for seen in log.checkpoints]
     checkpoints += [_deleted(number) for number in log.lost_ids if log.problem is not None]

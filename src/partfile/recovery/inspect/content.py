@@ -47,7 +47,7 @@ class ValidBytes:
     staging_crc32: int | None = None
     """Of a staging file, where it is known."""
     staging_format: str | None = None
-    """Of a staging file, what it is encoded in, where a retained checkpoint says it."""
+    """Of a staging file, the format it is encoded in, where a retained checkpoint says it."""
 
 
 @contextmanager
@@ -83,13 +83,13 @@ def open_valid(place: Place, seen: SeenBase, path: str) -> Iterator[ValidBytes]:
 
 
 def _format_of(known: PartIndex, path: str, staging_file: KnownPart) -> str | None:
-    """What a staging file is encoded in; a spent one says it no more, but the older checkpoints that need it do."""
+    """The format a staging file is encoded in. An encoded one says it no more; older checkpoints that need it do."""
     named = known.parts.get(path, staging_file) if staging_file.staging_file is None else staging_file
     return None if named.staging_file is None else str(named.staging_file.spec.get("format"))
 
 
 def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) -> ValidBytes:
-    """The valid bytes of what is no staging file, by any name, or by that of a known part."""
+    """The valid bytes of a file that is not a staging file, by any name, or by that of a known part."""
     behind, base = open_for_reading(place.base, place.storage_options)
     if known is not None:
         return ValidBytes(open_known(behind, base, known), known.path)
@@ -104,7 +104,7 @@ def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) ->
         return ValidBytes(file_system.open(f"{base}/{path}", "rb"), path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise NotFound(
-            f"{path!r} is no finished file below the base, and no part that a retained checkpoint names",
+            f"{path!r} is not a finished file below the base, nor a part that a retained checkpoint names",
             hint="partfile list shows what there is.",
             path=path,
         ) from error

@@ -1,4 +1,4 @@
-"""What each file below a base is: finished, staged, orphan, sidecar, temporary, foreign. Pure.
+"""The kind of each file below a base: finished, staged, orphan, sidecar, temporary, foreign. Pure.
 
 Deleting and repairing go by this too, so a file that is not surely ours is foreign.
 """
@@ -41,7 +41,7 @@ _TOKENS = re.compile(_TOKEN)
 
 @dataclass(frozen=True, slots=True)
 class StagedNaming:
-    """What stands around the final name and the token in a staged name."""
+    """The prefix and suffix of a staged name, around the final name and the token."""
 
     prefix: str
     suffix: str
@@ -60,7 +60,7 @@ DEFAULT_STAGED = (
 
 
 def tokens_in(name: str) -> list[str]:
-    """What in a name looks like the token of a staged file."""
+    """The places in a name that look like the token of a staged file."""
     return _TOKENS.findall(name)
 
 
@@ -120,9 +120,9 @@ class Classified:
     path: str
     kind: FileKind
     job: Job | None = None
-    """Whose it is, where that is known."""
+    """The sink or writer that it belongs to, where that is known."""
     number: PartNumber | None = None
-    """What its name says, of a part or a staged file of a known chain."""
+    """The number in its name, of a part or a staged file of a known chain."""
     part: KnownPart | None = None
     """The part of a retained checkpoint that it is, or whose sidecar it is."""
     final_path: str | None = None
@@ -138,9 +138,9 @@ class ClassifiedFile:
 
 
 def classify(path: str, known: PartIndex) -> Classified:
-    """What a path below the base is, by its name and what the checkpoints say.
+    """Classify a path below the base by its name and by the checkpoints.
 
-    Whether the part of a sidecar is there, a path does not tell: see ``classified``.
+    A path does not tell whether the part of a sidecar is there: see ``classified``.
 
     Args:
         path: Relative to the base.
@@ -260,7 +260,7 @@ class KnownPart:
     is_doubtful: bool = False
     """Whether only checkpoints name it that have probably never counted: it may have become another file."""
     staging_file: StagingFile | None = None
-    """What becomes of it, if it is a staging file that is not encoded yet."""
+    """The file that it is to be encoded into, if it is a staging file."""
     crc32: int | None = None
     """Of its valid bytes, of a staging file or of a file that one was encoded into; None where no checkpoint says
     it."""
@@ -290,7 +290,7 @@ class KnownPart:
 
     @property
     def finished_buckets(self) -> int | None:
-        """How many of those have their file already, so that its rows there are left out; None as of ``buckets``."""
+        """The number of those that have their file already: their rows in it do not count; None as of ``buckets``."""
         return (
             len(self.staging_file.finished_buckets)
             if self.staging_file is not None and self.staging_file.shared
@@ -303,11 +303,10 @@ class KnownPart:
 
     @property
     def key(self) -> str:
-        """What tells it from any other: its final path.
+        """The identity of the part: its final path.
 
-        Of a multi-bucket staging file its own, for a file may have the final one.
-
-        That is the file of the bucket that is the base.
+        A multi-bucket staging file has its own path for it: the file of the bucket that is the base may have the final
+        one.
         """
         return self.handle.path_of(self.handle.in_progress) if self.is_shared else self.path
 
@@ -318,7 +317,7 @@ class KnownPart:
 
     @property
     def lookup_path(self) -> str:
-        """Where to look for it: a staging file has its own name alone, any other part its final one in the end."""
+        """The path to look under: a staging file has its own name alone, any other part its final one in the end."""
         return self.staged_paths[0] if self.is_staging_file and self.is_file else self.path
 
     @property
@@ -328,7 +327,7 @@ class KnownPart:
 
     @property
     def number(self) -> PartNumber | None:
-        """What its name says; None if it was named by another version."""
+        """The number in its name; None if it was named by another version."""
         return next(iter(numbers_in(self.handle.name)), None)
 
     @property
@@ -361,11 +360,11 @@ class PartIndex:
     tokens: frozenset[str] = frozenset()
     """In those paths. Each was drawn for one part, so that a file with one of them under another path is a copy."""
     sidecars: tuple[SidecarNaming, ...] = (DEFAULT_SIDECARS,)
-    """How the sinks name sidecars; the default ones come last."""
+    """The sinks' names for sidecars; the default ones come last."""
     stagings: tuple[StagedNaming, ...] = DEFAULT_STAGED
-    """How the sinks name what is staged; the default ones come last. Other affixes are those of a foreign file."""
+    """The sinks' affixes of staged files; the default ones come last. Other affixes are those of a foreign file."""
     state_directory: str | None = None
-    """Where checkpoints lie below the base, if they do so elsewhere than in ``_partfile``."""
+    """The directory of checkpoints below the base, if they do so elsewhere than in ``_partfile``."""
     is_complete: bool = True
     """Whether every retained checkpoint could be read. If not, what looks like an orphan may be none."""
 
@@ -496,7 +495,7 @@ def part_index_of(
 
 
 def _with_state(before: KnownChain | None, job: Job, state: SinkSnapshot) -> KnownChain:
-    """What one more checkpoint adds to what is known of the chain in part names."""
+    """The facts about the chain in part names, with those of one more checkpoint."""
     if before is None:
         return KnownChain(job, state.max_count, state.position.shared_from)
     shared = [count for count in (before.shared_from, state.position.shared_from) if count is not None]
@@ -555,7 +554,7 @@ def is_of(job: Job | None, uid: str | None) -> bool:
 
 
 def _of_another_base(place: Place, log: SeenLog) -> PartfileError | None:
-    """What a start would say if the checkpoint log's checkpoints are of another base."""
+    """The error of a start whose log belongs to another base; None if the base is the right one."""
     if log.newest is None:
         return None
     settings = RestoreSettings(

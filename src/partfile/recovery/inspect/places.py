@@ -1,4 +1,4 @@
-"""Where a sink lies: its base path and its checkpoint directory, opened read-only."""
+"""The place of a sink: its base path and its checkpoint directory, opened read-only."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def open_for_looking(url: str, storage_options: Mapping[str, object]) -> Store:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a command is about. Opens stores for looking only; a verb that changes something opens its own."""
+    """The place that a command works on. Opens stores for looking only; a verb that changes something opens its own."""
 
     base: str
     """A path or URL."""
     checkpoint_dir: str | None = None
-    """Where checkpoints are; None is ``_partfile`` below the base."""
+    """The directory of checkpoints; None is ``_partfile`` below the base."""
     storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """May hold secrets, so it is never shown."""
     opener: Looker = open_for_looking
@@ -46,11 +46,11 @@ class Place:
 
     @property
     def checkpoint_options(self) -> Mapping[str, object]:
-        """What the store of the checkpoints is opened with."""
+        """Options of the store of the checkpoints."""
         return self.options_beside(self.checkpoint_url)
 
     def options_beside(self, url: str) -> Mapping[str, object]:
-        """What another place is opened with: the options of the base where one service serves both, else none."""
+        """Options of another place: those of the base where one service serves both, else none."""
         return options_for(url, self.base, self.storage_options)
 
     def open_base(self) -> Store:
@@ -127,7 +127,9 @@ def jobs_in(store: MetadataStore, uid: str | None = None) -> list[Job]:
     """
     wanted = None if uid is None else Job.of(uid)
     if uid is not None and wanted is None:
-        raise ConfigError(f"uid {uid!r} is no name of a sink", hint="It may be a uid, or uid~n for one writer of it.")
+        raise ConfigError(
+            f"uid {uid!r} is not the name of a sink", hint="It may be a uid, or uid~n for one writer of it."
+        )
     found = sorted(job for job in map(Job.of, store.list_names("")) if job is not None)
     chosen = [
         job
@@ -146,7 +148,7 @@ def jobs_in(store: MetadataStore, uid: str | None = None) -> list[Job]:
 
 
 def odd_entries(store: MetadataStore) -> list[str]:
-    """What lies among the directories of the jobs, is called like one and is none: files, symbolic links."""
+    """Files and symbolic links among the directories of the jobs that are called like one."""
     return [name for name in sorted(store.list_names("")) if Job.of(name) and _names_in(store, name) is None]
 
 

@@ -22,7 +22,7 @@ class SavepointEntry(Json):
     directory: str
     """Its name below the directory that was listed."""
     location: str
-    """What ``restore_from`` takes."""
+    """The location that ``restore_from`` takes."""
     job: str | None
     """The sink, or the writer ``uid~n``, it was taken of; null if it cannot be read."""
     checkpoint_id: int | None
@@ -36,7 +36,7 @@ class SavepointEntry(Json):
 
 
 class SavepointList(Json):
-    """What ``savepoint list --json`` prints."""
+    """The output of ``savepoint list --json``."""
 
     schema_name: Literal["partfile.savepoint-list"] = Field("partfile.savepoint-list", alias="schema")
     schema_version: Literal[1] = 1
@@ -47,14 +47,14 @@ class SavepointList(Json):
 
 
 class SavepointReport(Json):
-    """What ``savepoint show --json`` prints."""
+    """The output of ``savepoint show --json``."""
 
     schema_name: Literal["partfile.savepoint"] = Field("partfile.savepoint", alias="schema")
     schema_version: Literal[1] = 1
     location: str
     """As it was given."""
     savepoint_id: str
-    """How a sink knows it again, wherever it lies."""
+    """The id by which a sink recognises it, wherever it lies."""
     job: str
     """The sink, or the writer ``uid~n``, it was taken of."""
     checkpoint_id: int
@@ -86,7 +86,7 @@ def savepoints_at(
 
 
 def savepoint_report(location: str, storage_options: Mapping[str, object]) -> SavepointReport:
-    """What a savepoint says of itself.
+    """The metadata of a savepoint.
 
     Raises:
         NotFound: There is no complete savepoint.

@@ -1,4 +1,4 @@
-"""``status``: what the checkpoints of a base say of its sinks, stuck parts first.
+"""``status``: the sinks of a base as their checkpoints show them, stuck parts first.
 
 Reads checkpoints alone: it lists no bucket and looks at no part, so its cost does not depend on finished files.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SinkFacts:
-    """What a verdict needs to know of the sink."""
+    """The facts about a sink that a verdict needs."""
 
     is_running: bool | None
     """Whether its driver is alive; None if that is unknown."""
@@ -49,12 +49,12 @@ class SinkFacts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be said of one part."""
+    """The verdict on one part."""
 
     why: str
     """Why it is there."""
     outcome: str
-    """What will become of it."""
+    """The outcome, in one sentence."""
     is_stuck: bool = False
     is_for_recover: bool = False
     """Whether ``partfile recover`` mends it."""
@@ -86,7 +86,7 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
 
 
 def _fate(part: KnownPart) -> str:
-    """What becomes of a part that is not finished."""
+    """The next step for a part that is not finished, as a phrase."""
     length = part.handle.valid_length
     if part.is_shared:
         those = f" without one yet ({part.finished_buckets} have theirs)" if part.finished_buckets else ""
@@ -145,7 +145,7 @@ class PartStatus(Json):
     why: str
     """Why it is there."""
     outcome: str
-    """What will become of it."""
+    """The outcome, in one sentence."""
     is_for_recover: bool
     """Whether ``partfile recover`` mends it."""
 
@@ -158,7 +158,7 @@ class PartsTotal(Json):
     bytes: int
     """Valid bytes."""
     shared: int
-    """Staging files among them that buckets share; spent ones are not counted."""
+    """Multi-bucket staging files among them; encoded ones are not counted."""
     buckets: int | None
     """So many buckets at least share one of those, whichever has most; null if there is none."""
     oldest_age_s: float | None
@@ -171,13 +171,13 @@ class Problem(Json):
     error: str
     """Name of the error's class."""
     message: str
-    """What cannot be read, and why."""
+    """The file that cannot be read, and why."""
     hint: str
-    """What to do about it; may be empty."""
+    """Advice for the operator; may be empty."""
 
     @classmethod
     def of(cls, error: PartfileError) -> Self:
-        """What there is to say of an error."""
+        """Describe an error."""
         return cls(
             error=type(error).__name__,
             message=in_words_of_a_command(error.message),
@@ -221,8 +221,8 @@ class SinkStatus(Json):
     is_kept: bool
     """A clean stop kept the open parts for the next run."""
     parts: dict[KnownState, PartsTotal]
-    """What is not finished, by state; and encoded-staging-file: staging files that have been encoded, which hold
-    nothing up."""
+    """Unfinished parts by state. encoded-staging-file counts staging files that have been encoded; they hold nothing
+    up."""
     stuck: tuple[PartStatus, ...]
     """The oldest first."""
     problem: Problem | None
@@ -240,14 +240,14 @@ class SinkStatus(Json):
 
 
 class StatusReport(Json):
-    """What ``status --json`` prints."""
+    """The output of ``status --json``."""
 
     schema_name: Literal["partfile.status"] = Field("partfile.status", alias="schema")
     schema_version: Literal[1] = 1
     base: str
     """The base path as it was given."""
     checkpoints_at: str
-    """Where its checkpoints are."""
+    """The directory of its checkpoints."""
     checked_at_ms: int
     """When it was looked at, by this host."""
     quiet_after_s: float
@@ -265,7 +265,7 @@ class StatusReport(Json):
 
 
 def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, moved_at_ms: int | None) -> SinkStatus:
-    """What there is to say of one sink; asks whether its driver is alive.
+    """Report on one sink; asks whether its driver is alive.
 
     Args:
         seen: Its base.

@@ -99,7 +99,7 @@ class KindTotal(Json):
 
 
 class ScanReport(Json):
-    """What a listing of the whole tree shows."""
+    """The result of listing the whole tree."""
 
     kinds: dict[FileKind, KindTotal]
     """Only kinds that were found."""
@@ -204,14 +204,14 @@ STATES: tuple[ListedState, ...] = get_args(ListedState)
 
 
 class ListedPart(Json):
-    """What ``list --json`` prints for each file, one a line."""
+    """The output of ``list --json`` for each file, one a line."""
 
     schema_name: Literal["partfile.part"] = Field("partfile.part", alias="schema")
     schema_version: Literal[1] = 1
     path: str
     """Of the file, relative to the base; the final path of a part that is no file yet, as on S3, or is missing."""
     state: ListedState
-    """What kind of file it is, or in which state a checkpoint has the part. staging file: rows of a columnar part that
+    """The kind of the file, or the state in which a checkpoint has the part. staging-file: rows of a columnar part that
     is open. closed-staging-file: such rows, to be encoded into the part. encoded-staging-file: they have been, and only
     older checkpoints need it. missing: it has to be there, and is under none of its names."""
     job: str | None
@@ -241,7 +241,7 @@ class ListedPart(Json):
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which files are wanted."""
+    """The filters on files to show."""
 
     uid: str | None = None
     states: frozenset[str] = frozenset()
@@ -325,7 +325,7 @@ def is_below(path: str, bucket: str) -> bool:
 
 
 def _length_of(one: ClassifiedFile, base: Store) -> int | None:
-    """What vouches for how much of a file: a checkpoint, or what a sidecar holds."""
+    """The bytes that a checkpoint vouches for, or that a sidecar holds."""
     if one.what.kind in {"sidecar", "lone-sidecar"}:
         try:
             content = base.read_file(one.file.path, MAX_SIDECAR_BYTES)
@@ -385,7 +385,7 @@ LITTER: frozenset[FileKind] = frozenset({"orphan", "temporary", "lone-sidecar", 
 
 @dataclass(slots=True)
 class Tree:
-    """What one listing has shown, as far as the checks need it. Grows with finished files by one number each."""
+    """The facts of one listing that the checks need. Grows with finished files by one number each."""
 
     counts: Counter[FileKind] = field(default_factory=Counter)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -404,7 +404,7 @@ class Tree:
     litter: dict[FileKind, list[Classified]] = field(default_factory=dict)
     """The first files of each kind that is not needed."""
     elsewhere: dict[str, str] = field(default_factory=dict)
-    """Where files lie that are called as a part that has to be there, by the key of that part."""
+    """Paths of files with the name of a part that has to be there, by the key of that part."""
 
 
 def read_tree(files: Iterable[ClassifiedFile], known: PartIndex) -> Tree:

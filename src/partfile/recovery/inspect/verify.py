@@ -93,22 +93,22 @@ INVARIANTS: dict[Code, str] = {
     "sidecar-disagrees": "a sidecar says what the checkpoint says, and no more than its file holds",
     "staged-name-of-finished": "no finished file has a staged name as well",
 }
-"""What a finding of severity ``error`` contradicts. The other codes are notes."""
+"""The invariant that a finding of severity ``error`` contradicts. The other codes are notes."""
 
 
 class Finding(Json):
     """One thing that was found."""
 
     code: Code
-    """Which invariant does not hold, or which kind of note it is."""
+    """The invariant that does not hold, or the kind of note."""
     severity: Literal["error", "note"]
     """A note is no damage: what crashes and people leave, and what a start mends by itself."""
     message: str
-    """What was found."""
+    """The finding, in one sentence."""
     hint: str = ""
-    """What to do about it; may be empty."""
+    """Advice for the operator; may be empty."""
     job: str | None = None
-    """Whose it is: a sink, or a writer ``uid~n``."""
+    """The sink or writer (``uid~n``) that it is about."""
     path: str | None = None
     """Relative to the base."""
     checkpoint_id: int | None = None
@@ -116,7 +116,7 @@ class Finding(Json):
 
     @property
     def key(self) -> tuple[str, str | None, str | None, int | None]:
-        """What makes it the same finding when it is found again."""
+        """The identity of the finding, the same when it is found again."""
         return self.code, self.job, self.path, self.checkpoint_id
 
 
@@ -132,20 +132,20 @@ class CheckpointFiles(Json):
 
 
 class VerifyReport(Json):
-    """What ``verify --json`` prints."""
+    """The output of ``verify --json``."""
 
     schema_name: Literal["partfile.verify"] = Field("partfile.verify", alias="schema")
     schema_version: Literal[1] = 1
     base: str
     """The base path as it was given."""
     checkpoints_at: str
-    """Where its checkpoints are."""
+    """The directory of its checkpoints."""
     jobs: tuple[str, ...]
     """The sinks and writers that were checked."""
     files: dict[FileKind, int]
     """Number of files by kind."""
     checkpoints: tuple[CheckpointFiles, ...]
-    """What retained checkpoints have finished and is there."""
+    """The finished files of retained checkpoints that are there."""
     checksums_compared: int | None = None
     """With ``--checksums``: staging files and encoded files that were read and compared; null without it."""
     findings: tuple[Finding, ...]
@@ -584,10 +584,10 @@ _AT_ONCE_BYTES = 1 << 20
 
 
 class Compared(NamedTuple):
-    """What comparing has shown."""
+    """The result of comparing checksums."""
 
     files: int
-    """How many staging files and files were read to their end."""
+    """The number of staging files and files that were read to their end."""
     findings: tuple[Finding, ...]
 
 
@@ -627,7 +627,7 @@ def compare(place: Place, base: Store, parts: Iterable[KnownPart], step: Callabl
 
 
 def _read(base: Store, behind: AbstractFileSystem, root: str, part: KnownPart) -> int | Finding | None:
-    """The CRC-32 of a part, or what is to be told instead; None if it cannot have one here, or has moved on."""
+    """CRC-32 of a part, or the finding to report. None if it has no checksum here or has moved."""
     from partfile.recovery.inspect.content import open_known  # noqa: PLC0415 - likewise.
 
     try:
