@@ -66,9 +66,9 @@ def test_few_runs_may_stay_where_they_are() -> None:
         (coded([], []), "0 buckets for 4 rows"),
         (coded([0, None, 0, 0], ["a"]), "has nulls"),
         (coded([0, 1, 0, 0], ["a", None]), "has nulls"),
-        (pa.array(["a"] * 4), "no dictionary array"),
-        (["a"] * 4, "no dictionary array"),
-        (pa.array([1] * 4).dictionary_encode(), "no dictionary array"),
+        (pa.array(["a"] * 4), "not a dictionary array"),
+        (["a"] * 4, "not a dictionary array"),
+        (pa.array([1] * 4).dictionary_encode(), "not a dictionary array"),
     ],
 )
 def test_what_would_lose_rows_is_refused(buckets: Any, problem: str) -> None:

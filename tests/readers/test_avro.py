@@ -170,7 +170,7 @@ def test_a_file_that_is_cut_is_damaged() -> None:
         else:
             whole += 1
             assert table["n"].to_pylist() == list(range(table.num_rows))
-    assert messages == {"'x.avro' is no whole Avro file: "[:30]}
+    assert messages == {"'x.avro' is not a whole Avro file: "[:30]}
     assert whole == len(list(fastavro.block_reader(io.BytesIO(data))))
 
 

@@ -159,7 +159,7 @@ def test_other_affixes_of_sidecars_have_to_be_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "error", "words"),
-    [(b"1x", SnapshotCorrupt, "says b'1x', which is no length"), (b"99999", PartMissing, "99999 were committed")],
+    [(b"1x", SnapshotCorrupt, "says b'1x', which is not a length"), (b"99999", PartMissing, "99999 were committed")],
 )
 @pytest.mark.fault("M6")
 def test_a_wrong_sidecar_stops_every_reader(content: bytes, error: type[Exception], words: str, tmp_path: Path) -> None:

@@ -338,8 +338,8 @@ def test_a_filter_is_on_the_column_that_is_named(names: tuple[str, ...], ids: se
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("c", "'c', which is no column"),
-        ("s.q", "'s.q', which is no column"),
+        ("c", "'c', which is not a column"),
+        ("s.q", "'s.q', which is not a column"),
         ("s", "'s', which holds no single values"),
         ("m", "'m', which holds no single values"),
         ("f", "'f', which holds no single values"),

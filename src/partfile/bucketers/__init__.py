@@ -1,1 +1,1 @@
-"""Which bucket a row belongs to: pure functions of a pyarrow.RecordBatch."""
+"""Bucketers: from a pyarrow.RecordBatch to the bucket of each row, by pure functions."""

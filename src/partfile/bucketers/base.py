@@ -107,7 +107,7 @@ def is_safe_path(path: str) -> bool:
 
 
 class BucketContext(BaseModel):
-    """What a bucketer may know besides the rows; fixed by the coordinator for a whole batch (R8)."""
+    """The facts that a bucketer gets besides the rows; fixed by the coordinator for a whole batch (R8)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -144,7 +144,7 @@ class HashKey(BaseModel):
 
 
 class Bucketer(ABC):
-    """Which bucket a row belongs to.
+    """Picks the bucket of each row.
 
     Implementations are frozen pydantic models or plain picklable objects without state: the same rows and context give
     the same buckets in every process and attempt.

@@ -67,7 +67,7 @@ class FunctionBucketer(Bucketer):
             try:
                 result = _from_texts(result if hasattr(result, "__len__") else list(result))
             except (pa.ArrowException, TypeError, OverflowError) as error:
-                raise ConfigError(f"{self!r} returned what is no array: {error}", hint=_HINT) from error
+                raise ConfigError(f"{self!r} did not return an array: {error}", hint=_HINT) from error
         return result.cast(pa.string()) if pa.types.is_null(result.type) else result
 
 
@@ -75,7 +75,7 @@ def _from_texts(texts: Any) -> Any:
     try:
         return pa.array(texts)
     except UnicodeEncodeError:
-        # A lone surrogate. As bytes that are no UTF-8 it comes to the one place where bad values are dealt with.
+        # A lone surrogate. As bytes that are not UTF-8 it comes to the one place that handles bad values.
         raw = [text.encode(errors="surrogatepass") if isinstance(text, str) else text for text in texts]
         return pa.array(raw, pa.binary()).view(pa.string())
 
@@ -166,7 +166,7 @@ class CompositeBucketer(Bucketer):
 
     @property
     def dropped_columns(self) -> tuple[str, ...]:
-        """What any of them drops."""
+        """The columns that any of them drops."""
         return tuple(name for one in self._bucketers for name in one.dropped_columns)
 
     @property

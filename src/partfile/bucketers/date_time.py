@@ -224,7 +224,7 @@ class DateTimeBucketer(Bucketer):
     def _path(self, span: int | None) -> str:
         source = "the batch time" if self._column is None else f"column {self._column!r}"
         if span is None:
-            raise BucketValueError(f"{source} is null in a row, and null is no time")
+            raise BucketValueError(f"{source} is null in a row, and null is not a time")
         try:
             wall_time = _EPOCH_date_time + timedelta(seconds=span * self._format.span_seconds)
         except OverflowError as error:
@@ -232,7 +232,7 @@ class DateTimeBucketer(Bucketer):
         return self._format.path(wall_time)
 
     def _spans(self, times: pa.Array[Any]) -> pa.Array[Any]:
-        """How many whole spans since the epoch, by the wall clock of the zone."""
+        """The number of whole spans since the epoch, by the wall clock of the zone."""
         span_seconds = self._format.span_seconds
         if pa.types.is_date32(times.type):
             return floor_divide(pc.multiply(times.cast(pa.int32()).cast(pa.int64()), 86400), span_seconds)

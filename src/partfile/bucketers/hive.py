@@ -97,7 +97,7 @@ def _prefix(name: str) -> str:
 
 
 def _text_of(field: pa.Field[Any]) -> Callable[[Any], str]:
-    """How a value of the field is written, as Spark writes it."""
+    """The function that writes a value of the field as Spark writes it."""
     kind = value_type(field.type)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind):
         return str

@@ -149,7 +149,7 @@ class Slice(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Where the rows of each bucket are."""
+    """The rows of each bucket, as slices of one order."""
 
     order: pa.Array[Any] | None
     """The rows to take, in this order, before the slices hold; None if they may stay where they are."""
@@ -198,7 +198,7 @@ def check_buckets(rows: int, buckets: Any) -> None:
     """
     problem = ""
     if not isinstance(buckets, pa.DictionaryArray) or not pa.types.is_string(buckets.type.value_type):
-        problem = f"is no dictionary array of strings but {getattr(buckets, 'type', type(buckets))}"
+        problem = f"is not a dictionary array of strings but {getattr(buckets, 'type', type(buckets))}"
     elif len(buckets) != rows:
         problem = f"names {len(buckets)} buckets for {rows} rows"
     elif buckets.indices.null_count or buckets.dictionary.null_count:

@@ -59,7 +59,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
 
 
 def held_type(kind: Any) -> pa.DataType:
-    """What values of an Arrow type lie in before they are of that type: numbers, bytes, and pairs instead of maps."""
+    """The type that holds values before they get an Arrow type: numbers, bytes, and pairs instead of maps."""
     if types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
         return pa.struct([pa.field(each.name, held_type(each.type)) for each in fields])
@@ -252,7 +252,7 @@ class AvroFile:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _checked(self, step: Callable[[], Any]) -> Any:
-        """What a step gives, with the decoders' complaints, but not those of storage, as damage."""
+        """Run a step. Errors of the decoders, but not those of storage, become damage."""
         try:
             return step()
         except PartfileError:
@@ -261,7 +261,7 @@ class AvroFile:
             if self._file.failure is not None:
                 raise self._file.failure from None
             raise PartDamaged(
-                f"{self._path!r} is no whole Avro file: {type(error).__name__}: {error}",
+                f"{self._path!r} is not a whole Avro file: {type(error).__name__}: {error}",
                 hint="Bring the file back from a copy.",
                 path=self._path,
             ) from error

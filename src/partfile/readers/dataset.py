@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def arrow_format(format: str) -> ds.FileFormat:
-    """How pyarrow reads what a sink writes in a format, with the sink's default options; see docs/FORMATS.md."""
+    """The pyarrow format that reads files of a sink, written with its default options; see docs/FORMATS.md."""
     if format == "text":
         return ds.CsvFileFormat(
             parse_options=pacsv.ParseOptions(newlines_in_values=True),
@@ -117,7 +117,7 @@ class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no 
         return path
 
     def get_file_info(self, paths: Sequence[str]) -> list[FileInfo]:
-        """What is known of each file."""
+        """The facts about each file."""
         return [
             FileInfo(path, FileType.File, size=self._files[path].valid_length)
             if path in self._files
@@ -259,13 +259,13 @@ class FilewiseScanner:
         return self.to_table().take(indices) if self._is_json else self._whole.take(indices)
 
     def count_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         if not self._is_json:
             return int(self._whole.count_rows())
         return sum(self._each(lambda scanner: int(scanner.count_rows())))
 
     def _each(self, read: Callable[[ds.Scanner], Read]) -> Iterator[Read]:
-        """What is read of each file by a scan of it alone.
+        """Read each file by a scan of it alone.
 
         Raises:
             ConfigError: Of a file of JSON, whose lines are too long for pyarrow.

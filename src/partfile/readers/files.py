@@ -29,7 +29,7 @@ def is_hidden(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SidecarNaming:
-    """How the sidecar of a finished file is named and what it holds.
+    """The name and the content of the sidecar of a finished file.
 
     Once a part is published nothing records the affixes of its sidecar, so a reader knows the default ones and those it
     is told. Another form of sidecar is another class with these two methods.
@@ -71,7 +71,7 @@ class SidecarNaming:
         """
         if not _LENGTH.fullmatch(content):
             raise SnapshotCorrupt(
-                f"sidecar {sidecar!r} says {content[:MAX_SIDECAR_BYTES]!r}, which is no length in bytes",
+                f"sidecar {sidecar!r} says {content[:MAX_SIDECAR_BYTES]!r}, which is not a length in bytes",
                 hint="It must hold a decimal number alone. Without it no reader knows where its file ends; put it back "
                 "from a copy.",
                 path=sidecar,
@@ -113,7 +113,7 @@ def finished_files(
 
 
 def readable_bytes(file: ListedFile, valid_length: int | None) -> int:
-    """How many bytes of a finished file count.
+    """The number of bytes of a finished file that count.
 
     Args:
         file: The file.

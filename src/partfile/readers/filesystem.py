@@ -56,7 +56,7 @@ class LocalReading(LocalFileSystem):  # type: ignore[misc]  # fsspec has no type
         self.base = base
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002 - fsspec's signature
-        """What is known of a file or directory; of a symbolic link that it is one.
+        """The facts about a file or directory; about a symbolic link, that it is one.
 
         Raises:
             FileNotFoundError: It is not there, or behind a symbolic link.
@@ -68,7 +68,7 @@ class LocalReading(LocalFileSystem):  # type: ignore[misc]  # fsspec has no type
             return _info(path, os.stat(name, dir_fd=directory, follow_symlinks=False))
 
     def ls(self, path: str, detail: bool = False, **kwargs: Any) -> list[Any]:  # noqa: ARG002 - fsspec's signature
-        """What is directly in a directory; a file lists itself.
+        """The entries directly in a directory; a file lists itself.
 
         Raises:
             FileNotFoundError: It is not there, or behind a symbolic link.
@@ -299,7 +299,7 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
 
     @property
     def fsid(self) -> str:
-        """What tells it from another file system."""
+        """The identity of the file system."""
         return f"partfile+{self.fs.fsid}"
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # noqa: ARG002 - fsspec's signature
@@ -315,7 +315,7 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
         return found if detail else [entry["name"] for entry in found]
 
     def info(self, path: str, **kwargs: Any) -> Info:  # noqa: ARG002 - fsspec's signature
-        """What is known of a finished file or a visible directory; its size is what counts of it, in bytes.
+        """The facts about a finished file or a visible directory; its size is the number of bytes that count.
 
         Raises:
             FileNotFoundError: It is not there, or not to be seen.

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 BLOCK_BYTES = 8 << 20
-"""What pyarrow reads at a time, and so the longest line that is sure to be read; its own default is 1 MiB."""
+"""Bytes that pyarrow reads at a time, so also the longest line that is sure to be read; its own default is 1 MiB."""
 _PIECE_BYTES = 1 << 20
 _PLAIN = {".json", ".jsonl", ".ndjson"}
 """Endings of files that are as long as what is in them."""
 
 
 def json_format(block_bytes: int = BLOCK_BYTES) -> ds.JsonFileFormat:
-    """How pyarrow reads lines of JSON of up to so many bytes."""
+    """The pyarrow format for lines of JSON of up to so many bytes."""
     return ds.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size=block_bytes))
 
 
@@ -62,7 +62,7 @@ def is_too_long(error: Exception) -> bool:
 
 
 def larger_blocks(format: ds.JsonFileFormat) -> str:
-    """What to pass for longer lines than a format takes."""
+    """Advice for lines that are longer than a format takes."""
     larger = 4 * _block_bytes(format)
     return f"Pass format=ds.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size={larger}))."
 

@@ -28,7 +28,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "parquet": {},
     "orc": {},
 }
-"""What docs/FORMATS.md tells Spark's readers of a sink's files."""
+"""The options of Spark's readers for a sink's files, as docs/FORMATS.md says."""
 
 _FIXED = {"linesep", "multiline", "escape", "quote", "encoding", "charset", "comment", "path", "basepath"}
 _FIXED |= {"recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter", "wholetext"}
@@ -77,7 +77,7 @@ def read_spark(
     given = _checked_options(format, schema, options)
     shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)
     if not shown.isdir(shown.base):
-        raise NotFound(f"{path!r} is no directory", hint="Check the path.", path=str(path))
+        raise NotFound(f"{path!r} is not a directory", hint="Check the path.", path=str(path))
     columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
     if "s3" in shown.fs.protocol and format in _CUTTABLE:
         return _through_executors(spark, shown, schema, _files(path, storage_options, format, columns, given), given)

@@ -26,7 +26,7 @@ _LENGTH_BYTES = 4
 
 
 _MOST_CHUNK_BYTES = 64 << 20
-"""Hadoop's own chunks are of 256 KiB; what says that it is larger than this is no chunk."""
+"""Hadoop's own chunks are of 256 KiB; a chunk that claims to be larger is not one."""
 
 
 _MOST_RATIO = 64

@@ -97,7 +97,7 @@ class Numbered:
 
     @property
     def count(self) -> int:
-        """How many calls that count there have been."""
+        """The number of calls so far that count."""
         return self._count
 
     def number(self, call: Call) -> int | None:

@@ -140,7 +140,7 @@ class OperatorHarness(Generic[Element]):
             operator.notify_aborted(self._newest_id if checkpoint_id is None else checkpoint_id)
 
     def restore(self, snapshot: HarnessSnapshot, parallelism: int | None = None) -> Self:
-        """Whatever runs is gone; begin with a snapshot, dealt out over ``parallelism`` subtasks (None: as before)."""
+        """Drop the running subtasks; begin with a snapshot, distributed over ``parallelism`` ones (None: as before)."""
         self.close()
         self._parallelism = self._parallelism if parallelism is None else check_parallelism(parallelism)
         old = [decode_states(data, "a snapshot of the harness") if data else {} for data in snapshot.subtasks]
@@ -182,7 +182,7 @@ class OperatorHarness(Generic[Element]):
 
 
 class FileCounts(NamedTuple):
-    """How many files there are of each kind."""
+    """The number of files of each kind."""
 
     in_progress: int
     pending: int

@@ -1,4 +1,4 @@
-"""What of a local tree would survive a power loss: a pessimistic model of POSIX below the local store.
+"""A local tree after a power loss: a pessimistic model of POSIX below the local store.
 
 POSIX promises bytes after an fsync of their file and names after an fsync of their directory, and nothing else; any of
 them may also survive without, and each name by itself. So there are many trees to look at; ``Watch`` looks at all of
@@ -35,7 +35,7 @@ _MOST_COMBINED = 4
 
 
 class Survivor(NamedTuple):
-    """What a power loss may leave."""
+    """A tree that a power loss may leave."""
 
     directories: list[str]
     """Below the base, each after the one that it is in."""
@@ -152,7 +152,7 @@ class PowerLossCalls(TrackedCalls):
         return found
 
     def _older_versions(self, bytes_now: dict[Identity, bytes]) -> list[dict[Identity, bytes]]:
-        """What files may hold instead of what was written last."""
+        """The contents that files may have instead of the last ones written."""
         synced = {inode: self._bytes.get(inode, b"") for inode in bytes_now}
         half = {inode: _half_between(synced[inode], data) for inode, data in bytes_now.items()}
         versions = [synced, *([{**synced, **self._uncut}] if self._uncut else []), half]
@@ -220,7 +220,7 @@ class Watch:
 
 
 def part_in(tree: Tree, handle: PartHandle) -> bytes | None:
-    """What a reader that honours sidecars sees of a part; None for no part."""
+    """The bytes of a part for a reader that honours sidecars; None for no part."""
     data, sidecar = tree.get(handle.path_of(handle.name)), tree.get(handle.path_of(handle.sidecar))
     if data is None or sidecar is None:
         return data
@@ -237,7 +237,7 @@ def survivor_below(path: str) -> Survivor:
 
 
 def _views(synced: _Directories, changes: list[_Change]) -> Iterator[_Directories]:
-    """What directories may hold: no change, all but one, each alone, and where they are few any of them together."""
+    """The contents of directories: with no change, all but one, each alone, and where they are few any of them."""
     few = len(changes) <= _MOST_COMBINED
     sizes = range(1, len(changes)) if few else {1, len(changes) - 1}
     yield synced

@@ -1,1 +1,1 @@
-"""How rows become bytes."""
+"""Formats: rows become bytes."""

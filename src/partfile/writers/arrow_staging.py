@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _MOST_SLACK = 2
 """So many times its own bytes a held slice may keep in memory."""
 _COLUMN_BYTES = 1 << 10
-"""What a column of a batch takes in memory besides its rows."""
+"""Memory of a column of a batch besides its rows."""
 _MOST_DESCRIBING_BYTES = 256 << 10
-"""What the columns of held batches may take besides rows that weigh less: then the batches are joined."""
+"""Most memory of the columns of held batches; beyond it, and where their rows weigh less, the batches are joined."""
 _FEWEST_JOINED = 8
 """Joining fewer batches costs more time than it saves memory."""
 
@@ -216,9 +216,9 @@ def _options(compression: str) -> pa.ipc.IpcWriteOptions:
 
 
 class _Messages:
-    """Where Arrow puts its messages.
+    """The sink of Arrow's messages.
 
-    They are handed on by the staging file's writer alone, never by the garbage collector.
+    The staging file's writer alone passes them on, never the garbage collector.
     """
 
     closed = False
@@ -308,15 +308,15 @@ class StagingContent:
 def content_of(
     file: SeekableStagingFile, length_bytes: int, path: str | None, crc32: int, *, checks_reads: bool
 ) -> StagingContent:
-    """What there is to read of a staging file, compared with its checksum now or while it is read.
+    """The content of a staging file, compared with its checksum now or while it is read.
 
     Args:
         file: At the beginning of the staging file.
         length_bytes: The valid length.
         path: Of the staging file, for messages.
         crc32: Of the valid bytes, as they were written.
-        checks_reads: Whether the store itself sees to it that what it reads is what it was given, so that
-            a long staging file need not be read twice lest damage reaches Arrow before the last byte tells.
+        checks_reads: Whether the store itself verifies checksums on read. Else a long staging file is read twice, so
+            that damage is found before Arrow decodes anything.
 
     Raises:
         PartDamaged: The valid bytes are others, or fewer.
@@ -464,7 +464,7 @@ class _Prefix:
         """Do nothing: the caller that opened the file closes it."""
 
     def checked(self, read_message: Any) -> Any:
-        """What reading one message gives, with Arrow's complaints, but not those of storage, as damage."""
+        """Read one message. Errors of Arrow, but not those of storage, become damage."""
         try:
             message = read_message()
         except (pa.ArrowException, OSError, MemoryError) as error:

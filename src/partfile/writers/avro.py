@@ -427,7 +427,7 @@ class AvroFormat(RowFormat):
         return AvroWriter(self, stream, schema, part_id)
 
     def compressed(self, data: bytes | bytearray) -> bytes:
-        """What a block holds between its head and the sync marker."""
+        """The bytes of a block between its head and the sync marker."""
         if self.compression == "deflate":
             level = -1 if self.compression_level is None else self.compression_level
             codec = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE_WBITS)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ByteStream(Protocol):
-    """Where a writer puts its bytes: an open part, or anything with a position."""
+    """The target of a writer's bytes: an open part, or anything with a position."""
 
     @property
     def position(self) -> int:
@@ -109,7 +109,7 @@ class RowWriter(Writer):
 
 
 class Format(ABC):
-    """How rows become bytes. A frozen, picklable description; makes one writer a part."""
+    """Encodes rows as bytes. A frozen, picklable description; makes one writer a part."""
 
     @property
     @abstractmethod

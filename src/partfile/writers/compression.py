@@ -191,7 +191,7 @@ _CODECS: dict[str | None, _Codec] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """How row parts are compressed.
+    """The compression of row parts.
 
     Args:
         codec: ``"gzip"``, ``"zstd"``, ``"bz2"``, ``"lz4"``, ``"snappy"``, or None for plain bytes. docs/FORMATS.md says
@@ -221,7 +221,7 @@ class Compression:
 
     @property
     def suffix(self) -> str:
-        """What the file name gets at its end, dot included."""
+        """The end of the file name, dot included."""
         return _CODECS[self.codec].suffix
 
     def start(self, stream: ByteStream) -> Frame:

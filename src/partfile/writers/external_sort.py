@@ -27,7 +27,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class SpillFiles(Protocol):
-    """How runs lie in their files."""
+    """The form of runs in their files."""
 
     def write(self, file: IO[bytes], table: pa.Table, chunk_rows: int) -> None:
         """Write a run into an empty file, in chunks of so many rows."""
@@ -187,7 +187,7 @@ class ExternalSort:
             file.seek(0)
 
     def _merged(self, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
-        """Whatever is not after the earliest end of a chunk cannot be overtaken by a row that is still in a file."""
+        """Merge runs. No row that is still in a file comes before the earliest end of a chunk in memory."""
         runs = [run for run in runs if run.chunk is not None]
         while runs:
             ends = pa.Table.from_batches([run.last_row for run in runs])
@@ -198,7 +198,7 @@ class ExternalSort:
             runs = [run for run in runs if run.chunk is not None]
 
     def _rows_until(self, end: pa.RecordBatch, chunk: pa.RecordBatch) -> int:
-        """How many rows of a sorted chunk are not after ``end``, by halving."""
+        """The number of rows of a sorted chunk that are not after ``end``, by halving."""
         low, high = 0, chunk.num_rows
         while low < high:
             middle = (low + high) // 2

@@ -143,7 +143,7 @@ def _map_text(column: Any, non_finite: NonFinite) -> Any:
 
 
 def _offsets(column: Any) -> tuple[int, Any]:
-    """Where the values of a (sliced) list column begin, and its offsets counted from there."""
+    """The first offset of the values of a (sliced) list column, and its offsets counted from there."""
     offsets = column.offsets.cast(pa.int64())
     first = offsets[0].as_py()
     return first, kernels.subtract(offsets, first) if first else offsets

@@ -57,7 +57,7 @@ def _with_nulls_below(column: Any) -> Any:
 
 
 def _offsets(column: Any, kind: pa.DataType) -> Any:
-    """Where the values of each row end once those of null rows are gone; null for a null row."""
+    """The end of the values of each row once those of null rows are gone; null for a null row."""
     lengths = kernels.fill_null(kernels.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     ends = np.concatenate([[0], np.cumsum(lengths)])
     is_null = np.append(column.is_null().to_numpy(zero_copy_only=False), [False])
@@ -84,7 +84,7 @@ def column_ids(schema: pa.Schema, paths: Sequence[str], option: str) -> list[int
     for path in paths:
         number = known.get(path)
         if number is None:
-            what = "holds no single values" if path in known else "is no column"
+            what = "holds no single values" if path in known else "is not a column"
             single = ", ".join(sorted(name for name, number in known.items() if number is not None))
             raise ConfigError(f"{option} names {path!r}, which {what}.", hint=f"There are {single or 'none'}.")
         ids.append(number)
@@ -269,7 +269,7 @@ def _moments(column: Any) -> Iterator[Any]:
 
 
 def _unreadable(column: Any) -> str | None:
-    """What of dates or timestamps Spark does not read; nearly free where all are after 1970."""
+    """The fault of dates or timestamps that Spark does not read, or None; nearly free where all are after 1970."""
     is_date = types.is_date32(column.type)
     ticks = column.view(pa.int32()).cast(pa.int64()) if is_date else column.view(pa.int64())
     first = kernels.min(ticks).as_py()

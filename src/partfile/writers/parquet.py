@@ -203,7 +203,7 @@ def _is_suspect(field: Any, column: Any) -> bool:
 
 
 _PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, SyntaxError)
-"""What no wait mends. Others of a function that asks a service for keys may pass."""
+"""Errors that no wait mends. Others of a function that asks a service for keys may pass."""
 _CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
 
@@ -264,7 +264,7 @@ class ParquetFormat(BulkFormat):
 
         Raises:
             UnsupportedTypeError: Names the column and its type.
-            ConfigError: An option names what is no column.
+            ConfigError: An option names something that is not a column.
         """
         if len(schema) == 0:
             raise UnsupportedTypeError("Parquet needs at least one column, and there is none.")
@@ -288,7 +288,7 @@ class ParquetFormat(BulkFormat):
         return ParquetPartWriter(self, stream, schema)
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:
-        """What pyarrow's writer is told for a file of this schema."""
+        """Options of pyarrow's writer for a file of this schema."""
         options = self._options()
         if self.sort_by:
             options["sorting_columns"] = pq.SortingColumn.from_ordering(
@@ -299,7 +299,7 @@ class ParquetFormat(BulkFormat):
         return options
 
     def _options(self) -> dict[str, Any]:
-        """What is the same for any schema, and needs no keys."""
+        """Options that are the same for any schema, and need no keys."""
         options: dict[str, Any] = {
             "compression": self.compression,
             "compression_level": self.compression_level,
@@ -322,7 +322,9 @@ class ParquetFormat(BulkFormat):
         for option, names in named.items():
             for name in names:
                 if name not in schema.names:
-                    raise ConfigError(f"{option} names {name!r}, which is no column.", hint="Name columns of the file.")
+                    raise ConfigError(
+                        f"{option} names {name!r}, which is not a column.", hint="Name columns of the file."
+                    )
         for name in self.sort_by:
             kind = schema.field(name).type
             if types.is_nested(kind) or not _is_sortable(kind):
@@ -409,7 +411,7 @@ def _is_sortable(kind: pa.DataType) -> bool:
 
 
 def _keys(encryption: Callable[[], Any]) -> Any:
-    """What encrypts one file.
+    """The encryption properties of one file.
 
     Raises:
         NotReady: The user's function fails, as it may where it asks a service for keys.

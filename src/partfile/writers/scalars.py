@@ -221,7 +221,7 @@ _END = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """How the three values that have no digits are written."""
+    """The texts of the three values that have no digits."""
 
     nan: str = "NaN"
     infinity: str = "Infinity"

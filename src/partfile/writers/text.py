@@ -28,7 +28,7 @@ class LineFormat(RowFormat):
     compression: Compression = field(default_factory=Compression)
 
     def start_of_part(self, schema: pa.Schema) -> bytes:  # noqa: ARG002
-        """What a new part begins with; nothing unless a format says otherwise."""
+        """The first bytes of a new part; none unless a format says otherwise."""
         return b""
 
     def open(self, stream: ByteStream, schema: pa.Schema) -> RowWriter:
