@@ -1,4 +1,4 @@
-"""Our process tree as ``/proc`` shows it: its CPU time, the load of everybody else, the peak memory of its workers."""
+"""Our process tree as ``/proc`` shows it: its CPU time, the load of all others, the peak memory of its workers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Load:
 
 
 class Meter:
-    """Measures a block: its wall time, the CPU time of our process tree, and the load of everybody else."""
+    """Measures a block: its wall time, the CPU time of our process tree, and the load of all other processes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -137,9 +137,9 @@ def family() -> list[Process]:
     return descendants([process for process in found if process is not None], os.getpid())
 
 
-def descendants(everybody: Iterable[Process], root: int) -> list[Process]:
+def descendants(processes: Iterable[Process], root: int) -> list[Process]:
     """The process ``root`` and everything below it."""
-    known = list(everybody)
+    known = list(processes)
     ours = {root}
     while more := {process.pid for process in known if process.parent in ours} - ours:
         ours |= more

@@ -127,6 +127,7 @@ def _whole_or_gone(store: PartStore, stream: PartStream) -> Iterator[None]:
             store.discard(stream.handle)
         raise
     except BaseException:
+        # An interrupt makes no further call; the file becomes an orphan, as after a kill.
         stream.close()
         raise
 

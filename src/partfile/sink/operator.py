@@ -98,6 +98,7 @@ class ActivePart:
         length = self._writer.persist()
         handle = self._stream.persist()
         self._check(handle, length)
+        # After the sync and before the task acknowledges: a part that lost its name vouches for nothing (R2).
         self._stream.verify()
         return self._at(handle)
 

@@ -301,6 +301,7 @@ class CheckpointStorage:
         path = self.path(documents.metadata_path(metadata.checkpoint_id))
         data = encode_document(_METADATA_SCHEMA, metadata)
         try:
+            # Before it is created: no checkpoint may exist that its reader refuses (R1).
             self._decoded(data, metadata.checkpoint_id, path)
         except SnapshotError as error:
             raise unreadable(f"checkpoint {metadata.checkpoint_id} of job {self.job!r}", error) from error
@@ -388,6 +389,7 @@ class CheckpointStorage:
 
         Idempotent. What rivals left in the same directory goes too: only this checkpoint could have named it (R11).
         """
+        # In this order: a kill in between leaves no entry whose state is gone.
         self.store.delete_file(self.path(documents.metadata_path(checkpoint_id)))
         self.store.delete_directory(self.path(documents.checkpoint_directory(checkpoint_id)))
 

@@ -198,7 +198,9 @@ class WriteTask:
             snapshot = operator.snapshot(self.checkpoint_id)
             rows, size = operator.rows_written, operator.bytes_written
         finally:
+            # Before the answer: no lock outlives the task (R13).
             operator.close()
+        # After the parts are durable, for the state holds their lengths (R9).
         streams = storage.stream_factory(self.checkpoint_id)
         handle = write_operator_state(snapshot.to_states(), streams)
         return Acknowledgement(

@@ -87,12 +87,14 @@ class LocalPartStream(OpenStream):
         # A second fsync may report success although the first one dropped the pages.
         self._failure = "persisting it failed"
         if not self._bytes_are_durable:
+            # Before the names: a name that survives without its bytes would be a part that is too short.
             self._tree.sync_file(descriptor, self._path)
             self._bytes_are_durable = True
         if not self._names_are_durable:
             self._tree.sync_names(self._handle.bucket)
             self._names_are_durable = True
         self._failure = ""
+        # Only now the length may enter a snapshot (R9).
         self._handle = self._handle.at(self._position)
         return self._handle
 
@@ -109,6 +111,7 @@ class LocalPartStream(OpenStream):
     def close_for_commit(self) -> PartHandle:
         """Persist, rename to the pending name, release the lock."""
         checked_for_publishing(self._handle)
+        # Durable before it is pending: publishing does not sync a pending part of its valid length again.
         handle = self.persist()
         self.verify()
         self._failure = "it could not be made pending"

@@ -110,6 +110,7 @@ class LocalBase:
             try:
                 with translated("make the base", self._path), suppress(FileExistsError):
                     self._calls.make_directory(directory, name)
+                # Before anything is made in it: what lies below a lost name is lost.
                 with translated_as_unknown("sync the directory of", self._path):
                     self._calls.sync_directory(directory)
                 with translated("make the base", self._path):
@@ -243,6 +244,7 @@ class LocalTree:
         chain = self._open_chain(path, create=False)
         try:
             steps = path.split("/")
+            # From the base down: a name survives only below names that do.
             for depth, (parent, child) in enumerate(itertools.pairwise(chain)):
                 above, below = "/".join(steps[:depth]), "/".join(steps[: depth + 1])
                 named = identity(self.status_open(child, below))
