@@ -1,7 +1,6 @@
-"""The port to storage for part files; the contract is in the docstrings.
+"""The interface of a store. Each docstring says what a method guarantees.
 
-Every path in the interface is relative to the base of the store, with ``/`` between segments and no ``..``. A store
-class implements this port and that of checkpoints; ``filesystems/contract.py`` is the suite that any must pass.
+Paths are relative to the base. ``partfile.testing.store.StoreContract`` is the suite that a store must pass.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class CleaningStore(Protocol):
         what was leased. Idempotence: nothing there counts as done. After a crash it is under one of the two names.
 
         Args:
-            path: What to take away.
+            path: The file.
             into: The directory that takes it, under the same name; its path has a random token. It is
                 made if need be. None deletes the file.
 
@@ -331,10 +330,7 @@ class PartStore(Protocol):
 
     @property
     def checks_reads(self) -> bool:
-        """Whether bytes of a staging file that are not those that were written are never handed out.
-
-        Storage is not asked.
-        """
+        """True if the store verifies checksums on read. Does no I/O."""
 
     def check_path(self, path: str) -> None:
         """Refuse a path that no finished part can have here, before rows are promised to it. Asks storage nothing.
@@ -391,8 +387,8 @@ class PartStore(Protocol):
 
         Args:
             handle: The staging file.
-            fences: No current owner appends to it any more, so a lease in the way may be taken from the process that
-                holds it. Without, a dead writer's staging file may have to wait until his lease ends.
+            fences: No owner appends any more, so a lease may be taken. Without it, the staging file of a dead writer
+                may have to wait until its lease ends.
 
         Raises:
             PartMissing: It is gone, or shorter than its valid length; perhaps only seen on reading.
@@ -456,8 +452,8 @@ class Capabilities(Persisted):
     lease: bool
     """Two processes cannot append to one part at once."""
     fence: bool
-    """A coordinator can take the lease from its holder, of which not one byte counts afterwards; else a part whose
-    lease cannot be had is copied."""
+    """A coordinator can take the lease; nothing the old holder writes later counts. Without it, a part whose lease is
+    held is copied."""
     truncate: bool
     """A part can be cut in place."""
     no_replace: bool
