@@ -267,7 +267,7 @@ class S3Store:
             is_own = index < len(staging.pieces)
             there = _as_received(piece, received, is_contested=not is_own)
             if there is None and is_own:
-                raise part_missing(handle, f"S3 has another upload part {piece.number} of it, or none")
+                raise part_missing(handle, f"S3 holds a different upload part {piece.number}, or none")
             if there is None:
                 return None
             found.append(there)
