@@ -202,7 +202,7 @@ class ClaimContract(ContractBase):
     def test_of_several_who_resume_one_handle_one_extends_the_part(
         self, store: Store, reopen: Callable[[], Store], elsewhere: Elsewhere
     ) -> None:
-        """Where a handle can be resumed once, everybody else is refused for good, even when the first one is gone."""
+        """Where a handle can be resumed once, every other task is refused for good, even when the first one is gone."""
         needs(store, "append")
         needs_no_staged_files(store)
         handle = write_part(store, D1)
@@ -438,7 +438,7 @@ class CommitContract(ContractBase):
     def test_d20_a_tail_that_no_checkpoint_vouches_for_does_not_count(
         self, store: Store, reopen: Callable[[], Store], state: State, cut: Cut
     ) -> None:
-        """T-D20: bytes after the last persist are in no reader's view, by each way of cutting, each time."""
+        """Bytes after the last persist are in no reader's view, by each way of cutting, each time."""
         _needs_cut(store, cut)
         handle = write_part(store, DATA, tail=TAIL, state=state)
         for each in (store, reopen()):
@@ -448,7 +448,7 @@ class CommitContract(ContractBase):
             assert files_in(store) == {handle.path_of(handle.name): len(DATA)}
 
     def test_d11_a_part_shorter_than_the_valid_length_is_missing(self, store: Store) -> None:
-        """T-D11: a part that is shorter than its valid length is not published."""
+        """A part that is shorter than its valid length is not published."""
         needs(store, "staged_files")
         handle = write_part(store, DATA)
         if handle.staging:
@@ -603,7 +603,7 @@ class CommitContract(ContractBase):
 
     @pytest.mark.parametrize("cut", CUTS)
     def test_publish_fences_another_process_that_writes(self, store: Store, elsewhere: Elsewhere, cut: Cut) -> None:
-        """R5: the lease is taken from a living writer, and the bytes that he has not made durable are in no view."""
+        """R5: the lease is taken from a living writer, and the bytes that it has not made durable are in no view."""
         needs(store, "append", "lease", "fence")
         _needs_cut(store, cut)
         handle = write_part(store, DATA)
@@ -837,10 +837,10 @@ class ForkedMarkerContract(ContractBase):
 
 
 class PartContract(ContractBase):
-    """Everything a task does with its parts. T-Dnn are the scenarios of Flink's RecoverableWriter suite."""
+    """Everything a task does with its parts. Most scenarios are those of Flink's RecoverableWriter suite."""
 
     def test_d01_a_part_without_data_is_one_hidden_file_and_then_one_finished_file(self, store: Store) -> None:
-        """T-D01: an empty part shows no final name before it is published, and nothing else afterwards."""
+        """An empty part shows no final name before it is published, and nothing else afterwards."""
         handle = new_part()
         stream = store.create(handle)
         assert set(files_in(store)) <= {handle.path_of(handle.in_progress)}
@@ -848,7 +848,7 @@ class PartContract(ContractBase):
         assert files_in(store) == {handle.path_of(handle.name): 0}
 
     def test_d02_what_is_written_is_published(self, store: Store) -> None:
-        """T-D02: written and committed bytes are the finished file."""
+        """Written and committed bytes are the finished file."""
         stream = store.create(new_part())
         stream.write(D1)
         handle = stream.close_for_commit()
@@ -856,7 +856,7 @@ class PartContract(ContractBase):
         assert finished_bytes(store, handle) == D1
 
     def test_d03_a_persist_between_two_writes_changes_nothing(self, store: Store) -> None:
-        """T-D03: a persist in the middle leaves no trace in the finished file."""
+        """A persist in the middle leaves no trace in the finished file."""
         stream = store.create(new_part())
         stream.write(D1)
         stream.persist()
@@ -867,7 +867,7 @@ class PartContract(ContractBase):
 
     @pytest.mark.parametrize("persists", [[b""], [D1], [D1, b""], [D1, b"", D2]])
     def test_d04_to_d07_a_part_is_resumed_where_it_was_persisted(self, store: Store, persists: list[bytes]) -> None:
-        """T-D04..07: a resumed part goes on after exactly the persisted bytes, as one single file."""
+        """A resumed part goes on after exactly the persisted bytes, as one single file."""
         needs(store, "append")
         stream = store.create(new_part())
         for data in persists:
@@ -884,7 +884,7 @@ class PartContract(ContractBase):
     def test_d08_a_part_closed_for_commit_is_published_by_another_store(
         self, store: Store, reopen: Callable[[], Store]
     ) -> None:
-        """T-D08: the handle alone suffices to publish, after any number of persists."""
+        """The handle alone suffices to publish, after any number of persists."""
         stream = store.create(new_part())
         stream.write(D1)
         stream.persist()
@@ -897,7 +897,7 @@ class PartContract(ContractBase):
 
     @pytest.mark.parametrize("verb", ["write", "persist", "verify", "close_for_commit"])
     def test_d09_d21_a_stream_closed_for_commit_refuses_everything_but_close(self, store: Store, verb: str) -> None:
-        """T-D09, T-D21: after close_for_commit nothing can be added, and committing twice fails."""
+        """After close_for_commit nothing can be added, and committing twice fails."""
         stream = store.create(new_part())
         stream.close_for_commit()
         with pytest.raises(StoreError):
@@ -905,14 +905,14 @@ class PartContract(ContractBase):
         stream.close()
 
     def test_d10_a_published_part_cannot_be_resumed(self, store: Store) -> None:
-        """T-D10: the handle of a finished part opens nothing."""
+        """The handle of a finished part opens nothing."""
         handle = write_part(store, D1, state="finished")
         with pytest.raises(LeaseUnavailable):
             store.resume(handle)
         assert finished_bytes(store, handle) == D1
 
     def test_d12_the_final_name_appears_only_when_it_is_published(self, store: Store) -> None:
-        """T-D12: closing for commit shows no final name; publishing shows the identical bytes."""
+        """Closing for commit shows no final name; publishing shows the identical bytes."""
         data = random.Random(12).randbytes(16 << 10)  # noqa: S311 - test data.
         stream = store.create(new_part())
         stream.write(data)
@@ -922,7 +922,7 @@ class PartContract(ContractBase):
         assert store.read_file(handle.path_of(handle.name), MAX_BYTES) == data
 
     def test_d22_a_persisted_stream_stays_usable(self, store: Store) -> None:
-        """T-D22: each persist returns all bytes so far, and a second one without a write the same length."""
+        """Each persist returns all bytes so far, and a second one without a write the same length."""
         stream = store.create(new_part())
         stream.write(D1)
         assert stream.handle.valid_length == 0
