@@ -165,7 +165,7 @@ def fenced(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> Fenced
             lost = before.checkpoint_id
             return Fenced(
                 f"checkpoint {lost} of job {storage.job!r} was deleted, and no other coordinator has gone on",
-                hint="Nothing counts that follows it. Put it back, or restore a savepoint, before the next start.",
+                hint="Entries after it do not count. Put the file back, or restore a savepoint, before the next start.",
                 path=_path_of(storage, lost),
                 checkpoint_id=checkpoint.checkpoint_id,
             )
