@@ -1,4 +1,4 @@
-"""A micro-batch is a checkpoint: restore once a run, recognise replays, write, complete, publish (DESIGN section 5)."""
+"""A micro-batch is a checkpoint: restore once a run, recognise replays, write, complete, publish."""
 
 from __future__ import annotations
 
