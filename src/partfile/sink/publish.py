@@ -145,7 +145,7 @@ class StagedParts:
 
     Args:
         store: Where they are.
-        encoder: Has the hands for it.
+        encoder: Encodes them.
         job: Whose they are, for messages.
     """
 
