@@ -1,4 +1,4 @@
-"""What a start begins with: the newest checkpoint, a savepoint or an older checkpoint; and whose checkpoints they are.
+"""Finds the state that a start begins with, and checks whose checkpoints it reads.
 
 Reads only. The takeover checkpoint that follows from it is created by the coordinator (R7).
 """
@@ -140,7 +140,7 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True)
 class RestoreTerms:
-    """How a start is to be done."""
+    """What one start is told: what to restore, and what it may give up."""
 
     restore_from: str | None = None
     """A savepoint to begin with; or, where the start rolls back, an older checkpoint."""
@@ -495,8 +495,7 @@ class RestoreOnDemand:
         stuck = self._stuck(current, point)
         if stuck:
             logger.warning(
-                "sink %r: the store cannot take back what was added since %r to open parts, or has lost it; so they "
-                "stay, and their later rows come twice: %s",
+                "sink %r: open parts cannot be cut back to %r; rows written since will come twice: %s",
                 self._settings.uid,
                 point.location,
                 shown(sorted(stuck)),
