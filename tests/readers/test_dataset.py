@@ -314,6 +314,6 @@ def test_pending_parts_need_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no checkpoints at '.*_partfile'.*checkpoint_dir="):
         pf.read(tmp_path, include="pending")
     base, elsewhere = tmp_path / "base", tmp_path / "checkpoints"
-    with pytest.raises(NotReady, match="2 of its parts not be published"):
+    with pytest.raises(NotReady, match="2 parts not published"):
         continue_to(long_sink(base, checkpoint_dir=elsewhere, open_store=unpublishing), 4)
     assert values(pf.read(base, include="pending", checkpoint_dir=elsewhere)) == numbered(range(4))

@@ -139,7 +139,7 @@ def test_credentials_that_end_in_the_middle(moto: S3Server, proxy: S3Proxy, oper
     if operation == "CompleteMultipartUpload":
         # What cannot be published stays owed, and the checkpoint stands.
         write_and_commit()
-        with pytest.raises(NotReady, match="2 of its parts not be published"):
+        with pytest.raises(NotReady, match="2 parts not published"):
             out.finish()
     else:
         with pytest.raises(NotApplied, match=code):

@@ -156,7 +156,7 @@ def test_a_clean_end_tells_of_parts_that_are_not_published(tmp_path: Path, forma
     refusing: dict[str, Any] = {"open_store": lambda url, _options: intercept(LocalStore(url), silent)}
     out = make_sink(tmp_path, format=format, **refusing).local().open()
     out.write(batch(0, 4))
-    with pytest.raises(NotReady, match="0 of its staging files could not be encoded, 2 of its parts not be published"):
+    with pytest.raises(NotReady, match="0 staging files not encoded, 2 parts not published"):
         out.finish()
     assert finished_files(tmp_path) == {}
     with make_sink(tmp_path, format=format).local():
@@ -165,7 +165,7 @@ def test_a_clean_end_tells_of_parts_that_are_not_published(tmp_path: Path, forma
 
 def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pytest.LogCaptureFixture) -> None:
     """A driver that is ended by Ctrl-C sees KeyboardInterrupt; what is not visible yet is in the log."""
-    refusal = NotReady("the sink has ended, and 1 of its staging files could not be encoded")
+    refusal = NotReady("the sink has ended with rows not visible yet: 1 staging files not encoded")
 
     class Query:
         isActive = False  # noqa: N815 - Spark's name

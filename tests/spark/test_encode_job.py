@@ -368,7 +368,7 @@ def test_a_worker_that_dies_each_time_ends_neither_start_nor_query(spark: SparkS
     rows = write_source(tmp_path / "source", 1, first=before)
     told: list[pf.BatchProgress] = []
     harmed = staged_sink(base, open_store_in_tasks=FATAL, on_progress=told.append)
-    with pytest.raises(NotReady, match="of its staging files could not be encoded"):
+    with pytest.raises(NotReady, match="staging files not encoded"):
         run(harmed, stream(spark, tmp_path / "source"), checkpoint)
     assert sum(one.rows for one in told) == rows - before
     assert list(base.glob("bucket=1/part-*")) == []
@@ -396,7 +396,7 @@ def test_the_idle_timer_survives_a_job_that_fails(spark: SparkSession, tmp_path:
     query.processAllAvailable()
     wait_until(others_are_visible)
     assert query.isActive
-    with pytest.raises(NotReady, match="has ended, and 1 of its staging files"):
+    with pytest.raises(NotReady, match=r"has ended .*1 staging files not encoded"):
         query.stop()
     run(staged_sink(base), stream(spark, tmp_path / "source"), checkpoint)
     assert rows_by_duckdb(base) == numbered(rows)

@@ -1,4 +1,4 @@
-"""The coordinator of a sink: restores, hands out parts, completes checkpoints, publishes. Needs no Spark.
+"""The coordinator of a sink: restores, distributes parts, completes checkpoints, publishes. Needs no Spark.
 
 ``SinkCoordinator`` takes one checkpoint at a time, in one thread; ``complete`` shows the order that safety rests on.
 ``Runtime`` opens the stores of one run of a sink and makes its coordinator.
@@ -476,16 +476,15 @@ class SinkCoordinator:
         left = [staging_file.part.path_of(staging_file.part.in_progress) for staging_file in rolled]
         left += [part.part.path_of(part.part.name) for part in owed]
         raise NotReady(
-            f"the sink has ended, and {len(rolled)} of its staging files could not be encoded, {len(owed)} of "
-            "its parts "
-            f"not be published, {left[0]!r} first: their rows are safe, and not visible yet",
+            f"the sink has ended with rows not visible yet: {len(rolled)} staging files not encoded, {len(owed)} parts "
+            f"not published; first {left[0]!r}. The rows are safe",
             hint="The log says what stood in the way. Mend it, then start the sink again or run partfile recover.",
             path=left[0],
         )
 
     @property
     def _next_id(self) -> int:
-        """The id that the next trigger takes; one that is still to be given up takes the id before."""
+        """The id of the next trigger. An uncompleted checkpoint uses the id before, for its tombstone."""
         newest = self._log.newest.checkpoint_id
         return max(newest, self._triggered.checkpoint_id if self._triggered else 0) + 1
 
@@ -595,7 +594,7 @@ class Runtime:
         self.storage.store.close()
 
     def _warn(self, settings: RestoreSettings) -> None:
-        """Say what about the places can hurt; that asking fails is for the restore to tell."""
+        """Log the hazards of base and checkpoint directory. A store that does not answer is the restore's to report."""
         now_ms, longest_open_s = settings.clock(), settings.rolling.rollover_interval_s
         try:
             found = {*self.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
