@@ -63,139 +63,9 @@ class DamagedEnd:
         return self.ref.checkpoint_id
 
 
-def damaged_end(
-    storage: CheckpointStorage, ids: Sequence[int], error: SnapshotCorrupt, lost: int = 0
-) -> DamagedEnd | None:
-    """What is known of a checkpoint log whose newest state cannot be read.
-
-    None if a checkpoint vanished while it was looked at.
-
-    Args:
-        storage: The job's checkpoints.
-        ids: The ids that have a checkpoint, ascending.
-        error: Why the newest state cannot be read.
-        lost: The id of a later checkpoint that was deleted; 0 if none was.
-
-    Raises:
-        SnapshotCorrupt: That error, if no readable checkpoint tells of the checkpoint log, or two tell of different
-            ones.
-        SnapshotVersionError: A newer partfile wrote a checkpoint, which is no damage.
-    """
-    readable: dict[int, CheckpointMetadata] = {}
-    marks: dict[int, str] = {}
-    for checkpoint_id in ids:
-        try:
-            checkpoint = storage.read_checkpoint(checkpoint_id)
-        except SnapshotCorrupt:
-            marks[checkpoint_id] = _mark(storage, checkpoint_id)
-        else:
-            if checkpoint is None:
-                return None
-            readable[checkpoint_id] = checkpoint
-    if (
-        len({checkpoint.log_id for checkpoint in readable.values()}) != 1
-        or max(*ids, lost) > documents.MAX_CHECKPOINT_ID
-    ):
-        raise error
-    if not all(marks.values()):
-        return None
-    newest, known = ids[-1], readable[max(readable)]
-    return DamagedEnd(
-        ref=CheckpointRef(checkpoint_id=newest, nonce=marks[newest]) if newest in marks else readable[newest].ref,
-        log_id=known.log_id,
-        epoch=known.epoch + max(newest, lost) - known.checkpoint_id,
-        reserved_through=readable[newest].reserved_through
-        if newest in readable and not lost
-        else _reserved(storage, max(newest, lost), readable, error),
-        holders=frozenset(number for number, checkpoint in readable.items() if checkpoint.holds_state),
-        error=error,
-    )
-
-
-def _reserved(
-    storage: CheckpointStorage, newest: int, readable: Mapping[int, CheckpointMetadata], error: SnapshotCorrupt
-) -> int:
-    """How far the damaged newest checkpoint reserves ids, as far as the others and the directories tell."""
-    ahead = max(checkpoint.ids_ahead for checkpoint in readable.values())
-    names = storage.store.list_names(storage.directory)
-    tried = [number for number in map(documents.checkpoint_id_of, names) if number is not None]
-    highest = max(newest + ahead, *tried)
-    if highest > newest + documents.MAX_IDS_AHEAD:
-        # No coordinator has come so far, so another program made that directory.
-        raise error
-    return highest
-
-
 def is_of_damage(ref: CheckpointRef) -> bool:
     """Whether a reference knows a checkpoint by its damaged bytes."""
     return ref.nonce.startswith(_DAMAGED)
-
-
-def stands(storage: CheckpointStorage, ref: CheckpointRef) -> bool:
-    """Whether a checkpoint is still there as it was known, by its nonce or by the digest of its damaged bytes.
-
-    Raises:
-        SnapshotCorrupt: It could be read, and cannot be any more.
-    """
-    if is_of_damage(ref):
-        return _mark(storage, ref.checkpoint_id) == ref.nonce
-    found = storage.read_checkpoint(ref.checkpoint_id)
-    return found is not None and found.nonce == ref.nonce
-
-
-def _mark(storage: CheckpointStorage, checkpoint_id: int) -> str:
-    """What a damaged checkpoint is known by; empty if it is gone."""
-    try:
-        data = storage.store.read_file(storage.path(documents.metadata_path(checkpoint_id)), MAX_DOCUMENT_BYTES)
-    except NotFound:
-        return ""
-    except FileTooLarge:
-        return _OVERSIZED
-    return f"{_DAMAGED}{hashlib.sha256(data).hexdigest()}"
-
-
-def fenced(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> Fenced:
-    """The error for a checkpoint that does not count.
-
-    Another coordinator has gone on, or the end of the log was deleted.
-    """
-    with suppress(StoreError, SnapshotError):
-        before = checkpoint.predecessor
-        if before is not None and not _is_succeeded(storage, checkpoint) and not stands(storage, before):
-            lost = before.checkpoint_id
-            return Fenced(
-                f"checkpoint {lost} of job {storage.job!r} was deleted, and no other coordinator has gone on",
-                hint="Entries after it do not count. Put the file back, or restore a savepoint, before the next start.",
-                path=_path_of(storage, lost),
-                checkpoint_id=checkpoint.checkpoint_id,
-            )
-    return Fenced(
-        f"another coordinator has taken over job {storage.job!r}",
-        hint="Only one query or process may write with a uid at a time; stop this one.",
-        checkpoint_id=checkpoint.checkpoint_id,
-    )
-
-
-def undecided(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> OutcomeUnknown:
-    """The error for a checkpoint that may count: the store does not answer."""
-    path = _path_of(storage, checkpoint.checkpoint_id)
-    return OutcomeUnknown(
-        f"the store does not say whether the checkpoint at {path!r} counts",
-        hint="A new start finds out, when the store answers again.",
-        path=path,
-        checkpoint_id=checkpoint.checkpoint_id,
-    )
-
-
-def _is_succeeded(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> bool:
-    """Whether another coordinator has the id of a checkpoint, or a higher one."""
-    found = storage.read_checkpoint(checkpoint.checkpoint_id)
-    is_taken = found is not None and found.nonce != checkpoint.nonce
-    return is_taken or storage.newest_completed_id() > checkpoint.checkpoint_id
-
-
-def _path_of(storage: CheckpointStorage, checkpoint_id: int) -> str:
-    return f"{storage.store.base}/{storage.path(documents.metadata_path(checkpoint_id))}"
 
 
 def new_checkpoint(
@@ -334,9 +204,9 @@ class CheckpointLog:
             try:
                 if lost is not None:
                     raise self._deleted(lost)
-                checkpoints = _read_from_newest(self._storage, ids)
+                checkpoints = self._read_from_newest(ids)
             except SnapshotCorrupt as error:
-                end = damaged_end(self._storage, ids, error, lost or 0)
+                end = self._damaged_end(ids, error, lost or 0)
                 if end is None:
                     continue
                 self._entries = [LogEntry(number, number in end.holders) for number in ids]
@@ -357,6 +227,74 @@ class CheckpointLog:
             # The checkpoint log's very first checkpoints were closed again: there has never been any state.
             return checkpoints[0], None
         raise Fenced(f"the checkpoints of job {self._storage.job!r} change faster than they can be read")
+
+    def _read_from_newest(self, ids: Sequence[int]) -> list[CheckpointMetadata] | None:
+        """Read checkpoints from the newest down to one that holds state; None if one vanished while it was read."""
+        checkpoints: list[CheckpointMetadata] = []
+        for checkpoint_id in reversed(ids):
+            checkpoint = self._storage.read_checkpoint(checkpoint_id)
+            if checkpoint is None:
+                return None
+            checkpoints.append(checkpoint)
+            if checkpoint.holds_state:
+                break
+        return checkpoints
+
+    def _damaged_end(self, ids: Sequence[int], error: SnapshotCorrupt, lost: int) -> DamagedEnd | None:
+        """What is known of a checkpoint log whose newest state cannot be read.
+
+        None if a checkpoint vanished while it was looked at.
+
+        Args:
+            ids: The ids that have a checkpoint, ascending.
+            error: Why the newest state cannot be read.
+            lost: The id of a later checkpoint that was deleted; 0 if none was.
+
+        Raises:
+            SnapshotCorrupt: That error, if no readable checkpoint tells of the checkpoint log, or two tell of different
+                ones.
+            SnapshotVersionError: A newer partfile wrote a checkpoint, which is no damage.
+        """
+        readable: dict[int, CheckpointMetadata] = {}
+        marks: dict[int, str] = {}
+        for checkpoint_id in ids:
+            try:
+                checkpoint = self._storage.read_checkpoint(checkpoint_id)
+            except SnapshotCorrupt:
+                marks[checkpoint_id] = self._mark(checkpoint_id)
+            else:
+                if checkpoint is None:
+                    return None
+                readable[checkpoint_id] = checkpoint
+        if (
+            len({checkpoint.log_id for checkpoint in readable.values()}) != 1
+            or max(*ids, lost) > documents.MAX_CHECKPOINT_ID
+        ):
+            raise error
+        if not all(marks.values()):
+            return None
+        newest, known = ids[-1], readable[max(readable)]
+        return DamagedEnd(
+            ref=CheckpointRef(checkpoint_id=newest, nonce=marks[newest]) if newest in marks else readable[newest].ref,
+            log_id=known.log_id,
+            epoch=known.epoch + max(newest, lost) - known.checkpoint_id,
+            reserved_through=readable[newest].reserved_through
+            if newest in readable and not lost
+            else self._reserved(max(newest, lost), readable, error),
+            holders=frozenset(number for number, checkpoint in readable.items() if checkpoint.holds_state),
+            error=error,
+        )
+
+    def _reserved(self, newest: int, readable: Mapping[int, CheckpointMetadata], error: SnapshotCorrupt) -> int:
+        """How far the damaged newest checkpoint reserves ids, as far as the others and the directories tell."""
+        ahead = max(checkpoint.ids_ahead for checkpoint in readable.values())
+        names = self._storage.store.list_names(self._storage.directory)
+        tried = [number for number in map(documents.checkpoint_id_of, names) if number is not None]
+        highest = max(newest + ahead, *tried)
+        if highest > newest + documents.MAX_IDS_AHEAD:
+            # No coordinator has come so far, so another program made that directory.
+            raise error
+        return highest
 
     def start(
         self, successor: Callable[[CheckpointMetadata | DamagedEnd | None, int], CheckpointMetadata]
@@ -407,7 +345,7 @@ class CheckpointLog:
         checkpoint = successor_of(self.newest, metadata)
         created = self._create(checkpoint)
         if created is None or not self._predecessor_stands(created):
-            raise fenced(self._storage, checkpoint)
+            raise self._fenced(checkpoint)
         self._append(created)
         if created.kind != checkpoint.kind:
             raise NotApplied(
@@ -424,7 +362,7 @@ class CheckpointLog:
             StoreError: The storage does not say.
         """
         if self._storage.newest_completed_id() > self.newest.checkpoint_id:
-            raise fenced(self._storage, self.newest)
+            raise self._fenced(self.newest)
 
     def subsume(self) -> list[int]:
         """Delete the checkpoints beyond the retained ones, strictly oldest first, and return their ids.
@@ -523,31 +461,31 @@ class CheckpointLog:
         except AlreadyExists:
             return self._read_back(checkpoint)
         except NotApplied as error:
-            raise undecided(self._storage, checkpoint) from error
+            raise self._undecided(checkpoint) from error
         return tombstone
 
     def _read_back(self, checkpoint: CheckpointMetadata) -> CheckpointMetadata | None:
         try:
             found = self._storage.read_checkpoint(checkpoint.checkpoint_id)
         except NotApplied as error:
-            raise undecided(self._storage, checkpoint) from error
+            raise self._undecided(checkpoint) from error
         return checkpoint if found is not None and found.nonce == checkpoint.nonce else None
 
     def _predecessor_stands(self, checkpoint: CheckpointMetadata) -> bool:
         try:
             if checkpoint.predecessor is None:
                 return self._storage.list_completed_ids() == [checkpoint.checkpoint_id]
-            return stands(self._storage, checkpoint.predecessor)
+            return self._stands(checkpoint.predecessor)
         except NotApplied as error:
             # What was not applied is this look, not the checkpoint.
-            raise undecided(self._storage, checkpoint) from error
+            raise self._undecided(checkpoint) from error
 
     def _is_alone(self, checkpoint: CheckpointMetadata) -> bool:
         """Whether this would be the first checkpoint, and there is none yet."""
         try:
             return checkpoint.predecessor is None and not self._storage.list_completed_ids()
         except NotApplied as error:
-            raise undecided(self._storage, checkpoint) from error
+            raise self._undecided(checkpoint) from error
 
     def _is_last(self, checkpoint: CheckpointMetadata) -> bool:
         """Whether no checkpoint is above a start's.
@@ -558,17 +496,67 @@ class CheckpointLog:
         try:
             return self._storage.newest_completed_id() == checkpoint.checkpoint_id
         except NotApplied as error:
-            raise undecided(self._storage, checkpoint) from error
+            raise self._undecided(checkpoint) from error
 
+    def _stands(self, ref: CheckpointRef) -> bool:
+        """Whether a checkpoint is still there as it was known, by its nonce or by the digest of its damaged bytes.
 
-def _read_from_newest(storage: CheckpointStorage, ids: Sequence[int]) -> list[CheckpointMetadata] | None:
-    """Read checkpoints from the newest down to one that holds state; None if one vanished while it was read."""
-    checkpoints: list[CheckpointMetadata] = []
-    for checkpoint_id in reversed(ids):
-        checkpoint = storage.read_checkpoint(checkpoint_id)
-        if checkpoint is None:
-            return None
-        checkpoints.append(checkpoint)
-        if checkpoint.holds_state:
-            break
-    return checkpoints
+        Raises:
+            SnapshotCorrupt: It could be read, and cannot be any more.
+        """
+        if is_of_damage(ref):
+            return self._mark(ref.checkpoint_id) == ref.nonce
+        found = self._storage.read_checkpoint(ref.checkpoint_id)
+        return found is not None and found.nonce == ref.nonce
+
+    def _mark(self, checkpoint_id: int) -> str:
+        """What a damaged checkpoint is known by; empty if it is gone."""
+        path = self._storage.path(documents.metadata_path(checkpoint_id))
+        try:
+            data = self._storage.store.read_file(path, MAX_DOCUMENT_BYTES)
+        except NotFound:
+            return ""
+        except FileTooLarge:
+            return _OVERSIZED
+        return f"{_DAMAGED}{hashlib.sha256(data).hexdigest()}"
+
+    def _fenced(self, checkpoint: CheckpointMetadata) -> Fenced:
+        """The error for a checkpoint that does not count.
+
+        Another coordinator has gone on, or the end of the log was deleted.
+        """
+        job = self._storage.job
+        with suppress(StoreError, SnapshotError):
+            before = checkpoint.predecessor
+            if before is not None and not self._is_succeeded(checkpoint) and not self._stands(before):
+                lost = before.checkpoint_id
+                return Fenced(
+                    f"checkpoint {lost} of job {job!r} was deleted, and no other coordinator has gone on",
+                    hint="Entries after it do not count. Put the file back, or restore a savepoint, before the next start.",
+                    path=self._shown(lost),
+                    checkpoint_id=checkpoint.checkpoint_id,
+                )
+        return Fenced(
+            f"another coordinator has taken over job {job!r}",
+            hint="Only one query or process may write with a uid at a time; stop this one.",
+            checkpoint_id=checkpoint.checkpoint_id,
+        )
+
+    def _is_succeeded(self, checkpoint: CheckpointMetadata) -> bool:
+        """Whether another coordinator has the id of a checkpoint, or a higher one."""
+        found = self._storage.read_checkpoint(checkpoint.checkpoint_id)
+        is_taken = found is not None and found.nonce != checkpoint.nonce
+        return is_taken or self._storage.newest_completed_id() > checkpoint.checkpoint_id
+
+    def _undecided(self, checkpoint: CheckpointMetadata) -> OutcomeUnknown:
+        """The error for a checkpoint that may count: the store does not answer."""
+        path = self._shown(checkpoint.checkpoint_id)
+        return OutcomeUnknown(
+            f"the store does not say whether the checkpoint at {path!r} counts",
+            hint="A new start finds out, when the store answers again.",
+            path=path,
+            checkpoint_id=checkpoint.checkpoint_id,
+        )
+
+    def _shown(self, checkpoint_id: int) -> str:
+        return f"{self._storage.store.base}/{self._storage.path(documents.metadata_path(checkpoint_id))}"
