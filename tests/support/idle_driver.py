@@ -97,7 +97,7 @@ class IdleDriver:
     def epoch(self) -> int:
         """By the newest checkpoint."""
         runtime = Runtime(self.settings, "life")
-        checkpoint = runtime.coordinator._log.look()[1]
+        checkpoint = runtime.coordinator._log.look().restored
         runtime.close()
         assert checkpoint is not None
         return checkpoint.epoch

@@ -25,7 +25,7 @@ from partfile.sink.clock import stopwatch_ms
 from partfile.sink.publish import Publication, Publisher, StagedParts, mark_published
 from partfile.sink.restore import RestoreOnDemand, RestorePlanner, RestoreTerms
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
-from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, new_checkpoint
+from partfile.snapshot.checkpoint_log import MAX_START_ATTEMPTS, CheckpointLog, DamagedEnd
 from partfile.snapshot.documents import unreadable
 from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import open_storage
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from partfile.sink.publish import Encoding
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.documents import CheckpointKind, CheckpointMetadata, CheckpointRef, OperatorState
+    from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef, OperatorState
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Cut, Store
 
@@ -139,12 +139,11 @@ class SinkCoordinator:
         self._storage = storage
         self._settings = settings
         self._restore = restore
-        self._log = CheckpointLog(storage, retained=settings.retained_checkpoints)
+        self._log = CheckpointLog(storage, retained=settings.retained_checkpoints, writer=settings.writer)
         self._publisher = Publisher(store, settings.cut, settings.publish_threads, job=storage.job)
         self._staging_files = StagedParts(store, encoder, job=storage.job)
         self._terms = RestoreTerms()
         """How this epoch was begun."""
-        self._tried: set[str] = set()
         self._state: SinkSnapshot | None = None
         self._completed_id = 0
         self._triggered: TriggeredCheckpoint | None = None
@@ -168,7 +167,7 @@ class SinkCoordinator:
     @property
     def attempted_takeovers(self) -> frozenset[str]:
         """Nonces of the takeovers that this coordinator has tried to create, whether one was made or not."""
-        return frozenset(self._tried)
+        return self._log.attempted_takeovers
 
     @property
     def epoch(self) -> int:
@@ -192,7 +191,7 @@ class SinkCoordinator:
 
     def look(self) -> SinkSnapshot | None:
         """The state by the newest checkpoint, None if there is none; changes nothing, fences no other coordinator."""
-        newest = self._log.look()[1]
+        newest = self._log.look().restored
         return plan.restored_state(newest.operators, self._storage.read_state) if newest else None
 
     def start(
@@ -216,23 +215,21 @@ class SinkCoordinator:
         self._terms = terms = terms or RestoreTerms()
         on_demand = RestoreOnDemand(self._restore, self._store, self._storage, terms)
         begin = RestorePlanner(self._storage, on_demand, check_replay, terms, self._store.capabilities.append)
-        begun: dict[str, SinkSnapshot] = {}
-
-        def takeover(seen: CheckpointMetadata | DamagedEnd | None, checkpoint_id: int) -> CheckpointMetadata:
-            if isinstance(seen, DamagedEnd):
-                state = begin.over(seen, checkpoint_id)
+        for _ in range(MAX_START_ATTEMPTS):
+            end = self._log.see()
+            if isinstance(end, DamagedEnd):
+                state = begin.over(end, end.next_id)
             else:
-                state = begin.after(seen, checkpoint_id)
-            operators = self._write_state(checkpoint_id, state)
-            self._check_readable(checkpoint_id, operators)
-            epoch = seen.epoch + 1 if seen else 1
-            checkpoint = self._entry("takeover", checkpoint_id, epoch, now_ms, operators)
-            self._tried.add(checkpoint.nonce)
-            begun[checkpoint.nonce] = state
-            return checkpoint
-
-        created = self._log.start(takeover)
-        self._take_in(begun[created.nonce], created.checkpoint_id, now_ms)
+                state = begin.after(end.restored, end.next_id)
+            operators = self._write_state(end.next_id, state)
+            # What the next start would refuse must be known before there is a takeover that it has to begin with.
+            self._check_readable(end.next_id, operators)
+            takeover = self._log.take_over(end, now_ms, operators)
+            if takeover is not None:
+                break
+        else:
+            raise self._log.outrun()
+        self._take_in(state, takeover.checkpoint_id, now_ms)
         return self._encode_rolled(self._publish_and_subsume(began_ms), now_ms)
 
     def assignment(self) -> tuple[SubtaskSnapshot, ...]:
@@ -268,7 +265,7 @@ class SinkCoordinator:
         given_up = self._triggered
         # After an unknown outcome the id is closed already: the tombstone decided it (R7).
         if given_up is not None and given_up.checkpoint_id > self._log.newest.checkpoint_id:
-            self._append(self._entry("tombstone", given_up.checkpoint_id, self.epoch, given_up.time_ms, {}))
+            self._append(self._log.next_entry("tombstone", given_up.checkpoint_id, given_up.time_ms, {}))
         self._triggered = self._lost = None
 
     def complete(
@@ -317,7 +314,7 @@ class SinkCoordinator:
         # What a start would refuse must be known before there is a checkpoint that it has to begin with.
         self._check_readable(checkpoint_id, operators)
         # The commit point: once this returns the rows count, whatever happens to this process.
-        self._append(self._entry("checkpoint", checkpoint_id, self.epoch, triggered.time_ms, operators))
+        self._append(self._log.next_entry("checkpoint", checkpoint_id, triggered.time_ms, operators))
         self._take_in(after, checkpoint_id, now_ms)
         # Readers see no part before the checkpoint that holds it, and older checkpoints go last.
         return self._publish_and_subsume(began_ms)
@@ -337,26 +334,6 @@ class SinkCoordinator:
             plan.restored_state(operators, self._storage.read_state)
         except SnapshotError as error:
             raise unreadable(f"checkpoint {checkpoint_id} of job {self.job!r}", error) from error
-
-    def _entry(
-        self,
-        kind: CheckpointKind,
-        checkpoint_id: int,
-        epoch: int,
-        time_ms: int,
-        operators: Mapping[str, OperatorState],
-    ) -> CheckpointMetadata:
-        return new_checkpoint(
-            self.job,
-            kind,
-            checkpoint_id,
-            epoch=epoch,
-            # One checkpoint is taken at a time. The coordinator that creates the next id fences every other one.
-            ids_ahead=0,
-            time_ms=time_ms,
-            writer=self._settings.writer,
-            operators=operators,
-        )
 
     def _append(self, entry: CheckpointMetadata) -> None:
         """Create the next entry of the log. Until the caller has taken it in, every further one is refused."""

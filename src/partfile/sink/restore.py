@@ -236,16 +236,15 @@ class RestorePlanner:
         Raises:
             SnapshotCorrupt: None was chosen; always where an epoch is to be succeeded or held.
         """
-        return self._over_damage(end.error, end.ref, end.epoch + 1, checkpoint_id)
+        return self._over_damage(end.error, end.ref, end.next_epoch, checkpoint_id)
 
     def preview(self) -> None:
         """Find out what a start would do now, and let it be approved. Creates nothing."""
         seen = CheckpointLog(self.storage).see()
         if isinstance(seen, DamagedEnd):
-            self.over(seen, seen.reserved_through + 1)
+            self.over(seen, seen.next_id)
         else:
-            newest, restored = seen
-            self.after(restored, newest.reserved_through + 1 if newest else 1)
+            self.after(seen.restored, seen.next_id)
 
     def _over_damage(
         self, damage: SnapshotCorrupt, checkpoint: CheckpointRef, epoch: int, checkpoint_id: int

@@ -27,9 +27,10 @@ from partfile.errors import (
 from partfile.snapshot import documents
 from partfile.snapshot.documents import CORRUPT_HINT, MAX_DOCUMENT_BYTES, CheckpointMetadata, CheckpointRef
 from partfile.stores.paths import new_token
+from partfile.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from partfile.snapshot.documents import CheckpointKind, OperatorState
     from partfile.snapshot.storage import CheckpointStorage
@@ -38,6 +39,25 @@ if TYPE_CHECKING:
 _DAMAGED = "damaged-"
 _OVERSIZED = f"{_DAMAGED}oversized"
 """More than any checkpoint holds is not read, and no coordinator ever writes it."""
+
+
+class LogEnd(NamedTuple):
+    """The end of a checkpoint log, as a start reads it."""
+
+    newest: CheckpointMetadata | None
+    """The newest checkpoint; None in an empty checkpoint log."""
+    restored: CheckpointMetadata | None
+    """The newest one that holds state; None if there has never been any."""
+
+    @property
+    def next_id(self) -> int:
+        """The id that a takeover takes: beyond every one that the last coordinator may have triggered."""
+        return 1 if self.newest is None else self.newest.reserved_through + 1
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that a takeover begins."""
+        return 1 if self.restored is None else self.restored.epoch + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,72 +82,20 @@ class DamagedEnd:
         """Id of the newest checkpoint."""
         return self.ref.checkpoint_id
 
+    @property
+    def next_id(self) -> int:
+        """The id that a takeover takes."""
+        return self.reserved_through + 1
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that a takeover begins."""
+        return self.epoch + 1
+
 
 def is_of_damage(ref: CheckpointRef) -> bool:
     """Whether a reference knows a checkpoint by its damaged bytes."""
     return ref.nonce.startswith(_DAMAGED)
-
-
-def new_checkpoint(
-    job: str,
-    kind: CheckpointKind,
-    checkpoint_id: int,
-    *,
-    epoch: int,
-    ids_ahead: int,
-    time_ms: int,
-    writer: str,
-    operators: Mapping[str, OperatorState],
-) -> CheckpointMetadata:
-    """An entry of a checkpoint log that is not part of it yet; ``CheckpointLog`` names its predecessor and creates it.
-
-    Args:
-        job: The name of the log.
-        kind: What it is for.
-        checkpoint_id: The id it takes.
-        epoch: The epoch that creates it.
-        ids_ahead: So many ids after its own may be triggered before the next entry.
-        time_ms: The coordinator's batch time, in milliseconds since 1970.
-        writer: Version of the program.
-        operators: The state of each operator.
-    """
-    return CheckpointMetadata(
-        checkpoint_id=checkpoint_id,
-        kind=kind,
-        job=job,
-        epoch=epoch,
-        nonce=new_token(),
-        log_id=new_token(),
-        predecessor=None,
-        ids_ahead=ids_ahead,
-        time_ms=time_ms,
-        writer=writer,
-        operators=dict(operators),
-    )
-
-
-def tombstone_of(checkpoint: CheckpointMetadata, **changes: int) -> CheckpointMetadata:
-    """A checkpoint that closes an id, otherwise as another one.
-
-    Args:
-        checkpoint: The other one.
-        **changes: Further fields that differ.
-    """
-    return checkpoint.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}, **changes})
-
-
-def successor_of(
-    predecessor: CheckpointMetadata | DamagedEnd | None, metadata: CheckpointMetadata
-) -> CheckpointMetadata:
-    """A checkpoint as the successor of another one, in the same checkpoint log.
-
-    Args:
-        predecessor: The other one; None is the beginning of a checkpoint log.
-        metadata: The checkpoint.
-    """
-    if predecessor is None:
-        return metadata
-    return metadata.model_copy(update={"predecessor": predecessor.ref, "log_id": predecessor.log_id})
 
 
 class LogEntry(NamedTuple):
@@ -152,6 +120,7 @@ def subsumable(entries: Sequence[LogEntry], retained: int) -> list[int]:
 
 
 MAX_START_ATTEMPTS = 100
+"""So many other coordinators may be faster before a start gives up."""
 
 
 class CheckpointLog:
@@ -160,15 +129,22 @@ class CheckpointLog:
     Args:
         storage: The job's checkpoints.
         retained: Checkpoints holding state that are kept, at least 1.
+        ids_ahead: So many ids after its own each entry lets the coordinator trigger before the next one.
+        writer: Version of the program, written into every entry.
     """
 
-    def __init__(self, storage: CheckpointStorage, *, retained: int = 2) -> None:
+    def __init__(
+        self, storage: CheckpointStorage, *, retained: int = 2, ids_ahead: int = 0, writer: str = __version__
+    ) -> None:
         if retained < 1:
             raise ValueError(f"retained is {retained}; at least 1 checkpoint must be kept")
         self._storage = storage
         self._retained = retained
+        self._ids_ahead = ids_ahead
+        self._writer = writer
         self._newest: CheckpointMetadata | None = None
         self._entries: list[LogEntry] = []
+        self._attempted: set[str] = set()
         self._strays: set[str] = set()
         """The nonces of checkpoints of this start that do not count; they stay, for nothing is deleted on suspicion
         (R6)."""
@@ -185,8 +161,13 @@ class CheckpointLog:
         """Id of the oldest checkpoint that is still there, as far as this coordinator has seen or deleted any."""
         return self._entries[0].checkpoint_id if self._entries else self.newest.checkpoint_id
 
-    def look(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None]:
-        """Return the newest checkpoint and the newest one that holds state, without changing anything.
+    @property
+    def attempted_takeovers(self) -> frozenset[str]:
+        """Nonces of the takeovers that this coordinator has tried to create, whether one was made or not."""
+        return frozenset(self._attempted)
+
+    def look(self) -> LogEnd:
+        """Read the end of the checkpoint log, without changing anything.
 
         Raises:
             SnapshotCorrupt: The newest checkpoint cannot be read: never fall back to the one before it (R12).
@@ -196,7 +177,7 @@ class CheckpointLog:
             raise seen.error
         return seen
 
-    def see(self) -> tuple[CheckpointMetadata | None, CheckpointMetadata | None] | DamagedEnd:
+    def see(self) -> LogEnd | DamagedEnd:
         """The same, or what is known of a checkpoint log whose newest checkpoint cannot be read."""
         for _ in range(MAX_START_ATTEMPTS):
             ids, published = self._storage.list_ids()
@@ -219,13 +200,13 @@ class CheckpointLog:
                 LogEntry(checkpoint.checkpoint_id, checkpoint.holds_state) for checkpoint in reversed(checkpoints)
             ]
             if not checkpoints or checkpoints[-1].holds_state:
-                return (checkpoints[0], checkpoints[-1]) if checkpoints else (None, None)
+                return LogEnd(checkpoints[0], checkpoints[-1]) if checkpoints else LogEnd(None, None)
             if ids[0] > 1:
                 raise SnapshotCorrupt(
                     f"no checkpoint of job {self._storage.job!r} holds state, only tombstones are left"
                 )
             # The checkpoint log's very first checkpoints were closed again: there has never been any state.
-            return checkpoints[0], None
+            return LogEnd(checkpoints[0], None)
         raise Fenced(f"the checkpoints of job {self._storage.job!r} change faster than they can be read")
 
     def _read_from_newest(self, ids: Sequence[int]) -> list[CheckpointMetadata] | None:
@@ -296,45 +277,82 @@ class CheckpointLog:
             raise error
         return highest
 
-    def start(
-        self, successor: Callable[[CheckpointMetadata | DamagedEnd | None, int], CheckpointMetadata]
-    ) -> CheckpointMetadata:
-        """Take the checkpoint log over: create the checkpoint after the newest one, holding what that one held.
+    def take_over(
+        self, end: LogEnd | DamagedEnd, time_ms: int, operators: Mapping[str, OperatorState]
+    ) -> CheckpointMetadata | None:
+        """Create a takeover as the successor of what was seen, and own the checkpoint log from then on (R7).
 
-        The ids that the last coordinator may have triggered without a checkpoint get tombstones first, so that none is
-        ever used again (CC-06).
+        The ids that the last coordinator may have triggered without a checkpoint get tombstones first.
 
         Args:
-            successor: From the newest checkpoint that holds state (None in an empty checkpoint log) and the id to take,
-                makes the metadata of the takeover. It may raise to refuse, before anything is created, and does so for
-                a damaged end unless its user chose an older checkpoint. Its predecessor is filled in here.
+            end: What ``see`` has returned. A caller goes on from a damaged one only if its user chose an older
+                checkpoint.
+            time_ms: The coordinator's time, in milliseconds since 1970.
+            operators: The state to begin with, written for the id ``end.next_id``.
 
         Returns:
-            The checkpoint as created.
+            The takeover; None if it does not count, because another coordinator was faster: see again.
 
         Raises:
-            Fenced: Others kept taking the checkpoint first.
-            OutcomeUnknown: The store did not say whether the checkpoint was created; start again.
+            OutcomeUnknown: The store did not say whether it was created; start again.
         """
-        for _ in range(MAX_START_ATTEMPTS):
-            seen = self.see()
-            newest, restored = (seen, seen) if isinstance(seen, DamagedEnd) else seen
-            takeover = successor(restored, newest.reserved_through + 1 if newest else 1)
-            last = self._close_reserved(newest, takeover) if newest else None
-            if newest and last is None:
-                continue
-            checkpoint = successor_of(last, takeover)
-            if self._create(checkpoint) == checkpoint:
-                if self._predecessor_stands(checkpoint) and self._is_last(checkpoint):
-                    self._append(checkpoint)
-                    return checkpoint
-                self._strays.add(checkpoint.nonce)
-        raise Fenced(
+        newest = end if isinstance(end, DamagedEnd) else end.newest
+        takeover = self._entry(
+            "takeover",
+            end.next_id,
+            epoch=end.next_epoch,
+            after=newest,
+            ids_ahead=self._ids_ahead,
+            time_ms=time_ms,
+            operators=operators,
+        )
+        # Noted before it is created: after an unknown outcome the caller has to know it as its own.
+        self._attempted.add(takeover.nonce)
+        if newest is not None:
+            last = self._close_reserved(newest, time_ms)
+            if last is None:
+                return None
+            takeover = takeover.model_copy(update={"predecessor": last.ref})
+        if self._create(takeover) != takeover:
+            return None
+        if not (self._predecessor_stands(takeover) and self._is_last(takeover)):
+            self._strays.add(takeover.nonce)
+            return None
+        self._append(takeover)
+        return takeover
+
+    def outrun(self) -> Fenced:
+        """The error for a start before which other coordinators took every checkpoint."""
+        return Fenced(
             f"other coordinators of job {self._storage.job!r} took {MAX_START_ATTEMPTS} checkpoints before this one"
         )
 
-    def extend(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
-        """Complete a checkpoint: create it as the successor of the newest one.
+    def next_entry(
+        self, kind: CheckpointKind, checkpoint_id: int, time_ms: int, operators: Mapping[str, OperatorState]
+    ) -> CheckpointMetadata:
+        """An entry after the newest one and of its epoch, which ``extend`` is to create.
+
+        Args:
+            kind: What it is for.
+            checkpoint_id: The id it takes.
+            time_ms: The coordinator's batch time, in milliseconds since 1970.
+            operators: The state of each operator.
+        """
+        return self._entry(
+            kind,
+            checkpoint_id,
+            epoch=self.newest.epoch,
+            after=self.newest,
+            ids_ahead=self._ids_ahead,
+            time_ms=time_ms,
+            operators=operators,
+        )
+
+    def extend(self, entry: CheckpointMetadata) -> None:
+        """Create the next entry: a checkpoint is complete then, an id closed.
+
+        Args:
+            entry: As ``next_entry`` has made it.
 
         Raises:
             Fenced: Another coordinator has taken the checkpoint log over; this one's state is not part of it.
@@ -342,17 +360,15 @@ class CheckpointLog:
                 ``newest`` is its tombstone.
             OutcomeUnknown: The outcome is still unknown: start again.
         """
-        checkpoint = successor_of(self.newest, metadata)
-        created = self._create(checkpoint)
+        created = self._create(entry)
         if created is None or not self._predecessor_stands(created):
-            raise self._fenced(checkpoint)
+            raise self._fenced(entry)
         self._append(created)
-        if created.kind != checkpoint.kind:
+        if created.kind != entry.kind:
             raise NotApplied(
                 "the store did not say whether the checkpoint was created; its id is closed now",
-                checkpoint_id=checkpoint.checkpoint_id,
+                checkpoint_id=entry.checkpoint_id,
             )
-        return checkpoint
 
     def check_is_newest(self) -> None:
         """See that no other coordinator has gone on from the newest checkpoint. Changes nothing.
@@ -411,20 +427,49 @@ class CheckpointLog:
             checkpoint_id=checkpoint_id,
         )
 
+    def _entry(
+        self,
+        kind: CheckpointKind,
+        checkpoint_id: int,
+        *,
+        epoch: int,
+        after: CheckpointMetadata | DamagedEnd | None,
+        ids_ahead: int,
+        time_ms: int,
+        operators: Mapping[str, OperatorState],
+    ) -> CheckpointMetadata:
+        """An entry that is not part of the log yet, after another one; None begins a log."""
+        return CheckpointMetadata(
+            checkpoint_id=checkpoint_id,
+            kind=kind,
+            job=self._storage.job,
+            epoch=epoch,
+            nonce=new_token(),
+            log_id=new_token() if after is None else after.log_id,
+            predecessor=None if after is None else after.ref,
+            ids_ahead=ids_ahead,
+            time_ms=time_ms,
+            writer=self._writer,
+            operators=dict(operators),
+        )
+
     def _close_reserved(
-        self, newest: CheckpointMetadata | DamagedEnd, takeover: CheckpointMetadata
+        self, newest: CheckpointMetadata | DamagedEnd, time_ms: int
     ) -> CheckpointMetadata | DamagedEnd | None:
-        """Close the ids between the newest checkpoint and the takeover; None if another coordinator was faster."""
+        """Close the ids that the newest checkpoint reserves; None if another coordinator was faster."""
         last = newest
-        for checkpoint_id in range(newest.checkpoint_id + 1, takeover.checkpoint_id):
-            # A start that dies here has to be gone on with by the next one: the promise is handed on.
-            tombstone = tombstone_of(
-                takeover,
-                checkpoint_id=checkpoint_id,
+        for checkpoint_id in range(newest.checkpoint_id + 1, newest.reserved_through + 1):
+            tombstone = self._entry(
+                "tombstone",
+                checkpoint_id,
                 epoch=newest.epoch,
+                after=last,
+                # A start that dies here has to be gone on with by the next one: the promise is handed on.
                 ids_ahead=newest.reserved_through - checkpoint_id,
+                time_ms=time_ms,
+                operators={},
             )
-            closed = self._create(successor_of(last, tombstone))
+            closed = self._create(tombstone)
             if closed is None or not self._predecessor_stands(closed):
                 return None
             self._entries.append(LogEntry(checkpoint_id, closed.holds_state))
@@ -455,7 +500,7 @@ class CheckpointLog:
 
     def _decide_by_tombstone(self, checkpoint: CheckpointMetadata) -> CheckpointMetadata | None:
         # Reading alone cannot decide: a request that is still on its way could create the checkpoint later.
-        tombstone = tombstone_of(checkpoint)
+        tombstone = checkpoint.model_copy(update={"kind": "tombstone", "nonce": new_token(), "operators": {}})
         try:
             self._storage.create_checkpoint(tombstone)
         except AlreadyExists:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from partfile.errors import Fenced, NotApplied, PartfileError, UnencodableState
 from partfile.snapshot import events
-from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, new_checkpoint
+from partfile.snapshot.checkpoint_log import MAX_START_ATTEMPTS, CheckpointLog, DamagedEnd
 from partfile.snapshot.documents import FileHandle, checkpoint_directory
 from partfile.snapshot.events import CoordinatorRules, FailureReason
 from partfile.snapshot.machine import begin, step
@@ -23,7 +23,7 @@ from partfile.stores.paths import new_token, number_between
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partfile.snapshot.documents import CheckpointKind, CheckpointMetadata, OperatorState, StateHandle
+    from partfile.snapshot.documents import CheckpointMetadata, OperatorState, StateHandle
     from partfile.snapshot.events import (
         Action,
         CheckpointRequest,
@@ -90,26 +90,6 @@ class Execution:
         self.lost: Exception | None = None
         """The error by which the checkpoint log was lost."""
 
-    def metadata(
-        self,
-        kind: CheckpointKind,
-        checkpoint_id: int,
-        epoch: int,
-        time_ms: int,
-        operators: Mapping[str, OperatorState],
-    ) -> CheckpointMetadata:
-        """An entry that is not in the log yet."""
-        return new_checkpoint(
-            self._storage.job,
-            kind,
-            checkpoint_id,
-            epoch=epoch,
-            ids_ahead=self._settings.rules.ids_ahead,
-            time_ms=time_ms,
-            writer=self._settings.writer,
-            operators=operators,
-        )
-
     def do(self, action: events.Action, now_ms: int) -> None:
         """Do one action."""
         match action:
@@ -141,15 +121,15 @@ class Execution:
             self._tell(events.Triggered(pending.checkpoint_id))
 
     def _create_checkpoint(self, pending: PendingCheckpoint) -> None:
-        checkpoint_id, epoch = pending.checkpoint_id, self._log.newest.epoch
+        checkpoint_id = pending.checkpoint_id
         try:
             operators = self._hooks.collect_states(pending)
-            metadata = self.metadata("checkpoint", checkpoint_id, epoch, pending.time_ms, operators)
+            entry = self._log.next_entry("checkpoint", checkpoint_id, pending.time_ms, operators)
         except Exception as error:  # noqa: BLE001 - whatever the owner's reason is
             self._failed(checkpoint_id, error)
             return
         try:
-            self._log.extend(metadata)
+            self._log.extend(entry)
         except (NotApplied, UnencodableState) as error:
             self._failed(checkpoint_id, error)
         except Exception as error:  # noqa: BLE001 - an unclassified error may have come after it happened
@@ -164,7 +144,7 @@ class Execution:
 
     def _close(self, checkpoint_id: int, now_ms: int) -> None:
         try:
-            self._log.extend(self.metadata("tombstone", checkpoint_id, self._log.newest.epoch, now_ms, {}))
+            self._log.extend(self._log.next_entry("tombstone", checkpoint_id, now_ms, {}))
         except (NotApplied, UnencodableState) as error:
             logger.warning("the aborted checkpoint %d could not be closed, trying again: %s", checkpoint_id, error)
             self._tell(events.CloseFailed(checkpoint_id))
@@ -231,10 +211,11 @@ class CheckpointCoordinator:
     ) -> None:
         self._clock = clock
         self._settings = settings
-        self._log = CheckpointLog(storage, retained=settings.retained)
+        self._log = CheckpointLog(
+            storage, retained=settings.retained, ids_ahead=settings.rules.ids_ahead, writer=settings.writer
+        )
         self._execution = Execution(storage, self._log, hooks, settings, self._report)
         self._state: CoordinatorState | None = None
-        self._attempted: set[str] = set()
         self._events: deque[events.Event] = deque()
         self._is_working = False
         self._lock = threading.RLock()
@@ -247,7 +228,7 @@ class CheckpointCoordinator:
     @property
     def attempted_takeovers(self) -> frozenset[str]:
         """Nonces of the takeovers that ``start`` has tried to create, whether one was made or not."""
-        return frozenset(self._attempted)
+        return self._log.attempted_takeovers
 
     @property
     def completed_id(self) -> int:
@@ -266,7 +247,7 @@ class CheckpointCoordinator:
 
     def look(self) -> CheckpointMetadata | None:
         """The newest checkpoint that holds state, without changing anything."""
-        return self._log.look()[1]
+        return self._log.look().restored
 
     def start(
         self,
@@ -287,21 +268,20 @@ class CheckpointCoordinator:
         Raises:
             SnapshotCorrupt: The newest state cannot be read; nothing has been created.
         """
-
-        def successor(restored: CheckpointMetadata | DamagedEnd | None, checkpoint_id: int) -> CheckpointMetadata:
-            epoch = restored.epoch + 1 if restored else 1
-            if not isinstance(restored, DamagedEnd):
-                operators = restore(restored, checkpoint_id)
-            elif go_back is not None:
-                operators = go_back(restored, checkpoint_id)
-            else:
-                raise restored.error
-            takeover = self._execution.metadata("takeover", checkpoint_id, epoch, self._clock(), operators)
-            self._attempted.add(takeover.nonce)
-            return takeover
-
         with self._lock:
-            takeover = self._log.start(successor)
+            for _ in range(MAX_START_ATTEMPTS):
+                end = self._log.see()
+                if not isinstance(end, DamagedEnd):
+                    operators = restore(end.restored, end.next_id)
+                elif go_back is not None:
+                    operators = go_back(end, end.next_id)
+                else:
+                    raise end.error
+                takeover = self._log.take_over(end, self._clock(), operators)
+                if takeover is not None:
+                    break
+            else:
+                raise self._log.outrun()
             self._execution.lost = None
             self._state, actions = begin(takeover.checkpoint_id, self._settings.rules)
             self._work(actions)
