@@ -320,7 +320,7 @@ def test_progress_counts_encodes_and_publications(tmp_path: Path) -> None:
     steps: list[int] = []
     place, job = Place(str(tmp_path)), Job.of("life")
     assert job is not None
-    with taken_over(settings_of(place, job), job, RestoreTerms(keeps=False, tried=steps.append), 1) as (_, done):
+    with taken_over(settings_of(place, job), job, RestoreTerms(keeps=False), 1, tried=steps.append) as (_, done):
         assert done.published == 2
     assert steps == [1] * 4
 

@@ -47,7 +47,8 @@ def test_a_savepoint_beside_the_base_is_opened_with_its_options(
     )
     location = f"s3://bucket/savepoints/{savepoint.name}"
     storage = CheckpointStorage(LocalStore(str(tmp_path / "none")), "life")
-    point = restore.read_restore_point(settings, location, storage)
+    elsewhere = restore.Restore(settings, storage.store, storage, restore.RestoreTerms())
+    point = elsewhere.read_point(location)
     assert point.location == location
     assert seen == [("s3://bucket/savepoints", passed)]
 

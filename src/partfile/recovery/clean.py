@@ -352,8 +352,9 @@ def _held(place: Place, log: CleanedLog, now_ms: int, opener: StoreOpener) -> It
                 hint=_AGAIN,
             )
 
-    with taken_over(settings_of(place, job, opener), job, RestoreTerms(holds=True, approve=approve), now_ms) as owned:
-        yield owned[0]
+    settings = settings_of(place, job, opener)
+    with taken_over(settings, job, RestoreTerms(holds=True), now_ms, approve=approve) as (runtime, _):
+        yield runtime
 
 
 def _ref(log: CleanedLog) -> CheckpointRef:

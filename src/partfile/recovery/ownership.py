@@ -15,7 +15,6 @@ from partfile.recovery.documents import Json, code_of
 from partfile.recovery.inspect.checkpoints import is_marker_held
 from partfile.recovery.inspect.status import Problem
 from partfile.sink.newest_state import newest_state
-from partfile.sink.restore import RestoreOnDemand, RestorePlanner
 from partfile.sink.settings import RestoreSettings
 from partfile.snapshot import documents
 from partfile.snapshot.storage import CheckpointStorage
@@ -23,11 +22,11 @@ from partfile.stores.parts import is_staged_file
 from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from partfile.recovery.inspect.places import Job, Place
     from partfile.sink.coordinator import CommitReport, Runtime
-    from partfile.sink.restore import RestoreTerms
+    from partfile.sink.restore import RestorePlan, RestoreTerms
     from partfile.sink.settings import StoreOpener
     from partfile.stores.base import Store
 
@@ -58,22 +57,15 @@ def settings_of(place: Place, job: Job, opener: StoreOpener | None = None, **opt
     )
 
 
-def preview(settings: RestoreSettings, job: Job, stores: Stores, terms: RestoreTerms) -> None:
-    """Let the terms approve what a start would do now. Creates nothing.
-
-    Raises:
-        SnapshotCorrupt: The newest checkpoint cannot be read, and no older one was chosen.
-        RecoveryRefused: What was chosen cannot be restored.
-    """
-    storage = CheckpointStorage(stores.checkpoints, job.name)
-    on_demand = RestoreOnDemand(settings, stores.base, storage, terms)
-    # Whether the store can append is asked by trying, and does not matter: nothing is kept.
-    RestorePlanner(storage, on_demand, lambda _position: None, terms, may_keep=False).preview()
-
-
 @contextmanager
 def taken_over(
-    settings: RestoreSettings, job: Job, terms: RestoreTerms, now_ms: int
+    settings: RestoreSettings,
+    job: Job,
+    terms: RestoreTerms,
+    now_ms: int,
+    *,
+    approve: Callable[[RestorePlan], None] = lambda _planned: None,
+    tried: Callable[[int], None] = lambda _parts: None,
 ) -> Iterator[tuple[Runtime, CommitReport]]:
     """Own a job: fence it, finalize, encode and publish unless the terms hold it, and let go of it at the end.
 
@@ -82,6 +74,8 @@ def taken_over(
         job: The job.
         terms: How to start.
         now_ms: This host's time, in milliseconds since 1970.
+        approve: Raises if this is not the start that was meant; then nothing has been changed.
+        tried: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
 
     Raises:
         Fenced: Another process took the sink over first.
@@ -90,10 +84,10 @@ def taken_over(
     """
     from partfile.sink.coordinator import Runtime  # noqa: PLC0415 - the largest import; --help and TAB need no driver.
 
-    runtime = Runtime(settings, job.name, encoded=terms.tried)
+    runtime = Runtime(settings, job.name, tried=tried)
     coordinator = runtime.coordinator
     try:
-        yield runtime, coordinator.start(lambda _position: None, now_ms, terms)
+        yield runtime, coordinator.start(lambda _position: None, now_ms, terms, approve)
     finally:
         if coordinator.held_epoch is not None:
             # Without it the sink only counts as busy for a while.

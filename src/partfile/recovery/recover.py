@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from partfile.errors import ConfigError, NotApplied, PartfileError, PartMissing, SnapshotCorrupt
 from partfile.recovery.documents import Json, Plan, check_same
 from partfile.recovery.inspect.checkpoints import as_damage
-from partfile.recovery.ownership import FailedJob, Stores, preview, settings_of, taken_over
+from partfile.recovery.ownership import FailedJob, Stores, settings_of, taken_over
 from partfile.sink.concurrency import for_each
-from partfile.sink.restore import RestoreOnDemand, RestoreTerms
+from partfile.sink.restore import Restore, RestoreTerms
 from partfile.sink.restore_rules import shown
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.base import Cut
@@ -22,8 +22,10 @@ from partfile.stores.parts import is_staged_file, staged_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from partfile.recovery.inspect.places import Job, Place
+    from partfile.sink.coordinator import CommitReport, Runtime
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.restore import RestorePlan
     from partfile.sink.settings import RestoreSettings, StoreOpener
@@ -231,7 +233,7 @@ def recover(
     settings = recovery_settings(place, job, plan.options, opener)
     with (
         settings.open_store(settings.base, settings.storage_options) as base,
-        taken_over(settings, job, planned_terms(plan, job, base, settings, step), now_ms) as (runtime, done),
+        planned_takeover(plan, job, base, settings, now_ms, step=step) as (runtime, done),
     ):
         return RecoveredJob(
             job=job.name,
@@ -243,31 +245,43 @@ def recover(
         )
 
 
-def planned_terms(
-    plan: RecoveryPlan, job: Job, base: Store, settings: RestoreSettings, step: Callable[[int], None]
-) -> RestoreTerms:
-    """The terms of a start that does what the plan says of a job, and nothing else.
+def planned_takeover(
+    plan: RecoveryPlan,
+    job: Job,
+    base: Store,
+    settings: RestoreSettings,
+    now_ms: int,
+    *,
+    step: Callable[[int], None],
+) -> AbstractContextManager[tuple[Runtime, CommitReport]]:
+    """Own a job by a start that does what the plan says of it, and nothing else.
 
     Args:
         plan: The plan.
         job: The job.
         base: Where its parts are, to look at them again.
         settings: The options of its restore.
+        now_ms: This host's time, in milliseconds since 1970.
         step: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
+
+    Raises:
+        RecoveryRefused: The start would do something else; nothing was changed.
+        PartMissing: A part is gone whose rows are not given up; nothing was changed.
     """
     planned = plan.model_copy(update={"jobs": tuple(one for one in plan.jobs if one.job == job.name)})
 
-    def approve(plan: RestorePlan) -> None:
+    def approve(seen: RestorePlan) -> None:
         with settings.open_store(settings.checkpoint_url, settings.checkpoint_options) as checkpoints:
-            doubled = _doubled(settings, planned.options, job, Stores(base, checkpoints), plan)
-        found = _job(job, plan, _looked_for(plan, base), doubled, planned.options)
+            doubled = _doubled(_restore(settings, planned.options, job, Stores(base, checkpoints)), seen)
+        found = _job(job, seen, _looked_for(seen, base), doubled, planned.options)
         now = planned.model_copy(update={"jobs": () if found is None else (found,)})
         check_same(planned.digest, now.digest)
         if found is not None and not planned.options.accept_missing:
             _check_there(found, base)
 
     gives_up = planned.given_up(planned.jobs[0]) if planned.jobs else frozenset[str]()
-    return replace(_terms(plan.options, approve), gives_up=gives_up, tried=step)
+    terms = replace(_terms(plan.options), gives_up=gives_up)
+    return taken_over(settings, job, terms, now_ms, approve=approve, tried=step)
 
 
 def _check_there(found: PlannedJob, base: Store) -> None:
@@ -288,7 +302,7 @@ def recovery_settings(
     return settings_of(place, job, opener, cut=options.cut)
 
 
-def _terms(options: RecoveryOptions, approve: Callable[[RestorePlan], None] = lambda _plan: None) -> RestoreTerms:
+def _terms(options: RecoveryOptions) -> RestoreTerms:
     """The terms of a start that follow from the options."""
     return RestoreTerms(
         restore_from=options.restore_from,
@@ -297,43 +311,39 @@ def _terms(options: RecoveryOptions, approve: Callable[[RestorePlan], None] = la
         accept_missing=options.accept_missing,
         moved_from=options.moved_from,
         keeps=False,
-        approve=approve,
     )
 
 
 def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -> PlannedJob | None:
     """Plan the recovery of one job, if only to take it over; None if it has no checkpoint."""
-    settings = recovery_settings(place, job, options)
-    seen = _preview(settings, options, job, stores)
-    return _job(job, seen, _looked_for(seen, stores.base), _doubled(settings, options, job, stores, seen), options)
+    restore = _restore(recovery_settings(place, job, options), options, job, stores)
+    seen = _preview(restore, CheckpointStorage(stores.checkpoints, job.name))
+    return _job(job, seen, _looked_for(seen, stores.base), _doubled(restore, seen), options)
 
 
-def _doubled(
-    settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores, seen: RestorePlan
-) -> tuple[str, ...]:
+def _restore(settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores) -> Restore:
+    """The restore of a job, by the options."""
+    return Restore(settings, stores.base, CheckpointStorage(stores.checkpoints, job.name), _terms(options))
+
+
+def _doubled(restore: Restore, seen: RestorePlan) -> tuple[str, ...]:
     """The files whose rows come twice if the sink goes back, by their final paths."""
-    if not seen.goes_back:
-        return ()
-    storage = CheckpointStorage(stores.checkpoints, job.name)
-    return tuple(RestoreOnDemand(settings, stores.base, storage, _terms(options)).doubled(seen.before))
+    return tuple(restore.doubled(seen.before)) if seen.goes_back else ()
 
 
-def _preview(settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores) -> RestorePlan:
+def _preview(restore: Restore, storage: CheckpointStorage) -> RestorePlan:
     """The plan of a start. Reads again while the job goes on and deletes what is being read."""
-    storage = CheckpointStorage(stores.checkpoints, job.name)
-    seen: list[RestorePlan] = []
-    for look in range(_LOOKS):
+    look = 1
+    while True:
         newest = storage.newest_completed_id()
         try:
-            preview(settings, job, stores, _terms(options, seen.append))
+            return restore.preview()
         except SnapshotCorrupt:
-            if look == _LOOKS - 1 or storage.newest_completed_id() == newest:
+            if look == _LOOKS or storage.newest_completed_id() == newest:
                 raise
         except NotApplied as error:
             raise as_damage(storage, error) from error
-        else:
-            break
-    return seen[-1]
+        look += 1
 
 
 def _job(

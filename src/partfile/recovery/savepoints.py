@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from partfile.errors import ConfigError, NotFound, RecoveryRefused, SnapshotError, SnapshotVersionError
 from partfile.recovery.documents import Json, Plan
-from partfile.recovery.ownership import taken_over
 from partfile.recovery.recover import (
     PlannedJob,
     RecoveryOptions,
     RecoveryPlan,
     plan_job,
-    planned_terms,
+    planned_takeover,
     recovery_settings,
 )
 from partfile.sink.savepoints import directory_for_savepoints, reserved_savepoint
@@ -128,7 +127,7 @@ def create_savepoint(
     with (
         settings.open_store(settings.base, settings.storage_options) as base,
         reserved_savepoint(settings, job.name, plan.directory) as reserved,
-        taken_over(settings, job, planned_terms(plan.recovery, job, base, settings, step), now_ms) as (runtime, done),
+        planned_takeover(plan.recovery, job, base, settings, now_ms, step=step) as (runtime, done),
     ):
         location = reserved.complete(runtime.coordinator, now_ms, ends_the_job=False)
     return CreatedSavepoint(location=location, published=done.published, given_up=done.given_up)

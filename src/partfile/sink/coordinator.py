@@ -22,10 +22,10 @@ from partfile.errors import (
 )
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
-from partfile.sink.publish import Publication, Publisher, StagedParts, mark_published
-from partfile.sink.restore import RestoreOnDemand, RestorePlanner, RestoreTerms
+from partfile.sink.publish import Publisher, StagedParts, mark_published
+from partfile.sink.restore import Restore, RestoreTerms
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
-from partfile.snapshot.checkpoint_log import MAX_START_ATTEMPTS, CheckpointLog, DamagedEnd
+from partfile.snapshot.checkpoint_log import MAX_START_ATTEMPTS, CheckpointLog
 from partfile.snapshot.documents import unreadable
 from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import open_storage
@@ -33,12 +33,13 @@ from partfile.stores.paths import new_token
 from partfile.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.policies import RollingPolicy
     from partfile.sink.publish import Encoding
+    from partfile.sink.restore import RestorePlan
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import StreamPosition
     from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef, OperatorState
@@ -125,6 +126,7 @@ class SinkCoordinator:
         settings: What to do at a checkpoint.
         restore: The sink's options, by which a start finds what it begins with.
         encoder: Encodes rolled staging files.
+        tried: Told how many parts more were published, or could not be; from any thread.
     """
 
     def __init__(
@@ -134,16 +136,18 @@ class SinkCoordinator:
         settings: CommitSettings,
         restore: RestoreSettings,
         encoder: StagingEncoder,
+        *,
+        tried: Callable[[int], None] = lambda _parts: None,
     ) -> None:
         self._store = store
         self._storage = storage
         self._settings = settings
         self._restore = restore
         self._log = CheckpointLog(storage, retained=settings.retained_checkpoints, writer=settings.writer)
-        self._publisher = Publisher(store, settings.cut, settings.publish_threads, job=storage.job)
+        self._publisher = Publisher(store, settings.cut, settings.publish_threads, job=storage.job, tried=tried)
         self._staging_files = StagedParts(store, encoder, job=storage.job)
-        self._terms = RestoreTerms()
-        """How this epoch was begun."""
+        self._gives_up: Collection[str] = ()
+        """Final paths of parts whose rows the start of this epoch was told to give up if they are gone."""
         self._state: SinkSnapshot | None = None
         self._completed_id = 0
         self._triggered: TriggeredCheckpoint | None = None
@@ -195,7 +199,11 @@ class SinkCoordinator:
         return plan.restored_state(newest.operators, self._storage.read_state) if newest else None
 
     def start(
-        self, check_replay: Callable[[StreamPosition], None], now_ms: int, terms: RestoreTerms | None = None
+        self,
+        check_replay: Callable[[StreamPosition], None],
+        now_ms: int,
+        terms: RestoreTerms | None = None,
+        approve: Callable[[RestorePlan], None] = lambda _planned: None,
     ) -> CommitReport:
         """Begin an epoch: check, create the takeover, then finalize, encode and publish what the last epoch left.
 
@@ -203,6 +211,7 @@ class SinkCoordinator:
             check_replay: Raises if this run must not go on from that position; then nothing has been changed.
             now_ms: The coordinator's time, in milliseconds since 1970.
             terms: How it is to be done; None goes on as any run of the sink does.
+            approve: Raises if this is not the start that was meant; then nothing has been changed.
 
         Raises:
             Fenced: Another epoch came after the one to succeed; nothing was changed.
@@ -212,16 +221,14 @@ class SinkCoordinator:
                 else.
         """
         began_ms = stopwatch_ms()
-        self._terms = terms = terms or RestoreTerms()
-        on_demand = RestoreOnDemand(self._restore, self._store, self._storage, terms)
-        begin = RestorePlanner(self._storage, on_demand, check_replay, terms, self._store.capabilities.append)
+        terms = terms or RestoreTerms()
+        restore = Restore(self._restore, self._store, self._storage, terms)
+        may_append = self._store.capabilities.append
         for _ in range(MAX_START_ATTEMPTS):
             end = self._log.see()
-            if isinstance(end, DamagedEnd):
-                state = begin.over(end, end.next_id)
-            else:
-                state = begin.after(end.restored, end.next_id)
-            operators = self._write_state(end.next_id, state)
+            planned = restore.decide(end, check_replay, may_append=may_append)
+            approve(planned)
+            operators = self._write_state(end.next_id, planned.after)
             # What the next start would refuse must be known before there is a takeover that it has to begin with.
             self._check_readable(end.next_id, operators)
             takeover = self._log.take_over(end, now_ms, operators)
@@ -229,7 +236,11 @@ class SinkCoordinator:
                 break
         else:
             raise self._log.outrun()
-        self._take_in(state, takeover.checkpoint_id, now_ms)
+        self._take_in(planned.after, takeover.checkpoint_id, now_ms)
+        self._gives_up = terms.gives_up
+        if terms.holds:
+            owed = len(self.state.pending)
+            return CommitReport(takeover.checkpoint_id, 0, owed, commit_ms=stopwatch_ms() - began_ms, publish_ms=0.0)
         return self._encode_rolled(self._publish_and_subsume(began_ms), now_ms)
 
     def assignment(self) -> tuple[SubtaskSnapshot, ...]:
@@ -380,8 +391,8 @@ class SinkCoordinator:
     def _publish(self, commit_ms: float) -> CommitReport:
         """Publish what the newest checkpoint owes, and mark it when that is all done."""
         began_ms = stopwatch_ms()
-        parts, terms = self.state.pending, self._terms
-        done = Publication(parts, ()) if terms.holds else self._publisher.publish(parts, terms.gives_up, terms.tried)
+        parts = self.state.pending
+        done = self._publisher.publish(parts, self._gives_up)
         self._state = replace(self.state, pending=done.owed)
         if parts and not done.owed:
             mark_published(self._storage, self._completed_id)
@@ -411,7 +422,7 @@ class SinkCoordinator:
         """
         before, checkpoint_id = self.state, self._next_id
         due = plan.roll_due(before, self._settings.rolling, now_ms, checkpoint_id)
-        encoding = self._staging_files.encode(due, checkpoint_id, now_ms, gives_up=self._terms.gives_up)
+        encoding = self._staging_files.encode(due, checkpoint_id, now_ms, gives_up=self._gives_up)
         if encoding.after is not before:
             done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
             return self._finished(done, encoding)
@@ -427,7 +438,7 @@ class SinkCoordinator:
         if not before.open and not before.pending and not before.rolled:
             return None
         after = plan.at_clean_end(before, keep=keep, checkpoint_id=checkpoint_id)
-        encoding = self._staging_files.encode(after, checkpoint_id, now_ms, gives_up=self._terms.gives_up, at_once=True)
+        encoding = self._staging_files.encode(after, checkpoint_id, now_ms, gives_up=self._gives_up, at_once=True)
         done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
         return self._finished(done, encoding)
 
@@ -470,10 +481,7 @@ class SinkCoordinator:
 
     def _encode_rolled(self, report: CommitReport, now_ms: int) -> CommitReport:
         """Encode what the completed checkpoint holds as rolled, and publish the files by a checkpoint of their own."""
-        if self._terms.holds:
-            return report
-        next_id, gives_up = self._next_id, self._terms.gives_up
-        encoding = self._staging_files.encode(self.state, next_id, now_ms, gives_up=gives_up)
+        encoding = self._staging_files.encode(self.state, self._next_id, now_ms, gives_up=self._gives_up)
         if encoding.after is not self.state:
             later = self._checkpoint_of_its_own(encoding.after, now_ms)
             report = report.followed_by(later).giving_up(encoding.given_up)
@@ -502,7 +510,8 @@ class Runtime:
         interval_ms: Between periodic checkpoints; None takes none.
         encoder: Makes what encodes closed staging files, given the storage of the checkpoints; None does it in this
             process.
-        encoded: Told how many staging files more were encoded in this process, or could not be; from any thread.
+        tried: Told how many parts more were published, and staging files encoded in this process, or could not be; from
+            any thread.
     """
 
     def __init__(
@@ -512,7 +521,7 @@ class Runtime:
         *,
         interval_ms: int | None = None,
         encoder: Callable[[CheckpointStorage], StagingEncoder] | None = None,
-        encoded: Callable[[int], None] = lambda _staging_files: None,
+        tried: Callable[[int], None] = lambda _parts: None,
     ) -> None:
         self.job = job
         self.store = settings.open_store(settings.base, settings.storage_options)
@@ -538,11 +547,10 @@ class Runtime:
                 interval_ms=interval_ms,
             ),
             settings,
-            LocalEncoder(
-                self.store, _encode_threads(settings.publish_threads), encoded, sink_format=settings.sink_format
-            )
+            LocalEncoder(self.store, _encode_threads(settings.publish_threads), tried, sink_format=settings.sink_format)
             if encoder is None
             else encoder(self.storage),
+            tried=tried,
         )
 
     @property

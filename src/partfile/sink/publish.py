@@ -47,20 +47,25 @@ class Publisher:
         cut: How a part that is longer than its valid length is cut.
         threads: Parts published at the same time, at least 1; None takes what suits the store.
         job: Whose parts they are, for messages.
+        tried: Told how many parts more were published, or could not be; from any thread.
     """
 
-    def __init__(self, store: PartStore, cut: Cut, threads: int | None, *, job: str) -> None:
+    def __init__(
+        self,
+        store: PartStore,
+        cut: Cut,
+        threads: int | None,
+        *,
+        job: str,
+        tried: Callable[[int], None] = lambda _parts: None,
+    ) -> None:
         self._store = store
         self._job = job
         self._cut = cut
         self._threads = threads or store.capabilities.publish_threads
+        self._tried = tried
 
-    def publish(
-        self,
-        parts: Sequence[PendingPart],
-        gives_up: Collection[str] = (),
-        tried: Callable[[int], None] = lambda _parts: None,
-    ) -> Publication:
+    def publish(self, parts: Sequence[PendingPart], gives_up: Collection[str] = ()) -> Publication:
         """Publish each part.
 
         Idempotent. A storage failure leaves the part owed: it stays in the snapshot and is tried again with the next
@@ -69,7 +74,6 @@ class Publisher:
         Args:
             parts: To be published.
             gives_up: Final paths of parts that are given up if they are gone, with a line in the log.
-            tried: Told how many parts more were published, or could not be; from any thread.
 
         Returns:
             Those that were not published.
@@ -83,7 +87,7 @@ class Publisher:
 
         def attempt(part: PendingPart) -> Exception | None:
             failure = self._attempt(circuit_breaker, part)
-            tried(1)
+            self._tried(1)
             return failure
 
         failures = for_each(attempt, parts, self._threads, "partfile-publish")

@@ -54,9 +54,13 @@ if TYPE_CHECKING:
 
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import StreamPosition
+    from partfile.snapshot.checkpoint_log import LogEnd
     from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
     from partfile.snapshot.storage import Pointer
     from partfile.stores.base import Store
+
+
+logger = logging.getLogger("partfile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,108 +165,9 @@ class RestoreTerms:
     """Whether parts that a clean stop kept stay open for this epoch; else they are published as all others."""
     gives_up: Collection[str] = ()
     """Final paths of parts whose rows are given up if they are gone."""
-    tried: Callable[[int], None] = lambda _parts: None
-    """Told how many parts more were published, or could not be; from any thread. An encoder may tell it of staging
-    files as well."""
     holds: bool = False
     """Finalize and publish nothing: the takeover holds what the newest checkpoint does, for the start after it to go on
     from."""
-    approve: Callable[[RestorePlan], None] = lambda _takeover: None
-    """Raises if this is not the start that was meant; then nothing has been changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestorePlanner:
-    """One start. Changes nothing; may be asked again when another coordinator was faster."""
-
-    storage: CheckpointStorage
-    """Where the checkpoints are."""
-    on_demand: RestoreOnDemand
-    """What to begin with instead of the newest checkpoint."""
-    check_replay: Callable[[StreamPosition], None]
-    """Raises if this run must not go on from a position."""
-    terms: RestoreTerms
-    may_keep: bool
-    """Whether the store lets parts be appended to that were kept at a clean end."""
-
-    def after(self, checkpoint: CheckpointMetadata | None, checkpoint_id: int) -> SinkSnapshot:
-        """The state after the newest checkpoint that holds state; None is an empty checkpoint log.
-
-        Args:
-            checkpoint: That checkpoint.
-            checkpoint_id: Of the takeover to come.
-
-        Raises:
-            Fenced: Another epoch came after the one to succeed.
-            SnapshotCorrupt: Its state cannot be read, and no older one was chosen.
-            RecoveryRefused: What was chosen cannot be restored.
-        """
-        succeeding = self.terms.succeeding
-        is_own = checkpoint is not None and (
-            checkpoint.epoch == succeeding or checkpoint.nonce in self.terms.own_takeovers
-        )
-        if succeeding is not None and not is_own:
-            raise Fenced(
-                f"epoch {succeeding} of {self.storage.job!r} is not the newest any more",
-                hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
-            )
-        if checkpoint is None:
-            fresh = self.on_demand.begin(None) or SinkSnapshot.fresh(new_chain_id())
-            self.check_replay(fresh.position)
-            return self._approved(None, None, fresh, goes_back=True)
-        try:
-            current = plan.restored_state(checkpoint.operators, self.storage.read_state)
-        except SnapshotCorrupt as error:
-            return self._over_damage(error, checkpoint.ref, checkpoint.epoch + 1, checkpoint_id)
-        self.on_demand.tie.check(current.position.base, self.storage.job)
-        published = self.storage.is_published(checkpoint.checkpoint_id)
-        if self.terms.holds:
-            held = replace(current, pending=() if published else current.pending)
-            return self._approved(checkpoint.ref, current, held, goes_back=False)
-        restored = self.on_demand.begin(current) or current
-        self.check_replay(restored.position)
-        begun = plan.begin_epoch(
-            restored,
-            published=published,
-            epoch=checkpoint.epoch + 1,
-            checkpoint_id=checkpoint_id,
-            may_keep=self.may_keep and self.terms.keeps,
-        )
-        return self._approved(checkpoint.ref, current, begun, goes_back=not is_as_noted(current, restored))
-
-    def over(self, end: DamagedEnd, checkpoint_id: int) -> SinkSnapshot:
-        """The older state that a user chose although the newest checkpoint cannot be read.
-
-        Raises:
-            SnapshotCorrupt: None was chosen; always where an epoch is to be succeeded or held.
-        """
-        return self._over_damage(end.error, end.ref, end.next_epoch, checkpoint_id)
-
-    def preview(self) -> None:
-        """Find out what a start would do now, and let it be approved. Creates nothing."""
-        seen = CheckpointLog(self.storage).see()
-        if isinstance(seen, DamagedEnd):
-            self.over(seen, seen.next_id)
-        else:
-            self.after(seen.restored, seen.next_id)
-
-    def _over_damage(
-        self, damage: SnapshotCorrupt, checkpoint: CheckpointRef, epoch: int, checkpoint_id: int
-    ) -> SinkSnapshot:
-        if self.terms.succeeding is not None or self.terms.holds:
-            raise damage
-        restored = self.on_demand.begin_over(damage)
-        self.on_demand.tie.check(restored.position.base, self.storage.job)
-        self.check_replay(restored.position)
-        begun = plan.begin_epoch(restored, published=False, epoch=epoch, checkpoint_id=checkpoint_id, may_keep=False)
-        return self._approved(checkpoint, None, begun, goes_back=True)
-
-    def _approved(
-        self, checkpoint: CheckpointRef | None, before: SinkSnapshot | None, after: SinkSnapshot, *, goes_back: bool
-    ) -> SinkSnapshot:
-        tied = replace(after, position=after.position.model_copy(update={"base": self.on_demand.tie.note}))
-        self.terms.approve(RestorePlan(checkpoint, before, tied, goes_back))
-        return tied
 
 
 _MUST_BE = (
@@ -271,179 +176,14 @@ _MUST_BE = (
 )
 
 
-def own_checkpoint_id(settings: RestoreSettings, location: str, storage: CheckpointStorage) -> int | None:
-    """The id of the checkpoint of the sink's own checkpoint log that is named; None if something else is."""
-    pointer = pointer_to(location)
-    own = _own_directory(settings, storage)
-    is_own = pointer.checkpoint_id is not None and is_same_place(pointer.parent, own, settings.checkpoint_options)
-    return pointer.checkpoint_id if is_own else None
-
-
-def read_restore_point(settings: RestoreSettings, location: str, storage: CheckpointStorage) -> RestorePoint:
-    """Read what ``restore_from`` names. Changes nothing.
-
-    Args:
-        settings: The sink's options.
-        location: What is named.
-        storage: The sink's own checkpoints.
-
-    Raises:
-        NotFound: It is not there.
-        ConfigError: Something else is in its place.
-        RecoveryRefused: It is of another sink or writer, or holds state that this job has no operator for.
-        SnapshotCorrupt: It cannot be read.
-    """
-    checkpoint_id = own_checkpoint_id(settings, location, storage)
-    if checkpoint_id is not None:
-        with _named(location):
-            return _own_checkpoint(location, storage, checkpoint_id)
-    pointer = pointer_to(location)
-    try:
-        return _savepoint(settings, location, pointer, storage.job)
-    except SnapshotCorrupt as error:
-        if pointer.checkpoint_id is None:
-            raise
-        raise RecoveryRefused(
-            f"{location!r} is not a checkpoint of this sink, whose checkpoints are in "
-            f"{_own_directory(settings, storage)!r}",
-            hint="A checkpoint names staged parts of its own base path; take a savepoint to go elsewhere.",
-        ) from error
-
-
-def _own_directory(settings: RestoreSettings, storage: CheckpointStorage) -> str:
-    return f"{settings.checkpoint_url}/{storage.job}"
-
-
-@contextmanager
-def _named(location: str) -> Iterator[None]:
-    """Let errors of the block speak of the option."""
-    try:
-        yield
-    except NotFound as error:
-        raise NotFound(
-            f"restore_from={location!r} is not there: {error.message}",
-            # read_savepoint's error does not mention that a checkpoint would be accepted too; say so here.
-            hint=_MUST_BE if error.checkpoint_id is None else error.hint,
-            path=error.path,
-        ) from error
-    except (StoreError, SnapshotError) as error:
-        raise type(error)(
-            f"restore_from={location!r} cannot be read: {error.message}",
-            hint=error.hint if isinstance(error, SnapshotError) else _MUST_BE,
-            path=error.path,
-            checkpoint_id=error.checkpoint_id,
-        ) from error
-
-
-def _opened(settings: RestoreSettings, location: str, parent: str) -> Store:
-    """The store of the directory above.
-
-    Raises:
-        NotFound: There is none.
-        ConfigError: It is a file, or no store serves its URL.
-    """
-    options = options_for(parent, settings.base, settings.storage_options)
-    try:
-        return open_store(parent, options, create_base=False)
-    except NotFound as error:
-        raise NotFound(
-            f"restore_from={location!r} is not there: there is no directory {parent!r}", hint=_MUST_BE, path=error.path
-        ) from error
-    except ConfigError as error:
-        raise ConfigError(
-            f"restore_from={location!r} cannot be read: {error.message}", hint=error.hint or _MUST_BE
-        ) from error
-
-
-def _savepoint(settings: RestoreSettings, location: str, pointer: Pointer, job: str) -> RestorePoint:
-    with _opened(settings, location, pointer.parent) as store, _named(location):
-        savepoint = read_savepoint(store, pointer.directory)
-        if _writer(savepoint.job) != _writer(job):
-            raise RecoveryRefused(
-                f"{location!r} was taken of {savepoint.job!r}, not of the writer {job!r}",
-                hint="Each subtask_index has a position and savepoints of its own: name that of this writer.",
-            )
-        operators = restored_operators(savepoint.operators, {OPERATOR})
-        states = CheckpointStorage(store, pointer.directory)
-        return RestorePoint(
-            token=savepoint.savepoint_id,
-            location=location,
-            state=plan.restored_state(operators, states.read_state)
-            if OPERATOR in operators
-            else SinkSnapshot.fresh(new_chain_id()),
-        )
-
-
-def _writer(job: str) -> str:
-    """Which of a uid's independent writers a checkpoint log is of; empty for the only one."""
-    return job.partition("~")[2]
-
-
-def _own_checkpoint(location: str, storage: CheckpointStorage, checkpoint_id: int) -> RestorePoint:
-    checkpoint = storage.read_checkpoint(checkpoint_id)
-    if checkpoint is None or not checkpoint.holds_state:
-        raise NotFound(
-            f"checkpoint {checkpoint_id} of sink {storage.job!r} was deleted, or was aborted",
-            hint=f"Retained are {storage.list_completed_ids()}.",
-            checkpoint_id=checkpoint_id,
-        )
-    later = [number for number in storage.list_completed_ids() if number > checkpoint_id]
-    if later:
-        _check_followed(storage, checkpoint, location, later)
-    state = plan.restored_state(checkpoint.operators, storage.read_state)
-    held = [_held(storage, number, state) for number in later]
-    return RestorePoint(
-        token=checkpoint.nonce,
-        location=location,
-        state=state,
-        is_newest=all(one is not None and adds_nothing(one, state) for one in held),
-        was_restored=any(one is not None and one.position.restored_from == checkpoint.nonce for one in held),
-    )
-
-
-def _check_followed(
-    storage: CheckpointStorage, checkpoint: CheckpointMetadata, location: str, later: list[int]
-) -> None:
-    """Refuse a checkpoint from which the checkpoint log has not gone on."""
-    try:
-        successor = storage.read_checkpoint(checkpoint.checkpoint_id + 1)
-    except SnapshotError:
-        return  # It cannot be asked; under the name after a stray checkpoint there is seldom one at all.
-    before = successor.predecessor if successor is not None else None
-    if before == checkpoint.ref:
-        return
-    why = "it never counted: the coordinator that made it had been fenced"
-    if before is not None and is_of_damage(before):
-        why = "its file could not be read when the checkpoint log went on after it, from an older checkpoint"
-    raise RecoveryRefused(
-        f"restore_from={location!r} cannot be gone back to: {why}",
-        hint=f"Choose another one of {later}.",
-        checkpoint_id=checkpoint.checkpoint_id,
-    )
-
-
-def _held(storage: CheckpointStorage, checkpoint_id: int, before: SinkSnapshot) -> SinkSnapshot | None:
-    """What a checkpoint holds, a tombstone what the point before it does; None if that is unknown."""
-    try:
-        checkpoint = storage.read_checkpoint(checkpoint_id)
-        if checkpoint is None:
-            return None
-        return plan.restored_state(checkpoint.operators, storage.read_state) if checkpoint.holds_state else before
-    except SnapshotError:
-        return None
-
-
-logger = logging.getLogger("partfile")
-
-
-class RestoreOnDemand:
-    """Finds the state of the savepoint or older checkpoint that a start is to begin with. Changes nothing.
+class Restore:
+    """Decides what one start begins with. Changes nothing; may be asked again when another coordinator was faster.
 
     Args:
         settings: The sink's options.
         store: Where the parts are.
         storage: The sink's own checkpoints.
-        terms: What is asked for.
+        terms: How the start is to be done.
     """
 
     def __init__(
@@ -453,10 +193,99 @@ class RestoreOnDemand:
         self._store = store
         self._storage = storage
         self._terms = terms
-        self.tie = BaseTie.of(settings, terms.moved_from)
-        """Which base the checkpoint log has to be of."""
+        self._tie = BaseTie.of(settings, terms.moved_from)
 
-    def begin(self, current: SinkSnapshot | None) -> SinkSnapshot | None:
+    def preview(self) -> RestorePlan:
+        """What a start would do now, if it may go on from any position.
+
+        Raises:
+            SnapshotCorrupt: The newest checkpoint cannot be read, and no older one was chosen.
+            RecoveryRefused: What was chosen cannot be restored.
+        """
+        # Whether the store can append is asked by trying, and does not matter: nothing is kept.
+        return self.decide(CheckpointLog(self._storage).see(), lambda _position: None, may_append=False)
+
+    def decide(
+        self, end: LogEnd | DamagedEnd, check_replay: Callable[[StreamPosition], None], *, may_append: bool
+    ) -> RestorePlan:
+        """What a start does that finds this end of the checkpoint log.
+
+        Args:
+            end: What the log has shown.
+            check_replay: Raises if this run must not go on from a position.
+            may_append: Whether the store lets parts be appended to that were kept at a clean end.
+
+        Raises:
+            Fenced: Another epoch came after the one to succeed.
+            SnapshotCorrupt: The newest state cannot be read, and no older one was chosen; always where an epoch is to
+                be succeeded or held.
+            RecoveryRefused: What was chosen cannot be restored.
+        """
+        if isinstance(end, DamagedEnd):
+            return self._over_damage(end.error, end.ref, end, check_replay)
+        checkpoint = end.restored
+        self._check_succession(checkpoint)
+        if checkpoint is None:
+            fresh = self._on_demand(None) or SinkSnapshot.fresh(new_chain_id())
+            check_replay(fresh.position)
+            return self._planned(None, None, fresh, goes_back=True)
+        try:
+            current = plan.restored_state(checkpoint.operators, self._storage.read_state)
+        except SnapshotCorrupt as error:
+            return self._over_damage(error, checkpoint.ref, end, check_replay)
+        self._tie.check(current.position.base, self._storage.job)
+        published = self._storage.is_published(checkpoint.checkpoint_id)
+        if self._terms.holds:
+            held = replace(current, pending=() if published else current.pending)
+            return self._planned(checkpoint.ref, current, held, goes_back=False)
+        restored = self._on_demand(current) or current
+        check_replay(restored.position)
+        begun = plan.begin_epoch(
+            restored,
+            published=published,
+            epoch=end.next_epoch,
+            checkpoint_id=end.next_id,
+            may_keep=may_append and self._terms.keeps,
+        )
+        return self._planned(checkpoint.ref, current, begun, goes_back=not is_as_noted(current, restored))
+
+    def _check_succession(self, checkpoint: CheckpointMetadata | None) -> None:
+        """Refuse to succeed an epoch that another process has ended already; raises Fenced."""
+        succeeding = self._terms.succeeding
+        is_own = checkpoint is not None and (
+            checkpoint.epoch == succeeding or checkpoint.nonce in self._terms.own_takeovers
+        )
+        if succeeding is not None and not is_own:
+            raise Fenced(
+                f"epoch {succeeding} of {self._storage.job!r} is not the newest any more",
+                hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
+            )
+
+    def _over_damage(
+        self,
+        damage: SnapshotCorrupt,
+        checkpoint: CheckpointRef,
+        end: LogEnd | DamagedEnd,
+        check_replay: Callable[[StreamPosition], None],
+    ) -> RestorePlan:
+        """Begin with the older state that a user chose although the newest cannot be read; raises the damage else."""
+        if self._terms.succeeding is not None or self._terms.holds:
+            raise damage
+        restored = self._chosen_over(damage)
+        self._tie.check(restored.position.base, self._storage.job)
+        check_replay(restored.position)
+        begun = plan.begin_epoch(
+            restored, published=False, epoch=end.next_epoch, checkpoint_id=end.next_id, may_keep=False
+        )
+        return self._planned(checkpoint, None, begun, goes_back=True)
+
+    def _planned(
+        self, checkpoint: CheckpointRef | None, before: SinkSnapshot | None, after: SinkSnapshot, *, goes_back: bool
+    ) -> RestorePlan:
+        tied = replace(after, position=after.position.model_copy(update={"base": self._tie.note}))
+        return RestorePlan(checkpoint, before, tied, goes_back)
+
+    def _on_demand(self, current: SinkSnapshot | None) -> SinkSnapshot | None:
         """The state to begin with; None if nothing is to be restored on demand.
 
         Args:
@@ -472,9 +301,9 @@ class RestoreOnDemand:
         if location is None:
             return None
         try:
-            point = read_restore_point(self._settings, location, self._storage)
+            point = self.read_point(location)
         except NotFound:
-            if current is not None and _is_same(self._settings, current.position.restored_location, location):
+            if current is not None and self._is_same(current.position.restored_location, location):
                 # It was restored long ago, and its user has deleted it or retention has.
                 self._tell_applied(location)
                 return None
@@ -486,7 +315,7 @@ class RestoreOnDemand:
             return noted(current, point)
         if current is not None and not self._terms.rolls_back:
             raise refusal_of_a_log(self._settings, location)
-        later = self._later(current, point, choice)
+        later = later_parts(self._finished(current, point, choice), current, point.state)
         if not self._terms.accept_newer and (choice is Choice.REFUSE or later):
             raise refusal(self._settings.uid, point, later, has_log=current is not None)
         if current is None:
@@ -513,7 +342,7 @@ class RestoreOnDemand:
         """
         if self._terms.restore_from is None:
             return []
-        point = read_restore_point(self._settings, self._terms.restore_from, self._storage)
+        point = self.read_point(self._terms.restore_from)
         choice = Choice.REFUSE if current is None else choose(current, point)
         if choice is Choice.GO_ON:
             return []
@@ -524,15 +353,12 @@ class RestoreOnDemand:
         """The names of the parts open at the point and still, that the store cannot cut back to what it holds."""
         return {part.name for part in open_since(current, point.state) if not self._store.goes_back(part)}
 
-    def _later(self, current: SinkSnapshot | None, point: RestorePoint, choice: Choice) -> list[str]:
-        return later_parts(self._finished(current, point, choice), current, point.state)
-
     def _finished(self, current: SinkSnapshot | None, point: RestorePoint, choice: Choice) -> Iterable[FinishedPart]:
         chains = {one.position.chain for one in (current, point.state) if one is not None}
         is_listed = choice is Choice.REFUSE or point.state.max_count >= 0
         return finished_parts(self._store, chains) if is_listed else ()
 
-    def begin_over(self, damage: SnapshotCorrupt) -> SinkSnapshot:
+    def _chosen_over(self, damage: SnapshotCorrupt) -> SinkSnapshot:
         """The state of an older checkpoint of the own log to begin with, although the newest state cannot be read.
 
         Args:
@@ -544,11 +370,11 @@ class RestoreOnDemand:
             RecoveryRefused: One is named, but long ago; or later parts are not accepted, or missing ones.
         """
         location = self._terms.restore_from if self._terms.rolls_back else None
-        chosen = None if location is None else own_checkpoint_id(self._settings, location, self._storage)
+        chosen = None if location is None else self._own_id(location)
         if location is None or chosen is None:
             raise with_the_way_back(self._settings, damage)
         try:
-            point = read_restore_point(self._settings, location, self._storage)
+            point = self.read_point(location)
         except NotFound:
             raise damage from None
         if point.was_restored:
@@ -585,6 +411,166 @@ class RestoreOnDemand:
             location,
         )
 
+    def _is_same(self, one: str | None, other: str) -> bool:
+        """Whether two locations mean the same snapshot, however they are written."""
+        if one is None:
+            return False
+        first, second = pointer_to(one), pointer_to(other)
+        options = options_for(second.parent, self._settings.base, self._settings.storage_options)
+        return first.directory == second.directory and is_same_place(first.parent, second.parent, options)
+
+    def read_point(self, location: str) -> RestorePoint:
+        """Read what ``restore_from`` names.
+
+        Raises:
+            NotFound: It is not there.
+            ConfigError: Something else is in its place.
+            RecoveryRefused: It is of another sink or writer, or holds state that this job has no operator for.
+            SnapshotCorrupt: It cannot be read.
+        """
+        checkpoint_id = self._own_id(location)
+        if checkpoint_id is not None:
+            with _named(location):
+                return self._own_checkpoint(location, checkpoint_id)
+        pointer = pointer_to(location)
+        try:
+            return self._savepoint(location, pointer)
+        except SnapshotCorrupt as error:
+            if pointer.checkpoint_id is None:
+                raise
+            raise RecoveryRefused(
+                f"{location!r} is not a checkpoint of this sink, whose checkpoints are in {self._own_directory!r}",
+                hint="A checkpoint names staged parts of its own base path; take a savepoint to go elsewhere.",
+            ) from error
+
+    @property
+    def _own_directory(self) -> str:
+        return f"{self._settings.checkpoint_url}/{self._storage.job}"
+
+    def _own_id(self, location: str) -> int | None:
+        """The id of the checkpoint of the sink's own checkpoint log that is named; None if something else is."""
+        pointer = pointer_to(location)
+        is_own = pointer.checkpoint_id is not None and is_same_place(
+            pointer.parent, self._own_directory, self._settings.checkpoint_options
+        )
+        return pointer.checkpoint_id if is_own else None
+
+    def _savepoint(self, location: str, pointer: Pointer) -> RestorePoint:
+        with self._opened(location, pointer.parent) as store, _named(location):
+            savepoint = read_savepoint(store, pointer.directory)
+            if _writer(savepoint.job) != _writer(self._storage.job):
+                raise RecoveryRefused(
+                    f"{location!r} was taken of {savepoint.job!r}, not of the writer {self._storage.job!r}",
+                    hint="Each subtask_index has a position and savepoints of its own: name that of this writer.",
+                )
+            operators = restored_operators(savepoint.operators, {OPERATOR})
+            states = CheckpointStorage(store, pointer.directory)
+            return RestorePoint(
+                token=savepoint.savepoint_id,
+                location=location,
+                state=plan.restored_state(operators, states.read_state)
+                if OPERATOR in operators
+                else SinkSnapshot.fresh(new_chain_id()),
+            )
+
+    def _opened(self, location: str, parent: str) -> Store:
+        """The store of the directory above.
+
+        Raises:
+            NotFound: There is none.
+            ConfigError: It is a file, or no store serves its URL.
+        """
+        options = options_for(parent, self._settings.base, self._settings.storage_options)
+        try:
+            return open_store(parent, options, create_base=False)
+        except NotFound as error:
+            raise NotFound(
+                f"restore_from={location!r} is not there: there is no directory {parent!r}",
+                hint=_MUST_BE,
+                path=error.path,
+            ) from error
+        except ConfigError as error:
+            raise ConfigError(
+                f"restore_from={location!r} cannot be read: {error.message}", hint=error.hint or _MUST_BE
+            ) from error
+
+    def _own_checkpoint(self, location: str, checkpoint_id: int) -> RestorePoint:
+        checkpoint = self._storage.read_checkpoint(checkpoint_id)
+        if checkpoint is None or not checkpoint.holds_state:
+            raise NotFound(
+                f"checkpoint {checkpoint_id} of sink {self._storage.job!r} was deleted, or was aborted",
+                hint=f"Retained are {self._storage.list_completed_ids()}.",
+                checkpoint_id=checkpoint_id,
+            )
+        later = [number for number in self._storage.list_completed_ids() if number > checkpoint_id]
+        if later:
+            self._check_followed(checkpoint, location, later)
+        state = plan.restored_state(checkpoint.operators, self._storage.read_state)
+        held = [self._held(number, state) for number in later]
+        return RestorePoint(
+            token=checkpoint.nonce,
+            location=location,
+            state=state,
+            is_newest=all(one is not None and adds_nothing(one, state) for one in held),
+            was_restored=any(one is not None and one.position.restored_from == checkpoint.nonce for one in held),
+        )
+
+    def _check_followed(self, checkpoint: CheckpointMetadata, location: str, later: list[int]) -> None:
+        """Refuse a checkpoint from which the checkpoint log has not gone on."""
+        try:
+            successor = self._storage.read_checkpoint(checkpoint.checkpoint_id + 1)
+        except SnapshotError:
+            return  # It cannot be asked; under the name after a stray checkpoint there is seldom one at all.
+        before = successor.predecessor if successor is not None else None
+        if before == checkpoint.ref:
+            return
+        why = "it never counted: the coordinator that made it had been fenced"
+        if before is not None and is_of_damage(before):
+            why = "its file could not be read when the checkpoint log went on after it, from an older checkpoint"
+        raise RecoveryRefused(
+            f"restore_from={location!r} cannot be gone back to: {why}",
+            hint=f"Choose another one of {later}.",
+            checkpoint_id=checkpoint.checkpoint_id,
+        )
+
+    def _held(self, checkpoint_id: int, before: SinkSnapshot) -> SinkSnapshot | None:
+        """What a checkpoint holds, a tombstone what the point before it does; None if that is unknown."""
+        try:
+            checkpoint = self._storage.read_checkpoint(checkpoint_id)
+            if checkpoint is None:
+                return None
+            if not checkpoint.holds_state:
+                return before
+            return plan.restored_state(checkpoint.operators, self._storage.read_state)
+        except SnapshotError:
+            return None
+
+
+@contextmanager
+def _named(location: str) -> Iterator[None]:
+    """Let errors of the block speak of the option."""
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(
+            f"restore_from={location!r} is not there: {error.message}",
+            # read_savepoint's error does not mention that a checkpoint would be accepted too; say so here.
+            hint=_MUST_BE if error.checkpoint_id is None else error.hint,
+            path=error.path,
+        ) from error
+    except (StoreError, SnapshotError) as error:
+        raise type(error)(
+            f"restore_from={location!r} cannot be read: {error.message}",
+            hint=error.hint if isinstance(error, SnapshotError) else _MUST_BE,
+            path=error.path,
+            checkpoint_id=error.checkpoint_id,
+        ) from error
+
+
+def _writer(job: str) -> str:
+    """Which of a uid's independent writers a checkpoint log is of; empty for the only one."""
+    return job.partition("~")[2]
+
 
 def finished_parts(store: Store, chains: Collection[str]) -> Iterator[FinishedPart]:
     """Every finished file below the base that is a part of one of the chains, by its name. Lists the whole base."""
@@ -592,12 +578,3 @@ def finished_parts(store: Store, chains: Collection[str]) -> Iterator[FinishedPa
         number = number_in(file.path.rpartition("/")[2], chains)
         if number is not None:
             yield FinishedPart(file.path, number)
-
-
-def _is_same(settings: RestoreSettings, one: str | None, other: str) -> bool:
-    """Whether two locations mean the same snapshot, however they are written."""
-    if one is None:
-        return False
-    first, second = pointer_to(one), pointer_to(other)
-    options = options_for(second.parent, settings.base, settings.storage_options)
-    return first.directory == second.directory and is_same_place(first.parent, second.parent, options)
