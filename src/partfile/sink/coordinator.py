@@ -30,21 +30,19 @@ from partfile.snapshot.documents import unreadable
 from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import open_storage
 from partfile.stores.paths import new_token
-from partfile.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
-    from partfile.sink.policies import RollingPolicy
     from partfile.sink.publish import Encoding
     from partfile.sink.restore import RestorePlan
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import StreamPosition
     from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef, OperatorState
     from partfile.snapshot.storage import CheckpointStorage
-    from partfile.stores.base import Cut, Store
+    from partfile.stores.base import Store
 
 
 MARKER = "_marker"
@@ -52,21 +50,6 @@ _MOST_ENCODE_THREADS = 4
 """Each holds a row group in memory."""
 
 logger = logging.getLogger("partfile")
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSettings:
-    """What the coordinator does at a checkpoint."""
-
-    rolling: RollingPolicy
-    cut: Cut
-    publish_threads: int | None
-    """None takes what suits the store."""
-    retained_checkpoints: int
-    writer: str
-    """Version of partfile, written into every checkpoint."""
-    interval_ms: int | None = None
-    """From the end of a checkpoint to the periodic one after it; None takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +106,9 @@ class SinkCoordinator:
     Args:
         store: Where the parts are.
         storage: Where the checkpoints are.
-        settings: What to do at a checkpoint.
-        restore: The sink's options, by which a start finds what it begins with.
+        settings: The sink's options.
         encoder: Encodes rolled staging files.
+        interval_ms: From the end of a checkpoint to the periodic one after it; None takes none.
         tried: Told how many parts more were published, or could not be; from any thread.
     """
 
@@ -133,17 +116,17 @@ class SinkCoordinator:
         self,
         store: Store,
         storage: CheckpointStorage,
-        settings: CommitSettings,
-        restore: RestoreSettings,
+        settings: RestoreSettings,
         encoder: StagingEncoder,
         *,
+        interval_ms: int | None = None,
         tried: Callable[[int], None] = lambda _parts: None,
     ) -> None:
         self._store = store
         self._storage = storage
         self._settings = settings
-        self._restore = restore
-        self._log = CheckpointLog(storage, retained=settings.retained_checkpoints, writer=settings.writer)
+        self._interval_ms = interval_ms
+        self._log = CheckpointLog(storage, retained=settings.retained_checkpoints)
         self._publisher = Publisher(store, settings.cut, settings.publish_threads, job=storage.job, tried=tried)
         self._staging_files = StagedParts(store, encoder, job=storage.job)
         self._gives_up: Collection[str] = ()
@@ -222,7 +205,7 @@ class SinkCoordinator:
         """
         began_ms = stopwatch_ms()
         terms = terms or RestoreTerms()
-        restore = Restore(self._restore, self._store, self._storage, terms)
+        restore = Restore(self._settings, self._store, self._storage, terms)
         may_append = self._store.capabilities.append
         for _ in range(MAX_START_ATTEMPTS):
             end = self._log.see()
@@ -259,9 +242,9 @@ class SinkCoordinator:
 
     def trigger_if_due(self, now_ms: int) -> TriggeredCheckpoint | None:
         """Begin the periodic checkpoint if it is time for it; None if it is not."""
-        if self._due_ms is None or self._settings.interval_ms is None:
+        if self._due_ms is None or self._interval_ms is None:
             return None
-        next_ms = now_ms + self._settings.interval_ms
+        next_ms = now_ms + self._interval_ms
         # A clock that was set back must not put the next checkpoint off by more than the interval (R8).
         self._due_ms = min(self._due_ms, next_ms)
         if now_ms < self._due_ms:
@@ -368,8 +351,8 @@ class SinkCoordinator:
     def _take_in(self, state: SinkSnapshot, checkpoint_id: int, now_ms: int) -> None:
         """Go on from a checkpoint that is complete."""
         self._state, self._completed_id = state, checkpoint_id
-        if self._settings.interval_ms is not None:
-            self._due_ms = now_ms + self._settings.interval_ms
+        if self._interval_ms is not None:
+            self._due_ms = now_ms + self._interval_ms
         self._triggered = self._lost = None
 
     def _publish_and_subsume(self, began_ms: float) -> CommitReport:
@@ -538,18 +521,11 @@ class Runtime:
         self.coordinator = SinkCoordinator(
             self.store,
             self.storage,
-            CommitSettings(
-                rolling=settings.rolling,
-                cut=settings.cut,
-                publish_threads=settings.publish_threads,
-                retained_checkpoints=settings.retained_checkpoints,
-                writer=__version__,
-                interval_ms=interval_ms,
-            ),
             settings,
             LocalEncoder(self.store, _encode_threads(settings.publish_threads), tried, sink_format=settings.sink_format)
             if encoder is None
             else encoder(self.storage),
+            interval_ms=interval_ms,
             tried=tried,
         )
 
