@@ -134,7 +134,7 @@ def test_an_epoch_that_failed_after_its_takeover_is_gone_on_from(
         raise NotReady("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SinkCoordinator, "_encode_rolled", refuse)
+        patch.setattr(SinkCoordinator, "_encode", refuse)
         assert job.tick() == 2 * INTERVAL_MS
     assert job.epoch() == 2
     assert job.tick() == INTERVAL_MS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.errors import (
     NotApplied,
@@ -80,9 +80,14 @@ class CommitReport:
             given_up=self.given_up + later.given_up,
         )
 
-    def giving_up(self, staging_files: int) -> CommitReport:
-        """The same, with so many staging files given up as well."""
-        return replace(self, given_up=self.given_up + staging_files)
+    def with_encoding(self, encoding: Encoding) -> CommitReport:
+        """The same, with what became of the staging files."""
+        return replace(
+            self,
+            given_up=self.given_up + encoding.given_up,
+            encoded=encoding.encoded,
+            encode_ms=encoding.encode_ms,
+        )
 
 
 class TriggeredCheckpoint(NamedTuple):
@@ -93,9 +98,6 @@ class TriggeredCheckpoint(NamedTuple):
     """Nonce of this trigger; a task's answer that echoes another one belongs to another try."""
     time_ms: int
     """The coordinator's batch time at the trigger, in milliseconds since 1970."""
-
-
-Report = TypeVar("Report", CommitReport, CommitReport | None)
 
 
 class SinkCoordinator:
@@ -224,7 +226,13 @@ class SinkCoordinator:
         if terms.holds:
             owed = len(self.state.pending)
             return CommitReport(takeover.checkpoint_id, 0, owed, commit_ms=stopwatch_ms() - began_ms, publish_ms=0.0)
-        return self._encode_rolled(self._publish_and_subsume(began_ms), now_ms)
+        done = self._publish_and_subsume(began_ms)
+        encoding = self._encode(self.state, now_ms)
+        if encoding.after is not self.state:
+            done = done.followed_by(self._checkpoint_of_its_own(encoding.after, now_ms))
+        self._discard_spent()
+        encoding.check()
+        return done.with_encoding(encoding)
 
     def assignment(self) -> tuple[SubtaskSnapshot, ...]:
         """The share of each subtask that has one: its open parts and the part counter to go on from."""
@@ -296,7 +304,14 @@ class SinkCoordinator:
             checkpoint_id=triggered.checkpoint_id,
             completed_id=self._completed_id,
         )
-        return self._encode_rolled(self._commit(triggered, after, ended_ms), ended_ms)
+        done = self._commit(triggered, after, ended_ms)
+        encoding = self._encode(self.state, ended_ms)
+        if encoding.after is not self.state:
+            # Their files are published because this second checkpoint holds them.
+            done = done.followed_by(self._checkpoint_of_its_own(encoding.after, ended_ms))
+        self._discard_spent()
+        encoding.check()
+        return done.with_encoding(encoding)
 
     def _commit(self, triggered: TriggeredCheckpoint, after: SinkSnapshot, now_ms: int) -> CommitReport:
         """Complete the triggered checkpoint with a state. This order is what exactly-once rests on (R1)."""
@@ -357,15 +372,11 @@ class SinkCoordinator:
 
     def _publish_and_subsume(self, began_ms: float) -> CommitReport:
         """Publish what the checkpoint holds, then delete those that retention does not keep, whatever came of it."""
-        commit_ms = stopwatch_ms() - began_ms
         try:
-            report = self._publish(commit_ms)
-        except Exception:
+            return self._publish(stopwatch_ms() - began_ms)
+        finally:
             # A part that can never be published must not make every checkpoint stay for ever.
             self._subsume()
-            raise
-        self._subsume()
-        return report
 
     def publish_owed(self) -> CommitReport | None:
         """Try again to publish what the newest checkpoint still owes; None if it owes nothing."""
@@ -403,13 +414,14 @@ class SinkCoordinator:
         Returns:
             None if there was nothing to do.
         """
-        before, checkpoint_id = self.state, self._next_id
-        due = plan.roll_due(before, self._settings.rolling, now_ms, checkpoint_id)
-        encoding = self._staging_files.encode(due, checkpoint_id, now_ms, gives_up=self._gives_up)
-        if encoding.after is not before:
-            done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
-            return self._finished(done, encoding)
-        return self._finished(self.publish_owed(), encoding)
+        before = self.state
+        due = plan.roll_due(before, self._settings.rolling, now_ms, self._next_id)
+        encoding = self._encode(due, now_ms)
+        is_same = encoding.after is before
+        done = self.publish_owed() if is_same else self._checkpoint_of_its_own(encoding.after, now_ms)
+        self._discard_spent()
+        encoding.check()
+        return None if done is None else done.with_encoding(encoding)
 
     def close_all(self, now_ms: int, *, keep: bool = False) -> CommitReport | None:
         """Publish every open part, so that nothing is staged any more, or keep them all for the next run.
@@ -417,13 +429,15 @@ class SinkCoordinator:
         Returns:
             None if there was nothing to do.
         """
-        before, checkpoint_id = self.state, self._next_id
+        before = self.state
         if not before.open and not before.pending and not before.rolled:
             return None
-        after = plan.at_clean_end(before, keep=keep, checkpoint_id=checkpoint_id)
-        encoding = self._staging_files.encode(after, checkpoint_id, now_ms, gives_up=self._gives_up, at_once=True)
-        done = self._checkpoint_of_its_own(encoding.after, now_ms).giving_up(encoding.given_up)
-        return self._finished(done, encoding)
+        ended = plan.at_clean_end(before, keep=keep, checkpoint_id=self._next_id)
+        encoding = self._encode(ended, now_ms, at_once=True)
+        done = self._checkpoint_of_its_own(encoding.after, now_ms)
+        self._discard_spent()
+        encoding.check()
+        return done.with_encoding(encoding)
 
     def check_fence(self) -> None:
         """See that no other coordinator has taken the sink over.
@@ -462,26 +476,13 @@ class SinkCoordinator:
     def _checkpoint_of_its_own(self, after: SinkSnapshot, now_ms: int) -> CommitReport:
         return self._commit(self.trigger(now_ms), after, now_ms)
 
-    def _encode_rolled(self, report: CommitReport, now_ms: int) -> CommitReport:
-        """Encode what the completed checkpoint holds as rolled, and publish the files by a checkpoint of their own."""
-        encoding = self._staging_files.encode(self.state, self._next_id, now_ms, gives_up=self._gives_up)
-        if encoding.after is not self.state:
-            later = self._checkpoint_of_its_own(encoding.after, now_ms)
-            report = report.followed_by(later).giving_up(encoding.given_up)
-        return self._finished(report, encoding)
+    def _encode(self, before: SinkSnapshot, now_ms: int, *, at_once: bool = False) -> Encoding:
+        """Encode what a state holds as rolled, for the next checkpoint to hold the files."""
+        return self._staging_files.encode(before, self._next_id, now_ms, gives_up=self._gives_up, at_once=at_once)
 
-    def _finished(self, report: Report, encoding: Encoding) -> Report:
-        """Delete the staging files that no retained checkpoint names as data; then raise what an encode met.
-
-        Raises:
-            PartMissing, PartDamaged: A staging file can never be encoded.
-        """
+    def _discard_spent(self) -> None:
+        """Delete the staging files that no retained checkpoint names as data."""
         self._state = self._staging_files.discard(self.state, self._log.oldest_id)
-        if encoding.failure is not None:
-            raise encoding.failure
-        if report is None:
-            return report
-        return replace(report, encoded=encoding.encoded, encode_ms=encoding.encode_ms)
 
 
 class Runtime:

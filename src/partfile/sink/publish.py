@@ -143,6 +143,15 @@ class Encoding(NamedTuple):
     """Staging files that have become files."""
     encode_ms: float = 0.0
 
+    def check(self) -> None:
+        """Raise what the encode met.
+
+        Raises:
+            PartMissing, PartDamaged: A staging file can never be encoded.
+        """
+        if self.failure is not None:
+            raise self.failure
+
 
 class StagedParts:
     """Encodes and deletes the staging files of one sink.
