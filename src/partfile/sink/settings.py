@@ -19,7 +19,7 @@ from partfile.errors import ConfigError
 from partfile.sink.clock import Clock, system_clock_ms
 from partfile.sink.policies import Options, PartNaming, ReplayRules, RollingPolicy
 from partfile.sink.progress import BatchProgress
-from partfile.snapshot.storage import StorageOptions, StorageSettings, select_storage
+from partfile.snapshot.storage import FileSystemStorageSettings
 from partfile.snapshot.streams import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
 from partfile.stores.base import STATE_DIRECTORY, Cut, Store
 from partfile.stores.registry import check_options, is_adrift, open_store, options_for, path_inside
@@ -116,14 +116,9 @@ class RestoreSettings(Options):
         return None
 
     @property
-    def checkpoints(self) -> StorageSettings:
+    def checkpoints(self) -> FileSystemStorageSettings:
         """How checkpoints are stored: always on a file system, in a directory for each writer."""
-        return select_storage(
-            None,
-            StorageOptions(
-                checkpoint_directory=self.checkpoint_url, inline_threshold_bytes=self.inline_threshold_bytes
-            ),
-        )
+        return FileSystemStorageSettings(url=self.checkpoint_url, inline_threshold_bytes=self.inline_threshold_bytes)
 
 
 def checkpoint_url_of(base: str, checkpoint_dir: str | None) -> str:

@@ -123,7 +123,10 @@ class FileSystemStorageSettings(FileStreamSettings):
 
 
 class DriverMemoryStorageSettings(_Settings):
-    """Checkpoints in the coordinator's memory, lost with its process: for development and very small state."""
+    """Checkpoints in the coordinator's memory, lost with its process: for development and very small state.
+
+    For the pipeline. A sink cannot have them: its staged parts outlive the process.
+    """
 
     max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
     """A larger piece of state fails its checkpoint."""
@@ -168,7 +171,10 @@ StorageSettings = FileSystemStorageSettings | DriverMemoryStorageSettings
 
 
 class StorageOptions(_Settings):
-    """Options of checkpoint storage, of a job or of the configuration for all jobs; None is not set."""
+    """Options of checkpoint storage, of a job or of the configuration for all jobs; None is not set.
+
+    For the pipeline. A sink always has files, and makes their settings itself.
+    """
 
     checkpoint_directory: str | None = None
     inline_threshold_bytes: int | None = None
@@ -180,6 +186,8 @@ def select_storage(
     instance: StorageSettings | None, job: StorageOptions | None = None, defaults: StorageOptions | None = None
 ) -> StorageSettings:
     """Decide where checkpoints go: a file system if a checkpoint directory is configured, else the driver's memory.
+
+    For the pipeline, as ``StorageOptions`` are.
 
     Args:
         instance: Settings passed in code, which win as a whole.
@@ -401,7 +409,7 @@ def open_storage(
     *,
     opener: Callable[[str, Mapping[str, object]], MetadataStore] = open_store,
 ) -> CheckpointStorage:
-    """Open the checkpoints of a job as ``select_storage`` decided.
+    """Open the checkpoints of a job where its settings say.
 
     Args:
         settings: Where they go.
