@@ -13,7 +13,7 @@ from partfile.errors import CheckpointMismatch, NotApplied, RecoveryRefused, Sna
 from partfile.sink.coordinator import Runtime
 from partfile.sink.restore import RestoreTerms
 from partfile.sink.states import QueryPosition
-from partfile.snapshot.documents import FORMAT_VERSION
+from partfile.snapshot.documents import FORMAT_VERSION, MAX_IDS_AHEAD
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, intercept
 from support.life_cycle import (
@@ -178,6 +178,23 @@ def test_something_else_in_the_place_of_metadata_is_told(tmp_path: Path, thing: 
 # Going back to an older checkpoint while the newest cannot be read: on explicit demand alone, and said aloud (R12).
 
 VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), b"checkpoint 99 "
+
+
+@pytest.mark.item("DL-10")
+@pytest.mark.parametrize("beyond", [1, MAX_IDS_AHEAD + 1])
+def test_a_takeover_over_damage_takes_the_next_id(tmp_path: Path, beyond: int) -> None:
+    """No entry of a sink reserves ids, so a directory beyond the damaged one closes none: no tombstone is made."""
+    out = tmp_path / "out"
+    chosen = seed(out)
+    damaged = newest_id(out)
+    left = chk(out, damaged + beyond)
+    left.mkdir()
+    (left / f"{'0' * 32}.state").write_bytes(b"of an attempt that was never complete")
+    go_back(out, chosen)
+    assert newest_id(out) == damaged + 1
+    assert b'"kind":"takeover"' in (chk(out, damaged + 1) / "_metadata").read_bytes()
+    assert continue_to(long_sink(out, retained_checkpoints=9), 9) == 4
+    assert rows_of(finished_files(out)) == expected(9)
 
 
 @pytest.mark.item("DL-10")

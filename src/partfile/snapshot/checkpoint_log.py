@@ -71,7 +71,7 @@ class DamagedEnd:
     epoch: int
     """No checkpoint of the checkpoint log has a higher one: each raises it by one at most."""
     reserved_through: int
-    """Beyond every id that its coordinator is known to have triggered, or may trigger if it reserves as others do."""
+    """The last id that its coordinator may have triggered, if it reserves as the readable checkpoints do."""
     holders: frozenset[int]
     """The ids of the readable checkpoints that hold state."""
     error: SnapshotCorrupt
@@ -269,6 +269,9 @@ class CheckpointLog:
     def _reserved(self, newest: int, readable: Mapping[int, CheckpointMetadata], error: SnapshotCorrupt) -> int:
         """How far the damaged newest checkpoint reserves ids, as far as the others and the directories tell."""
         ahead = max(checkpoint.ids_ahead for checkpoint in readable.values())
+        if ahead == 0:
+            # A sink reserves none. An attempt under way finds the name taken, or its predecessor gone (ADR 0031).
+            return newest
         names = self._storage.store.list_names(self._storage.directory)
         tried = [number for number in map(documents.checkpoint_id_of, names) if number is not None]
         highest = max(newest + ahead, *tried)
