@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from partfile.snapshot.documents import CheckpointMetadata, OperatorState
 
 
+VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), f"checkpoint {FORMAT_VERSION + 1} ".encode()
+
+
 # Damaged and hostile snapshots on a real disk: refused by name, quickly, and nothing is changed (M1 to M8).
 
 REFUSED = (SnapshotCorrupt, SnapshotVersionError)
@@ -151,8 +154,8 @@ def rewritten(good: bytes, change: Callable[[Any], Any]) -> bytes:
     return with_header(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
 
 
-def with_header(body: bytes, version: int = FORMAT_VERSION) -> bytes:
-    return header_of("checkpoint", version, body) + body + b"\n"
+def with_header(body: bytes) -> bytes:
+    return header_of("checkpoint", body) + body + b"\n"
 
 
 def _nested(raw: Any) -> bytes:
@@ -216,9 +219,7 @@ def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
 def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
     """M3: the error names the version and says to upgrade; nothing is touched."""
     metadata = seed(tmp_path)
-    metadata.write_bytes(
-        with_header(metadata.read_bytes().split(b"\n", 1)[1].rstrip(b"\n"), version=FORMAT_VERSION + 1)
-    )
+    metadata.write_bytes(metadata.read_bytes().replace(*VERSIONS, 1))
     before = everything(tmp_path)
     with pytest.raises(SnapshotVersionError, match=rf"version {FORMAT_VERSION + 1}.*Upgrade"):
         make_sink(tmp_path).local().open()
@@ -287,9 +288,6 @@ def test_an_id_that_no_job_reaches_is_refused(tmp_path: Path) -> None:
 # A start that its user sends back to an older checkpoint while the newest checkpoint cannot be read (R7, R12).
 
 CREATE = ["create_file"]
-
-
-VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), f"checkpoint {FORMAT_VERSION + 1} ".encode()
 
 
 def metadata_file(base: Path, checkpoint_id: int) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 import partfile as pf
 from partfile.errors import AlreadyExists, ConfigError, NotFound, SnapshotCorrupt, StoreError
-from partfile.snapshot.documents import FORMAT_VERSION, CheckpointRef, FileHandle, OperatorState, header_of
+from partfile.snapshot.documents import CheckpointRef, FileHandle, OperatorState, header_of
 from partfile.snapshot.savepoints import (
     SavepointMetadata,
     complete_savepoint,
@@ -112,7 +112,7 @@ def test_a_savepoint_names_nothing_outside(tmp_path: Path) -> None:
     raw = json.loads(metadata(STATE).model_dump_json())
     raw["operators"]["operator-0"]["coordinator"]["path"] = "shared/a"
     body = json.dumps(raw).encode()
-    header = header_of("savepoint", FORMAT_VERSION, body)
+    header = header_of("savepoint", body)
     (tmp_path / directory / "_metadata").write_bytes(header + body + b"\n")
     with pytest.raises(SnapshotCorrupt, match="not in its directory"):
         read_savepoint(target, directory)

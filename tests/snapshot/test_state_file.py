@@ -48,7 +48,7 @@ def damaged(change: Callable[[list[dict[str, object]]], object], lines: bytes = 
     states: list[dict[str, object]] = [{"info": info("s").model_dump(), "offsets": [0, 3, 6]}]
     change(states)
     body = (json.dumps({"states": states}).encode() + b"\n" + lines)[:-1]
-    return header_of("state", FORMAT_VERSION, body) + body + b"\n"
+    return header_of("state", body) + body + b"\n"
 
 
 @pytest.mark.item("SS-33")

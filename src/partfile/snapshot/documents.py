@@ -164,15 +164,12 @@ def encode_body(schema: str, body: bytes) -> bytes:
             f"a {schema} document of {len(body)} bytes is larger than the {MAX_DOCUMENT_BYTES} that can be read again",
             hint="Keep fewer parts open at once (max_open_parts), or fewer elements in a state.",
         )
-    return b"".join((header_of(schema, FORMAT_VERSION, body), body, b"\n"))
+    return b"".join((header_of(schema, body), body, b"\n"))
 
 
-def header_of(schema: str, version: int, body: bytes | memoryview) -> bytes:
-    """The header line of a body, with its line feed. The checksum is of the line's beginning and of the body.
-
-    Without the first, a reader of several versions would take a damaged number for the version of a whole document.
-    """
-    begin = f"partfile {schema} {version} {len(body)}".encode()
+def header_of(schema: str, body: bytes | memoryview) -> bytes:
+    """The header line of a body, with its line feed. The checksum is of the line's beginning and of the body."""
+    begin = f"partfile {schema} {FORMAT_VERSION} {len(body)}".encode()
     return b"%b %08x\n" % (begin, crc32_of(body, crc32_of(begin)))
 
 
@@ -218,7 +215,7 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
     match = _HEADER.fullmatch(header)
     if match is None:
         raise SnapshotCorrupt(f"{path} does not begin with a partfile header", hint=CORRUPT_HINT, path=path)
-    found_schema, version = match.groups()[:2]
+    found_schema, version, _, checksum = match.groups()
     # Before the checksum, which a later version may compute in another way: what it wrote must not pass for damage.
     if int(version) > FORMAT_VERSION:
         raise SnapshotVersionError(
@@ -231,8 +228,11 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
         raise SnapshotCorrupt(f"{path} is a {found_schema.decode()} document, not a {schema}", path=path)
     body = memoryview(data)[len(header) + 1 : -1]
     # No version is below the first, so a lower number is damage, and so is any other deviation.
-    if data[-1:] != b"\n" or data[: len(header) + 1] != header_of(schema, FORMAT_VERSION, body):
-        raise SnapshotCorrupt(f"{path} is damaged: length or checksum is wrong", hint=CORRUPT_HINT, path=path)
+    if data[-1:] != b"\n" or data[: len(header) + 1] != header_of(schema, body):
+        # Builds before the first release took the checksum of the body alone.
+        is_unreleased = int(checksum, 16) == crc32_of(body)
+        hint = f"{CORRUPT_HINT} {_UNRELEASED_HINT}" if is_unreleased else CORRUPT_HINT
+        raise SnapshotCorrupt(f"{path} is damaged: length or checksum is wrong", hint=hint, path=path)
     return body
 
 
@@ -260,6 +260,10 @@ def unreadable(what: str, error: SnapshotError) -> UnencodableState:
 
 
 CORRUPT_HINT = "Nothing was changed. Put the file back from a backup or a copy."
+_UNRELEASED_HINT = (
+    "Or it is whole, and was written before the first release, as its checksum looks: such documents are not read. "
+    "Begin with another uid, or go on with the build that wrote it."
+)
 
 
 CheckpointKind = Literal["checkpoint", "takeover", "tombstone"]
