@@ -225,7 +225,7 @@ class CheckpointReport(Json):
     """One retained checkpoint."""
 
     checkpoint_id: int
-    """Its id, which is never used again."""
+    """Its id; no two checkpoints of a checkpoint log have the same."""
     kind: Literal["checkpoint", "takeover", "tombstone", "damaged", "deleted"]
     """takeover: a start's. tombstone: closes an id that did not complete. deleted: only what it published is known."""
     epoch: int | None
