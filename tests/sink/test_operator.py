@@ -16,10 +16,10 @@ import pytest
 import partfile as pf
 from partfile.errors import LeaseUnavailable, NotApplied, NotReady
 from partfile.sink import plan
-from partfile.sink.plan import Action, SinkSnapshot, operator_state, restored_state
+from partfile.sink.plan import Action, SinkSnapshot, restored_state
 from partfile.sink.policies import PartProgress, RollingPolicy
 from partfile.sink.states import OPERATOR, OpenPart, PendingPart, StreamPosition
-from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.documents import FileHandle, OperatorState
 from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.base import PartHandle
@@ -282,10 +282,11 @@ def test_a_snapshot_of_many_parts_is_read_back_and_grows_with_them_alone() -> No
         pending = tuple(PendingPart(part=handle.at(number), rows=1, since=1) for number, handle in enumerate(handles))
         snapshot = SinkSnapshot(StreamPosition(chain="0000abcd"), {}, pending, parts - 1)
         streams = storage.stream_factory(checkpoint_id)
-        state = operator_state(snapshot, lambda states: write_operator_state(states, streams))
+        handle = write_operator_state(snapshot.to_states(), streams)
+        state = OperatorState(parallelism=0, coordinator=handle)
         assert restored_state({OPERATOR: state}, storage.read_state) == snapshot
-        assert isinstance(state.coordinator, FileHandle)
-        return snapshot, state.coordinator.size_bytes
+        assert isinstance(handle, FileHandle)
+        return snapshot, handle.size_bytes
 
     _, few_bytes = state_of(PARTS // 10, 1)
     _, many_bytes = state_of(PARTS, 2)

@@ -26,7 +26,7 @@ from partfile.sink.publish import Publisher, StagedParts, mark_published
 from partfile.sink.restore import Restore, RestoreTerms
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.checkpoint_log import MAX_START_ATTEMPTS, CheckpointLog
-from partfile.snapshot.documents import unreadable
+from partfile.snapshot.documents import OperatorState, unreadable
 from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import open_storage
 from partfile.stores.paths import new_token
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from partfile.sink.restore import RestorePlan
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import StreamPosition
-    from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef, OperatorState
+    from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Store
 
@@ -331,7 +331,8 @@ class SinkCoordinator:
     def _write_state(self, checkpoint_id: int, state: SinkSnapshot) -> dict[str, OperatorState]:
         """Write a state into the directory of a checkpoint, or inline; nothing refers to it yet."""
         streams = self._storage.stream_factory(checkpoint_id)
-        return {OPERATOR: plan.operator_state(state, lambda states: write_operator_state(states, streams))}
+        handle = write_operator_state(state.to_states(), streams)
+        return {OPERATOR: OperatorState(parallelism=state.position.parallelism, coordinator=handle)}
 
     def _check_readable(self, checkpoint_id: int, operators: Mapping[str, OperatorState]) -> None:
         """Read what was written as a start will.

@@ -17,7 +17,6 @@ from partfile.sink.states import (
     PendingPart,
     StreamPosition,
 )
-from partfile.snapshot.documents import OperatorState
 from partfile.snapshot.operator_state import assign
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from partfile.sink.encoded_files import EncodedFile
     from partfile.sink.policies import PartProgress, RollingPolicy
     from partfile.sink.states import OpenPart, StagingFile, SubtaskSnapshot
-    from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.documents import OperatorState, StateHandle
     from partfile.snapshot.operator_state import OperatorStateStore
     from partfile.snapshot.state_file import States
 
@@ -311,6 +310,20 @@ class SinkSnapshot:
         """The state of a sink that has never written."""
         return cls(StreamPosition(chain=chain), {}, (), -1)
 
+    def to_states(self) -> OperatorStateStore:
+        """The states by which a checkpoint or a savepoint holds it; ``restored_state`` reads them."""
+        held = CoordinatorSnapshot(
+            position=self.position,
+            open=tuple(
+                AssignedPart(subtask=subtask, open=part) for subtask in sorted(self.open) for part in self.open[subtask]
+            ),
+            pending=self.pending,
+            max_count=self.max_count,
+            rolled=self.rolled,
+            spent=self.spent,
+        )
+        return held.to_states()
+
 
 def restored_state(
     operators: Mapping[str, OperatorState], read: Callable[[StateHandle | None], States]
@@ -488,25 +501,3 @@ def _redistributed(carried: OpenParts, ran: OpenParts) -> OpenParts:
 
 def _is_shared(part: OpenPart) -> bool:
     return part.staging_file is not None and part.staging_file.shared
-
-
-def operator_state(snapshot: SinkSnapshot, write: Callable[[OperatorStateStore], StateHandle | None]) -> OperatorState:
-    """A sink's state as a checkpoint holds it.
-
-    Args:
-        snapshot: The state.
-        write: Snapshots states and returns their handle.
-    """
-    held = CoordinatorSnapshot(
-        position=snapshot.position,
-        open=tuple(
-            AssignedPart(subtask=subtask, open=part)
-            for subtask in sorted(snapshot.open)
-            for part in snapshot.open[subtask]
-        ),
-        pending=snapshot.pending,
-        max_count=snapshot.max_count,
-        rolled=snapshot.rolled,
-        spent=snapshot.spent,
-    )
-    return OperatorState(parallelism=snapshot.position.parallelism, coordinator=write(held.to_states()))

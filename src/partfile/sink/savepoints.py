@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partfile.errors import ConfigError, PartfileError, StoreError
-from partfile.sink import plan
 from partfile.sink.settings import check_directory
 from partfile.sink.states import OPERATOR
+from partfile.snapshot.documents import OperatorState
 from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.savepoints import (
     SavepointMetadata,
@@ -59,12 +59,8 @@ class ReservedSavepoint:
             )
         streams = FileStreamFactory(self.store, self.directory, None)
         taken_by = coordinator.newest_checkpoint
-        operator = plan.operator_state(
-            # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs
-            # it.
-            replace(state, spent=()),
-            lambda states: write_operator_state(states, streams),
-        )
+        # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs it.
+        handle = write_operator_state(replace(state, spent=()).to_states(), streams)
         complete_savepoint(
             self.store,
             self.directory,
@@ -75,7 +71,7 @@ class ReservedSavepoint:
                 time_ms=now_ms,
                 writer=__version__,
                 ends_the_job=ends_the_job,
-                operators={OPERATOR: operator},
+                operators={OPERATOR: OperatorState(parallelism=state.position.parallelism, coordinator=handle)},
             ),
         )
         return self.location
