@@ -170,7 +170,7 @@ class Execution:
             self._tell(events.DeletionFinished())
 
     def _tell_owner(self, action: events.Action) -> None:
-        """Call the owner. Its error changes nothing: what is complete stays complete (CC-14)."""
+        """Call the owner. Its error changes nothing: what is complete stays complete."""
         try:
             match action:
                 case events.NotifyComplete(checkpoint_id):

@@ -511,7 +511,7 @@ class CoordinatorRules:
     tolerable_failures: int = 0
     """So many failed checkpoints in a row are borne."""
     is_unaligned: bool = False
-    """Whether barriers overtake data; then a savepoint waits for the checkpoints under way (CC-12)."""
+    """Whether barriers overtake data; then a savepoint waits for the checkpoints under way."""
 
     spare_ids: int = 1
     """Ids beyond ``max_concurrent`` that may be triggered before the next checkpoint: for forced requests, and while
@@ -528,7 +528,7 @@ class CoordinatorRules:
     def ids_ahead(self) -> int:
         """The number of ids beyond the newest checkpoint that may be triggered.
 
-        A successor closes as many, seen or not (CC-06).
+        A successor closes as many, seen or not (R7).
         """
         return self.limits.max_concurrent + self.spare_ids
 

@@ -178,7 +178,7 @@ def advance(decision: Decision, now_ms: int) -> Decision:
 
 
 def checkpoint_created(state: CoordinatorState, event: CheckpointCreated, now_ms: int) -> Decision:
-    """The checkpoint is complete: tell it, and only then delete older ones (CC-02, CC-15)."""
+    """The checkpoint is complete: tell it, and only then delete older ones."""
     pending = state.find(event.checkpoint_id)
     if state.creating != event.checkpoint_id or pending is None:
         return Decision(state)
