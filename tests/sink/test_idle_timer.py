@@ -94,7 +94,7 @@ def test_no_epoch_is_begun_to_do_nothing(job: IdleDriver) -> None:
     job.tick()
     coordinator = job.stream._live().coordinator
     coordinator.complete(coordinator.trigger(job.now_ms), coordinator.assignment(), coordinator.state.position)
-    job.stream.lose_epoch()
+    job.stream._lose_epoch()
     assert job.tick() is None
     assert job.epoch() == 1
 
@@ -190,7 +190,7 @@ def test_a_batch_after_a_tick_that_failed_has_a_timer_of_its_own(job: IdleDriver
     job.goes_on()
     assert before is not None
     assert job.stream._timer is not before
-    assert not before._timer._thread.is_alive()
+    assert not before._thread.is_alive()
     assert finished_rows(job.base) == names(0, 2)
 
 
@@ -296,12 +296,12 @@ def test_a_savepoint_does_not_wait_for_the_next_tick(job: IdleDriver) -> None:
         job.stream.savepoint(job.base / "_savepoints")
     job.commits.answer = "made"
     assert job.stream._timer is not None
-    job.stream._timer._timer.set(job.now_ms + MOST_WAIT_MS)
+    job.stream._timer.set(job.now_ms + MOST_WAIT_MS)
     assert Path(job.stream.savepoint(job.base / "_savepoints")).is_dir()
     assert finished_rows(job.base) == names(0, 2)
     job.goes_on()
     assert job.epoch() == 2
-    at_ms = job.stream._timer._timer._at_ms
+    at_ms = job.stream._timer._at_ms
     assert at_ms is not None
     assert at_ms - job.now_ms == INTERVAL_MS
 

@@ -85,7 +85,7 @@ class IdleDriver:
     def tick(self) -> int | None:
         """The timer is due; in how many milliseconds it is so again."""
         assert self.stream._timer is not None
-        at_ms = self.stream._timer.tick()
+        at_ms = self.stream._tick(RUN)
         return None if at_ms is None else at_ms - self.now_ms
 
     def goes_on(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 from partfile.errors import ConfigError, Fenced, NotReady, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
@@ -41,103 +42,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("partfile")
-
-
-class Between(Protocol):
-    """What a tick asks for; it holds the mutex then."""
-
-    def close_due(self, run: QueryRun) -> bool:
-        """Close what is due, in a new epoch if a failure has ended the last one.
-
-        Returns:
-            False if there is nothing to come again for before the next batch.
-
-        Raises:
-            Fenced: Another driver has taken the sink over.
-            StoreError: Storage failed; what was decided may or may not have happened.
-        """
-
-    def lose_epoch(self) -> None:
-        """Let go of the epoch, and leave the timer alone."""
-
-    def stop_for_good(self, run: QueryRun, error: Fenced) -> None:
-        """Let go of everything, and begin nothing new in this run."""
-
-    def release(self) -> None:
-        """Let go of everything; the next batch restores."""
-
-
-class IdleTimer:
-    """Comes again and again from a batch on, until a tick or the sink ends it.
-
-    Args:
-        sink: Whose parts are closed.
-        run: The run of the query that the parts are of.
-        mutex: Of batches and the clean end. A tick that cannot have it at once is skipped.
-        settings: The sink's options.
-    """
-
-    def __init__(self, sink: Between, run: QueryRun, mutex: threading.RLock, settings: SinkSettings) -> None:
-        self._sink = sink
-        self.run = run
-        self._mutex = mutex
-        self._settings = settings
-        self._failures = 0
-        """Ticks in a row in which storage failed."""
-        self._timer = Timer(self.tick, settings.clock, name="partfile-idle-timer")
-        self.begin()
-
-    def begin(self) -> None:
-        """Have the next tick after one interval, also where the last tick has asked for none."""
-        self._timer.set(self._after(self._interval_ms))
-
-    def stop(self) -> None:
-        """Begin no more ticks. Waits for one that is under way, unless this is called by it."""
-        self._timer.stop()
-
-    def tick(self) -> int | None:
-        """One tick.
-
-        Returns:
-            When the next is due, in milliseconds since 1970; None if there is none before the next batch.
-        """
-        if not self._mutex.acquire(blocking=False):
-            return self._after(self._interval_ms)
-        try:
-            return self._next()
-        finally:
-            self._mutex.release()
-
-    def _next(self) -> int | None:
-        uid = self._settings.uid
-        try:
-            goes_on = self._sink.close_due(self.run)
-        except Fenced as error:
-            logger.error("%s: fenced, the idle timer ends, and this query with its next batch: %s", uid, error)  # noqa: TRY400 - no trace needed
-            self._sink.stop_for_good(self.run, error)
-        except StoreError as error:
-            # An idle stream has no next batch that would restore.
-            self._sink.lose_epoch()
-            self._failures += 1
-            left_ms = wait_ms(self._failures, self._interval_ms)
-            logger.warning("%s: the idle timer failed, and tries again in %.1f s: %s", uid, left_ms / 1000, error)
-            return self._after(left_ms)
-        except Exception:
-            logger.exception("%s: the idle timer failed; the next batch restores", uid)
-            self._sink.release()
-        else:
-            self._failures = 0
-            if goes_on:
-                return self._after(self._interval_ms)
-            logger.info("%s: the idle timer ends: nothing is left, or the query has ended", uid)
-        return None
-
-    @property
-    def _interval_ms(self) -> int:
-        return round(self._settings.rolling.check_interval_s * 1000)
-
-    def _after(self, wait_ms: int) -> int:
-        return self._settings.clock() + wait_ms
 
 
 class StartedQuery:
@@ -378,7 +282,11 @@ class SparkStream:
         """Of the query: its jobs encode what no task of a batch has."""
         self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
-        self._timer: IdleTimer | None = None
+        self._timer: Timer | None = None
+        self._timer_run: QueryRun | None = None
+        """Whose parts the timer closes; it outlives the epoch."""
+        self._failed_ticks = 0
+        """Ticks in a row in which storage failed."""
         self._encoder: Callable[[CheckpointStorage], StagingEncoder] | None = None
         """Made in the thread of the query's batches, for all epochs of its run: it knows which jobs failed."""
         self._encoder_run: QueryRun | None = None
@@ -462,10 +370,10 @@ class SparkStream:
         """Take a savepoint between two batches; see FileSink.savepoint."""
         with self._mutex:
             self._check_fence()
-            if self._runtime is None and self._timer is not None:
+            if self._runtime is None and self._timer is not None and self._timer_run is not None:
                 # Storage failed in a tick of the timer, and the next one may be minutes away or never come.
-                self._begin_again(self._timer.run, lambda _left: True)
-                self._timer.begin()
+                self._begin_again(self._timer_run, lambda _left: True)
+                self._timer.set(self._after(self._check_interval_ms))
             if self._runtime is None:
                 raise PartfileError(
                     f"sink {self._settings.uid!r} has no query that runs and has written a batch: nothing to save",
@@ -504,7 +412,7 @@ class SparkStream:
             runtime.coordinator.close_all(self._settings.clock())
         except BaseException:
             # The timer stays: an idle stream has no next batch that would restore.
-            self.lose_epoch()
+            self._lose_epoch()
             raise
         return reserved.complete(runtime.coordinator, self._settings.clock(), ends_the_job=ends_the_job)
 
@@ -573,15 +481,62 @@ class SparkStream:
         finally:
             self._epochs.note(runtime.coordinator)
         self._runtime, self._run, self._fenced = runtime, run, None
-        self._timer = IdleTimer(self, run, self._mutex, self._settings)
+        self._timer_run, self._failed_ticks = run, 0
+        self._timer = Timer(partial(self._tick, run), self._settings.clock, name="partfile-idle-timer")
+        self._timer.set(self._after(self._check_interval_ms))
         return stopwatch_ms() - began
 
     def _new_runtime(self) -> Runtime:
         encoder = self._encoder or staging_encoder(self._settings, self._session)
         return Runtime(self._settings, self._settings.uid, encoder=encoder)
 
-    def close_due(self, run: QueryRun) -> bool:
-        """Close idle and aged parts, because an idle stream makes no calls; see ``idle_timer.Between``."""
+    def _tick(self, run: QueryRun) -> int | None:
+        """Close what is due between two batches, because an idle stream makes no calls; skipped while a batch runs.
+
+        Args:
+            run: Of the query that the parts are of.
+
+        Returns:
+            When the next tick is due, in milliseconds since 1970; None if there is none before the next batch.
+        """
+        if not self._mutex.acquire(blocking=False):
+            return self._after(self._check_interval_ms)
+        uid = self._settings.uid
+        try:
+            goes_on = self._close_due(run)
+        except Fenced as error:
+            logger.error("%s: fenced, the idle timer ends, and this query with its next batch: %s", uid, error)  # noqa: TRY400 - no trace needed
+            self._fenced = (run, error)
+            self._end_epoch()
+        except StoreError as error:
+            # It is unknown what was applied, and an idle stream has no next batch that would restore.
+            self._lose_epoch()
+            self._failed_ticks += 1
+            left_ms = wait_ms(self._failed_ticks, self._check_interval_ms)
+            logger.warning("%s: the idle timer failed, and tries again in %.1f s: %s", uid, left_ms / 1000, error)
+            return self._after(left_ms)
+        except Exception:
+            logger.exception("%s: the idle timer failed; the next batch restores", uid)
+            self.release()
+        else:
+            self._failed_ticks = 0
+            if goes_on:
+                return self._after(self._check_interval_ms)
+            logger.info("%s: the idle timer ends: nothing is left, or the query has ended", uid)
+        finally:
+            self._mutex.release()
+        return None
+
+    def _close_due(self, run: QueryRun) -> bool:
+        """Close idle and aged parts, in a new epoch if a failure has ended the last one.
+
+        Returns:
+            False if there is nothing to come again for before the next batch.
+
+        Raises:
+            Fenced: Another driver has taken the sink over.
+            StoreError: Storage failed; what was decided may or may not have happened.
+        """
         if self._runtime is None and not self._begin_again(run, lambda left: has_pending_output(left, run.query_id)):
             return False
         runtime = self._live()
@@ -589,6 +544,13 @@ class SparkStream:
         if done is not None:
             self._tell(of_commit(self._settings.uid, runtime.coordinator, done))
         return True
+
+    @property
+    def _check_interval_ms(self) -> int:
+        return round(self._settings.rolling.check_interval_s * 1000)
+
+    def _after(self, left_ms: int) -> int:
+        return self._settings.clock() + left_ms
 
     def _begin_again(self, run: QueryRun, is_wanted: Callable[[SinkSnapshot | None], bool]) -> bool:
         """Begin an epoch for a run that lost its last one between two batches; not if the query has ended."""
@@ -600,12 +562,7 @@ class SparkStream:
         runtime.storage.store.hold_marker(runtime.marker_path)
         return True
 
-    def stop_for_good(self, run: QueryRun, error: Fenced) -> None:
-        """Let go of everything; the run may begin no other epoch."""
-        self._fenced = (run, error)
-        self._end_epoch()
-
-    def lose_epoch(self) -> None:
+    def _lose_epoch(self) -> None:
         """Let go of the epoch: it is unknown what was applied. The timer comes again."""
         runtime, self._runtime, self._run = self._runtime, None, None
         if runtime is not None:
@@ -613,10 +570,10 @@ class SparkStream:
             runtime.close()
 
     def _end_epoch(self) -> None:
-        timer, self._timer = self._timer, None
+        timer, self._timer, self._timer_run = self._timer, None, None
         if timer is not None:
             timer.stop()
-        self.lose_epoch()
+        self._lose_epoch()
 
     def _tell(self, progress: BatchProgress) -> None:
         report(progress, self._settings.on_progress)
