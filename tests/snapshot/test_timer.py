@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from partfile.snapshot import timer as timer_module
 from partfile.snapshot.events import CoordinatorRules, FailureReason, RequestKind
 from partfile.snapshot.timer import Timer
 from support.checkpoint_owner import Owner
@@ -58,16 +59,33 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+class Failures(logging.Handler):
+    """Keeps the errors that are logged."""
+
+    def __init__(self, errors: Queue[Exception]) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line of the log."""
+        if record.exc_info is not None and isinstance(record.exc_info[1], Exception):
+            self._errors.put(record.exc_info[1])
+
+
 @pytest.fixture
-def ticks() -> Ticks:
+def ticks() -> Iterator[Ticks]:
     """What the timer calls."""
-    return Ticks()
+    ticks = Ticks()
+    handler = Failures(ticks.failures)
+    logging.getLogger("partfile").addHandler(handler)
+    yield ticks
+    logging.getLogger("partfile").removeHandler(handler)
 
 
 @pytest.fixture
 def timer(ticks: Ticks) -> Iterator[Timer]:
     """A timer by the clock of the test; it is stopped afterwards."""
-    timer = Timer(ticks, lambda: ticks.now_ms, failed=ticks.failures.put, retry_ms=70)
+    timer = Timer(ticks, lambda: ticks.now_ms)
     yield timer
     timer.stop()
 
@@ -90,7 +108,7 @@ def test_a_clock_that_is_set_back_delays_a_call_by_no_more_than_its_wait(
     """R8: what was to be called in 20 ms is not called in a year; the log says that the clock was set back."""
     year_ms = 365 * 86_400_000
     ticks.now_ms = year_ms + 20
-    timer = Timer(ticks, lambda: ticks.now_ms, failed=ticks.failures.put)
+    timer = Timer(ticks, lambda: ticks.now_ms)
     try:
         ticks.act = lambda: ticks.now_ms + 20
         timer.set(ticks.now_ms)
@@ -107,7 +125,7 @@ def test_a_clock_that_is_set_back_delays_a_call_by_no_more_than_its_wait(
 def test_it_waits_for_real_until_the_time_comes(ticks: Ticks) -> None:
     """No call has to wake it: by a clock that goes, the call comes by itself, and once."""
     clock = iter(range(0, 1_000_000, 10))
-    timer = Timer(ticks, lambda: next(clock), failed=ticks.failures.put)
+    timer = Timer(ticks, lambda: next(clock))
     timer.set(50)
     ticks.calls.get(timeout=WAIT_S)
     assert ticks.none_comes()
@@ -155,7 +173,7 @@ def test_of_what_a_call_wants_and_what_was_set_meanwhile_the_earlier_counts(
 
 
 @pytest.mark.parametrize("failing", range(6))
-def test_a_clock_that_fails_does_not_end_the_timer(ticks: Ticks, failing: int) -> None:
+def test_a_clock_that_fails_does_not_end_the_timer(ticks: Ticks, failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever reading fails, or two in a row: it is told, and calls come all the same."""
     readings = iter(range(10**6))
 
@@ -164,8 +182,9 @@ def test_a_clock_that_fails_does_not_end_the_timer(ticks: Ticks, failing: int) -
             raise OSError("deliberate")
         return 0
 
+    monkeypatch.setattr(timer_module, "RETRY_S", 0)
     ticks.act = lambda: 0
-    timer = Timer(ticks, clock, failed=ticks.failures.put, retry_ms=0)
+    timer = Timer(ticks, clock)
     timer.set(0)
     for _ in range(9):
         ticks.calls.get(timeout=WAIT_S)
@@ -173,8 +192,9 @@ def test_a_clock_that_fails_does_not_end_the_timer(ticks: Ticks, failing: int) -
     assert [str(ticks.failures.get(timeout=WAIT_S)) for _ in range(2)] == ["deliberate", "deliberate"]
 
 
-def test_an_error_is_told_and_the_next_call_comes(ticks: Ticks, timer: Timer) -> None:
+def test_an_error_is_told_and_the_next_call_comes(ticks: Ticks, timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One call that fails does not end the timer: it is told, and tried again after a pause."""
+    monkeypatch.setattr(timer_module, "RETRY_S", 10 * NEVER_S)
 
     def fail() -> int | None:
         raise RuntimeError("deliberate")
@@ -190,8 +210,23 @@ def test_an_error_is_told_and_the_next_call_comes(ticks: Ticks, timer: Timer) ->
     assert ticks.failures.empty()
 
 
-def test_without_a_listener_the_log_is_told(ticks: Ticks, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a reporter an error is logged, with its trace."""
+def test_a_stop_does_not_wait_for_the_next_try(ticks: Ticks, timer: Timer) -> None:
+    """The pause after an error ends with the timer."""
+
+    def fail() -> int | None:
+        raise RuntimeError("deliberate")
+
+    ticks.act = fail
+    timer.set(0)
+    ticks.failures.get(timeout=WAIT_S)
+    began_s = time.monotonic()
+    timer.stop()
+    assert time.monotonic() - began_s < timer_module.RETRY_S / 2
+    assert ticks.calls.qsize() == 1
+
+
+def test_the_log_is_told(ticks: Ticks, caplog: pytest.LogCaptureFixture) -> None:
+    """An error is logged, with its trace."""
     told = threading.Event()
 
     def fail() -> int | None:
@@ -252,7 +287,7 @@ class Timed(Owner):
     """An owner whose coordinator is driven by a timer, and whose tasks answer unless they are to be silent."""
 
     def __init__(self, base: Path, rules: CoordinatorRules) -> None:
-        self.timer = Timer(self.tick, lambda: self.now_ms, failed=lambda _error: None)
+        self.timer = Timer(self.tick, lambda: self.now_ms)
         self.events: Queue[tuple[str, int]] = Queue()
         self.is_silent = False
         super().__init__(

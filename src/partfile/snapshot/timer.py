@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("partfile")
 
-RETRY_MS = 10_000
-
-
-def log_failure(error: Exception) -> None:
-    """Log what a call of the timer has raised."""
-    logger.error("a timer failed and tries again: %s", error, exc_info=error)
+RETRY_S = 10.0
+"""From an error to the next call."""
+_AT_ONCE_MS = 0
+"""A time that has passed by every clock."""
 
 
 class Timer:
@@ -25,37 +23,26 @@ class Timer:
 
     A clock that is set back delays a call by no more than the wait that it was set for (R8).
 
-    For a coordinator ``tick`` is its own, and its ``CoordinatorSettings.set_timer`` leads to ``set``.
+    Two objects have one: a Spark stream between its batches, and a ``CheckpointCoordinator`` that runs by itself. For
+    the latter ``tick`` is its own, and its ``CoordinatorSettings.set_timer`` leads to ``set``.
 
     Args:
         tick: Does the work, on the timer's thread; returns when it wants to be called next, in milliseconds since
-            epoch, or None if only ``set`` will tell.
-        clock: The time, in milliseconds since 1970. It is read again at each ``set`` and after each wait.
+            1970, or None if only ``set`` will tell. If it raises, the error is logged and it is called again later.
+        clock: The time, in milliseconds since 1970. It is read again at each ``set`` and after each wait. It may raise
+            as ``tick`` may.
         name: Of the thread.
-        failed: Told what ``tick`` raises; must not raise. ``tick`` is called again after ``retry_ms``, until the
-            timer is stopped.
-        retry_ms: From an error to the next call.
     """
 
     def __init__(
-        self,
-        tick: Callable[[], int | None],
-        clock: Callable[[], int],
-        *,
-        name: str = "partfile-timer",
-        failed: Callable[[Exception], object] = log_failure,
-        retry_ms: int = RETRY_MS,
+        self, tick: Callable[[], int | None], clock: Callable[[], int], *, name: str = "partfile-timer"
     ) -> None:
         self._tick = tick
         self._clock = clock
-        self._failed = failed
-        self._retry_ms = retry_ms
         self._changed = threading.Condition()
         self._at_ms: int | None = None
         self._longest_ms: int | None = None
         """How far away the time was when it was set; None until the thread has seen it."""
-        self._is_due = False
-        """Whether to call without looking at the clock."""
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -83,27 +70,20 @@ class Timer:
                 if not self._wait():
                     return
                 self._set_earlier(self._tick())
-            except Exception as error:  # noqa: BLE001 - the owner of the timer decides what it means
-                self._failed(error)
-                self._try_again()
+            except Exception:
+                logger.exception("a timer failed, and tries again in %g s", RETRY_S)
+                self._pause()
+                self._set_earlier(_AT_ONCE_MS)
 
-    def _try_again(self) -> None:
-        """Call again after a while: by the clock, or, if that is what fails, without it."""
-        try:
-            self._set_earlier(self._clock() + self._retry_ms)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._failed(error)
-            with self._changed:
-                if not self._is_stopped:
-                    self._changed.wait(self._retry_ms / 1000)
-                self._is_due = True
+    def _pause(self) -> None:
+        """Wait for the next try, without the clock: it may be what fails."""
+        with self._changed:
+            if not self._is_stopped:
+                self._changed.wait(RETRY_S)
 
     def _wait(self) -> bool:
         """Wait until it is time; False if the timer is stopped."""
         with self._changed:
-            if self._is_due and not self._is_stopped:
-                self._is_due, self._at_ms = False, None
-                return True
             while not self._is_stopped:
                 left_ms = None if self._at_ms is None else self._left_ms(self._at_ms)
                 if left_ms is not None and left_ms <= 0:
