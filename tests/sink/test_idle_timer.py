@@ -400,7 +400,7 @@ def test_a_run_that_lost_an_epoch_remembers_which_jobs_failed(job: IdleDriver, m
     job.commits.answer = "refused"
     job.tick()
     job.commits.answer = "made"
-    assert job.stream._run is None
+    assert job.stream._runtime is None
     job.goes_on()
     assert jobs_of(job) == 2
     job.stream._restore(QueryRun(1, "query", "another run"), BATCH)

@@ -91,7 +91,7 @@ class IdleDriver:
     def goes_on(self) -> None:
         """The query has rows, and its batch is in the epoch that is there."""
         self.stream._check_fence(RUN)
-        if self.stream._run != RUN:
+        if self.stream._runtime is None or self.stream._run != RUN:
             self.restores()
 
     def epoch(self) -> int:

@@ -220,54 +220,6 @@ def of_replay(uid: str, batch: QueryPosition, coordinator: SinkCoordinator, done
     )
 
 
-class EpochHistory:
-    """Knows the newest epoch of one driver, none at first."""
-
-    def __init__(self) -> None:
-        self._last: int | None = None
-        """Held, now or before."""
-        self._takeovers: frozenset[str] = frozenset()
-        """Nonces of takeovers tried after that one was held: the store may have made one and not said so."""
-
-    def note(self, coordinator: SinkCoordinator) -> None:
-        """Take in which epoch was begun, or the takeovers by which one may have been.
-
-        Args:
-            coordinator: Was to hold it.
-        """
-        held = coordinator.held_epoch
-        if held is None:
-            self._takeovers |= coordinator.attempted_takeovers
-        else:
-            self._last, self._takeovers = held, frozenset()
-
-    def begin(
-        self, coordinator: SinkCoordinator, now_ms: int, is_wanted: Callable[[SinkSnapshot | None], bool]
-    ) -> bool:
-        """Begin an epoch after the last one of this driver, if the newest checkpoint is as wanted.
-
-        Args:
-            coordinator: Is to hold it.
-            now_ms: The time, in milliseconds since 1970.
-            is_wanted: Judges what the newest checkpoint holds; None if there is none.
-
-        Returns:
-            Whether it was begun.
-
-        Raises:
-            Fenced: Another driver has begun an epoch since then; only what this driver left is ended here.
-        """
-        if not is_wanted(coordinator.look()):
-            return False
-        # No older checkpoint is gone back to: only a batch shows whether Spark has gone back as well.
-        terms = RestoreTerms(succeeding=self._last, own_takeovers=self._takeovers)
-        try:
-            coordinator.start(lambda _stands: None, now_ms, terms)
-        finally:
-            self.note(coordinator)
-        return True
-
-
 class SparkStream:
     """One sink on a Spark driver. Batches, the idle timer and the clean end take one mutex.
 
@@ -280,17 +232,21 @@ class SparkStream:
         self._mutex = threading.RLock()
         self._session: SparkSession | None = None
         """Of the query: its jobs encode what no task of a batch has."""
-        self._run: QueryRun | None = None
         self._runtime: Runtime | None = None
+        """Of the epoch; None if there is none."""
+        self._run: QueryRun | None = None
+        """The run of the query that a batch has begun an epoch for; it outlives an epoch that storage has ended."""
         self._timer: Timer | None = None
-        self._timer_run: QueryRun | None = None
-        """Whose parts the timer closes; it outlives the epoch."""
+        """Of that run."""
         self._failed_ticks = 0
         """Ticks in a row in which storage failed."""
         self._encoder: Callable[[CheckpointStorage], StagingEncoder] | None = None
         """Made in the thread of the query's batches, for all epochs of its run: it knows which jobs failed."""
         self._encoder_run: QueryRun | None = None
-        self._epochs = EpochHistory()
+        self._last_epoch: int | None = None
+        """Held by this driver, now or before."""
+        self._takeovers: frozenset[str] = frozenset()
+        """Nonces of takeovers tried after that one was held: the store may have made one and not said so."""
         self._fenced: tuple[QueryRun, Fenced] | None = None
         """The run that was fenced between two batches: it must stop, and not begin a new epoch."""
         self._offsets = OffsetsLog()
@@ -354,9 +310,8 @@ class SparkStream:
         with self._mutex:
             try:
                 self._check_fence()
-                runtime = self._runtime or self._begun(lambda left: has_pending_output(left, query_id))
+                runtime = self._runtime or self._go_on(lambda left: has_pending_output(left, query_id))
                 if runtime is not None:
-                    self._runtime = runtime
                     keep = self._settings.on_stop == "keep"
                     done = runtime.coordinator.close_all(self._settings.clock(), keep=keep)
                     if done is not None:
@@ -370,9 +325,9 @@ class SparkStream:
         """Take a savepoint between two batches; see FileSink.savepoint."""
         with self._mutex:
             self._check_fence()
-            if self._runtime is None and self._timer is not None and self._timer_run is not None:
+            if self._runtime is None and self._run is not None and self._timer is not None:
                 # Storage failed in a tick of the timer, and the next one may be minutes away or never come.
-                self._begin_again(self._timer_run, lambda _left: True)
+                self._go_on_with(self._run, lambda _left: True)
                 self._timer.set(self._after(self._check_interval_ms))
             if self._runtime is None:
                 raise PartfileError(
@@ -385,27 +340,25 @@ class SparkStream:
 
     def stop_with_savepoint(self, query: StreamingQuery, directory: str | os.PathLike[str] | None) -> str:
         """Stop a query and end with a savepoint; see StartedQuery.stop_with_savepoint."""
-        with reserved_savepoint(self._settings, self._settings.uid, directory) as reserved:
+        uid = self._settings.uid
+        with reserved_savepoint(self._settings, uid, directory) as reserved:
             self.wait_for_batch()
             query.stop()
             with self._mutex:
                 try:
                     self._check_fence()
-                    self._runtime = self._runtime or self._begun_for(query)
-                    return self._savepoint(self._runtime, reserved, ends_the_job=True)
+                    runtime = self._runtime
+                    if runtime is None and query.exception() is None:
+                        # No batch came to it in this run, or its last batch was lost.
+                        runtime = self._go_on(lambda left: is_no_others(left, str(query.id)))
+                    if runtime is None:
+                        raise PartfileError(
+                            f"query {query.id} has failed, or sink {uid!r} holds the rows of another query",
+                            hint="Start the query again and let it write a batch; then ask for the savepoint.",
+                        )
+                    return self._savepoint(runtime, reserved, ends_the_job=True)
                 finally:
                     self.release()
-
-    def _begun_for(self, query: StreamingQuery) -> Runtime:
-        """A new epoch for the end of a query that no batch came to in this run, or whose last batch was lost."""
-        has_failed = query.exception() is not None
-        runtime = None if has_failed else self._begun(lambda left: is_no_others(left, str(query.id)))
-        if runtime is None:
-            raise PartfileError(
-                f"query {query.id} has failed, or sink {self._settings.uid!r} holds the rows of another query",
-                hint="Start the query again and let it write a batch; then ask for the savepoint.",
-            )
-        return runtime
 
     def _savepoint(self, runtime: Runtime, reserved: ReservedSavepoint, *, ends_the_job: bool) -> str:
         try:
@@ -422,25 +375,13 @@ class SparkStream:
             self._end_epoch()
             self._encoder = None
 
-    def _begun(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
-        """A new epoch after the last one of this driver, if the newest checkpoint is as wanted."""
-        runtime = self._new_runtime()
-        try:
-            if self._epochs.begin(runtime.coordinator, self._settings.clock(), is_wanted):
-                return runtime
-        except BaseException:
-            runtime.close()
-            raise
-        runtime.close()
-        return None
-
     def _check_fence(self, run: QueryRun | None = None) -> None:
         """Refuse to go on in a run that was fenced; a query that was started again is another run."""
         if self._fenced is not None and run in {None, self._fenced[0]}:
             raise self._fenced[1]
 
     def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition) -> None:
-        restore_ms = self._restore(run, batch) if run != self._run else 0.0
+        restore_ms = self._restore(run, batch) if self._runtime is None or run != self._run else 0.0
         runtime = self._live()
         stands = runtime.coordinator.state.position
         if check_replay(self._settings.uid, stands, batch, self._settings.rules) is ReplayDecision.REPLAY:
@@ -471,24 +412,70 @@ class SparkStream:
         self._end_epoch()
         if self._encoder is None or run != self._encoder_run:
             self._encoder, self._encoder_run = staging_encoder(self._settings, self._session), run
-        runtime = self._new_runtime()
-        try:
-            terms = RestoreTerms(restore_from=self._settings.restore_from)
-            runtime.coordinator.start(check, self._settings.clock(), terms)
-        except BaseException:
-            runtime.close()
-            raise
-        finally:
-            self._epochs.note(runtime.coordinator)
-        self._runtime, self._run, self._fenced = runtime, run, None
-        self._timer_run, self._failed_ticks = run, 0
+        self._begin(RestoreTerms(restore_from=self._settings.restore_from), check)
+        self._run, self._fenced, self._failed_ticks = run, None, 0
         self._timer = Timer(partial(self._tick, run), self._settings.clock, name="partfile-idle-timer")
         self._timer.set(self._after(self._check_interval_ms))
         return stopwatch_ms() - began
 
-    def _new_runtime(self) -> Runtime:
+    def _go_on_with(self, run: QueryRun, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
+        """Begin an epoch for a run that lost its last one between two batches; not if the query has ended."""
+        runtime = self._go_on(is_wanted) if is_active(self._session, run) else None
+        if runtime is not None:
+            # As a write job does: a command that sees it held knows that the sink runs.
+            runtime.storage.store.hold_marker(runtime.marker_path)
+        return runtime
+
+    def _go_on(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
+        """Begin an epoch after the last one of this driver, if the newest checkpoint is as wanted.
+
+        Args:
+            is_wanted: Judges what the newest checkpoint holds; None if there is none.
+
+        Returns:
+            None if the newest checkpoint is not as wanted.
+
+        Raises:
+            Fenced: Another driver has begun an epoch since then; only what this driver left is ended here.
+        """
+        # No older checkpoint is gone back to: only a batch shows whether Spark has gone back as well.
+        terms = RestoreTerms(succeeding=self._last_epoch, own_takeovers=self._takeovers)
+        return self._begin(terms, lambda _stands: None, is_wanted)
+
+    def _begin(
+        self,
+        terms: RestoreTerms,
+        check: Callable[[StreamPosition], None],
+        is_wanted: Callable[[SinkSnapshot | None], bool] | None = None,
+    ) -> Runtime | None:
+        """Begin an epoch, and remember which, or the takeovers by which one may have been begun.
+
+        Args:
+            terms: How it is begun.
+            check: Raises if the sink must not go on from that position.
+            is_wanted: Says whether to begin at all; None always does, without a look at the newest checkpoint.
+
+        Returns:
+            None if none was wanted.
+        """
         encoder = self._encoder or staging_encoder(self._settings, self._session)
-        return Runtime(self._settings, self._settings.uid, encoder=encoder)
+        runtime = Runtime(self._settings, self._settings.uid, encoder=encoder)
+        try:
+            if is_wanted is None or is_wanted(runtime.coordinator.look()):
+                runtime.coordinator.start(check, self._settings.clock(), terms)
+                self._runtime = runtime
+        finally:
+            self._note(runtime.coordinator)
+            if self._runtime is not runtime:
+                runtime.close()
+        return self._runtime
+
+    def _note(self, coordinator: SinkCoordinator) -> None:
+        """Take in which epoch a coordinator has begun, or the takeovers by which it may have begun one."""
+        if coordinator.held_epoch is None:
+            self._takeovers |= coordinator.attempted_takeovers
+        else:
+            self._last_epoch, self._takeovers = coordinator.held_epoch, frozenset()
 
     def _tick(self, run: QueryRun) -> int | None:
         """Close what is due between two batches, because an idle stream makes no calls; skipped while a batch runs.
@@ -537,9 +524,9 @@ class SparkStream:
             Fenced: Another driver has taken the sink over.
             StoreError: Storage failed; what was decided may or may not have happened.
         """
-        if self._runtime is None and not self._begin_again(run, lambda left: has_pending_output(left, run.query_id)):
+        runtime = self._runtime or self._go_on_with(run, lambda left: has_pending_output(left, run.query_id))
+        if runtime is None:
             return False
-        runtime = self._live()
         done = runtime.coordinator.close_due(self._settings.clock())
         if done is not None:
             self._tell(of_commit(self._settings.uid, runtime.coordinator, done))
@@ -552,25 +539,15 @@ class SparkStream:
     def _after(self, left_ms: int) -> int:
         return self._settings.clock() + left_ms
 
-    def _begin_again(self, run: QueryRun, is_wanted: Callable[[SinkSnapshot | None], bool]) -> bool:
-        """Begin an epoch for a run that lost its last one between two batches; not if the query has ended."""
-        runtime = self._begun(is_wanted) if is_active(self._session, run) else None
-        if runtime is None:
-            return False
-        self._runtime, self._run = runtime, run
-        # As a write job does: a command that sees it held knows that the sink runs.
-        runtime.storage.store.hold_marker(runtime.marker_path)
-        return True
-
     def _lose_epoch(self) -> None:
         """Let go of the epoch: it is unknown what was applied. The timer comes again."""
-        runtime, self._runtime, self._run = self._runtime, None, None
+        runtime, self._runtime = self._runtime, None
         if runtime is not None:
-            self._epochs.note(runtime.coordinator)
+            self._note(runtime.coordinator)
             runtime.close()
 
     def _end_epoch(self) -> None:
-        timer, self._timer, self._timer_run = self._timer, None, None
+        timer, self._timer, self._run = self._timer, None, None
         if timer is not None:
             timer.stop()
         self._lose_epoch()
