@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from partfile.sink.coordinator import CommitReport, SinkCoordinator
     from partfile.sink.encode import StagingEncoder
@@ -135,34 +134,6 @@ class StartedQuery:
         else:
             self._query.stop()
             self._stream.release()
-
-
-def start_query(
-    writer: DataStreamWriter,
-    stream: SparkStream,
-    *,
-    trigger: Mapping[str, Any] | None,
-    query_name: str | None,
-    options: Mapping[str, str] | None,
-) -> StartedQuery:
-    """Start a query into a sink; the arguments are those of ``FileSink.start``.
-
-    Raises:
-        ConfigError: ``options`` name the checkpoint location a second time.
-    """
-    if "checkpointlocation" in {name.lower() for name in options or {}}:
-        raise ConfigError(
-            "options name a checkpointLocation besides checkpoint_location",
-            hint="Pass the directory as checkpoint_location alone.",
-        )
-    for name, value in (options or {}).items():
-        writer = writer.option(name, value)
-    if query_name is not None:
-        writer = writer.queryName(query_name)
-    if trigger:
-        writer = writer.trigger(**trigger)
-    ends_itself = any(name in (trigger or {}) for name in ("availableNow", "once"))
-    return StartedQuery(writer.start(), stream, ends_itself=ends_itself)
 
 
 def of_commit(uid: str, coordinator: SinkCoordinator, done: CommitReport) -> BatchProgress:
@@ -284,10 +255,26 @@ class SparkStream:
         query_name: str | None,
         options: Mapping[str, str] | None,
     ) -> StartedQuery:
-        """Start a query with a clean end bound to it; see FileSink.start."""
+        """Start a query with a clean end bound to it; the arguments are those of ``FileSink.start``.
+
+        Raises:
+            ConfigError: ``options`` name the checkpoint location a second time.
+        """
+        if "checkpointlocation" in {name.lower() for name in options or {}}:
+            raise ConfigError(
+                "options name a checkpointLocation besides checkpoint_location",
+                hint="Pass the directory as checkpoint_location alone.",
+            )
         self._session, self._encoder = df.sparkSession, None
         writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
-        return start_query(writer, self, trigger=trigger, query_name=query_name, options=options)
+        for name, value in (options or {}).items():
+            writer = writer.option(name, value)
+        if query_name is not None:
+            writer = writer.queryName(query_name)
+        if trigger:
+            writer = writer.trigger(**trigger)
+        ends_itself = any(name in (trigger or {}) for name in ("availableNow", "once"))
+        return StartedQuery(writer.start(), self, ends_itself=ends_itself)
 
     def wait_for_batch(self) -> None:
         """Wait until no batch is being written."""
