@@ -83,10 +83,12 @@ def test_a_kept_part_that_was_touched_is_left_alone(tmp_path: Path) -> None:
     for name in staged_files(tmp_path):
         with (tmp_path / name).open("ab") as file:
             file.write(b"torn garb")
-    with make_sink(tmp_path, rolling=KEEP).local() as out:
+    told: list[BatchProgress] = []
+    with make_sink(tmp_path, rolling=KEEP, on_progress=told.append).local() as out:
         out.write(batch(2, 2), position=4)
     assert_exactly_once(tmp_path, 4)
     assert len(finished_files(tmp_path)) == 4
+    assert [one.parts_abandoned for one in told] == [2]
 
 
 def test_a_second_process_fences_the_first(tmp_path: Path) -> None:

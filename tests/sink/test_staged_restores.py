@@ -13,18 +13,16 @@ import pytest
 from pydantic import ValidationError
 
 from partfile.errors import NotReady, PartDamaged, PartfileError, PartMissing, RecoveryRefused
-from partfile.sink.coordinator import Runtime
+from partfile.sink.coordinator import CommitReport, Runtime
 from partfile.sink.encode import LocalEncoder
 from partfile.sink.operator import SinkOperator
 from partfile.sink.plan import with_closed
-from partfile.sink.progress import BatchProgress
-from partfile.sink.spark.stream import of_batch
+from partfile.sink.report import progress_of
 from partfile.sink.states import (
     ClosedStagingFile,
     EncodedStagingFile,
     OpenPart,
     PendingPart,
-    QueryPosition,
     StagingFile,
 )
 from partfile.stores.base import PartHandle
@@ -240,9 +238,10 @@ def test_a_staging_file_that_a_task_leaves_alone_is_told(tmp_path: Path) -> None
         snapshot = retry.snapshot(99)
         retry.close()
         held.close()
+        done = CommitReport(checkpoint_id=99, published=0, owed=0, commit_ms=0, publish_ms=0)
+        told = progress_of("life", job.runtime.coordinator, done, [snapshot])
     assert [staging_file.abandoned for staging_file in snapshot.rolled] == [True]
-    done = BatchProgress(uid="life", query_id=None, batch_id=None, checkpoint_id=99)
-    assert of_batch(done, QueryPosition(query_id="q", batch_id=1), [], [snapshot]).parts_abandoned == 1
+    assert told.parts_abandoned == 1
 
 
 def test_no_state_can_promise_a_staging_file_to_readers(tmp_path: Path) -> None:

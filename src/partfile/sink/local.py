@@ -12,7 +12,7 @@ from partfile.errors import CheckpointMismatch, ConfigError, LeaseUnavailable, P
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.progress import BatchProgress, report
+from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.states import assigned_to
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from partfile.sink.coordinator import TriggeredCheckpoint
+    from partfile.sink.progress import BatchProgress
     from partfile.sink.settings import SinkSettings
     from partfile.sink.states import StreamPosition
 
@@ -344,21 +345,13 @@ class LocalSink:
         acknowledged = [snapshot.model_copy(update={"subtask": 0})]
         done = coordinator.complete(pending, acknowledged, stands, self._settings.clock())
         self._operator.notify_checkpoint_complete(done.checkpoint_id)
-        progress = BatchProgress(
-            uid=self._settings.uid,
-            query_id=None,
-            batch_id=None,
-            checkpoint_id=done.checkpoint_id,
+        progress = progress_of(
+            self._settings.uid,
+            coordinator,
+            done,
+            acknowledged,
             rows=self._operator.rows_written - self._told_rows,
-            bytes=self._operator.bytes_written - self._told_bytes,
-            parts_in_progress=len(snapshot.open),
-            parts_pending=done.owed,
-            parts_finished=done.published,
-            commit_ms=done.commit_ms,
-            publish_ms=done.publish_ms,
-            parts_encoded=done.encoded + len(snapshot.spent),
-            staging_files_waiting=len(coordinator.state.rolled),
-            encode_ms=done.encode_ms,
+            added_bytes=self._operator.bytes_written - self._told_bytes,
         )
         self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written
         report(progress, self._settings.on_progress)

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
-
 from pydantic import BaseModel, ConfigDict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-logger = logging.getLogger("partfile")
 
 
 class BatchProgress(BaseModel):
@@ -47,34 +38,3 @@ class BatchProgress(BaseModel):
     publish_ms: float = 0.0
     encode_ms: float = 0.0
     """Of what is encoded after the batch, or between two; what its own tasks encode is in ``write_ms``."""
-
-
-def report(progress: BatchProgress, callback: Callable[[BatchProgress], None] | None) -> None:
-    """Log the progress and hand it to the callback, whose failure never harms the stream."""
-    logger.info(
-        "%s: batch %s checkpoint %d%s: %d rows, %d bytes; parts %d in progress, %d pending, %d finished, %d abandoned, "
-        "%d encoded, %d staging files waiting; "
-        "restore %.0f ms, write %.0f ms, commit %.0f ms, publish %.0f ms, encode %.0f ms",
-        progress.uid,
-        progress.batch_id,
-        progress.checkpoint_id,
-        " (replayed)" if progress.replayed else "",
-        progress.rows,
-        progress.bytes,
-        progress.parts_in_progress,
-        progress.parts_pending,
-        progress.parts_finished,
-        progress.parts_abandoned,
-        progress.parts_encoded,
-        progress.staging_files_waiting,
-        progress.restore_ms,
-        progress.write_ms,
-        progress.commit_ms,
-        progress.publish_ms,
-        progress.encode_ms,
-    )
-    if callback is not None:
-        try:
-            callback(progress)
-        except Exception:
-            logger.exception("%s: on_progress raised; the stream goes on", progress.uid)

@@ -11,7 +11,8 @@ from partfile.errors import ConfigError, Fenced, NotReady, PartfileError, StoreE
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import wait_ms
 from partfile.sink.coordinator import Runtime
-from partfile.sink.progress import BatchProgress, report
+from partfile.sink.progress import BatchProgress
+from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
 from partfile.sink.restore_rules import ReplayDecision, check_replay, has_pending_output, is_no_others, position_after
 from partfile.sink.savepoints import reserved_savepoint
@@ -23,20 +24,19 @@ from partfile.snapshot.timer import Timer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from partfile.sink.coordinator import CommitReport, SinkCoordinator
+    from partfile.sink.coordinator import SinkCoordinator
     from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.savepoints import ReservedSavepoint
     from partfile.sink.settings import SinkSettings
     from partfile.sink.spark.identity import QueryRun
-    from partfile.sink.spark.write_job import Acknowledgement
-    from partfile.sink.states import StreamPosition, SubtaskSnapshot
+    from partfile.sink.states import StreamPosition
     from partfile.snapshot.storage import CheckpointStorage
 
 
@@ -134,61 +134,6 @@ class StartedQuery:
         else:
             self._query.stop()
             self._stream.release()
-
-
-def of_commit(uid: str, coordinator: SinkCoordinator, done: CommitReport) -> BatchProgress:
-    """A checkpoint that has just completed, by whatever made it."""
-    query = coordinator.state.position.query
-    return BatchProgress(
-        uid=uid,
-        query_id=query.query_id if query else None,
-        batch_id=None,
-        checkpoint_id=done.checkpoint_id,
-        parts_in_progress=sum(len(parts) for parts in coordinator.state.open.values()),
-        parts_pending=done.owed,
-        parts_finished=done.published,
-        commit_ms=done.commit_ms,
-        publish_ms=done.publish_ms,
-        parts_encoded=done.encoded,
-        staging_files_waiting=len(coordinator.state.rolled),
-        encode_ms=done.encode_ms,
-    )
-
-
-def of_batch(
-    told: BatchProgress,
-    batch: QueryPosition,
-    acknowledged: Sequence[Acknowledgement],
-    snapshots: Sequence[SubtaskSnapshot],
-) -> BatchProgress:
-    """The same checkpoint as one of a batch, with what its tasks did."""
-    counts = {
-        "query_id": batch.query_id,
-        "batch_id": batch.batch_id,
-        "rows": sum(one.rows for one in acknowledged),
-        "bytes": sum(one.bytes for one in acknowledged),
-        "parts_abandoned": sum(map(_abandoned, snapshots)),
-        "parts_encoded": told.parts_encoded + sum(len(one.spent) for one in snapshots),
-    }
-    return told.model_copy(update=counts)
-
-
-def _abandoned(snapshot: SubtaskSnapshot) -> int:
-    return sum(part.abandoned for part in snapshot.pending) + sum(
-        staging_file.abandoned for staging_file in snapshot.rolled
-    )
-
-
-def of_replay(uid: str, batch: QueryPosition, coordinator: SinkCoordinator, done: CommitReport | None) -> BatchProgress:
-    """A batch that had been completed before: nothing was written, perhaps something owed was published."""
-    return BatchProgress(
-        uid=uid,
-        query_id=batch.query_id,
-        batch_id=batch.batch_id,
-        checkpoint_id=coordinator.newest_checkpoint_id,
-        replayed=True,
-        parts_finished=done.published if done else 0,
-    )
 
 
 class SparkStream:
@@ -302,7 +247,7 @@ class SparkStream:
                     keep = self._settings.on_stop == "keep"
                     done = runtime.coordinator.close_all(self._settings.clock(), keep=keep)
                     if done is not None:
-                        self._tell(of_commit(self._settings.uid, runtime.coordinator, done))
+                        self._tell(progress_of(self._settings.uid, runtime.coordinator, done))
                     if not keep:
                         runtime.coordinator.check_all_is_visible()
             finally:
@@ -373,8 +318,17 @@ class SparkStream:
         stands = runtime.coordinator.state.position
         if check_replay(self._settings.uid, stands, batch, self._settings.rules) is ReplayDecision.REPLAY:
             done = runtime.coordinator.publish_owed()
-            told = of_replay(self._settings.uid, batch, runtime.coordinator, done)
-            self._tell(told.model_copy(update={"restore_ms": restore_ms}))
+            self._tell(
+                BatchProgress(
+                    uid=self._settings.uid,
+                    query_id=batch.query_id,
+                    batch_id=batch.batch_id,
+                    checkpoint_id=runtime.coordinator.newest_checkpoint_id,
+                    replayed=True,
+                    parts_finished=done.published if done else 0,
+                    restore_ms=restore_ms,
+                )
+            )
             return
         now_ms = self._settings.clock()
         began = stopwatch_ms()
@@ -385,8 +339,15 @@ class SparkStream:
         snapshots = acknowledged_snapshots(runtime, pending, acknowledged)
         position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
         done = runtime.coordinator.complete(pending, snapshots, position)
-        told = of_commit(self._settings.uid, runtime.coordinator, done)
-        told = of_batch(told, batch, acknowledged, snapshots)
+        told = progress_of(
+            self._settings.uid,
+            runtime.coordinator,
+            done,
+            snapshots,
+            batch_id=batch.batch_id,
+            rows=sum(one.rows for one in acknowledged),
+            added_bytes=sum(one.bytes for one in acknowledged),
+        )
         self._tell(told.model_copy(update={"restore_ms": restore_ms, "write_ms": write_ms}))
 
     def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
@@ -516,7 +477,7 @@ class SparkStream:
             return False
         done = runtime.coordinator.close_due(self._settings.clock())
         if done is not None:
-            self._tell(of_commit(self._settings.uid, runtime.coordinator, done))
+            self._tell(progress_of(self._settings.uid, runtime.coordinator, done))
         return True
 
     @property
