@@ -111,7 +111,7 @@ class IdleDriver:
     def writes(self, first: int) -> None:
         """A batch of two rows, in parts that are idle by now."""
         coordinator = self.stream._live().coordinator
-        pending = coordinator.trigger(self.now_ms)
+        triggered = coordinator.trigger(self.now_ms)
         with closing(SinkOperator(self.stream._live().store, self.settings.description)) as operator:
             context = SubtaskContext(0, 0, coordinator.epoch, coordinator.state.position.chain, self.now_ms)
             share = assigned_to(coordinator.assignment(), 0)
@@ -121,6 +121,6 @@ class IdleDriver:
                     {"bucket": ["b0", "b1"], "row": [f"row-{row:04d}" for row in (first, first + 1)]}
                 )
             )
-            snapshot = operator.snapshot(pending.checkpoint_id)
-        coordinator.complete(pending, [snapshot], position_after(coordinator.state.position, BATCH))
+            snapshot = operator.snapshot(triggered.checkpoint_id)
+        coordinator.complete(triggered, [snapshot], position_after(coordinator.state.position, BATCH))
         self.now_ms += 2000

@@ -221,8 +221,8 @@ class LocalSink:
         if self._interval_ms is None:
             return None
         try:
-            pending = self._runtime.coordinator.trigger_if_due(self._settings.clock())
-            return None if pending is None else self._complete(pending)
+            triggered = self._runtime.coordinator.trigger_if_due(self._settings.clock())
+            return None if triggered is None else self._complete(triggered)
         except BaseException:
             self.close()
             raise
@@ -331,11 +331,11 @@ class LocalSink:
     def _checkpoint(self) -> BatchProgress:
         return self._complete(self._runtime.coordinator.trigger(self._settings.clock()))
 
-    def _complete(self, pending: TriggeredCheckpoint) -> BatchProgress:
+    def _complete(self, triggered: TriggeredCheckpoint) -> BatchProgress:
         coordinator = self._runtime.coordinator
-        self._operator.advance(self._context(pending.time_ms))
+        self._operator.advance(self._context(triggered.time_ms))
         try:
-            snapshot = self._operator.snapshot(pending.checkpoint_id)
+            snapshot = self._operator.snapshot(triggered.checkpoint_id)
         except LeaseUnavailable:
             # A coordinator that took the sink over takes the names of its open parts as well.
             coordinator.check_fence()
@@ -343,7 +343,7 @@ class LocalSink:
         stands = coordinator.state.position.model_copy(update={"user_position": self._position})
         # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
         acknowledged = [snapshot.model_copy(update={"subtask": 0})]
-        done = coordinator.complete(pending, acknowledged, stands, self._settings.clock())
+        done = coordinator.complete(triggered, acknowledged, stands, self._settings.clock())
         self._operator.notify_checkpoint_complete(done.checkpoint_id)
         progress = progress_of(
             self._settings.uid,

@@ -238,21 +238,21 @@ class SinkHarness:
 
     def snapshot(self) -> int:
         """Trigger a checkpoint in which every subtask takes part; return its id. ``notify_complete`` completes it."""
-        pending = self.runtime.coordinator.trigger(self.now_ms)
+        triggered = self.runtime.coordinator.trigger(self.now_ms)
         snapshots = []
         for subtask, operator in enumerate(self.operators):
             operator.advance(self._context(subtask))
-            snapshots.append(operator.snapshot(pending.checkpoint_id))
-        self._taken = pending, snapshots
-        return pending.checkpoint_id
+            snapshots.append(operator.snapshot(triggered.checkpoint_id))
+        self._taken = triggered, snapshots
+        return triggered.checkpoint_id
 
     def notify_complete(self) -> CommitReport:
         """Complete the checkpoint that was taken: create it, publish its parts, tell the subtasks."""
         if self._taken is None:
             raise PartfileError("no checkpoint was taken", hint="Call snapshot() first.")
-        (pending, snapshots), self._taken = self._taken, None
+        (triggered, snapshots), self._taken = self._taken, None
         coordinator = self.runtime.coordinator
-        done = coordinator.complete(pending, snapshots, coordinator.state.position)
+        done = coordinator.complete(triggered, snapshots, coordinator.state.position)
         for operator in self.operators:
             operator.notify_checkpoint_complete(done.checkpoint_id)
         return done

@@ -332,13 +332,13 @@ class SparkStream:
             return
         now_ms = self._settings.clock()
         began = stopwatch_ms()
-        pending = runtime.coordinator.trigger(now_ms)
+        triggered = runtime.coordinator.trigger(now_ms)
         hashed = hash_partitions(df, self._settings, stands)
-        acknowledged = run_write_job(df, self._settings, runtime, pending, hashed)
+        acknowledged = run_write_job(df, self._settings, runtime, triggered, hashed)
         write_ms = stopwatch_ms() - began
-        snapshots = acknowledged_snapshots(runtime, pending, acknowledged)
+        snapshots = acknowledged_snapshots(runtime, triggered, acknowledged)
         position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
-        done = runtime.coordinator.complete(pending, snapshots, position)
+        done = runtime.coordinator.complete(triggered, snapshots, position)
         told = progress_of(
             self._settings.uid,
             runtime.coordinator,

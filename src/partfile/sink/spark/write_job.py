@@ -293,7 +293,7 @@ logger = logging.getLogger("partfile")
 
 
 def run_write_job(
-    df: DataFrame, settings: SinkSettings, runtime: Runtime, pending: TriggeredCheckpoint, hashed: int | None
+    df: DataFrame, settings: SinkSettings, runtime: Runtime, triggered: TriggeredCheckpoint, hashed: int | None
 ) -> list[Acknowledgement]:
     """Write the rows of a batch as one task a partition, and collect what the tasks answer.
 
@@ -301,7 +301,7 @@ def run_write_job(
         df: The batch.
         settings: The sink's options.
         runtime: The driver's side of this epoch.
-        pending: The checkpoint that the batch is.
+        triggered: The checkpoint that the batch is.
         hashed: Number of partitions that buckets are hashed over; None keeps the batch's own.
     """
     if not runtime.storage.store.hold_marker(runtime.marker_path):
@@ -316,11 +316,11 @@ def run_write_job(
         description=settings.description,
         shares=coordinator.assignment(),
         max_count=coordinator.state.max_count,
-        checkpoint_id=pending.checkpoint_id,
-        submission=pending.submission,
+        checkpoint_id=triggered.checkpoint_id,
+        submission=triggered.submission,
         epoch=coordinator.epoch,
         chain=coordinator.state.position.chain,
-        batch_time_ms=pending.time_ms,
+        batch_time_ms=triggered.time_ms,
         may_keep=runtime.tasks_may_keep,
         may_stage=runtime.may_stage,
         encoded_ratio=coordinator.state.position.encoded_ratio,
@@ -328,29 +328,29 @@ def run_write_job(
         checkpoint_options=options_of_tasks(settings.checkpoint_url, settings.checkpoint_options),
     )
     if hashed is not None:
-        context = BucketContext(batch_time_ms=pending.time_ms, on_bad_bucket=settings.on_bad_bucket)
+        context = BucketContext(batch_time_ms=triggered.time_ms, on_bad_bucket=settings.on_bad_bucket)
         df = by_bucket(df, settings.bucketer, context, hashed)
     return [read_acknowledgement(row) for row in df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()]
 
 
 def acknowledged_snapshots(
-    runtime: Runtime, pending: TriggeredCheckpoint, acknowledged: Sequence[Acknowledgement]
+    runtime: Runtime, triggered: TriggeredCheckpoint, acknowledged: Sequence[Acknowledgement]
 ) -> list[SubtaskSnapshot]:
     """The snapshots of a checkpoint's subtasks, one for each row that the write job returned.
 
     Args:
         runtime: The driver's side of this epoch.
-        pending: The checkpoint that the rows answer.
+        triggered: The checkpoint that the rows answer.
         acknowledged: The rows.
 
     Raises:
         PartfileError: A row answers another trigger: the rows of a subtask would be missing.
     """
     for one in acknowledged:
-        if one.submission != pending.submission:
+        if one.submission != triggered.submission:
             raise PartfileError(
                 f"the acknowledgement of partition {one.state.subtask} belongs to another try of the batch",
-                checkpoint_id=pending.checkpoint_id,
+                checkpoint_id=triggered.checkpoint_id,
             )
     read = runtime.storage.read_state
     return [SubtaskSnapshot.from_states(one.state.subtask, read(one.state.handle)) for one in acknowledged]
