@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -94,12 +95,54 @@ def full_name(node: ast.expr, imported: dict[str, str]) -> str:
     return ""
 
 
+_REFERRAL = re.compile(r"(?:^|; )[Ss]ee (?:``)?[A-Za-z_][\w.]*(?:``)?\.?$")
+"""Ends a first paragraph that says nothing, or not all, of what is to be said: a name of the code comes after "see"."""
+
+
+def referrals_in(tree: ast.AST) -> list[str]:
+    """Docstrings that begin by sending the reader to other code, instead of saying what is done and raised."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            summary = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+            if _REFERRAL.search(summary):
+                found.append(f"{getattr(node, 'name', 'the module')}: {summary}")
+    return found
+
+
 def test_functions_are_short() -> None:
     """No function is longer than the hard limit."""
     found = {
         name_of(path): long_functions(ast.parse(path.read_text()), FUNCTION_LINES_HARD) for path in sources(EVERYTHING)
     }
     assert {name: functions for name, functions in found.items() if functions} == {}
+
+
+def test_docstrings_can_be_understood_without_the_code() -> None:
+    """None says "see" and a name of the code instead of what is done."""
+    found = {name_of(path): referrals_in(ast.parse(path.read_text())) for path in sources(PACKAGE)}
+    assert {name: summaries for name, summaries in found.items() if summaries} == {}
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        "See ``Store.create``.",
+        "See FileSink.savepoint",
+        "Read a file; see ``Store``.",
+        "Read; see\n    ``Store.read``.",
+    ],
+)
+def test_a_docstring_that_refers_to_code_is_caught(summary: str) -> None:
+    """Each way to write it is found, over two lines and with a paragraph after it as well."""
+    for text in (summary, f"{summary}\n\n    It raises nothing."):
+        assert len(referrals_in(ast.parse(f'def f():\n    """{text}"""'))) == 1
+
+
+@pytest.mark.parametrize("summary", ["How it is read; see docs/FORMATS.md.", "See that all was read.", "Must see it."])
+def test_other_uses_of_the_word_pass(summary: str) -> None:
+    """A document of the repository may be named, and there are things to be seen to."""
+    assert referrals_in(ast.parse(f'def f():\n    """{summary}"""')) == []
 
 
 @pytest.mark.fault("T3")

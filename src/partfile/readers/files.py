@@ -202,7 +202,11 @@ class FlinkSidecars(SidecarNaming):
     """
 
     def length_in(self, content: bytes, sidecar: str) -> int:
-        """The valid length in the content of a sidecar; see ``SidecarNaming.length_in``."""
+        """The valid length in the content of a sidecar: two bytes with the number of digits, and the digits.
+
+        Raises:
+            SnapshotCorrupt: The content is not what Flink writes.
+        """
         digits = content[LENGTH_BYTES:]
         if content[:LENGTH_BYTES] != len(digits).to_bytes(LENGTH_BYTES, "big") or not _DIGITS.fullmatch(digits):
             raise SnapshotCorrupt(

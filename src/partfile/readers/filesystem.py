@@ -258,7 +258,11 @@ class ValidPrefix(SeekableFile):
 
 
 def valid_prefix(file: Any, valid_length: int, path: str) -> io.BufferedReader:
-    """The valid part of an open file, buffered; see ``ValidPrefix``."""
+    """The valid part of an open file, buffered; closed together with the file.
+
+    Raises:
+        PartMissing: On reading, where the file ends before its valid length.
+    """
     return io.BufferedReader(ValidPrefix(file, valid_length, path))
 
 

@@ -39,7 +39,12 @@ class MemoryMetadataStore:
         return "memory:"
 
     def create_file(self, path: str, data: bytes) -> None:
-        """Create a file, exclusively and whole; see ``MetadataStore``."""
+        """Create a file, exclusively and whole or not at all. Durability: none beyond this process.
+
+        Raises:
+            AlreadyExists: The name is taken; nothing was written.
+            NotApplied: A part of the path is a file.
+        """
         self._check(path)
         with self._shared.lock:
             if path in self._shared.files or self._is_directory(path):
@@ -51,7 +56,12 @@ class MemoryMetadataStore:
             self._shared.files[path] = bytes(data)
 
     def read_file(self, path: str, max_bytes: int) -> bytes:
-        """Read a whole file; see ``MetadataStore``."""
+        """Read a whole file.
+
+        Raises:
+            NotFound: It is not there.
+            FileTooLarge: It is longer than ``max_bytes``.
+        """
         self._check(path)
         with self._shared.lock:
             data = self._shared.files.get(path)

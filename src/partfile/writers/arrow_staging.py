@@ -300,7 +300,11 @@ class StagingContent:
     is_checked: bool = False
 
     def read(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The schema, and the batches from the first one on; see ``read_staging_file``."""
+        """The schema, and the batches from the first one on; memory is bounded by one message.
+
+        Raises:
+            PartDamaged: Here, or by the batches: the bytes are no stream of whole messages, or not what was written.
+        """
         self.file.seek(0)
         return read_staging_file(self.file, self.length_bytes, self.path, self.crc32, is_checked=self.is_checked)
 

@@ -103,11 +103,6 @@ def states_of(log: SeenLog) -> dict[int, SinkSnapshot]:
     return states
 
 
-def is_running(log: SeenLog) -> bool | None:
-    """Whether a driver holds the job's marker; see ``is_marker_held``."""
-    return is_marker_held(log.storage)
-
-
 def is_marker_held(storage: CheckpointStorage) -> bool | None:
     """Whether a driver holds the job's marker; None where that cannot be known.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 from pydantic import Field
 
 from partfile.recovery.documents import Json, in_words_of_a_command
-from partfile.recovery.inspect.checkpoints import is_running
+from partfile.recovery.inspect.checkpoints import is_marker_held
 from partfile.recovery.inspect.files import OPEN_STATES, KnownState, parts_of
 from partfile.recovery.inspect.tree import ScanReport
 
@@ -282,7 +282,9 @@ def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, m
     quiet_s = None if moved_at_ms is None else max(0.0, (now_ms - moved_at_ms) / 1000)
     position = None if newest is None else newest.state.position
     query = None if position is None else position.query
-    facts = SinkFacts(is_running(log), quiet_s or 0.0, quiet_after_s, position is not None and position.kept)
+    facts = SinkFacts(
+        is_marker_held(log.storage), quiet_s or 0.0, quiet_after_s, position is not None and position.kept
+    )
     current = [part for part in seen.known.current if part.job == log.job]
     if newest is not None:
         named = parts_of(log, newest.checkpoint.checkpoint_id, newest.state)

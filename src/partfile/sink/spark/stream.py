@@ -1,4 +1,8 @@
-"""A micro-batch is a checkpoint: restore once a run, recognise replays, write, complete, publish."""
+"""The sink on a Spark driver, where a micro-batch is a checkpoint.
+
+``SparkStream`` restores once a run, recognises batches that come again, writes, completes and publishes. Between two
+batches its timer closes what is due. ``StartedQuery`` binds the end of a query to the end of the sink.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +80,19 @@ class StartedQuery:
         self.finish()
 
     def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
-        """Take a savepoint between two batches and go on; see ``FileSink.savepoint``."""
+        """Take a savepoint between two batches; the query goes on.
+
+        Args:
+            directory: Where to make it; None takes the sink's ``savepoint_dir``.
+
+        Returns:
+            Its location, for ``restore_from``.
+
+        Raises:
+            ConfigError: There is no directory for it.
+            PartfileError: No batch has come in this run yet, or a part could not be published.
+            StoreError: The directory cannot be written; no savepoint was made.
+        """
         location: str = self._stream.savepoint(directory)
         return location
 
@@ -168,7 +184,16 @@ class SparkStream:
         self._offsets = OffsetsLog()
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch; see FileSink.foreach_batch."""
+        """Write one micro-batch and complete its checkpoint, unless an earlier run has completed it.
+
+        Any failure ends the epoch; the next batch restores.
+
+        Raises:
+            CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
+                batch already; nothing was written.
+            ConfigError: The stream has no columns.
+            Fenced: Another driver has taken the sink over.
+        """
         if not df.columns:
             raise ConfigError(
                 f"{self._settings.uid}: the stream has no columns, and Spark hands no rows of it over",
@@ -254,7 +279,20 @@ class SparkStream:
                 self.release()
 
     def savepoint(self, directory: str | os.PathLike[str] | None) -> str:
-        """Take a savepoint between two batches; see FileSink.savepoint."""
+        """Publish everything between two batches, take a savepoint, and go on.
+
+        Args:
+            directory: Where to make it; None takes ``savepoint_dir``.
+
+        Returns:
+            Its location.
+
+        Raises:
+            ConfigError: There is no directory for it.
+            Fenced: Another driver has taken the sink over.
+            PartfileError: No batch has come in this run yet, or a part could not be published.
+            StoreError: Storage failed; no savepoint was made.
+        """
         with self._mutex:
             self._check_fence()
             if self._runtime is None and self._run is not None and self._timer is not None:
@@ -271,7 +309,22 @@ class SparkStream:
                 return self._savepoint(self._runtime, reserved, ends_the_job=False)
 
     def stop_with_savepoint(self, query: StreamingQuery, directory: str | os.PathLike[str] | None) -> str:
-        """Stop a query and end with a savepoint; see StartedQuery.stop_with_savepoint."""
+        """Stop a query between two batches, publish everything, take a savepoint, and release the sink.
+
+        Args:
+            query: Spark's.
+            directory: Where to make it; None takes ``savepoint_dir``.
+
+        Returns:
+            Its location.
+
+        Raises:
+            ConfigError: There is no directory for it; the query goes on.
+            Fenced: Another driver has taken the sink over.
+            PartfileError: The query has failed, or the sink holds another query's rows, or a part could not be
+                published.
+            StoreError: The directory cannot be written, or the last checkpoint. Before the stop, the query goes on.
+        """
         uid = self._settings.uid
         with reserved_savepoint(self._settings, uid, directory) as reserved:
             self.wait_for_batch()

@@ -352,7 +352,11 @@ class HdfsAccess:
         """Close an open file and give its lease back.
 
         Never repeated: hdfs-native tells the NameNode of the last block with the first attempt alone, so no other can
-        succeed. See ``close_durable``.
+        succeed. After it failed, only a recovery of the lease closes the file.
+
+        Raises:
+            NotFound, LeaseUnavailable: The file or its lease was taken away before.
+            StoreError: It may be closed or not.
         """
         self._change("close", path, partial(self._calls.close, writer), again=_Again.NEVER)
 
@@ -717,7 +721,16 @@ class HdfsMarkers:
         self._refused: set[str] = set()
 
     def hold(self, path: str) -> bool:
-        """Hold the marker, making it if need be; see ``MetadataStore.hold_marker``."""
+        """Hold the marker until ``close``, making it if need be (R13).
+
+        Idempotence: where it is held already, HDFS is asked whether the lease is still this process's.
+
+        Returns:
+            Whether this process holds it now; False when another one does.
+
+        Raises:
+            StoreError: HDFS cannot be asked.
+        """
         split_path(path)
         if os.getpid() != self._process:
             return path not in self._held and self._take(path) is not None
@@ -736,7 +749,12 @@ class HdfsMarkers:
             return writer is not None
 
     def is_held(self, path: str) -> bool:
-        """Whether another process holds the marker; see ``MetadataStore.marker_is_held``."""
+        """Whether another process holds the marker: proof that this host sees the coordinator's HDFS (R13).
+
+        Raises:
+            NotFound: The marker is not visible from this host.
+            StoreError: HDFS cannot be asked.
+        """
         split_path(path)
         try:
             writer = self._access.append(path)

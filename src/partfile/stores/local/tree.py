@@ -474,7 +474,17 @@ class Markers:
         self._held: dict[str, int] = {}
 
     def hold(self, path: str) -> bool:
-        """Lock the marker, making it if need be; see ``MetadataStore.hold_marker``."""
+        """Lock the marker until ``close``, making it if need be (R13).
+
+        Idempotence: a lock that is held stays, unless another process has removed the file.
+
+        Returns:
+            Whether this process holds it now; False when another one does.
+
+        Raises:
+            NotApplied: Other processes keep replacing the marker, or looking at it.
+            StoreError: The file system refuses.
+        """
         if path in self._held and os.getpid() != self._process:
             return False
         parent, name = split_path(path)
@@ -501,7 +511,12 @@ class Markers:
         raise NotApplied(f"marker {self._tree.shown(path)!r} keeps being replaced", path=path)
 
     def is_held(self, path: str) -> bool:
-        """Whether another process holds the marker; see ``MetadataStore.marker_is_held``."""
+        """Whether another process holds the marker: proof that both share a file system with real locks (R13).
+
+        Raises:
+            NotFound: The marker is not visible from this host.
+            StoreError: The file system refuses.
+        """
         parent, name = split_path(path)
         try:
             with self._tree.directory(parent) as directory:
