@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from typer.main import get_command
 
 from partfile.cli.clean import CleanReport
-from partfile.cli.command import COMMON_OPTIONS
+from partfile.cli.command import COMMON_OPTIONS, MEANINGS
 from partfile.cli.main import LazyVerb, app
 from partfile.cli.output import ErrorReport, WarningReport
 from partfile.cli.recover import AdoptReport, RecoverReport
 from partfile.cli.savepoint import CreateReport, DisposeReport
-from partfile.recovery.documents import MEANINGS
 from partfile.recovery.inspect.checkpoints import CheckpointsReport
 from partfile.recovery.inspect.files import MEANING
 from partfile.recovery.inspect.savepoints import SavepointList, SavepointReport

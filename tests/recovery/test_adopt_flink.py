@@ -13,9 +13,10 @@ import pyarrow.dataset as ds
 import pytest
 
 import partfile as pf
+from partfile.cli.recover import adoption_options
 from partfile.errors import ConfigError, Fenced, RecoveryRefused, SnapshotCorrupt
 from partfile.recovery.adopt.apply import adopt, plan_adoption
-from partfile.recovery.adopt.flink_names import FlinkNames, names_of
+from partfile.recovery.adopt.flink_names import FlinkNames
 from partfile.recovery.adopt.plan import AdoptionOptions
 from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
@@ -374,7 +375,7 @@ def test_affixes_can_be_told(tmp_path: Path) -> None:
 def test_affixes_that_tell_nothing_apart_are_refused(pair: str) -> None:
     """Unknown, visible or equal names could make a finished file of a staged one."""
     with pytest.raises(ConfigError):
-        names_of([pair])
+        adoption_options("flink", [pair], publish_pending=False, quarantine_in_progress=False)
 
 
 @pytest.mark.parametrize("role", ["in-progress", "pending", "sidecar", "finished"])

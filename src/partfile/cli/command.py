@@ -15,7 +15,7 @@ import typer
 
 from partfile.cli.output import Output, tell, warnings_told
 from partfile.errors import ConfigError, NotApplied, PartfileError
-from partfile.recovery.documents import INTERRUPTED, PIPE_CLOSED
+from partfile.recovery.documents import DONE, FINDINGS, UNREACHABLE, USAGE
 from partfile.recovery.inspect.places import Place
 from partfile.sink.clock import system_clock_ms
 
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES = 1 << 20
+
+INTERRUPTED = 130
+"""As shells have it: 128 and the number of SIGINT."""
+PIPE_CLOSED = 141
+"""Likewise for SIGPIPE: the reader of the output has gone, as ``head`` does."""
+
+MEANINGS = {
+    DONE: "nothing to do, or done",
+    FINDINGS: "there are findings, or what was asked for is refused",
+    USAGE: "the command cannot be used as given: an unknown option, a path, uid or part that is not there",
+    UNREACHABLE: "the store cannot be reached, refuses, or does not answer in time",
+    INTERRUPTED: "interrupted from the keyboard",
+    PIPE_CLOSED: "the reader of the output has gone",
+}
+"""What each exit code says, for the documentation."""
 
 
 def storage_options_of(pairs: Sequence[str], file: str | None) -> dict[str, object]:

@@ -13,7 +13,7 @@ from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, F
 from partfile.cli.output import shown_bytes, tell_failed
 from partfile.errors import ConfigError, PartfileError, RecoveryRefused
 from partfile.recovery.adopt.apply import AdoptedReport, adopt, check_idle, plan_adoption
-from partfile.recovery.adopt.flink_names import names_of
+from partfile.recovery.adopt.flink_names import FlinkNames
 from partfile.recovery.adopt.plan import AdoptionOptions, AdoptionPlan, Layout
 from partfile.recovery.documents import DONE, FINDINGS, Json
 from partfile.recovery.inspect.checkpoints import read_checkpoint_log
@@ -108,8 +108,27 @@ def adoption_options(
         layout=layouts[layout],
         publish_pending=publish_pending,
         quarantine_in_progress=quarantine_in_progress,
-        names=names_of(affixes or []),
+        names=_names_of(affixes or []),
     )
+
+
+def _names_of(pairs: list[str]) -> FlinkNames:
+    """The names that the values of ``--affix`` describe.
+
+    Raises:
+        ConfigError: A key is unknown, or files could not be told apart by such names.
+    """
+    given: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        field = key.replace("-", "_")
+        if not equals or field not in FlinkNames.model_fields:
+            keys = ", ".join(name.replace("_", "-") for name in FlinkNames.model_fields)
+            raise ConfigError(f"--affix {pair!r} names no affix of Flink's", hint=f"Write KEY=VALUE; keys are {keys}.")
+        given[field] = value
+    names = FlinkNames(**given)
+    names.check()
+    return names
 
 
 def adopt_tree(call: Call, given: Confirmation, options: AdoptionOptions) -> int:

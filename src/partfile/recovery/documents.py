@@ -37,20 +37,6 @@ DONE = 0
 FINDINGS = 1
 USAGE = 2
 UNREACHABLE = 3
-INTERRUPTED = 130
-"""As shells have it: 128 and the number of SIGINT."""
-PIPE_CLOSED = 141
-"""Likewise for SIGPIPE: the reader of the output has gone, as ``head`` does."""
-
-MEANINGS = {
-    DONE: "nothing to do, or done",
-    FINDINGS: "there are findings, or what was asked for is refused",
-    USAGE: "the command cannot be used as given: an unknown option, a path, uid or part that is not there",
-    UNREACHABLE: "the store cannot be reached, refuses, or does not answer in time",
-    INTERRUPTED: "interrupted from the keyboard",
-    PIPE_CLOSED: "the reader of the output has gone",
-}
-"""The meaning of each code, for the documentation."""
 
 _USAGE = (ConfigError, BucketValueError, UnsupportedTypeError, NotFound)
 _REFUSED = (AlreadyExists, LeaseUnavailable)

@@ -80,6 +80,24 @@ class FlinkNames(Json):
             valid_length=valid_length,
         )
 
+    def check(self) -> None:
+        """Refuse affixes by which files cannot be told apart.
+
+        Raises:
+            ConfigError: Files of two roles would be called alike, or readers would see one that is not finished.
+        """
+        example = f"{self.part_prefix}-0-0"
+        called = [f"{prefix}{example}{suffix}" for _role, prefix, suffix in self._affixes()]
+        for name in called:
+            check_relative_path(name)
+            if "/" in name or not is_hidden(name):
+                raise ConfigError(
+                    f"with these affixes a file that is not finished is called {name!r}, which readers would see",
+                    hint="Only trees whose staged files begin with _ or . can be told apart safely.",
+                )
+        if len({*called, example}) < len(called) + 1:
+            raise ConfigError(f"with these affixes files of two kinds are called alike: {called}")
+
     @property
     def sidecars(self) -> FlinkSidecars:
         """The naming of its sidecars; raises ConfigError where they would not be hidden."""
@@ -94,37 +112,3 @@ class FlinkNames(Json):
 
     def _is_part(self, name: str) -> bool:
         return re.fullmatch(re.escape(self.part_prefix) + _NUMBERS, name) is not None
-
-
-def names_of(pairs: list[str]) -> FlinkNames:
-    """The names that ``key=value`` words describe, as ``pending-suffix=.waiting``.
-
-    Raises:
-        ConfigError: A key is unknown, or files of two roles would be called alike, or would be seen by readers.
-    """
-    given: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        field = key.replace("-", "_")
-        if not equals or field not in FlinkNames.model_fields:
-            keys = ", ".join(name.replace("_", "-") for name in FlinkNames.model_fields)
-            raise ConfigError(f"--affix {pair!r} names no affix of Flink's", hint=f"Write KEY=VALUE; keys are {keys}.")
-        given[field] = value
-    names = FlinkNames(**given)
-    _check(names)
-    return names
-
-
-def _check(names: FlinkNames) -> None:
-    example = f"{names.part_prefix}-0-0"
-    roles: tuple[FlinkRole, ...] = ("in-progress", "pending", "sidecar")
-    called = [names.name_of(role, example) for role in roles]
-    for name in called:
-        check_relative_path(name)
-        if "/" in name or not is_hidden(name):
-            raise ConfigError(
-                f"with these affixes a file that is not finished is called {name!r}, which readers would see",
-                hint="Only trees whose staged files begin with _ or . can be told apart safely.",
-            )
-    if len({*called, example}) < len(called) + 1:
-        raise ConfigError(f"with these affixes files of two kinds are called alike: {called}")
