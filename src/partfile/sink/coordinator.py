@@ -26,7 +26,7 @@ from partfile.sink.publish import Publisher, StagedParts, mark_published
 from partfile.sink.restore import Restore, RestoreTerms
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
 from partfile.snapshot.checkpoint_log import MAX_START_ATTEMPTS, CheckpointLog
-from partfile.snapshot.documents import OperatorState, unreadable
+from partfile.snapshot.documents import MARKER, OperatorState, unreadable
 from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import open_storage
 from partfile.stores.paths import new_token
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from partfile.stores.base import Store
 
 
-MARKER = "_marker"
 _MOST_ENCODE_THREADS = 4
 """Each holds a row group in memory."""
 
@@ -549,7 +548,7 @@ class Runtime:
     @property
     def marker_path(self) -> str:
         """The file whose lock proves a shared file system with real locks (R13)."""
-        return marker_path_of(self.job)
+        return self.storage.path(MARKER)
 
     def close(self) -> None:
         """Release the stores; may be called twice."""
@@ -573,11 +572,6 @@ class Runtime:
                 settings.uid,
                 self.store.base,
             )
-
-
-def marker_path_of(job: str) -> str:
-    """The marker of a checkpoint log, in the store that these are in."""
-    return f"{job}/{MARKER}"
 
 
 def _encode_threads(publish_threads: int | None) -> int:

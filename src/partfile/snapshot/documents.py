@@ -40,6 +40,8 @@ MAX_IDS_AHEAD = 1000
 METADATA = "_metadata"
 PUBLISHED = "_published"
 RELEASED = "_released"
+MARKER = "_marker"
+"""The file of a job that its driver holds, so that other processes know that they see the same storage (R13)."""
 _STATE_FILE = re.compile(rf"[0-9a-f]{{{TOKEN_HEX_DIGITS}}}\.state")
 _TEMPORARY = re.compile(rf"_tmp\.[0-9a-f]{{{TOKEN_HEX_DIGITS}}}")
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]{0,17})")

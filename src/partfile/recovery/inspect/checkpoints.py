@@ -109,13 +109,11 @@ def is_marker_held(storage: CheckpointStorage) -> bool | None:
     A sink in plain Python holds none, and some stores have no locks. On HDFS the marker of a driver that died counts
     as held for a minute, and a user without write permission cannot know.
     """
-    from partfile.sink.coordinator import MARKER  # noqa: PLC0415 - the largest import; --help and TAB need no driver.
-
     store = storage.store
     if not store.markers_are_locks:
         return None
     try:
-        return store.marker_is_held(storage.path(MARKER))
+        return store.marker_is_held(storage.path(documents.MARKER))
     except StoreError:
         return None
 

@@ -18,10 +18,10 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from partfile import errors
 from partfile.errors import NotReady, PartfileError, StoreError
-from partfile.sink.coordinator import marker_path_of
 from partfile.sink.encode import EncodeResult, LocalEncoder
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, SharedJobFailed
 from partfile.sink.spark.write_job import begin_task, check_version
+from partfile.snapshot.documents import MARKER
 from partfile.snapshot.storage import open_storage
 from partfile.stores.paths import new_token
 from partfile.stores.registry import options_of_tasks
@@ -203,7 +203,7 @@ class EncodeTask:
         with closing(storage.store):
             try:
                 # Whether it is a lock does not matter here: nothing is left open.
-                storage.store.marker_is_held(marker_path_of(self.job))
+                storage.store.marker_is_held(storage.path(MARKER))
             except StoreError as error:
                 return SharedJobFailed(error.message, hint=error.hint, path=error.path)
         return None
@@ -282,7 +282,7 @@ class SparkEncoder:
     def _run(self, staging_files: Sequence[ClosedStagingFile]) -> tuple[Sequence[Any], str]:
         """Run one job; return the answers of its tasks and its submission. Raises the error that ends the job."""
         shares = assign_to_tasks(staging_files, self._session.sparkContext.defaultParallelism)
-        self._storage.store.hold_marker(marker_path_of(self._storage.job))
+        self._storage.store.hold_marker(self._storage.path(MARKER))
         task = EncodeTask(
             base=self._settings.base,
             checkpoints=self._settings.checkpoints,
