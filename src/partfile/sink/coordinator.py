@@ -22,6 +22,7 @@ from partfile.errors import (
 )
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
+from partfile.sink.encode import LocalEncoder
 from partfile.sink.publish import Publisher, StagedParts, mark_published
 from partfile.sink.restore import Restore, RestoreTerms
 from partfile.sink.states import OPERATOR, SubtaskSnapshot
@@ -516,8 +517,6 @@ class Runtime:
         except BaseException:
             self.store.close()
             raise
-        from partfile.sink.encode import LocalEncoder  # noqa: PLC0415 - it loads pyarrow, which status does not need.
-
         self._warn(settings)
         self.coordinator = SinkCoordinator(
             self.store,

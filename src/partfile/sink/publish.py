@@ -15,6 +15,7 @@ from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, S
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import CircuitBreaker, for_each
+from partfile.sink.encode import EncodeRetries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -166,8 +167,6 @@ class StagedParts:
         self._store = store
         self._encoder = encoder
         self._job = job
-        from partfile.sink.encode import EncodeRetries  # noqa: PLC0415 - it loads pyarrow, which status does not need.
-
         self._retries = EncodeRetries()
 
     def encode(
