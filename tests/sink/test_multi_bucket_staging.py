@@ -22,7 +22,7 @@ from partfile.sink.coordinator import Runtime
 from partfile.sink.encode import MultiBucketStagingFile, encode_shared, encode_staging_file
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.sink.layout import SubtaskContext
-from partfile.sink.multi_bucket import OpenParts, Sharing, parted
+from partfile.sink.multi_bucket import OpenKeys, Sharing, parted
 from partfile.sink.operator import SinkOperator
 from partfile.sink.policies import PartNumber, clashing, number_in, own_name, unmarked
 from partfile.sink.states import assigned_to
@@ -133,7 +133,7 @@ def test_the_rule_asks_for_more_buckets_than_allowed(rows: int) -> None:
     names = pa.array([f"b{number}" for number in range(9)])
     codes = pa.array([0, 3, 0, 3, 0][: 4 + rows], pa.int32())
     buckets = pa.DictionaryArray.from_arrays(codes, names)
-    nothing, three = OpenParts((), "s"), OpenParts(([("b3", "s")],), "s")
+    nothing, three = OpenKeys((), "s"), OpenKeys(([("b3", "s")],), "s")
     assert parted(buckets, 100, Sharing(2, 10**6, 9), nothing) is None
     ways = parted(buckets, 100, Sharing(1, 10**6, 9), three)
     assert ways is not None
@@ -149,7 +149,7 @@ def test_many_parts_that_are_open_get_no_small_slices() -> None:
     """
     buckets = pa.array([f"b{number}" for number in range(10)]).dictionary_encode()
     sharing = Sharing(4, 10**6, 100)
-    few, some = (OpenParts(([(f"b{number}", "s") for number in range(count)],), "s") for count in (4, 5))
+    few, some = (OpenKeys(([(f"b{number}", "s") for number in range(count)],), "s") for count in (4, 5))
     ways = parted(buckets, 100, sharing, few)
     assert ways is not None
     assert ways.own.to_pylist() == [0, 1, 2, 3]
@@ -163,10 +163,10 @@ def test_where_no_more_parts_may_be_open_small_slices_share(tmp_path: Path) -> N
     """Though a record batch has few buckets: a part each would cost another one its place."""
     buckets = pa.array(["b1", "b2", "b3"]).dictionary_encode()
     others = [(f"x{number}", "s") for number in range(7)]
-    assert parted(buckets, 100, Sharing(4, 10**6, 10), OpenParts((others,), "s")) is None
-    ways = parted(buckets, 100, Sharing(4, 10**6, 10), OpenParts((others, [("b2", "s")]), "s"))
+    assert parted(buckets, 100, Sharing(4, 10**6, 10), OpenKeys((others,), "s")) is None
+    ways = parted(buckets, 100, Sharing(4, 10**6, 10), OpenKeys((others, [("b2", "s")]), "s"))
     assert ways is None
-    ways = parted(buckets, 100, Sharing(4, 10**6, 9), OpenParts((others, [("b2", "s")]), "s"))
+    ways = parted(buckets, 100, Sharing(4, 10**6, 9), OpenKeys((others, [("b2", "s")]), "s"))
     assert ways is not None
     assert (ways.shared.to_pylist(), ways.own.to_pylist()) == ([0, 2], [1])
     with sharing_sink(tmp_path, format="json", max_open_parts=6, on_stop="keep").local() as out:

@@ -38,8 +38,8 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenParts:
-    """The open parts of a subtask, those that it was handed included."""
+class OpenKeys:
+    """The keys of the parts that a subtask has open, or was handed as open."""
 
     keys: tuple[Collection[tuple[str, str]], ...]
     """Buckets and fingerprints, a part each; in none of them twice."""
@@ -67,9 +67,7 @@ class Parted(NamedTuple):
     """The number of buckets that share."""
 
 
-def parted(
-    buckets: pa.DictionaryArray[Any, Any], size_bytes: int, sharing: Sharing, opened: OpenParts
-) -> Parted | None:
+def parted(buckets: pa.DictionaryArray[Any, Any], size_bytes: int, sharing: Sharing, opened: OpenKeys) -> Parted | None:
     """Say which rows go to the multi-bucket staging file.
 
     Small slices in a batch of many buckets, or where many parts are open.

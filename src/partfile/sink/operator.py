@@ -18,7 +18,7 @@ from partfile.sink.concurrency import CircuitBreaker, for_each
 from partfile.sink.encode import encode_staging_file
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.sink.layout import RowLayouts
-from partfile.sink.multi_bucket import OpenParts, longest_bucket, parted, shared_rows
+from partfile.sink.multi_bucket import OpenKeys, longest_bucket, parted, shared_rows
 from partfile.sink.plan import Action, closed_staging_file, encoded_staging_file, less, promised
 from partfile.sink.policies import PartNumber, PartProgress, own_path
 from partfile.sink.states import OpenPart, PendingPart, StagingFile, SubtaskSnapshot, published_size_bytes
@@ -384,7 +384,7 @@ class SinkOperator:
         if self._description.multi_bucket_spec is None or not self.context.may_stage:
             return None
         size_bytes = len(content.data) if isinstance(content, EncodedRows) else content.nbytes
-        opened = OpenParts((self._active, self._assigned), layout.fingerprint)
+        opened = OpenKeys((self._active, self._assigned), layout.fingerprint)
         ways = parted(buckets, size_bytes, self._description.sharing, opened)
         if ways is None:
             return None

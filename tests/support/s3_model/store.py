@@ -120,12 +120,12 @@ class ModelCalls(S3Calls):
         found = self._object(key)
         return S3Object(key, len(found.data), found.modified_at_ms, dict(found.metadata))
 
-    def list_page(self, prefix: str, *, deep: bool, token: str | None = None, max_keys: int = 1000) -> S3Page:
+    def list_page(self, prefix: str, *, deep: bool, token: str | None = None) -> S3Page:
         """See ``S3Calls.list_page``; pages of two, so that the first is not taken for all."""
         with self._turn:
             names = sorted({_shown(key, prefix, deep=deep) for key in self._objects if key.startswith(prefix)})
             rest = [name for name in names if token is None or name > token]
-            page = rest[: min(2, max_keys)]
+            page = rest[:2]
             found = [
                 S3Object(key, len(one.data), one.modified_at_ms, {}) for key in page if (one := self._objects.get(key))
             ]

@@ -52,7 +52,6 @@ class SparkLog:
 
     files: Mapping[str, SparkFile]
     """Committed files by the paths of their URLs, which begin with ``/``."""
-    newest_batch: int
     is_compacted: bool
     """Whether older entries were rewritten, which is when Spark forgets those beyond its ``retention``."""
 
@@ -99,8 +98,7 @@ def read_log(contents: Mapping[str, bytes]) -> SparkLog:
                 files[path] = entry
             else:
                 files.pop(path, None)
-    newest = max(int(name.removesuffix(".compact")) for name in contents)
-    return SparkLog(files, newest, is_compacted=any(name.endswith(".compact") for name in contents))
+    return SparkLog(files, is_compacted=any(name.endswith(".compact") for name in contents))
 
 
 def _path_of(url: str, name: str) -> str:

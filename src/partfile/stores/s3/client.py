@@ -370,12 +370,12 @@ class S3Calls:
         answer = self._call("head_object", Key=key)
         return S3Object(key, answer["ContentLength"], _ms(answer), answer.get("Metadata", {}))
 
-    def list_page(self, prefix: str, *, deep: bool, token: str | None = None, max_keys: int = 1000) -> S3Page:
+    def list_page(self, prefix: str, *, deep: bool, token: str | None = None) -> S3Page:
         """One page of the keys that begin with ``prefix``: all of them, or those up to the next slash."""
         more: dict[str, Any] = {} if deep else {"Delimiter": "/"}
         if token is not None:
             more["ContinuationToken"] = token
-        answer = self._call("list_objects_v2", Prefix=prefix, MaxKeys=max_keys, **more)
+        answer = self._call("list_objects_v2", Prefix=prefix, MaxKeys=1000, **more)
         return S3Page(
             [S3Object(found["Key"], found["Size"], _ms(found), {}) for found in answer.get("Contents", [])],
             [found["Prefix"] for found in answer.get("CommonPrefixes", [])],
