@@ -38,270 +38,7 @@ if TYPE_CHECKING:
     from partfile.writers.base import Format
 
 
-class ActivePart:
-    """An open part held by this process.
-
-    Args:
-        stream: The part, leased.
-        format: Makes the writer.
-        schema: The rows' schema as written to the file.
-        state: The part as of the last checkpoint, or as just created.
-    """
-
-    def __init__(self, stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> None:
-        self._stream = stream
-        self._state = state
-        self._checksummed = _checksummed(stream, state)
-        self._writer = format.open_part(self._checksummed or stream, schema, state.part.in_progress)
-        self._rows = state.rows
-        self._start_bytes = state.part.valid_length
-        self._last_write_ms = state.last_write_ms
-        self._most_buckets = 1 if state.staging_file is None else state.staging_file.least_buckets
-
-    @property
-    def progress(self) -> PartProgress:
-        """The facts that the rolling policy decides by."""
-        size_bytes = published_size_bytes(self._stream.position, self._state.staging_file)
-        return PartProgress(size_bytes, self._rows, self._state.created_at_ms, self._last_write_ms)
-
-    @property
-    def is_staging_file(self) -> bool:
-        """Whether it is encoded later, and so can be set aside instead of being rolled."""
-        return self._state.staging_file is not None
-
-    @property
-    def added_bytes(self) -> int:
-        """Bytes this process has added to the part so far."""
-        return self._stream.position - self._start_bytes
-
-    def write(self, batch: pa.RecordBatch, now_ms: int, *, buckets: int = 1) -> None:
-        """Add rows, encoded by the writer; of so many buckets, if it is a staging file that they share."""
-        self._writer.write(batch)
-        self._most_buckets = max(self._most_buckets, buckets)
-        self._rows += batch.num_rows
-        self._last_write_ms = now_ms
-
-    def write_encoded(self, data: bytes | memoryview, rows: int, now_ms: int) -> None:
-        """Add rows that the format has encoded."""
-        if not isinstance(self._writer, RowWriter):
-            raise PartfileError(f"{type(self._writer).__name__} of a row format takes no encoded rows")
-        self._writer.write_encoded(data, rows)
-        self._rows += rows
-        self._last_write_ms = now_ms
-
-    def flush(self) -> None:
-        """Hand every byte to the stream, so that its position is what the part will have."""
-        self._writer.persist()
-
-    def persist(self) -> OpenPart:
-        """Make the part durable and return what a snapshot says of it."""
-        length = self._writer.persist()
-        handle = self._stream.persist()
-        self._check(handle, length)
-        # After the sync and before the task acknowledges: a part that lost its name vouches for nothing (R2).
-        self._stream.verify()
-        return self._at(handle)
-
-    def end(self) -> OpenPart:
-        """End the part, make it durable, release it, and return what a snapshot says of it.
-
-        It is pending then; a staging file stays what it is, for it is encoded and never published.
-        """
-        if self._state.staging_file is not None:
-            return self.suspend()
-        self._writer.close()
-        handle = self._stream.close_for_commit()
-        return self._at(handle)
-
-    def suspend(self) -> OpenPart:
-        """Make the part durable and release it, to be resumed or encoded; return what a snapshot says of it."""
-        state = self.persist()
-        self._stream.close()
-        return state
-
-    def close(self) -> None:
-        """Release the part; deletes nothing."""
-        self._writer.abandon()
-        self._stream.close()
-
-    def _check(self, handle: PartHandle, length: int) -> None:
-        if handle.valid_length != length:
-            raise PartfileError(
-                f"the writer counts {length} bytes, the stream {handle.valid_length}", path=handle.path_of(handle.name)
-            )
-
-    def _at(self, handle: PartHandle) -> OpenPart:
-        staging_file = self._state.staging_file
-        if staging_file is not None and staging_file.shared:
-            staging_file = staging_file.model_copy(update={"least_buckets": self._most_buckets})
-        if staging_file is not None and self._checksummed is not None:
-            staging_file = staging_file.model_copy(update={"crc32": self._checksummed.crc32})
-        self._state = self._state.model_copy(
-            update={
-                "part": handle,
-                "rows": self._rows,
-                "last_write_ms": self._last_write_ms,
-                "staging_file": staging_file,
-            }
-        )
-        return self._state
-
-
-def held_part(stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> ActivePart:
-    """An open part that this task alone holds. On failure its stream is released, and its file stays (R13).
-
-    Arguments as of ``ActivePart``.
-    """
-    try:
-        return ActivePart(stream, format, schema, state)
-    except BaseException:
-        # Why there is no writer is told; that the stream could not be released either is not.
-        with suppress(StoreError):
-            stream.close()
-        raise
-
-
-def _checksummed(stream: PartStream, state: OpenPart) -> ChecksummedStream | None:
-    """A staging file is read back, so its bytes have a checksum."""
-    return None if state.staging_file is None else ChecksummedStream(stream, state.staging_file.crc32)
-
-
-def fresh_part(
-    description: SinkDescription,
-    context: SubtaskContext,
-    layout: RowLayout,
-    *,
-    bucket: str,
-    count: int,
-    token: str,
-) -> OpenPart:
-    """A part as it is created.
-
-    Args:
-        description: The sink's.
-        context: The subtask that creates it, and when.
-        layout: Of its rows.
-        bucket: Where it goes; empty for a multi-bucket staging file, which lies in the base.
-        count: The part counter, new.
-        token: 128 random bits drawn by this attempt.
-    """
-    staging_file = _staging_file(description, context, layout)
-    number = PartNumber(context.chain, context.subtask, count)
-    handle = description.naming.handle(bucket, number, suffix=description.format.suffix, token=token)
-    return OpenPart(
-        part=handle.model_copy(update={"is_staging_file": staging_file is not None}),
-        count=count,
-        schema_fingerprint=layout.fingerprint,
-        epoch=context.epoch,
-        created_at_ms=context.batch_time_ms,
-        last_write_ms=context.batch_time_ms,
-        rows=0,
-        staging_file=staging_file,
-    )
-
-
-def final_path(description: SinkDescription, context: SubtaskContext, bucket: str, count: int) -> str:
-    """The path of a part of a bucket once it is finished; arguments as for ``fresh_part``."""
-    number = PartNumber(context.chain, context.subtask, count)
-    handle = description.naming.handle(bucket, number, suffix=description.format.suffix, token="")
-    return handle.path_of(handle.name)
-
-
-def _staging_file(description: SinkDescription, context: SubtaskContext, layout: RowLayout) -> StagingFile | None:
-    if layout.is_shared and description.multi_bucket_spec is not None:
-        return StagingFile(spec=dict(description.multi_bucket_spec), shared=True)
-    if description.spec is None or not context.may_stage:
-        return None
-    return StagingFile(spec=dict(description.spec), encoded_ratio=context.encoded_ratio or 1.0)
-
-
 logger = logging.getLogger("partfile")
-
-
-class PendingOutput:
-    """The parts of a subtask that wait to be published, encoded or deleted once a checkpoint is complete.
-
-    Each is repeated in every snapshot until the subtask has heard of the completion of the first one that held it.
-
-    Args:
-        state: The subtask's share of the restored state.
-    """
-
-    def __init__(self, state: SubtaskSnapshot) -> None:
-        self.pending = list(state.pending)
-        """Parts to be published, as of the last snapshot."""
-        self.rolled = list(state.rolled)
-        """Staging files that the coordinator is to encode, as of the last snapshot."""
-        self.spent = list(state.spent)
-        """Staging files that are encoded, as of the last snapshot."""
-        self._left: list[tuple[OpenPart, bool]] = []
-        self._files: list[EncodedFile] = []
-        self._encoded: list[OpenPart] = []
-
-    def leave(self, part: OpenPart, *, abandoned: bool = False) -> None:
-        """Take no more rows for a part.
-
-        It is to be published, or to be encoded by the coordinator if it is a staging file.
-
-        Args:
-            part: The part at the length that is vouched for.
-            abandoned: Another attempt may still be writing it.
-        """
-        self._left.append((part, abandoned))
-
-    def roll(self, part: OpenPart, store: PartStore, sink_format: Format, circuit_breaker: CircuitBreaker) -> None:
-        """Take no more rows for a part that the subtask has just ended itself; encode it here if it is a staging file.
-
-        One at a time, for each holds a row group in memory. Storage that fails leaves it to the coordinator.
-
-        Args:
-            part: The part, durable and released.
-            store: Where it is.
-            sink_format: What the sink writes.
-            circuit_breaker: Once it is over nothing more is tried here.
-
-        Raises:
-            LeaseUnavailable: The staging file was taken a moment after it was released: a coordinator has fenced this
-                task.
-            PartDamaged: It is not what was written.
-        """
-        if part.staging_file is None or circuit_breaker.is_over:
-            self.leave(part)
-            return
-        try:
-            files = encode_staging_file(store, part.part, part.staging_file, part.rows, sink_format=sink_format)
-        except PartMissing as error:
-            # Not a loss: nothing of it counts before this task's checkpoint, and the new owner has all that counted.
-            raise part_refused(part.part, f"its staging file is gone; {error.message}") from error
-        except StoreError as error:
-            circuit_breaker.note(error)
-            logger.warning("staging file %s is not wholly encoded yet: %s", part.part.path_of(part.part.name), error)
-            done = error.files if isinstance(error, PartlyEncoded) else ()
-            self._files += done
-            self.leave(part.model_copy(update={"staging_file": less(part.staging_file, done)}))
-        else:
-            self._files += files
-            self._encoded.append(part)
-
-    def promise(self, checkpoint_id: int) -> None:
-        """Name everything that was left since the last snapshot in this checkpoint, as the first that holds it."""
-        for part, abandoned in self._left:
-            if part.staging_file is None:
-                pending = PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
-                self.pending.append(pending)
-            else:
-                self.rolled.append(closed_staging_file(part, part.staging_file, checkpoint_id, abandoned=abandoned))
-        self.pending += [promised(file, checkpoint_id) for file in self._files]
-        self.spent += [encoded_staging_file(part, checkpoint_id) for part in self._encoded]
-        self._left, self._files, self._encoded = [], [], []
-
-    def forget(self, checkpoint_id: int) -> None:
-        """Forget what every checkpoint up to this one holds; the coordinator answers for it now."""
-        self.pending = [part for part in self.pending if part.since > checkpoint_id]
-        self.rolled = [staging_file for staging_file in self.rolled if staging_file.since > checkpoint_id]
-        self.spent = [staging_file for staging_file in self.spent if staging_file.since > checkpoint_id]
-
-
 Key = tuple[str, str]
 Result = TypeVar("Result")
 
@@ -573,3 +310,264 @@ class SinkOperator:
     ) -> list[Result]:
         threads = self._store.persist_threads
         return for_each(work, list(parts), threads, "partfile-persist", circuit_breaker=circuit_breaker)
+
+
+class PendingOutput:
+    """The parts of a subtask that wait to be published, encoded or deleted once a checkpoint is complete.
+
+    Each is repeated in every snapshot until the subtask has heard of the completion of the first one that held it.
+
+    Args:
+        state: The subtask's share of the restored state.
+    """
+
+    def __init__(self, state: SubtaskSnapshot) -> None:
+        self.pending = list(state.pending)
+        """Parts to be published, as of the last snapshot."""
+        self.rolled = list(state.rolled)
+        """Staging files that the coordinator is to encode, as of the last snapshot."""
+        self.spent = list(state.spent)
+        """Staging files that are encoded, as of the last snapshot."""
+        self._left: list[tuple[OpenPart, bool]] = []
+        self._files: list[EncodedFile] = []
+        self._encoded: list[OpenPart] = []
+
+    def leave(self, part: OpenPart, *, abandoned: bool = False) -> None:
+        """Take no more rows for a part.
+
+        It is to be published, or to be encoded by the coordinator if it is a staging file.
+
+        Args:
+            part: The part at the length that is vouched for.
+            abandoned: Another attempt may still be writing it.
+        """
+        self._left.append((part, abandoned))
+
+    def roll(self, part: OpenPart, store: PartStore, sink_format: Format, circuit_breaker: CircuitBreaker) -> None:
+        """Take no more rows for a part that the subtask has just ended itself; encode it here if it is a staging file.
+
+        One at a time, for each holds a row group in memory. Storage that fails leaves it to the coordinator.
+
+        Args:
+            part: The part, durable and released.
+            store: Where it is.
+            sink_format: What the sink writes.
+            circuit_breaker: Once it is over nothing more is tried here.
+
+        Raises:
+            LeaseUnavailable: The staging file was taken a moment after it was released: a coordinator has fenced this
+                task.
+            PartDamaged: It is not what was written.
+        """
+        if part.staging_file is None or circuit_breaker.is_over:
+            self.leave(part)
+            return
+        try:
+            files = encode_staging_file(store, part.part, part.staging_file, part.rows, sink_format=sink_format)
+        except PartMissing as error:
+            # Not a loss: nothing of it counts before this task's checkpoint, and the new owner has all that counted.
+            raise part_refused(part.part, f"its staging file is gone; {error.message}") from error
+        except StoreError as error:
+            circuit_breaker.note(error)
+            logger.warning("staging file %s is not wholly encoded yet: %s", part.part.path_of(part.part.name), error)
+            done = error.files if isinstance(error, PartlyEncoded) else ()
+            self._files += done
+            self.leave(part.model_copy(update={"staging_file": less(part.staging_file, done)}))
+        else:
+            self._files += files
+            self._encoded.append(part)
+
+    def promise(self, checkpoint_id: int) -> None:
+        """Name everything that was left since the last snapshot in this checkpoint, as the first that holds it."""
+        for part, abandoned in self._left:
+            if part.staging_file is None:
+                pending = PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
+                self.pending.append(pending)
+            else:
+                self.rolled.append(closed_staging_file(part, part.staging_file, checkpoint_id, abandoned=abandoned))
+        self.pending += [promised(file, checkpoint_id) for file in self._files]
+        self.spent += [encoded_staging_file(part, checkpoint_id) for part in self._encoded]
+        self._left, self._files, self._encoded = [], [], []
+
+    def forget(self, checkpoint_id: int) -> None:
+        """Forget what every checkpoint up to this one holds; the coordinator answers for it now."""
+        self.pending = [part for part in self.pending if part.since > checkpoint_id]
+        self.rolled = [staging_file for staging_file in self.rolled if staging_file.since > checkpoint_id]
+        self.spent = [staging_file for staging_file in self.spent if staging_file.since > checkpoint_id]
+
+
+class ActivePart:
+    """An open part held by this process.
+
+    Args:
+        stream: The part, leased.
+        format: Makes the writer.
+        schema: The rows' schema as written to the file.
+        state: The part as of the last checkpoint, or as just created.
+    """
+
+    def __init__(self, stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> None:
+        self._stream = stream
+        self._state = state
+        self._checksummed = _checksummed(stream, state)
+        self._writer = format.open_part(self._checksummed or stream, schema, state.part.in_progress)
+        self._rows = state.rows
+        self._start_bytes = state.part.valid_length
+        self._last_write_ms = state.last_write_ms
+        self._most_buckets = 1 if state.staging_file is None else state.staging_file.least_buckets
+
+    @property
+    def progress(self) -> PartProgress:
+        """The facts that the rolling policy decides by."""
+        size_bytes = published_size_bytes(self._stream.position, self._state.staging_file)
+        return PartProgress(size_bytes, self._rows, self._state.created_at_ms, self._last_write_ms)
+
+    @property
+    def is_staging_file(self) -> bool:
+        """Whether it is encoded later, and so can be set aside instead of being rolled."""
+        return self._state.staging_file is not None
+
+    @property
+    def added_bytes(self) -> int:
+        """Bytes this process has added to the part so far."""
+        return self._stream.position - self._start_bytes
+
+    def write(self, batch: pa.RecordBatch, now_ms: int, *, buckets: int = 1) -> None:
+        """Add rows, encoded by the writer; of so many buckets, if it is a staging file that they share."""
+        self._writer.write(batch)
+        self._most_buckets = max(self._most_buckets, buckets)
+        self._rows += batch.num_rows
+        self._last_write_ms = now_ms
+
+    def write_encoded(self, data: bytes | memoryview, rows: int, now_ms: int) -> None:
+        """Add rows that the format has encoded."""
+        if not isinstance(self._writer, RowWriter):
+            raise PartfileError(f"{type(self._writer).__name__} of a row format takes no encoded rows")
+        self._writer.write_encoded(data, rows)
+        self._rows += rows
+        self._last_write_ms = now_ms
+
+    def flush(self) -> None:
+        """Hand every byte to the stream, so that its position is what the part will have."""
+        self._writer.persist()
+
+    def persist(self) -> OpenPart:
+        """Make the part durable and return what a snapshot says of it."""
+        length = self._writer.persist()
+        handle = self._stream.persist()
+        self._check(handle, length)
+        # After the sync and before the task acknowledges: a part that lost its name vouches for nothing (R2).
+        self._stream.verify()
+        return self._at(handle)
+
+    def end(self) -> OpenPart:
+        """End the part, make it durable, release it, and return what a snapshot says of it.
+
+        It is pending then; a staging file stays what it is, for it is encoded and never published.
+        """
+        if self._state.staging_file is not None:
+            return self.suspend()
+        self._writer.close()
+        handle = self._stream.close_for_commit()
+        return self._at(handle)
+
+    def suspend(self) -> OpenPart:
+        """Make the part durable and release it, to be resumed or encoded; return what a snapshot says of it."""
+        state = self.persist()
+        self._stream.close()
+        return state
+
+    def close(self) -> None:
+        """Release the part; deletes nothing."""
+        self._writer.abandon()
+        self._stream.close()
+
+    def _check(self, handle: PartHandle, length: int) -> None:
+        if handle.valid_length != length:
+            raise PartfileError(
+                f"the writer counts {length} bytes, the stream {handle.valid_length}", path=handle.path_of(handle.name)
+            )
+
+    def _at(self, handle: PartHandle) -> OpenPart:
+        staging_file = self._state.staging_file
+        if staging_file is not None and staging_file.shared:
+            staging_file = staging_file.model_copy(update={"least_buckets": self._most_buckets})
+        if staging_file is not None and self._checksummed is not None:
+            staging_file = staging_file.model_copy(update={"crc32": self._checksummed.crc32})
+        self._state = self._state.model_copy(
+            update={
+                "part": handle,
+                "rows": self._rows,
+                "last_write_ms": self._last_write_ms,
+                "staging_file": staging_file,
+            }
+        )
+        return self._state
+
+
+def held_part(stream: PartStream, format: Format, schema: pa.Schema, state: OpenPart) -> ActivePart:
+    """An open part that this task alone holds. On failure its stream is released, and its file stays (R13).
+
+    Arguments as of ``ActivePart``.
+    """
+    try:
+        return ActivePart(stream, format, schema, state)
+    except BaseException:
+        # Why there is no writer is told; that the stream could not be released either is not.
+        with suppress(StoreError):
+            stream.close()
+        raise
+
+
+def _checksummed(stream: PartStream, state: OpenPart) -> ChecksummedStream | None:
+    """A staging file is read back, so its bytes have a checksum."""
+    return None if state.staging_file is None else ChecksummedStream(stream, state.staging_file.crc32)
+
+
+def fresh_part(
+    description: SinkDescription,
+    context: SubtaskContext,
+    layout: RowLayout,
+    *,
+    bucket: str,
+    count: int,
+    token: str,
+) -> OpenPart:
+    """A part as it is created.
+
+    Args:
+        description: The sink's.
+        context: The subtask that creates it, and when.
+        layout: Of its rows.
+        bucket: Where it goes; empty for a multi-bucket staging file, which lies in the base.
+        count: The part counter, new.
+        token: 128 random bits drawn by this attempt.
+    """
+    staging_file = _staging_file(description, context, layout)
+    number = PartNumber(context.chain, context.subtask, count)
+    handle = description.naming.handle(bucket, number, suffix=description.format.suffix, token=token)
+    return OpenPart(
+        part=handle.model_copy(update={"is_staging_file": staging_file is not None}),
+        count=count,
+        schema_fingerprint=layout.fingerprint,
+        epoch=context.epoch,
+        created_at_ms=context.batch_time_ms,
+        last_write_ms=context.batch_time_ms,
+        rows=0,
+        staging_file=staging_file,
+    )
+
+
+def final_path(description: SinkDescription, context: SubtaskContext, bucket: str, count: int) -> str:
+    """The path of a part of a bucket once it is finished; arguments as for ``fresh_part``."""
+    number = PartNumber(context.chain, context.subtask, count)
+    handle = description.naming.handle(bucket, number, suffix=description.format.suffix, token="")
+    return handle.path_of(handle.name)
+
+
+def _staging_file(description: SinkDescription, context: SubtaskContext, layout: RowLayout) -> StagingFile | None:
+    if layout.is_shared and description.multi_bucket_spec is not None:
+        return StagingFile(spec=dict(description.multi_bucket_spec), shared=True)
+    if description.spec is None or not context.may_stage:
+        return None
+    return StagingFile(spec=dict(description.spec), encoded_ratio=context.encoded_ratio or 1.0)
