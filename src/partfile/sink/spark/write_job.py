@@ -46,74 +46,8 @@ if TYPE_CHECKING:
     from partfile.stores.base import Store
 
 
-def begin_task() -> None:
-    """Make the transfer of a task's rows as quick as a worker can, before it reads them."""
-    spare_modules_from_collection()
-    acknowledge_at_once()
-
-
-def spare_modules_from_collection() -> None:
-    """Take what imports have made since the last task out of the garbage collector's sight.
-
-    Spark's worker runs a full collection after every task. Modules are never garbage, yet each collection walks their
-    objects: ninety thousand before the first task, 57 ms of CPU, and thirty thousand more that the first task imports,
-    15 ms. What else is alive is spared with them, so it is done once for each number of modules. See ``gc.freeze``.
-    """
-    _spare(len(sys.modules))
-
-
-@functools.cache
-def _spare(_modules: int) -> None:
-    gc.collect()
-    gc.freeze()
-
-
-def acknowledge_at_once() -> None:
-    """Have Linux acknowledge at once what the JVM sends this worker next over the loopback interface.
-
-    Spark's JVM sends a batch in small packets and, by Nagle's algorithm, each only when the one before is acknowledged,
-    which the worker's side puts off for 40 ms: a fifth of a micro-batch of few rows. It lasts for a while only (see
-    ``TCP_QUICKACK`` in tcp(7)), so it is asked for before a task reads. Elsewhere than on Linux, and on the Unix domain
-    sockets of ``spark.python.unix.domain.socket.enabled``, there is nothing to do.
-    """
-    option: int | None = getattr(socket, "TCP_QUICKACK", None)
-    if option is None:
-        return
-    # Not by a socket of Python's: made of a descriptor, it may leave the connection without blocking, also for Spark.
-    system, on = ctypes.CDLL(None), ctypes.c_int(1)
-    for descriptor in _sockets():
-        # What is no connection by TCP refuses, and stays as it is.
-        system.setsockopt(descriptor, socket.IPPROTO_TCP, option, ctypes.byref(on), ctypes.sizeof(on))
-
-
-def _sockets() -> list[int]:
-    """Descriptors of sockets of this process, some perhaps closed since; none where there is no /proc."""
-    found = []
-    with suppress(OSError):
-        for path in Path("/proc/self/fd").iterdir():
-            with suppress(OSError):  # The listing's own descriptor, or another thread's.
-                # Not by looking at the file, which may be on a mount that does not answer.
-                if str(path.readlink()).startswith("socket:"):
-                    found.append(int(path.name))
-    return found
-
-
-def check_version(version: str) -> None:
-    """Refuse an answer of a worker that runs another version of partfile than the driver.
-
-    Args:
-        version: The worker's, by its answer.
-
-    Raises:
-        PartfileError: It is another one.
-    """
-    if version != __version__:
-        raise PartfileError(
-            f"an executor has partfile {version}, the driver {__version__}",
-            hint="Install the same version on every node.",
-        )
-
-
+logger = logging.getLogger("partfile")
+_SUBTASK_COLUMN = "__partfile_subtask"
 ACKNOWLEDGEMENT = StructType(
     [
         StructField("submission", StringType()),
@@ -123,6 +57,77 @@ ACKNOWLEDGEMENT = StructType(
         StructField("state", BinaryType()),
     ]
 )
+
+
+def run_write_job(
+    df: DataFrame, settings: SinkSettings, runtime: Runtime, triggered: TriggeredCheckpoint, hashed: int | None
+) -> list[Acknowledgement]:
+    """Write the rows of a batch as one task a partition, and collect what the tasks answer.
+
+    Args:
+        df: The batch.
+        settings: The sink's options.
+        runtime: The driver's side of this epoch.
+        triggered: The checkpoint that the batch is.
+        hashed: Number of partitions that buckets are hashed over; None keeps the batch's own.
+    """
+    if not runtime.storage.store.hold_marker(runtime.marker_path):
+        logger.warning("%s: another process holds the marker, perhaps an older driver", settings.uid)
+    coordinator = runtime.coordinator
+    task = WriteTask(
+        base=settings.base,
+        checkpoints=settings.checkpoints,
+        job=runtime.job,
+        marker_path=runtime.marker_path,
+        open_store=settings.open_store_in_tasks,
+        description=settings.description,
+        shares=coordinator.assignment(),
+        max_count=coordinator.state.max_count,
+        checkpoint_id=triggered.checkpoint_id,
+        submission=triggered.submission,
+        epoch=coordinator.epoch,
+        chain=coordinator.state.position.chain,
+        batch_time_ms=triggered.time_ms,
+        may_keep=runtime.tasks_may_keep,
+        may_stage=runtime.may_stage,
+        encoded_ratio=coordinator.state.position.encoded_ratio,
+        base_options=options_of_tasks(settings.base, settings.storage_options),
+        checkpoint_options=options_of_tasks(settings.checkpoint_url, settings.checkpoint_options),
+    )
+    if hashed is not None:
+        context = BucketContext(batch_time_ms=triggered.time_ms, on_bad_bucket=settings.on_bad_bucket)
+        df = by_bucket(df, settings.bucketer, context, hashed)
+    return [read_acknowledgement(row) for row in df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()]
+
+
+def acknowledged_snapshots(
+    runtime: Runtime, triggered: TriggeredCheckpoint, acknowledged: Sequence[Acknowledgement]
+) -> list[SubtaskSnapshot]:
+    """The snapshots of a checkpoint's subtasks, one for each row that the write job returned.
+
+    Args:
+        runtime: The driver's side of this epoch.
+        triggered: The checkpoint that the rows answer.
+        acknowledged: The rows.
+
+    Raises:
+        PartfileError: A row answers another trigger: the rows of a subtask would be missing.
+    """
+    for one in acknowledged:
+        if one.submission != triggered.submission:
+            raise PartfileError(
+                f"the acknowledgement of partition {one.state.subtask} belongs to another try of the batch",
+                checkpoint_id=triggered.checkpoint_id,
+            )
+    read = runtime.storage.read_state
+    return [SubtaskSnapshot.from_states(one.state.subtask, read(one.state.handle)) for one in acknowledged]
+
+
+def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:
+    """Number of partitions that buckets are hashed over: as set, as it was, else the engine's; None for no shuffle."""
+    if settings.distribution == "none":
+        return None
+    return settings.hash_partitions or stands.hash_partitions or int(df.sparkSession.sparkContext.defaultParallelism)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,72 @@ def read_acknowledgement(row: Any) -> Acknowledgement:
     return Acknowledgement(row.submission, row.version, row.rows, row.bytes, state)
 
 
-_SUBTASK_COLUMN = "__partfile_subtask"
+def begin_task() -> None:
+    """Make the transfer of a task's rows as quick as a worker can, before it reads them."""
+    spare_modules_from_collection()
+    acknowledge_at_once()
+
+
+def spare_modules_from_collection() -> None:
+    """Take what imports have made since the last task out of the garbage collector's sight.
+
+    Spark's worker runs a full collection after every task. Modules are never garbage, yet each collection walks their
+    objects: ninety thousand before the first task, 57 ms of CPU, and thirty thousand more that the first task imports,
+    15 ms. What else is alive is spared with them, so it is done once for each number of modules. See ``gc.freeze``.
+    """
+    _spare(len(sys.modules))
+
+
+@functools.cache
+def _spare(_modules: int) -> None:
+    gc.collect()
+    gc.freeze()
+
+
+def acknowledge_at_once() -> None:
+    """Have Linux acknowledge at once what the JVM sends this worker next over the loopback interface.
+
+    Spark's JVM sends a batch in small packets and, by Nagle's algorithm, each only when the one before is acknowledged,
+    which the worker's side puts off for 40 ms: a fifth of a micro-batch of few rows. It lasts for a while only (see
+    ``TCP_QUICKACK`` in tcp(7)), so it is asked for before a task reads. Elsewhere than on Linux, and on the Unix domain
+    sockets of ``spark.python.unix.domain.socket.enabled``, there is nothing to do.
+    """
+    option: int | None = getattr(socket, "TCP_QUICKACK", None)
+    if option is None:
+        return
+    # Not by a socket of Python's: made of a descriptor, it may leave the connection without blocking, also for Spark.
+    system, on = ctypes.CDLL(None), ctypes.c_int(1)
+    for descriptor in _sockets():
+        # What is no connection by TCP refuses, and stays as it is.
+        system.setsockopt(descriptor, socket.IPPROTO_TCP, option, ctypes.byref(on), ctypes.sizeof(on))
+
+
+def _sockets() -> list[int]:
+    """Descriptors of sockets of this process, some perhaps closed since; none where there is no /proc."""
+    found = []
+    with suppress(OSError):
+        for path in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # The listing's own descriptor, or another thread's.
+                # Not by looking at the file, which may be on a mount that does not answer.
+                if str(path.readlink()).startswith("socket:"):
+                    found.append(int(path.name))
+    return found
+
+
+def check_version(version: str) -> None:
+    """Refuse an answer of a worker that runs another version of partfile than the driver.
+
+    Args:
+        version: The worker's, by its answer.
+
+    Raises:
+        PartfileError: It is another one.
+    """
+    if version != __version__:
+        raise PartfileError(
+            f"an executor has partfile {version}, the driver {__version__}",
+            hint="Install the same version on every node.",
+        )
 
 
 def by_bucket(df: DataFrame, bucketer: Bucketer, context: BucketContext, partitions: int) -> DataFrame:
@@ -287,77 +357,3 @@ def _marker(
             yield batch.append_column(_SUBTASK_COLUMN, subtasks)
 
     return mark
-
-
-logger = logging.getLogger("partfile")
-
-
-def run_write_job(
-    df: DataFrame, settings: SinkSettings, runtime: Runtime, triggered: TriggeredCheckpoint, hashed: int | None
-) -> list[Acknowledgement]:
-    """Write the rows of a batch as one task a partition, and collect what the tasks answer.
-
-    Args:
-        df: The batch.
-        settings: The sink's options.
-        runtime: The driver's side of this epoch.
-        triggered: The checkpoint that the batch is.
-        hashed: Number of partitions that buckets are hashed over; None keeps the batch's own.
-    """
-    if not runtime.storage.store.hold_marker(runtime.marker_path):
-        logger.warning("%s: another process holds the marker, perhaps an older driver", settings.uid)
-    coordinator = runtime.coordinator
-    task = WriteTask(
-        base=settings.base,
-        checkpoints=settings.checkpoints,
-        job=runtime.job,
-        marker_path=runtime.marker_path,
-        open_store=settings.open_store_in_tasks,
-        description=settings.description,
-        shares=coordinator.assignment(),
-        max_count=coordinator.state.max_count,
-        checkpoint_id=triggered.checkpoint_id,
-        submission=triggered.submission,
-        epoch=coordinator.epoch,
-        chain=coordinator.state.position.chain,
-        batch_time_ms=triggered.time_ms,
-        may_keep=runtime.tasks_may_keep,
-        may_stage=runtime.may_stage,
-        encoded_ratio=coordinator.state.position.encoded_ratio,
-        base_options=options_of_tasks(settings.base, settings.storage_options),
-        checkpoint_options=options_of_tasks(settings.checkpoint_url, settings.checkpoint_options),
-    )
-    if hashed is not None:
-        context = BucketContext(batch_time_ms=triggered.time_ms, on_bad_bucket=settings.on_bad_bucket)
-        df = by_bucket(df, settings.bucketer, context, hashed)
-    return [read_acknowledgement(row) for row in df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()]
-
-
-def acknowledged_snapshots(
-    runtime: Runtime, triggered: TriggeredCheckpoint, acknowledged: Sequence[Acknowledgement]
-) -> list[SubtaskSnapshot]:
-    """The snapshots of a checkpoint's subtasks, one for each row that the write job returned.
-
-    Args:
-        runtime: The driver's side of this epoch.
-        triggered: The checkpoint that the rows answer.
-        acknowledged: The rows.
-
-    Raises:
-        PartfileError: A row answers another trigger: the rows of a subtask would be missing.
-    """
-    for one in acknowledged:
-        if one.submission != triggered.submission:
-            raise PartfileError(
-                f"the acknowledgement of partition {one.state.subtask} belongs to another try of the batch",
-                checkpoint_id=triggered.checkpoint_id,
-            )
-    read = runtime.storage.read_state
-    return [SubtaskSnapshot.from_states(one.state.subtask, read(one.state.handle)) for one in acknowledged]
-
-
-def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:
-    """Number of partitions that buckets are hashed over: as set, as it was, else the engine's; None for no shuffle."""
-    if settings.distribution == "none":
-        return None
-    return settings.hash_partitions or stands.hash_partitions or int(df.sparkSession.sparkContext.defaultParallelism)
