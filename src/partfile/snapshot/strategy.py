@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from partfile.snapshot.streams import CheckpointOutputStream, CheckpointStreamFactory
     from partfile.stores.base import MetadataStore
 
+    Supplier = Callable[["CloseableRegistry"], "SnapshotResult"]
+    Encoder = Callable[[], Iterator[bytes]]
+
+
+logger = logging.getLogger("partfile")
+Resources = TypeVar("Resources", bound="SnapshotResources")
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
@@ -112,10 +119,6 @@ class CloseableRegistry:
             raise errors[0]
 
 
-if TYPE_CHECKING:
-    Supplier = Callable[[CloseableRegistry], SnapshotResult]
-
-
 class SnapshotResources(Protocol):
     """A view of the state that the synchronous part has taken; no later change reaches it."""
 
@@ -135,9 +138,6 @@ class FullSnapshotResources(SnapshotResources, Protocol):
 
     def entries(self) -> Iterator[tuple[int, bytes]]:
         """State id and encoded element, in the order of the ids."""
-
-
-Resources = TypeVar("Resources", bound=SnapshotResources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +287,6 @@ class StrategyRunner(Generic[Resources]):
         return running
 
 
-logger = logging.getLogger("partfile")
-
-
 class ResultStreamProvider(Protocol):
     """One stream and its result. Source: Flink's ``CheckpointStreamWithResultProvider``, as of 1.20."""
 
@@ -429,10 +426,6 @@ def open_result_stream(
         return PrimaryStreamProvider(primary)
     copies = FileStreamFactory(local.store, local.directory, checkpoint_id, inline_threshold_bytes=0)
     return PrimaryAndSecondaryStreamProvider(primary, copies.create(Scope.EXCLUSIVE))
-
-
-if TYPE_CHECKING:
-    Encoder = Callable[[], Iterator[bytes]]
 
 
 class CopiedStates:
