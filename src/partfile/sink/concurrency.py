@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from partfile.errors import OutcomeUnknown
 
@@ -56,49 +56,33 @@ def for_each(
         items: What to do it to.
         threads: How many at the same time, at least 1; with 1 it is done in the calling thread.
         name: Of the threads.
-        circuit_breaker: Once it is over nothing more is begun; None ends with the first failure.
+        circuit_breaker: Of this call alone. Once it is over nothing more is begun; None ends with the first failure.
 
     Raises:
         Exception: What ``work`` raised for the first item that failed, once those that had begun are through.
     """
-    run = _Run(work, circuit_breaker)
+    failures: dict[int, Exception] = {}
+
+    def attempt(place: int, item: Item) -> Result | None:
+        if failures if circuit_breaker is None else circuit_breaker.is_over:
+            return None
+        try:
+            return work(item)
+        except Exception as error:  # noqa: BLE001 - raised below, once the other items are through
+            failures[place] = error
+            if circuit_breaker is not None:
+                circuit_breaker.note(error)
+            return None
+
     if threads == 1 or len(items) <= 1:
-        done = [run.attempt(item) for item in items]
+        done = [attempt(place, item) for place, item in enumerate(items)]
     else:
         with ThreadPoolExecutor(min(threads, len(items)), name) as pool:
-            done = list(pool.map(run.attempt, items))
-    for one in done:
-        if isinstance(one, _Failed):
-            raise one.error
-    return [one for one in done if not isinstance(one, _Failed | _Skipped)]
-
-
-class _Failed(NamedTuple):
-    """The error of an item."""
-
-    error: Exception
-
-
-class _Skipped(NamedTuple):
-    """An item that was not begun."""
-
-
-class _Run(Generic[Item, Result]):
-    def __init__(self, work: Callable[[Item], Result], circuit_breaker: CircuitBreaker | None) -> None:
-        self._work = work
-        self._circuit_breaker = circuit_breaker
-        self._has_failed = threading.Event()
-
-    def attempt(self, item: Item) -> Result | _Failed | _Skipped:
-        if self._has_failed.is_set() if self._circuit_breaker is None else self._circuit_breaker.is_over:
-            return _Skipped()
-        try:
-            return self._work(item)
-        except Exception as error:  # noqa: BLE001 - raised by the caller once the other items are through
-            self._has_failed.set()
-            if self._circuit_breaker is not None:
-                self._circuit_breaker.note(error)
-            return _Failed(error)
+            done = list(pool.map(attempt, range(len(items)), items))
+    if failures:
+        raise failures[min(failures)]
+    # Nothing was left out, since nothing failed.
+    return cast("list[Result]", done)
 
 
 MOST_WAIT_MS = 600_000
