@@ -580,7 +580,8 @@ class CheckpointLog:
                 lost = before.checkpoint_id
                 return Fenced(
                     f"checkpoint {lost} of job {job!r} was deleted, and no other coordinator has gone on",
-                    hint="Entries after it do not count. Put the file back, or restore a savepoint, before the next start.",
+                    hint="Entries after it do not count. Put the file back, or restore a savepoint, before the next "
+                    "start.",
                     path=self._shown(lost),
                     checkpoint_id=checkpoint.checkpoint_id,
                 )
