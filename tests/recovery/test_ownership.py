@@ -124,10 +124,10 @@ def test_what_was_taken_over_is_told_when_cleaning_ends_early(tmp_path: Path, mo
     """The second sink starts again meanwhile: nothing is taken away, and the document names the one that was fenced."""
     base = seed(tmp_path)
 
-    def rival(settings: Any, job: Any, terms: Any, now_ms: int) -> Any:
+    def rival(settings: Any, job: Any, terms: Any, now_ms: int, **more: Any) -> Any:
         if job.name == "b":
             long_sink(base, uid="b").local().open().close()
-        return taken_over(settings, job, terms, now_ms)
+        return taken_over(settings, job, terms, now_ms, **more)
 
     monkeypatch.setattr(cleaning, "taken_over", rival)
     result = run("clean", base, "--older-than", "1h", "--apply", "--json")

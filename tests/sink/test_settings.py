@@ -46,9 +46,9 @@ def test_a_savepoint_beside_the_base_is_opened_with_its_options(
         update={"base": base, "storage_options": {"key": "k"} if base != "/out" else {}}
     )
     location = f"s3://bucket/savepoints/{savepoint.name}"
-    storage = CheckpointStorage(LocalStore(str(tmp_path / "none")), "life")
-    elsewhere = restore.Restore(settings, storage.store, storage, restore.RestoreTerms())
-    point = elsewhere.read_point(location)
+    store = LocalStore(str(tmp_path / "none"))
+    start = restore.Restore(settings, store, CheckpointStorage(store, "life"), restore.RestoreTerms())
+    point = start.read_point(location)
     assert point.location == location
     assert seen == [("s3://bucket/savepoints", passed)]
 
