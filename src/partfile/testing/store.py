@@ -581,6 +581,7 @@ class CommitContract(ContractBase):
     @pytest.mark.parametrize("state", ["in-progress", "pending"])
     def test_what_a_consumer_took_does_not_come_back(self, store: Store, state: State, cut: Cut) -> None:
         """R5: a finished file that a consumer has moved away is not published again, however it was cut."""
+        needs(store, "staged_files")
         _needs_cut(store, cut)
         handle = write_part(store, DATA, tail=TAIL, state=state)
         store.publish(handle, cut)
