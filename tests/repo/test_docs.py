@@ -85,9 +85,6 @@ def test_every_threat_is_held_by_a_test() -> None:
 
 # Every row of docs/FAULTS.md is held by a marked test or excused with a reason, and no mark names another.
 
-OF_THE_COMMAND_LINE = {f"H{number}" for number in range(4, 10)}
-"""Without a command line these cannot be held."""
-
 
 def marked() -> set[str]:
     """The ids of every fault mark of the tests."""
@@ -104,8 +101,7 @@ def marked() -> set[str]:
 def test_every_row_is_held_or_excused_and_no_other_is_marked() -> None:
     """A row is marked on a test, or it has a reason; a mark with an id that the page does not have is a slip."""
     rows, excused = held_rows().keys(), excused_rows().keys()
-    expected = rows if (ROOT / "cli").is_dir() else rows - OF_THE_COMMAND_LINE
-    assert expected - marked() == set()
+    assert rows - marked() == set()
     assert marked() - rows == set()
     assert rows & excused == set()
 
