@@ -12,6 +12,7 @@ import partfile as pf
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.store import read_staging_file, write_part, write_staging_file
+from support.repo.request_tables import promised_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,6 +182,28 @@ FINALIZED_PART = Counter(fileNotFoundException=1, rename2=2, recoverLease=1, get
 LOOK = Counter(getListing=3, getFileInfo=1, getBlockLocations=2)
 # That no checkpoint is above the takeover (R7): the checkpoint log's directory and the one of the takeover.
 IS_LAST = Counter(getListing=2)
+RESTORE = LOOK + METADATA + IS_LAST + MARK + SUBSUME
+
+
+def test_the_document_promises_these_numbers() -> None:
+    """docs/HDFS.md says what is counted here; it needs no HDFS to see that they agree."""
+    said = promised_requests("HDFS.md", "What the NameNode is asked")
+    counted = {
+        "open part that a batch writes to, Spark": f"{sum(A_BATCH.values())}",
+        "the same, plain Python, which keeps it open": f"{OPEN_PART.total()}",
+        "open part that it does not write to": f"0; plain Python {IDLE_PART.total()}",
+        "new part": f"{NEW_PART.total()}",
+        "roll": f"{(ROLLED_PART + Counter(fsync=1)).total()}",
+        "publication of a rolled part": f"{PUBLISHED_PART.total()}",
+        "checkpoint": f"{CHECKPOINT.total()}",
+        "checkpoint that published a part": f"{MARK.total()}",
+        "state beyond `inline_threshold_bytes`": f"{sum(CREATE_FILE.values())}",
+        "restore": f"{RESTORE.total()}",
+        "the same, longer than its valid length": f"{sum(CUT_AND_PUBLISH.values()) - sum(PUBLISH_PENDING.values())}",
+    }
+    assert {row: said.get(row) for row in counted} == counted
+    # The document has the lease of a part apart from the part.
+    assert int(said["open part at a restore"]) + int(said["its lease"]) == FINALIZED_PART.total()
 
 
 class Job:
@@ -324,5 +347,5 @@ def test_a_restore_lists_the_checkpoints_alone(job: Job, finished: int) -> None:
         job.batch(10)
     job.crash()
     found = job.asked(job.start)
-    promised = LOOK + METADATA + IS_LAST + MARK + SUBSUME + times(10, FINALIZED_PART)
+    promised = RESTORE + times(10, FINALIZED_PART)
     assert sink_is_as_promised(found, promised), (found - promised, promised - found)

@@ -14,6 +14,7 @@ import pytest
 
 import partfile as pf
 from partfile.stores.s3.store import S3Store
+from support.repo.request_tables import promised_requests
 from support.s3.life import MIB, options_of, store_options, written_in_batches
 
 if TYPE_CHECKING:
@@ -24,9 +25,23 @@ if TYPE_CHECKING:
     from support.servers.s3 import S3Server
 
 
-pytestmark = pytest.mark.slow
-
 ABOUT_THE_BUCKET = {"HeadBucket", "GetBucketVersioning", "GetBucketLifecycleConfiguration"}
+SMALL_PART = Counter(PutObject=2, GetObject=1)
+"""That lived in one batch: its side object, read again, and the file."""
+UPLOADED_PART = Counter(CreateMultipartUpload=1, UploadPart=1, CompleteMultipartUpload=1)
+"""The same, from 5 MiB on."""
+LOOK = Counter(HeadObject=1)
+"""Before a part is published by a request whose condition the server ignores."""
+OPEN_PART = Counter(PutObject=2)
+"""That a batch writes to: its claim and a side object."""
+REQUESTS_IN_TWENTY_BATCHES = 3 * 20 + 5
+RESTORED_PARTS = {
+    "small": ([10], Counter(GetObject=1, PutObject=1)),
+    "small, three batches": ([10, 10, 10], Counter(GetObject=3, PutObject=1)),
+    "upload": ([6 * MIB], Counter(CompleteMultipartUpload=1)),
+    "upload and tail": ([6 * MIB, 10], Counter(GetObject=1, UploadPart=1, CompleteMultipartUpload=1)),
+}
+"""Bytes that each batch has written to an open part, and what its publication at a restore asks."""
 CHECKPOINT = Counter(PutObject=1, GetObject=1, ListObjectsV2=1, DeleteObject=1)
 """Its checkpoint; the one before it, read again; the oldest one goes."""
 MARK = Counter(PutObject=1)
@@ -88,9 +103,28 @@ def job(s3_proxy: S3Proxy, s3_base: str) -> Job:
 
 def times(many: int, each: Counter[str]) -> Counter[str]:
     """What ``many`` of them ask."""
-    return Counter({name: many * count for name, count in each.items()})
+    return +Counter({name: many * count for name, count in each.items()})
 
 
+def test_the_document_promises_these_numbers() -> None:
+    """docs/S3.md says what is counted here; it needs no server to see that they agree."""
+    said = promised_requests("S3.md", "What is asked, and what it costs")
+    publications = [asked.total() - asked["GetObject"] for _, asked in RESTORED_PARTS.values()]
+    counted = {
+        "part under 5 MiB that lived in one batch": f"{SMALL_PART.total()}",
+        "part of 5 to 8 MiB that lived in one batch": f"{UPLOADED_PART.total()}",
+        "the same where the condition is not honoured": f"{LOOK.total()} more",
+        "open part that a batch writes to": f"{OPEN_PART.total()}",
+        "part that got 1 MiB in each of 20 batches": f"at most {REQUESTS_IN_TWENTY_BATCHES}",
+        "restored part": f"at most {max(publications)}",
+        "checkpoint": f"{CHECKPOINT.total()}",
+        "checkpoint that published a part": f"{MARK.total()} more",
+        "restore": f"{RESTORE.total()}",
+    }
+    assert {row: said.get(row) for row in counted} == counted
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1000, 5 * MIB - 1, 5 * MIB, 8 * MIB])
 def test_a_part_that_lived_in_one_batch(s3_server: S3Server, s3_proxy: S3Proxy, s3_base: str, size: int) -> None:
     """Three requests; and a look first, where the server ignores the condition of the request that publishes."""
@@ -101,16 +135,13 @@ def test_a_part_that_lived_in_one_batch(s3_server: S3Server, s3_proxy: S3Proxy, 
         asked = s3_proxy.count()
         is_small = size < 5 * MIB
         honours = traits.exclusive_create if is_small else traits.no_replace
-        expected = (
-            Counter(PutObject=2, GetObject=1)
-            if is_small
-            else Counter(CreateMultipartUpload=1, UploadPart=1, CompleteMultipartUpload=1)
-        )
-        assert asked == expected + Counter(HeadObject=0 if honours else 1), s3_server.name
+        expected = SMALL_PART if is_small else UPLOADED_PART
+        assert asked == expected + times(0 if honours else 1, LOOK), s3_server.name
     # What is left of all parts goes when the store is closed, many by one request where the server can.
     assert 1 <= s3_proxy.count()["DeleteObjects"] + s3_proxy.count()["DeleteObject"] <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_part_that_lived_in_twenty_batches(
     s3_server: S3Server, s3_proxy: S3Proxy, s3_base: str, resumes: bool
@@ -124,11 +155,12 @@ def test_a_part_that_lived_in_twenty_batches(
         written_in_batches(store, [bytes(4 * MIB)] * 3, resumes=False)
         s3_proxy.forget()
         store.publish(written_in_batches(store, [bytes(MIB)] * 20, resumes=resumes), "auto")
-        assert s3_proxy.count().total() <= 3 * 20 + 5
+        assert s3_proxy.count().total() <= REQUESTS_IN_TWENTY_BATCHES
         assert sum(exchange.request_bytes for exchange in s3_proxy.exchanges) <= 2 * 20 * MIB + 20_000
         assert [file.size for file in store.list()] == [20 * MIB]
 
 
+@pytest.mark.slow
 def test_a_batch_costs_its_open_parts_and_its_checkpoint(s3_server: S3Server, job: Job) -> None:
     """Two requests an open part that is written to, four a checkpoint, however many there were before."""
     for _ in range(3):
@@ -137,24 +169,16 @@ def test_a_batch_costs_its_open_parts_and_its_checkpoint(s3_server: S3Server, jo
         asked, checkpoint = job.asked(lambda parts=parts: job.batch(parts))  # type: ignore[misc]
         if s3_server.name == "rclone":
             # Parts roll at each checkpoint: a side object, read again, a look, the file.
-            assert asked == times(parts, Counter(PutObject=2, GetObject=1, HeadObject=1))
+            assert asked == times(parts, SMALL_PART + LOOK)
         else:
-            assert asked == times(parts, Counter(PutObject=2))
+            assert asked == times(parts, OPEN_PART)
             assert checkpoint == CHECKPOINT
     job.out.close()
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(6)
-@pytest.mark.parametrize(
-    ("batches", "expected"),
-    [
-        ([10], Counter(GetObject=1, PutObject=1)),
-        ([10, 10, 10], Counter(GetObject=3, PutObject=1)),
-        ([6 * MIB], Counter(CompleteMultipartUpload=1)),
-        ([6 * MIB, 10], Counter(GetObject=1, UploadPart=1, CompleteMultipartUpload=1)),
-    ],
-    ids=["small", "small, three batches", "upload", "upload and tail"],
-)
+@pytest.mark.parametrize(("batches", "expected"), RESTORED_PARTS.values(), ids=RESTORED_PARTS)
 def test_a_restore_publishes_open_parts_and_lists_none(
     s3_server: S3Server, job: Job, batches: list[int], expected: Counter[str]
 ) -> None:
@@ -177,6 +201,7 @@ def test_a_restore_publishes_open_parts_and_lists_none(
     job.out.close()
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 def test_what_a_finished_part_leaves_is_never_asked_for_again(s3_server: S3Server, job: Job) -> None:
     """After forty finished parts a batch asks what it asked after four."""
@@ -201,6 +226,7 @@ def list_finished(server: S3Server, job: Job) -> list[str]:
         return [file.path for file in store.list()]
 
 
+@pytest.mark.slow
 def test_no_object_is_ever_copied(s3_proxy: S3Proxy, job: Job) -> None:
     """Neither whole nor in parts, in a life with uploads, side objects, a crash and a restore."""
     for row_bytes in (10, 6 * MIB, 10):
