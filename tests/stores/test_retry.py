@@ -71,6 +71,24 @@ def test_no_pause_ends_after_the_deadline(clock: Clock) -> None:
     assert not waiting.pause()
 
 
+def test_pauses_grow_up_to_the_deadline(clock: Clock) -> None:
+    """Waiting ends by False, in time, and the pauses are few: doubled from 50 ms, half of each by chance."""
+    backoff, began_s = Backoff(0.5), clock.now_s
+    while backoff.pause():
+        pass
+    assert 3 <= len(clock.pauses_s) <= 4
+    assert clock.now_s < began_s + 0.5
+    assert not Backoff(0).pause()
+
+
+def test_a_pause_takes_its_time() -> None:
+    """By the clock of the machine; a busy one makes it longer, never shorter."""
+    backoff, began_s = Backoff(60), time.monotonic()
+    assert backoff.pause()
+    assert time.monotonic() - began_s >= 0.025
+    assert backoff.left_s <= 60 - 0.025
+
+
 def test_without_time_there_is_no_wait(clock: Clock) -> None:
     """A deadline of zero is over at once."""
     assert not Backoff(0).pause()
@@ -133,18 +151,6 @@ def test_threads_are_used_again() -> None:
     while len(used) < 2 and time.monotonic() < ends_at_s:
         used |= set(_two_at_once(threads))
     assert len(used) == 2
-
-
-def test_pauses_grow_up_to_the_deadline() -> None:
-    """Waiting ends by False, in time, and the pauses are few."""
-    begun = time.monotonic()
-    backoff, pauses = Backoff(0.5), 0
-    while backoff.pause():
-        pauses += 1
-    # A busy machine makes pauses longer, and so fewer.
-    assert 1 <= pauses <= 8
-    assert time.monotonic() - begun < 10
-    assert not Backoff(0).pause()
 
 
 def _raising(error: BaseException) -> Callable[[], None]:

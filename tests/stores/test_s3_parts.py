@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import tracemalloc
 from functools import partial
@@ -16,6 +17,7 @@ from partfile.stores.s3.handle import part_id
 from partfile.stores.s3.options import S3Options
 from partfile.stores.s3.store import S3Store
 from partfile.testing.store import new_part
+from support.processes.deadline import PATIENCE_S, wait_until
 from support.s3.life import warm_up
 from support.servers.s3_stub import Heard, S3Stub, Said, refused
 
@@ -35,6 +37,9 @@ class SlowServer(S3Calls):
 
     upload_part_s = 0.1
     error: Exception | None = None
+    together = threading.Barrier(1)
+    """How many upload parts must have come before any of them is answered."""
+    lock = threading.Lock()
     under_way = 0
     most_at_once = 0
 
@@ -51,10 +56,14 @@ class SlowServer(S3Calls):
 
     def upload_part(self, key: str, upload: str, number: int, data: bytes, crc32: int | None) -> str:  # noqa: ARG002
         """Take an upload part."""
-        self.under_way += 1
-        self.most_at_once = max(self.most_at_once, self.under_way)
+        with self.lock:
+            self.under_way += 1
+            self.most_at_once = max(self.most_at_once, self.under_way)
+        self.together.wait(PATIENCE_S)
+        # Time for one more to come, where more are sent at a time than should be.
         time.sleep(self.upload_part_s)
-        self.under_way -= 1
+        with self.lock:
+            self.under_way -= 1
         if self.error is not None:
             raise self.error
         return "etag"
@@ -100,7 +109,7 @@ def test_what_is_on_its_way_counts_as_held(parts: int, write_bytes: int) -> None
 def test_upload_parts_are_sent_several_at_a_time_while_there_is_room() -> None:
     """Waiting for each would make the upload as slow as one connection."""
     store, server = store_of(256 * MIB)
-    server.upload_part_s = 0.5
+    server.together = threading.Barrier(4)
     with store:
         stream = store.create(new_part())
         stream.write(bytes(64 * MIB))
@@ -121,8 +130,7 @@ def test_a_failed_upload_part_gives_its_bytes_back_and_is_heard_of() -> None:
         left = store.create(new_part(name="part-1"))
         left.write(bytes(9 * MIB))
         left.close()
-        time.sleep(3 * server.upload_part_s)
-        assert store._budgets.get()._held_bytes == 0
+        wait_until(lambda: store._budgets.get()._held_bytes == 0, "a failed upload part keeps its bytes")
 
 
 # What becomes of a part on S3 whose completion is late, lost, or refused.

@@ -19,6 +19,7 @@ from partfile.errors import AlreadyExists, NotApplied, OutcomeUnknown, PartfileE
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
+from partfile.stores import retry
 from partfile.stores.retry import Backoff
 from partfile.stores.s3 import client as s3_client
 from partfile.stores.s3.client import (
@@ -36,6 +37,7 @@ from partfile.stores.s3.requests import S3Access
 from partfile.stores.s3.store import S3Store
 from partfile.stores.urls import S3Url
 from partfile.testing.store import new_part
+from support.processes.deadline import PATIENCE_S
 from support.s3.life import warm_up
 from support.servers.s3_stub import RESET, Heard, S3Stub, Said, refused
 
@@ -175,6 +177,7 @@ def test_a_rival_that_replaced_an_object_is_seen_where_conditions_are_ignored() 
 def test_a_server_that_knows_no_condition_is_used_without() -> None:
     """501 says at once that it is not honoured: it is not asked again, and no upload of the probe stays."""
     with S3Stub(without_condition) as stub, S3Store(BASE, stub.options(conditional_writes=None)) as store:
+        warm_up(store)
         began_s = time.monotonic()
         assert not store.capabilities.exclusive_create
         assert not store.capabilities.no_replace
@@ -277,20 +280,32 @@ def access_to(options: S3Options) -> S3Access:
 
 
 class Clock:
-    """Time that a test sets."""
+    """Time that a test sets. Threads may look at it and let it pass."""
 
-    now_s = 1000.0
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.looked = threading.Event()
+        """Set by each look."""
+        self._lock = threading.Lock()
 
     def monotonic(self) -> float:
         """What it shows."""
+        self.looked.set()
         return self.now_s
+
+    def sleep(self, pause_s: float) -> None:
+        """Let so much pass, and no more, however long it takes."""
+        time.sleep(pause_s)
+        with self._lock:
+            self.now_s += pause_s
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock that every Progress goes by."""
+    """The clock that every request and every Backoff of this test goes by."""
     clock = Clock()
     monkeypatch.setattr(s3_client, "time", clock)
+    monkeypatch.setattr(retry, "time", clock)
     return clock
 
 
@@ -363,21 +378,24 @@ async def _tasks_that_stay() -> set[asyncio.Task[object]]:
     return (await asyncio.wait(others, timeout=5))[1] if others else set()
 
 
-def test_a_slow_link_gets_on() -> None:
-    """A body that takes longer than an attempt and a call may arrives by its first attempt, and nothing beside it."""
+def test_a_slow_link_gets_on(clock: Clock) -> None:
+    """A body that takes longer than an attempt and a call may arrives by its first attempt, and nothing beside it.
+
+    Time passes by what the server reads alone, so that no load of the machine is taken for a server that stands still.
+    """
     # Up to 3 MiB of each body are in the sockets' buffers, and have moved as far as the client can tell.
-    with S3Stub(bytes_a_s=8 * MIB) as stub:
+    with S3Stub(bytes_a_s=8 * MIB, sleep=clock.sleep) as stub:
         access = access_to(stub.options(call_timeout_s=1.5, attempt_timeout_s=1.5))
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda number: access.put(f"x{number}", bytes(14 * MIB)), range(2)))
         assert [len(heard.body) for heard in stub.heard if heard.request.operation == "PutObject"] == [14 * MIB] * 2
 
 
-def test_what_an_attempt_spent_on_moving_bytes_is_not_waiting() -> None:
+def test_what_an_attempt_spent_on_moving_bytes_is_not_waiting(clock: Clock) -> None:
     """A body that took longer than a call may wait, and was broken off at its end, is sent again."""
     # The client repeats a PUT once by itself where it has used the connection before.
     replies = [RESET, RESET]
-    with S3Stub(bytes_a_s=8 * MIB) as stub:
+    with S3Stub(bytes_a_s=8 * MIB, sleep=clock.sleep) as stub:
         access = access_to(stub.options(call_timeout_s=3.0, attempt_timeout_s=3.0))
         access.put("first", b"")
         stub.answer = lambda _: replies.pop() if replies else Said()
@@ -406,31 +424,38 @@ def test_so_many_requests_are_under_way_and_no_more() -> None:
         assert stub.operations().count("PutObject") == 12
 
 
-def test_who_waits_for_a_turn_waits_as_long_as_others_get_on() -> None:
-    """Their time is not taken from the call that waits; where nothing gets on it is turned away."""
+def test_who_waits_for_a_turn_waits_as_long_as_others_get_on(clock: Clock) -> None:
+    """Their time is not taken from the call that waits; where nothing gets on it is turned away.
+
+    Time passes where the request that is under way lets it, each time after the one that waits has looked at the clock.
+    """
     options = S3Options(max_parallel_requests=1)
     client = S3Client(None, options)
     backoff = Backoff(0.3)
-    taken, stop = threading.Event(), threading.Event()
+    taken, turned_away = threading.Event(), threading.Event()
 
     def hold(*, moves: bool) -> None:
         with client.slot(Backoff(60), 0.2):
+            clock.looked.clear()
             taken.set()
-            for _ in range(10):
-                stop.wait(0.05)
-                if moves:
-                    client._note(time.monotonic())
-        taken.clear()
+            for _ in range(4 if moves else 0):
+                assert clock.looked.wait(PATIENCE_S)
+                clock.looked.clear()
+                clock.sleep(0.15)
+                client._note(clock.now_s)
+            assert moves or turned_away.wait(PATIENCE_S)
 
     for moves in (True, False):
         other = threading.Thread(target=hold, kwargs={"moves": moves})
         other.start()
-        taken.wait()
+        assert taken.wait(PATIENCE_S)
+        taken.clear()
         if moves:
             with client.slot(backoff, 0.2):
                 assert backoff.left_s > 0.2
         else:
-            client._moved_at_s -= 60
+            clock.now_s += 60
             with pytest.raises(NoFreeSlot), client.slot(Backoff(60), 0.2):
                 pass
+            turned_away.set()
         other.join()

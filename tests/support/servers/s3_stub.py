@@ -57,13 +57,18 @@ class S3Stub:
     Args:
         answer: What it says to a request; None ends the connection instead.
         bytes_a_s: How fast it reads bodies, all connections together; None is at once.
+        sleep: Lets the time pass that it reads for.
     """
 
     def __init__(
-        self, answer: Callable[[Heard], Said | None] = lambda _: Said(), bytes_a_s: float | None = None
+        self,
+        answer: Callable[[Heard], Said | None] = lambda _: Said(),
+        bytes_a_s: float | None = None,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.answer = answer
         self.bytes_a_s = bytes_a_s
+        self.sleep = sleep
         self.is_deaf = False
         """Whether it takes connections and reads nothing of them."""
         self.heard: list[Heard] = []
@@ -165,5 +170,5 @@ class _Handler(BaseHTTPRequestHandler):
             data += some
             if stub.bytes_a_s is not None:
                 with stub.lock:
-                    time.sleep(len(some) / stub.bytes_a_s)
+                    stub.sleep(len(some) / stub.bytes_a_s)
         return bytes(data)

@@ -1,0 +1,1 @@
+"""Processes that tests start, and waiting for what they do."""
