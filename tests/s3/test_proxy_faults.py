@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import pytest
 import s3fs
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, ReadTimeoutError
 
+from support.processes.deadline import PATIENCE_S, wait_until
 from support.s3.probes import Place
 from support.servers.proxy import (
     error_in_success,
@@ -182,7 +182,7 @@ def test_the_owner_is_killed_at_a_request(
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as owner:
         s3_proxy.inject(kill(owner.pid, reaches_server=reaches_server), operation="PutObject", first=3)
-        owner.communicate(b"go", timeout=30)
+        owner.communicate(b"go", timeout=PATIENCE_S)
     assert owner.returncode == -signal.SIGKILL
     assert s3_proxy.count() == {"PutObject": 3}
     assert [Place(s3, bucket, str(number)).exists() for number in range(4)] == [True, True, reaches_server, False]
@@ -190,7 +190,4 @@ def test_the_owner_is_killed_at_a_request(
 
 def wait_for_object(place: Place) -> None:
     """Wait until there is an object."""
-    deadline = time.monotonic() + 10
-    while not place.exists():
-        assert time.monotonic() < deadline, "there is no object"
-        time.sleep(0.02)
+    wait_until(place.exists, "there is no object")

@@ -47,18 +47,22 @@ class Fault:
 
     Args:
         delay_before_s: How long the request waits before the server is asked.
+        outlasts_before: Whether it waits until the client has given it up, and a while longer.
         reaches_server: Whether the server is asked; it has answered before anything else happens.
         action: Called then.
         delay_after_s: How long the reply waits.
+        outlasts_after: Whether it waits until the client has given it up, and a while longer.
         answer: Takes the place of the server's reply.
         loses_reply: The connection is reset instead of a reply.
         body_ends_at: How many bytes of the body are sent before the connection ends; the headers promise all.
     """
 
     delay_before_s: float = 0.0
+    outlasts_before: bool = False
     reaches_server: bool = True
     action: Callable[[], object] | None = None
     delay_after_s: float = 0.0
+    outlasts_after: bool = False
     answer: Answer | None = None
     loses_reply: bool = False
     body_ends_at: int | None = None
@@ -82,6 +86,16 @@ def late_request(delay_s: float) -> Fault:
 def late_reply(delay_s: float) -> Fault:
     """The server is asked at once, and its reply takes a while."""
     return Fault(delay_after_s=delay_s)
+
+
+def request_given_up() -> Fault:
+    """The server is asked after the client has given the request up, and has had the time to ask again."""
+    return Fault(outlasts_before=True)
+
+
+def reply_given_up() -> Fault:
+    """The server is asked at once, and its reply comes after the client has given it up."""
+    return Fault(outlasts_after=True)
 
 
 def error(status: int, code: str, *, reaches_server: bool = False) -> Fault:
@@ -130,6 +144,7 @@ _OF_REQUEST_HOP = {"connection", "keep-alive", "expect"}
 _OF_REPLY_HOP = {"connection", "keep-alive", "transfer-encoding"}
 _WITHOUT_BODY = {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}
 _NO_FAULT = Fault()
+_ASKED_AGAIN_BY_THEN_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +189,16 @@ class Relay(BaseHTTPRequestHandler):
         number, chosen = self._proxy.check_replay(request, len(body))
         fault = chosen or _NO_FAULT
         time.sleep(fault.delay_before_s)
+        if fault.outlasts_before:
+            self._outlast()
         reply = self._ask(body) if fault.reaches_server else None
         if reply is not None:
             self._proxy.answered(number, reply.status, len(reply.body))
         if fault.action is not None:
             fault.action()
         time.sleep(fault.delay_after_s)
+        if fault.outlasts_after:
+            self._outlast()
         # A server that was to be asked and is not there has no reply to put another in the place of.
         if fault.answer is not None and (reply is not None or not fault.reaches_server):
             reply = _Reply(fault.answer.status, "", [("Content-Type", "application/xml")], fault.answer.body)
@@ -190,6 +209,13 @@ class Relay(BaseHTTPRequestHandler):
 
     # The names that http.server looks for.
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = relay  # noqa: N815
+
+    def _outlast(self) -> None:
+        """Wait until the client has closed the connection, and for about as long as it pauses then."""
+        # Clients send nothing before they have a reply, so that there is nothing to read but the end.
+        with suppress(ConnectionError):
+            self.connection.recv(1, socket.MSG_PEEK)
+        time.sleep(_ASKED_AGAIN_BY_THEN_S)
 
     def _ask(self, body: bytes) -> _Reply | None:
         """What the server answers; None if it cannot be reached or ends the connection."""
