@@ -18,6 +18,7 @@ from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.faults import ActAt, Recorder, count_calls
 from partfile.testing.store import files_in, finished_bytes, new_part, write_part
+from support.processes.deadline import PATIENCE_S, wait_until
 from support.programs.clean_forks import CleanForks
 from support.programs.remote_writer import RemoteWriter
 
@@ -320,16 +321,17 @@ def test_a_close_waits_until_the_datanode_has_reported(own_hdfs: HdfsCluster, ow
     stream = store.create(new_part())
     stream.write(DURABLE)
     handle = stream.persist()
+    whole = own_hdfs.finalized_blocks()
     own_hdfs.kill_namenode()
     closing = threading.Thread(target=stream.close)
     closing.start()
-    # By now the DataNode has the end of the block; it sleeps before it can tell the new NameNode.
-    time.sleep(1)
+    # The DataNode has the end of the block; it sleeps before it can tell the new NameNode.
+    wait_until(lambda: own_hdfs.finalized_blocks() > whole, "the DataNode does not get the end of the block")
     own_hdfs.pause_datanode()
     own_hdfs.start_namenode()
     time.sleep(CLIENT_GIVES_UP_AFTER_S + 5)
     own_hdfs.resume_datanode()
-    closing.join(60)
+    closing.join(PATIENCE_S)
     assert not closing.is_alive()
     store.resume(handle).close()
     store.publish(handle, "truncate")

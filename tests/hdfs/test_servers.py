@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hdfs_native
 import pytest
@@ -18,12 +17,9 @@ from flights_hdfs import fetch
 from flights_supervisor import BatchLog
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
+from support.processes.deadline import PATIENCE_S, wait_until
 from support.servers.hdfs import HdfsCluster
 from support.servers.process import ServerProcess, gone, wait_until_gone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 OWNER = """
 import sys, time
@@ -39,14 +35,6 @@ def write(client: hdfs_native.Client, path: str, data: bytes) -> None:
     """Create a file."""
     with client.create(path) as file:
         file.write(data)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for what must come to pass."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it has not come to pass"
-        time.sleep(0.05)
 
 
 @pytest.mark.hdfs
@@ -85,7 +73,7 @@ def test_a_paused_server_keeps_its_callers_waiting(own_hdfs: HdfsCluster, own_hd
     written.join(timeout=1)
     assert written.is_alive()
     getattr(own_hdfs, f"resume_{server}")()
-    written.join(timeout=30)
+    written.join(timeout=PATIENCE_S)
     assert client.read(f"{own_hdfs_directory}/paused-{server}").read() == b"late"
 
 

@@ -16,7 +16,8 @@ from pyspark.errors.exceptions.base import PySparkException
 
 import partfile as pf
 from partfile.errors import Fenced, StoreError
-from support.spark.hdfs import HeldByAZombie, hdfs_sink, ids_on_hdfs, wait_for_file
+from support.processes.deadline import wait_until
+from support.spark.hdfs import HeldByAZombie, hdfs_sink, ids_on_hdfs
 from support.spark.streams import NOW, expected, run, stream, write_source
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def test_a_task_is_retried_while_its_first_attempt_lives_on_with_the_lease(
         sink.foreach_batch(df, batch_id)
         if batch_id == 2:
             Path(f"{flag}.go").touch()
-            wait_for_file(Path(f"{flag}.end"))
+            wait_until(Path(f"{flag}.end").exists)
             ends.append(json.loads(Path(f"{flag}.end").read_text()))
 
     writer = stream(spark, tmp_path / "source").writeStream.foreachBatch(then_the_zombie)

@@ -116,7 +116,7 @@ def test_pyarrow_reads_through_the_file_system(tree: tuple[Path, str]) -> None:
     assert texts_and_buckets(dataset.to_table()) == EXPECTED
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_a_scan_can_be_given_up(tree: tuple[Path, str]) -> None:
     """Streams that are read, or dropped after one batch, end: where Python opens files pyarrow alone would hang."""
     base, format = tree
@@ -129,7 +129,7 @@ def test_a_scan_can_be_given_up(tree: tuple[Path, str]) -> None:
         assert (dataset.count_rows(), dataset.head(3).num_rows) == (ROWS, 3)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_duckdb_reads_the_dataset(tree: tuple[Path, str]) -> None:
     """DuckDB takes the dataset by the name of a Python variable."""
     base, format = tree

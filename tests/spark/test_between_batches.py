@@ -22,7 +22,7 @@ from partfile.sink.spark.identity import QueryRun, is_active
 from partfile.sink.spark.stream import StartedQuery
 from partfile.sink.spark.write_job import by_bucket
 from partfile.stores.local.store import LocalStore
-from support.spark.staged import wait_until
+from support.processes.deadline import wait_until
 from support.spark.streams import LONG, expected, finished, ids_by_duckdb, make_sink, stream, write_source
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.processes.deadline import wait_until
 from support.spark.drivers import Driver, copy_checkpoint
 from support.spark.streams import Once, expected, finished, ids_by_duckdb, make_sink, stream, write_source
 from support.spark.watcher import Watcher
@@ -82,11 +82,9 @@ def stop_and_let_another_go_on(root: Path, stop_at: int) -> None:
     assert ids_by_duckdb(root / "out") == expected(rows)
 
 
-def wait_until_stopped(pid: int, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-        assert time.monotonic() < deadline, "the driver never reached that call"
-        time.sleep(0.05)
+def wait_until_stopped(pid: int) -> None:
+    status = Path(f"/proc/{pid}/stat")
+    wait_until(lambda: status.read_text().rsplit(")", 1)[1].split()[0] == "T", "the driver never reached that call")
 
 
 # A task attempt that goes on writing after another has won and its batch is committed.
@@ -97,10 +95,8 @@ ROWS_A_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 def let_it_write(flag: Path) -> dict[str, Any]:
     """Give the zombie its sign, wait until it is through, and return how it went."""
     Path(f"{flag}.go").touch()
-    end, deadline = Path(f"{flag}.end"), time.monotonic() + 60
-    while not end.exists():
-        assert time.monotonic() < deadline, "the zombie does not come to an end"
-        time.sleep(0.05)
+    end = Path(f"{flag}.end")
+    wait_until(end.exists, "the zombie does not come to an end")
     outcome: dict[str, Any] = json.loads(end.read_text())
     return outcome
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
 from partfile.sink.spark.encode_job import SparkEncoder
+from support.processes.deadline import wait_until
 from support.spark.staged import (
     keep_the_driver_from_encoding,
     numbered,
@@ -21,7 +22,6 @@ from support.spark.staged import (
     rows_by_spark,
     staged_sink,
     staging_files,
-    wait_until,
 )
 from support.spark.streams import (
     BUCKETS,

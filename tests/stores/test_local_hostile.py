@@ -139,7 +139,7 @@ def test_creation_does_not_go_through_a_dangling_link(store: LocalStore, tmp_pat
         store.create_file("day=1/metadata", b"x")
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["in_progress", "pending", "name", "sidecar"])
 @pytest.mark.fault("H2")
 def test_a_pipe_in_place_of_a_part_does_not_block(store: LocalStore, tmp_path: Path, name: str) -> None:

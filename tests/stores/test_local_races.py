@@ -346,7 +346,7 @@ def test_the_file_under_the_name_is_the_part(tmp_path: Path) -> None:
         assert finished_bytes(other, handle) == DATA[::-1]
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(240)
 def test_a_pipe_that_takes_the_name_between_look_and_opening_is_refused(tmp_path: Path) -> None:
     """What was opened is looked at as well, and opening it does not wait."""
     with LocalStore(str(tmp_path)) as other:
@@ -474,7 +474,7 @@ def test_what_vanishes_while_it_is_listed_is_left_out(tmp_path: Path, call: str)
             assert {file.path for file in store.list()} - {"gone"} == {"stays"}
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(240)
 def test_a_pipe_that_takes_the_name_blocks_neither_readers_nor_tasks(tmp_path: Path) -> None:
     """Opening a FIFO for reading or appending alone would wait for its other end for ever."""
     with LocalStore(str(tmp_path)) as other:

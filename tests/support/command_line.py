@@ -64,7 +64,7 @@ def told_lines(*words: str | Path, code: int = 0) -> list[Any]:
 
 # ``partfile recover`` between two drivers of one stream, as a process of its own that may be killed itself.
 
-_LONGEST_RUN_S = 60
+_LONGEST_RUN_S = 240
 _TAKEOVER_TO_END_S = 0.05
 """About how long it works once it owns the sink."""
 

@@ -257,6 +257,14 @@ class HdfsCluster:
         self.administer("-allowSnapshot", directory)
         self._run(_SHELL, "-fs", self.url, "-createSnapshot", directory, name)
 
+    def finalized_blocks(self) -> set[str]:
+        """The names of the blocks that the DataNode has to their end; those that are being written are not among them.
+
+        As Hadoop lays out ``dfs.datanode.data.dir``, which is below ``hadoop.tmp.dir`` unless it is set.
+        """
+        found = (self.directory / "data" / "dfs" / "data").glob("current/BP-*/current/finalized/**/blk_*")
+        return {path.name for path in found if path.suffix != ".meta"}
+
     def operations(self) -> Counter[str]:
         """How often the NameNode has been asked for what, since it was started; subtract two to count between them.
 

@@ -73,7 +73,7 @@ def gone(process_ids: Iterable[int]) -> bool:
     return all(not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z" for state in states)
 
 
-def wait_until_gone(process_ids: Iterable[int], timeout_s: float = 10.0) -> None:
+def wait_until_gone(process_ids: Iterable[int], timeout_s: float = 60.0) -> None:
     """Wait until all of them have ended.
 
     Raises:

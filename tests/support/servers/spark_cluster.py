@@ -52,7 +52,7 @@ def start(root: Path, daemon: str, host: str, *arguments: str) -> subprocess.Pop
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
 
-def wait_for_port(port: int, timeout_s: float = 60) -> None:
+def wait_for_port(port: int, timeout_s: float = 240) -> None:
     """Wait until a server listens."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import hdfs_native
 from partfile.errors import StoreError
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
+from support.processes.deadline import wait_until
 from support.spark.streams import Once, calling_operator, close_sockets, make_sink
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class HeldByAZombie(Once):
                 self._live_on(worker, batch)
             finally:
                 os._exit(0)
-        wait_for_file(Path(f"{self.flag}.held"))
+        wait_until(Path(f"{self.flag}.held").exists)
         # Killed rather than failed, and before it has opened anything itself.
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -90,7 +90,7 @@ class HeldByAZombie(Once):
         zombie.write(batch)
         resumed = {part.part.name for part in share.open} & {part.part.name for part in zombie.snapshot(0).open}
         Path(f"{self.flag}.held").write_text(str(len(resumed)))
-        wait_for_file(Path(f"{self.flag}.go"))
+        wait_until(Path(f"{self.flag}.go").exists)
         try:
             zombie.write(batch)
             zombie.snapshot(0)
@@ -100,12 +100,3 @@ class HeldByAZombie(Once):
         partial = Path(f"{self.flag}.partial")
         partial.write_text(json.dumps({"resumed": len(resumed), "end": end}))
         partial.rename(f"{self.flag}.end")
-
-
-def wait_for_file(path: Path, timeout_s: float = 60) -> None:
-    """Wait until another process has made a file."""
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{path} does not appear")
-        time.sleep(0.02)

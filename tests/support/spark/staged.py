@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from partfile.sink.encode import LocalEncoder
 from support.spark.streams import BUCKETS, make_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
 STAGED: dict[str, Any] = {"format": "parquet", "columnar": "staged"}
 HASHED: dict[str, Any] = {"distribution": "hash", "hash_partitions": 2}
-_PATIENCE_S = 240
-"""A driver that starts on a busy machine takes long."""
 
 
 def staged_sink(base: Path | str, **options: Any) -> pf.FileSink:
@@ -62,11 +58,3 @@ def keep_the_driver_from_encoding(patch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the driver encodes by itself")
 
     patch.setattr(LocalEncoder, "encode", encode)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds, some minutes at most."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come to pass"
-        time.sleep(0.05)
