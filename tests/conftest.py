@@ -20,6 +20,8 @@ SEED = 20131231
 """Of every run that is given no other: the same commit gives the same result. ``make crash`` draws new seeds."""
 
 _DRAWN = pytest.StashKey[list[str]]()
+_CHOSEN = "chosen"
+"""Of the properties of a test: what the fixture of this name gave it; reports carry them between processes."""
 
 _LONGEST_FIRST = ("test_savepoints.py", "faults", "spark", "hdfs", "s3")
 """Folders and files. What forks at every call is first: processes that share the tests grow beyond a
@@ -104,10 +106,19 @@ def _takes_all(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Generator[None]:
-    """Say which cases were drawn, and below everything else what was not tested."""
+    """Say which cases and calls were drawn, and below everything else what was not tested."""
     yield
     for line in config.stash.get(_DRAWN, []):
         terminalreporter.write_line(f"drawn: {line}")
+    reports = [report for those in terminalreporter.stats.values() for report in those]
+    picks = {
+        (report.nodeid, place, pick)
+        for report in reports
+        for place, (name, pick) in enumerate(getattr(report, "user_properties", ()))
+        if name == _CHOSEN
+    }
+    for test, _, pick in sorted(picks):
+        terminalreporter.write_line(f"chosen: {test}: {pick}")
     for server in lanes.untested(config.option.markexpr):
         terminalreporter.write_line(f"{server.upper()} WAS NOT TESTED; make test-all does", yellow=True, bold=True)
 
@@ -122,9 +133,20 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.fixture
 def chosen(request: pytest.FixtureRequest, rng: random.Random) -> Callable[[int, int], list[int]]:
-    """Chooses among so many calls, counted from 1: a few at random, or with ``--long`` all of them."""
+    """Chooses among so many calls, counted from 1: a few at random, or with ``--long`` all of them.
+
+    The last lines of a run say what was chosen; the same seed chooses it again.
+    """
     is_long = request.config.getoption("--long")
-    return lambda count, few: sorted(rng.sample(range(1, count + 1), count if is_long else min(few, count)))
+
+    def choose(count: int, few: int) -> list[int]:
+        if is_long or few >= count:
+            return [*range(1, count + 1)]
+        numbers = sorted(rng.sample(range(1, count + 1), few))
+        request.node.user_properties.append((_CHOSEN, f"{', '.join(map(str, numbers))} of {count}"))
+        return numbers
+
+    return choose
 
 
 # Show values in the failed assertions of the shipped suite.

@@ -23,7 +23,7 @@ from support.life_cycle import (
 )
 
 if TYPE_CHECKING:
-    import random
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -41,12 +41,11 @@ def interrupted(base: Path, number: int, kind: signal.Signals) -> None:
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT], ids=lambda kind: kind.name)
 @pytest.mark.fault("K18")
 def test_a_signal_at_any_call_loses_and_doubles_nothing(
-    kind: signal.Signals, tmp_path: Path, rng: random.Random, is_long: bool
+    kind: signal.Signals, tmp_path: Path, chosen: Callable[[int, int], list[int]]
 ) -> None:
     """It leaves by an exception, whose cleaning up publishes nothing new; the next run goes on."""
     calls = count_calls(partial(life, tmp_path / "counted"), CHANGING_CALLS)
-    chosen = sorted(rng.sample(range(1, calls + 1), calls if is_long else 20))
-    for number in chosen:
+    for number in chosen(calls, 20):
         base = tmp_path / f"{number}"
         assert in_child(partial(interrupted, base, number, kind)) == FAILED, f"call {number} of {calls}"
         seen = finished_files(base) if base.exists() else {}

@@ -82,6 +82,8 @@ def test_a_mark_without_a_number_is_refused(few: Any) -> None:
 TWO_CASES = "tests/recovery/test_adopt_flink.py"
 NAME = "test_killed_at_any_call_and_run_again_it_ends_the_same"
 """A test of two cases, of which a run draws one."""
+A_KILL = "tests/sink/test_savepoints.py::test_a_kill_at_any_call_leaves_a_whole_savepoint_or_none"
+"""A test that dies at a few of many calls."""
 MANY_CASES = "tests/sink/test_columns.py"
 """A file with a test of which a run draws four cases."""
 S3_STORE = "tests/s3/test_contract.py"
@@ -124,6 +126,16 @@ def test_what_was_drawn_is_printed() -> None:
     assert drawn[0][0].count("[") == 4
     assert all("lane: -m 'drawn'" in text and "seed: --randomly-seed=1 of order" in text for text in said)
     assert all(" 4 passed" in text for text in said)
+
+
+@pytest.mark.slow
+def test_what_was_chosen_is_printed_and_chosen_again() -> None:
+    """Calls are drawn while a test runs: each run says which, in every process, and its seed repeats them."""
+    runs = [("-n", "0", "--randomly-seed=1"), ("-n", "2", "--randomly-seed=1"), ("-n", "0", "--randomly-seed=2")]
+    said = [run_pytest(A_KILL, *options).stdout.splitlines() for options in runs]
+    alone, shared, other = [[line for line in lines if line.startswith(f"chosen: {A_KILL}: ")] for lines in said]
+    assert len(alone) == len(other) == 1
+    assert alone == shared != other
 
 
 @pytest.mark.slow

@@ -30,8 +30,7 @@ from support.servers.proxy import (
 )
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from support.servers.s3 import S3Server
 
@@ -225,13 +224,12 @@ def test_an_endpoint_that_goes_away_and_comes_back(moto: S3Server, proxy: S3Prox
 @pytest.mark.fault("N2")
 @pytest.mark.timeout(1800)
 def test_every_request_of_a_life_lost_in_turn(
-    s3_server: S3Server, s3_proxy: S3Proxy, rng: random.Random, request: pytest.FixtureRequest
+    s3_server: S3Server, s3_proxy: S3Proxy, chosen: Callable[[int, int], list[int]]
 ) -> None:
     """N2: the reply to request n and the next is lost; with --long for each n, else for each of a few."""
     stream_on(s3_proxy, s3_server).run_to_the_end()
     total = len(s3_proxy.exchanges)
-    is_long = request.config.getoption("--long")
-    for first in range(1, total + 1) if is_long else sorted(rng.sample(range(1, total + 1), LOST_IN_TURN)):
+    for first in chosen(total, LOST_IN_TURN):
         stream = stream_on(s3_proxy, s3_server)
         injection = s3_proxy.inject(lost_reply(), first=first, times=2)
         stream.run_to_the_end()
