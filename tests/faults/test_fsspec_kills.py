@@ -40,7 +40,7 @@ FEW = 6
 
 @pytest.fixture(params=URLS)
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where a path is on a file system that checkpoints, one that renames and replaces, and one that copies."""
+    """Where a path is on a file system that links, one that renames and replaces, and one that copies."""
     register(monkeypatch)
     return URLS[str(request.param)]
 

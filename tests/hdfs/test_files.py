@@ -50,8 +50,8 @@ def test_a_checkpoint_that_was_not_created_will_not_be_later(opener: Opener) -> 
     opener().create_file(METADATA, DATA)
 
 
-def test_a_checkpoint_that_a_rival_created_meanwhile_is_his(opener: Opener) -> None:
-    """His bytes stay and ours are gone."""
+def test_a_checkpoint_that_a_rival_created_meanwhile_stays(opener: Opener) -> None:
+    """The rival's bytes stay and ours are gone."""
     rival = ActAt(1, lambda: opener().create_file(METADATA, b"rival"), only={"rename"})
     with pytest.raises(AlreadyExists):
         opener(rival).create_file(METADATA, DATA)

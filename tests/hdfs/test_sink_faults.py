@@ -55,7 +55,7 @@ def abandoned(sink: pf.FileSink) -> Iterator[pf.LocalSink]:
 def test_a_task_is_retried_while_its_first_attempt_lives_on_with_the_lease(
     spark: SparkSession, hdfs: HdfsCluster, hdfs_directory: str, tmp_path: Path
 ) -> None:
-    """The retry leaves the part alone, the commit fences the zombie, and what he writes later never counts."""
+    """The retry leaves the part alone, the commit fences the zombie, and what the zombie writes later never counts."""
     rows, flag = write_source(tmp_path / "source", 4), tmp_path / "flag"
     base, progress, ends = f"{hdfs_directory}/out", list[pf.BatchProgress](), list[dict[str, Any]]()
     sink = hdfs_sink(hdfs, base, bucketer=HeldByAZombie(flag, row=75), on_progress=progress.append)

@@ -155,7 +155,7 @@ def test_a_secret_reaches_neither_tasks_nor_logs_nor_checkpoints(
     ],
 )
 def test_an_error_shows_no_secret(options: dict[str, Any]) -> None:
-    """Neither its message nor the checkpoint log of errors behind it."""
+    """Neither its message nor the chain of errors behind it."""
     with pytest.raises(pf.ConfigError) as raised, pf.FileSink("hdfs://nowhere:1/out", uid="u", **options).local():
         pass
     error: BaseException | None = raised.value

@@ -84,7 +84,7 @@ def test_a_closed_staging_file_needs_no_web_server(hdfs: HdfsCluster, hdfs_direc
 
 
 def test_without_web_server_a_writer_is_left_alone_or_fenced(hdfs: HdfsCluster, hdfs_directory: str) -> None:
-    """Who may not fence him is told to wait; who may takes his lease, reads, and nothing that he adds counts."""
+    """A task that may not fence it waits; one that may takes its lease and reads. What the writer adds never counts."""
     store = store_without_web(hdfs, hdfs_directory)
     stream, staging_file = begun(store)
     with pytest.raises(NotReady, match="WebHDFS"):

@@ -161,5 +161,5 @@ def test_a_sidecar_is_alone_without_its_part() -> None:
     ],
 )
 def test_every_number_that_a_name_may_hold_is_found(name: str, numbers: list[tuple[str, int, int]]) -> None:
-    """A prefix that ends like a checkpoint log hides no number."""
+    """A prefix that ends like a chain hides no number."""
     assert numbers_in(name) == [PartNumber(*number) for number in numbers]

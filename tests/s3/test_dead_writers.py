@@ -54,7 +54,7 @@ def life(store: S3Store, rng: random.Random, name: str) -> tuple[PartHandle, byt
         if rng.random() < 0.5:
             stream.close()
             stream = store.resume(committed)
-    # He sends as much as he can, and may even persist it, but no checkpoint hears of it.
+    # The writer sends as much as it can, and may even persist it, but no checkpoint hears of it.
     stream.write(bytes(rng.choice([100, 6 * MIB, 20 * MIB])))
     if rng.random() < 0.5:
         stream.persist()
@@ -71,7 +71,7 @@ def test_whatever_dead_writers_have_sent_what_counts_is_published(store: S3Store
 
 
 def test_a_writer_moves_committed_bytes_and_dies(s3_server: S3Server, store: S3Store, rng: random.Random) -> None:
-    """Who publishes the version that he went on from sends the same upload parts, and so names all there are."""
+    """The driver publishes the version before: it sends the upload parts that the writer sent, and names them all."""
     data = [rng.randbytes(4 * MIB), rng.randbytes(9 * MIB), rng.randbytes(9 * MIB)]
     stream = store.create(new_part())
     for some in data:
@@ -91,7 +91,7 @@ def test_a_writer_moves_committed_bytes_and_dies(s3_server: S3Server, store: S3S
 def test_a_zombie_moves_committed_bytes_after_they_were_sent_by_who_publishes(
     s3_base: str, s3_options: S3Options, store: S3Store, rng: random.Random
 ) -> None:
-    """Between the last upload part and the completion he sends his: they are the same, and the file is right."""
+    """Before the completion the zombie sends upload parts of its own: they are the same, and the file is right."""
     data = [rng.randbytes(4 * MIB), rng.randbytes(20 * MIB)]
     stream = store.create(new_part())
     for some in data:
@@ -145,7 +145,7 @@ def test_a_large_part_is_published_in_several_pieces(s3_base: str, s3_options: S
 
 
 def test_the_loser_of_a_claim_moves_nothing(store: S3Store) -> None:
-    """He has not won the right to use a number."""
+    """It has not won the right to use a number."""
     stream = store.create(new_part())
     for size in (4 * MIB, 20 * MIB):
         stream.write(bytes(size))

@@ -48,7 +48,7 @@ def test_a_crash_leaves_nothing_out_and_nothing_twice(s3_server: S3Server) -> No
 
 
 def test_of_two_coordinators_one_goes_on(s3_server: S3Server) -> None:
-    """Who is fenced while he has parts open adds nothing, on servers without preconditions as well."""
+    """A coordinator that is fenced while it has parts open adds nothing, on servers without preconditions as well."""
     stream = stream_on(s3_server)
     old = stream.sink().local().open()
     old.write(stream.batch(0, 4), position=4)

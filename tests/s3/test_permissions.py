@@ -188,7 +188,7 @@ def test_nothing_that_is_stored_logged_or_returned_has_a_secret(
 
 @pytest.mark.parametrize("fault", [error(403, "SignatureDoesNotMatch"), error(400, "Whatever"), reset()])
 def test_no_error_has_a_secret(moto: S3Server, fault: object) -> None:
-    """Neither its text, nor its hint, nor its checkpoint log of causes."""
+    """Neither its text, nor its hint, nor its chain of causes."""
     with (
         S3Proxy(moto) as proxy,
         S3Store(f"s3://{moto.bucket()}/x", options_of(proxy, call_timeout_s=0.3, **SECRETS)) as store,

@@ -89,7 +89,7 @@ def store(s3_base: str, s3_options: S3Options) -> Iterator[S3Store]:
 def test_a_part_is_published_while_who_claimed_it_goes_on(
     s3_base: str, s3_options: S3Options, rng: random.Random
 ) -> None:
-    """What a zombie has sent under the number of the tail is replaced, and what he sends later comes too late."""
+    """What a zombie has sent under the number of the tail is replaced, and what it sends later comes too late."""
     store = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 4.0}))
     first, second = rng.randbytes(6 * MIB), rng.randbytes(1000)
     handle = written_open(store, [first, second])
@@ -108,7 +108,7 @@ def test_a_part_is_published_while_who_claimed_it_goes_on(
 def test_a_zombie_replaces_the_tail_before_the_completion(
     s3_base: str, s3_options: S3Options, store: S3Store, rng: random.Random
 ) -> None:
-    """The completion names ETags, so it makes no file of his bytes; the tail is sent again."""
+    """The completion names ETags, so it makes no file of the zombie's bytes; the tail is sent again."""
     first, second = rng.randbytes(6 * MIB), rng.randbytes(1000)
     handle = written_open(store, [first, second])
     zombie = store.resume(handle)

@@ -35,12 +35,12 @@ def seed(base: Path) -> Path:
 
 
 def symlink(place: Path, victim: Path) -> None:
-    """A checkpoint to a file that is none of the sink's."""
+    """A link to a file that is none of the sink's."""
     place.symlink_to(victim)
 
 
 def dangling(place: Path, victim: Path) -> None:
-    """A checkpoint to nothing."""
+    """A link to nothing."""
     place.symlink_to(victim.with_name("nothing"))
 
 
@@ -146,7 +146,7 @@ def test_a_hard_link_to_a_foreign_file_is_not_cut(tmp_path: Path) -> None:
 
 
 def test_nothing_goes_through_a_bucket_that_became_a_link(tmp_path: Path) -> None:
-    """Parts that a checkpoint leads to are left as they are, and owed until the directory is back."""
+    """Parts that a link leads to are left as they are, and owed until the directory is back."""
     base, away = tmp_path / "base", tmp_path / "away"
     bucket = seed(base).parent
     bucket.rename(away)
@@ -163,7 +163,7 @@ def test_nothing_goes_through_a_bucket_that_became_a_link(tmp_path: Path) -> Non
 
 
 def test_a_base_behind_a_link_is_the_directory_that_it_leads_to(tmp_path: Path) -> None:
-    """The base's own path may have checkpoints, which are followed once: two ways to one base are one sink."""
+    """The base's own path may have links in it, which are followed once: two ways to one base are one sink."""
     base, way = tmp_path / "base", tmp_path / "way"
     seed(base)
     way.symlink_to(base)

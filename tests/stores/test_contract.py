@@ -62,7 +62,7 @@ def test_a_file_is_no_directory() -> None:
 
 
 def test_a_checkpoint_log_lives_in_memory() -> None:
-    """A coordinator starts, completes and subsumes; a second one goes on from its newest link."""
+    """A coordinator starts, completes and subsumes; a second one goes on from its newest checkpoint."""
     files = MemoryFiles()
     first = Owner(CheckpointStorage(MemoryMetadataStore(files), "job"), retained=1)
     first.start()

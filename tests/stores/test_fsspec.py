@@ -112,7 +112,7 @@ def test_places_are_compared_however_they_are_written() -> None:
 
 
 def test_a_rival_that_is_a_little_later_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looked before our file was there writes his own a moment after it; we read back only then."""
+    """A driver that looked before our file was there writes its own a moment after it; we read back only then."""
     register(monkeypatch)
     monkeypatch.setattr(fsspec_files, "_RIVALS_ARE_DONE_AFTER_S", 0.2)
     path = tmp_path / "link"
@@ -266,7 +266,7 @@ class _RememberingWhenAllowed(CopyingFileSystem):
 def test_a_listing_is_never_an_earlier_one(
     kind: type[CopyingFileSystem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link of another driver must be seen at once."""
+    """A checkpoint of another driver must be seen at once."""
     register(monkeypatch)
     fsspec.register_implementation("remembering", kind, clobber=True)
     with FsspecStore(f"remembering:/{tmp_path}") as store:

@@ -133,7 +133,7 @@ def test_a_call_that_blocks_is_given_up_at_its_deadline() -> None:
 
 
 def test_a_call_in_time_releases_nothing() -> None:
-    """What its caller got is his."""
+    """What its caller got is the caller's."""
     released: list[int] = []
     assert CallThreads().run(lambda: 7, 10, released.append) == 7
     assert not released

@@ -56,7 +56,7 @@ def job_on(calls: ModelCalls, *, resumes: bool) -> StagingJob:
 @pytest.mark.parametrize("rules", [AWS, GATEWAY], ids=lambda rules: rules.name)
 @pytest.mark.fault("D14")
 def test_a_writer_that_dies_at_any_request_loses_and_doubles_nothing(rules: Rules, resumes: bool) -> None:
-    """D14: at each request, before and after it; what he left beside is the cleaner's, under the part's name."""
+    """D14: at each request, before and after it; what it left beside is the cleaner's, under the part's name."""
     requests = count_calls(lambda recorder: job_on(ModelCalls(rules), resumes=resumes).run(recorder), CHANGING_CALLS)
     assert requests > len(BATCHES)
     for number, when in both_sides(requests):
@@ -107,7 +107,7 @@ def test_a_discard_that_dies_at_any_request_is_done_again() -> None:
 
 @pytest.mark.usefixtures("_small")
 def test_every_older_handle_reads_what_it_vouches_for_until_all_is_discarded() -> None:
-    """However often its bytes were merged since, and by whomever."""
+    """However often its bytes were merged since, and by whichever task."""
     calls = ModelCalls(AWS)
     store, data = opened(calls), b""
     staging_file, handles = new_staging_file(), list[tuple["PartHandle", bytes]]()

@@ -14,7 +14,6 @@ from partfile.recovery import clean, clean_plan
 from partfile.recovery.inspect import files as knowledge
 from partfile.sink import encode as encoding
 from partfile.sink import encoded_files, operator, plan
-from partfile.sink import plan as stage_planning
 from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.plan import Action
 from partfile.sink.publish import Encoding, StagedParts
@@ -174,7 +173,7 @@ def staging_files_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
     def all_of_them(spent: Iterable[EncodedStagingFile], _oldest_retained_id: int) -> list[EncodedStagingFile]:
         return list(spent)
 
-    patch.setattr(stage_planning, "disposable", all_of_them)
+    patch.setattr(plan, "disposable", all_of_them)
 
 
 def encodes_published_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -193,7 +192,7 @@ def encodes_published_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def every_encode_has_a_name_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """Two encodes of one staging file can both be published: neither takes the other one's name, and both are kept."""
-    target_of, after_encoding = encoded_files.target_of, stage_planning.after_encoding
+    target_of, after_encoding = encoded_files.target_of, plan.after_encoding
 
     def own(part: PartHandle) -> PartHandle:
         target = target_of(part)
@@ -204,7 +203,7 @@ def every_encode_has_a_name_of_its_own(patch: pytest.MonkeyPatch) -> None:
         return replace(after_encoding(before, *arguments), rolled=before.rolled)
 
     patch.setattr(encoding, "target_of", own)
-    patch.setattr(stage_planning, "after_encoding", again)
+    patch.setattr(plan, "after_encoding", again)
 
 
 def encoded_beyond_the_valid_length(patch: pytest.MonkeyPatch) -> None:
