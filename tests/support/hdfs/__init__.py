@@ -1,1 +1,1 @@
-"""Lives of sinks on a real HDFS."""
+"""A real HDFS, and lives of sinks on it."""

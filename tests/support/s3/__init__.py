@@ -1,1 +1,1 @@
-"""Lives of sinks on real S3 servers."""
+"""Real S3 servers, what stands in front of them, a strict model in memory, and lives of sinks there."""

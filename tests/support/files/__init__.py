@@ -1,0 +1,1 @@
+"""Files and their rows, and the trees that they are in."""

@@ -1,1 +1,0 @@
-"""A strict model of S3 in memory."""

@@ -1,0 +1,1 @@
+"""Checkpoints of the tests, whole, old and damaged."""
