@@ -10,29 +10,59 @@ import signal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
 import pytest
-
-from partfile import dispose_savepoint, list_savepoints, show_savepoint
+from partfile import dispose_savepoint
+from partfile import list_savepoints
+from partfile import show_savepoint
 from partfile.stores.local.posix import CHANGING_CALLS
-from partfile.testing.faults import KillAt, Recorder
-from support.life_cycle import (
-    assert_exactly_once,
-    assert_only_grew,
-    continue_to,
-    finished_files,
-    in_child,
-    long_sink,
-    rows_of,
-    staged_files,
-)
-from support.recovery import clean_all, planned_cleaning, planned_recovery, recover_all, save, seed_with_orphans
+from partfile.testing.faults import KillAt
+from partfile.testing.faults import Recorder
+from support.life_cycle import assert_exactly_once
+from support.life_cycle import assert_only_grew
+from support.life_cycle import continue_to
+from support.life_cycle import finished_files
+from support.life_cycle import in_child
+from support.life_cycle import long_sink
+from support.life_cycle import rows_of
+from support.life_cycle import staged_files
+from support.recovery import clean_all
+from support.recovery import planned_cleaning
+from support.recovery import planned_recovery
+from support.recovery import recover_all
+from support.recovery import save
+from support.recovery import seed_with_orphans
+from support.crash.commands import CLEANED_TWICE
+from support.crash.commands import COMMANDS
+from support.crash.harness import CrashHarness
+from support.crash.harness import all_of
+from support.crash.harness import none_of
+from support.crash.harness import some_of
+from support.crash.worlds import Local
+from support.crash.worlds import Powerless
+from collections import Counter
+from contextlib import nullcontext
+from contextlib import suppress
+from typing import Any
+from partfile.errors import NotReady
+from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import intercept
+from support.life_cycle import LONG
+from support.recovery import broken_invariants
+from support.shared_streams import BUCKETS
+from support.shared_streams import continue_sharing
+from support.shared_streams import counted
+from support.shared_streams import rows_in
+from support.shared_streams import sharing_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
     from partfile.stores.base import Cut
     from partfile.testing.faults import When
+    import random
+    from support.crash.scenarios import Scenario
+    from support.tokens import NumberedTokens
+    from partfile.testing.faults import Interceptor
 
     Choose = Callable[[int, int], list[int]]
 
@@ -140,3 +170,107 @@ def test_a_kill_at_any_call_of_a_savepoint(when: When, chosen: Choose, tmp_path:
         assert continue_to(long_sink(base, restore_from=location), 9) == 4
         assert_exactly_once(base, 9)
         shutil.rmtree(base)
+
+
+# Kills and power losses of recover and clean, then what follows, on a local directory.
+
+
+# Kill recover and clean at every call, then what follows at each of its calls, on a local directory.
+#
+# Enumerated with ``--long``; else some of the moments at random, and of what follows each of them.
+
+FIRST, SECOND = 5, 4
+
+
+@pytest.mark.parametrize("scenario", [*COMMANDS, *CLEANED_TWICE], ids=lambda one: one.name)
+@pytest.mark.fault("K16", "H6")
+def test_two_kills_of_commands_lose_and_double_nothing(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, *, is_long: bool
+) -> None:
+    """What a second kill finds may be the same command or the sink; what a third run leaves is the same as ever."""
+    first, second = (all_of, all_of) if is_long else (some_of(rng, FIRST), some_of(rng, SECOND))
+    explored = CrashHarness(scenario, Local(), numbered_tokens, first=first, second=second).explore()
+    assert explored.moments > 10
+    assert explored.second_moments > FIRST
+
+
+# The power fails after a call of recover or of clean: nothing that counts is lost or doubled (H6).
+#
+# After each call, and with each picture of it, with ``--long``; else with some at random.
+
+COMMAND_FEW = 40
+"""Different pictures of what a power loss leaves that are gone on from, in every run."""
+
+
+@pytest.mark.parametrize("scenario", COMMANDS, ids=lambda one: one.name)
+@pytest.mark.fault("H6")
+def test_a_power_loss_during_a_command_loses_and_doubles_nothing(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, *, is_long: bool
+) -> None:
+    """Whatever subset of unsynced names and bytes survives, the sink or the same command goes on from there."""
+    first = all_of if is_long else some_of(rng, COMMAND_FEW)
+    explored = CrashHarness(scenario, Powerless(), numbered_tokens, first=first, second=none_of).explore()
+    assert {"link", "sync"} <= set(explored.calls)
+    assert ("move" in explored.calls) is (scenario.name == "clean")
+
+
+# SIGKILL of a sink whose multi-bucket staging file has a bucket in which no file can be made.
+#
+# What the others got stays theirs.
+
+
+ROWS = 2 * BUCKETS
+STUCK = "k=7"
+STUCK_FEW = 16
+"""Kills of each kind of part in every run; all of them with ``--long``."""
+
+
+class OneAfterTheOther(LocalStore):
+    """A store whose calls come in the same order each time."""
+
+    persist_threads = 1
+
+
+def live(base: Path, form: str, interceptor: Interceptor) -> None:
+    """Write what is missing; each checkpoint rolls the staging file, so that its task encodes what it can."""
+    aged: dict[str, Any] = {"rolling": LONG.model_copy(update={"rollover_interval_s": 1e-3}), "publish_threads": 1}
+    calls = intercept(PosixCalls(), interceptor)
+    opened = {"open_store": lambda url, _options: OneAfterTheOther(url, calls=calls)}
+    sink = sharing_sink(base, format=form, **aged, **opened)
+    # The bucket's own rows are the end's complaint; that they stay is what this is about.
+    with suppress(NotReady) if (base / STUCK).is_file() else nullcontext():
+        continue_sharing(sink, ROWS, base.with_name(f"{base.name}.told"))
+
+
+def block(base: Path) -> Path:
+    """Put a foreign file where the directory of a bucket should be."""
+    base.mkdir(parents=True)
+    path = base / STUCK
+    path.write_text("foreign")
+    return path
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.fault("K1", "K2", "K3", "K6")
+def test_a_kill_beside_a_stuck_bucket_loses_and_doubles_nothing(
+    form: str, tmp_path: Path, rng: random.Random, *, is_long: bool
+) -> None:
+    """At any call: no row is there twice, and once the bucket is free again each of all rows is there."""
+    block(tmp_path / "whole")
+    recorder = Recorder(only=CHANGING_CALLS)
+    live(tmp_path / "whole", form, recorder)
+    calls = len(recorder.calls)
+    every = counted(0, ROWS)
+    others = Counter(place for place in every if place[0] != STUCK)
+    assert rows_in(tmp_path / "whole", form) == others
+    numbers = range(1, calls + 1)
+    for number in numbers if is_long else sorted(rng.sample(numbers, STUCK_FEW)):
+        base = tmp_path / f"{number}"
+        blocking = block(base)
+        killer = KillAt(number, rng.choice(["before", "after"]), only=CHANGING_CALLS)
+        assert in_child(partial(live, base, form, killer)) == -signal.SIGKILL, f"call {number} of {calls}"
+        assert rows_in(base, form) <= others, f"call {number} of {calls}"
+        blocking.unlink()
+        assert in_child(partial(live, base, form, Recorder())) == 0, f"call {number} of {calls}"
+        assert rows_in(base, form) == every, f"call {number} of {calls}"
+        assert broken_invariants(base) == []

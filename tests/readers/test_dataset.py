@@ -5,28 +5,44 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
+from typing import TYPE_CHECKING
+from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
-
 import partfile as pf
-from partfile.errors import ConfigError, NotApplied, NotFound, NotReady, PartMissing, SnapshotCorrupt
-from partfile.readers.streams import ReadableFile, with_pending
+from partfile.errors import ConfigError
+from partfile.errors import NotApplied
+from partfile.errors import NotFound
+from partfile.errors import NotReady
+from partfile.errors import PartMissing
+from partfile.errors import SnapshotCorrupt
+from partfile.readers.streams import ReadableFile
+from partfile.readers.streams import with_pending
 from partfile.sink.policies import PartNumber
 from partfile.stores.local.store import LocalStore
 from partfile.stores.parts import rewritten
-from support.life_cycle import batch, continue_to, long_sink, make_sink, seed_with_a_tail, start_child
-from support.trees import finished_of, sidecars, write_tree
+from support.life_cycle import batch
+from support.life_cycle import continue_to
+from support.life_cycle import long_sink
+from support.life_cycle import make_sink
+from support.life_cycle import seed_with_a_tail
+from support.life_cycle import start_child
+from support.trees import finished_of
+from support.trees import sidecars
+from support.trees import write_tree
+from partfile.readers import cut_files
+from partfile.readers.cut_files import CutFiles
+from partfile.readers.filesystem import open_for_reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from partfile.stores.base import Cut
+    from partfile.stores.base import PartHandle
 
-    from partfile.stores.base import Cut, PartHandle
 
 
 # ``partfile.read`` beside a sink that lives, on odd trees, and where something is wrong.
@@ -317,3 +333,33 @@ def test_pending_parts_need_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="2 parts not published"):
         continue_to(long_sink(base, checkpoint_dir=elsewhere, open_store=unpublishing), 4)
     assert values(pf.read(base, include="pending", checkpoint_dir=elsewhere)) == numbered(range(4))
+
+
+# What an executor does with the files that it is told to cut.
+
+
+def test_a_task_opens_the_base_once_for_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of a remote store costs more than a small file; each file is cut at its own length."""
+    opened = []
+
+    def counting(url: str, options: dict[str, object]) -> object:
+        opened.append(url)
+        return open_for_reading(url, options)
+
+    monkeypatch.setattr(cut_files, "open_for_reading", counting)
+    (tmp_path / "day=1").mkdir()
+    for name in ("a", "b", "day=1/c"):
+        (tmp_path / name).write_text(f"{name} whole\nbroken")
+    files = CutFiles(str(tmp_path), {}, "text", (), is_header=False)
+    names = ["path", "valid_length"]
+    batches = [
+        pa.RecordBatch.from_pydict(dict(zip(names, columns, strict=True)))
+        for columns in ((["a", "b"], [8, 8]), (["day=1/c"], [14]))
+    ]
+    found = [batch.to_pylist() for batch in files.read(iter(batches))]
+    assert found == [
+        [{"record": "a whole"}],
+        [{"record": "b whole"}],
+        [{"record": "day=1/c whole", "partition_0": "1"}],
+    ]
+    assert opened == [str(tmp_path)]

@@ -7,33 +7,37 @@ import shutil
 import signal
 import time
 from typing import TYPE_CHECKING
-
 import pytest
-
 import partfile.recovery.recover as recovering
 from partfile.errors import RecoveryRefused
 from partfile.stores.local.store import LocalStore
-from support.command_line import ageless, run, start, told, told_json
-from support.life_cycle import (
-    assert_exactly_once,
-    batch,
-    continue_to,
-    everything,
-    finished_files,
-    in_child,
-    long_sink,
-    rows_of,
-    seed_with_a_tail,
-    staged_files,
-    start_child,
-    stopped_with_savepoint,
-)
-from support.recovery import age, planned_recovery, recover_planned
+from support.command_line import ageless
+from support.command_line import run
+from support.command_line import start
+from support.command_line import told
+from support.command_line import told_json
+from support.life_cycle import assert_exactly_once
+from support.life_cycle import batch
+from support.life_cycle import continue_to
+from support.life_cycle import everything
+from support.life_cycle import finished_files
+from support.life_cycle import in_child
+from support.life_cycle import long_sink
+from support.life_cycle import rows_of
+from support.life_cycle import seed_with_a_tail
+from support.life_cycle import staged_files
+from support.life_cycle import start_child
+from support.life_cycle import stopped_with_savepoint
+from support.recovery import age
+from support.recovery import planned_recovery
+from support.recovery import recover_planned
+from support.recovery import broken_invariants
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from partfile.stores.base import PartHandle
+    from partfile.stores.base import Store
 
-    from partfile.stores.base import PartHandle, Store
 
 
 # ``partfile recover``: what a dead sink owes is published as its own next start would, and nothing else changes.
@@ -713,3 +717,41 @@ def test_other_cuts_are_called_cuts(tmp_path: Path) -> None:
     assert said.count("cut to") == 2
     assert "sidecar" not in said
     assert not list(base.rglob("*.valid-length"))
+
+
+# A directory of a bucket that was renamed: its parts are told where they lie, and nothing takes them away.
+
+
+def moved(base: Path) -> Path:
+    """A dead sink with a bucket that was moved to an archive; returns where its one part lies."""
+    seed_with_a_tail(base)
+    (base / "archive").mkdir()
+    (base / "bucket=b0").rename(base / "archive" / "old_b0")
+    age(base)
+    (part,) = (base / "archive" / "old_b0").iterdir()
+    return part
+
+
+def test_verify_says_where_a_moved_part_lies(tmp_path: Path) -> None:
+    """It is missing with the place to put it back from, and is not called an orphan as well."""
+    part = moved(tmp_path)
+    findings = told_json("verify", tmp_path, code=1)["findings"]
+    (missing,) = [one for one in findings if one["code"] == "part-missing"]
+    assert "Moved" in missing["hint"]
+    assert "'archive/old_b0'" in missing["hint"]
+    assert "'bucket=b0'" in missing["hint"]
+    assert [one for one in findings if one["path"] == str(part.relative_to(tmp_path))] == []
+
+
+def test_clean_refuses_while_a_part_is_missing(tmp_path: Path) -> None:
+    """With the shortest ages it takes nothing; put back, the base is whole."""
+    part = moved(tmp_path)
+    before = everything(tmp_path)
+    words = ("clean", tmp_path, "--older-than", "0s", "--idle-for", "0s", "--delete", "--apply")
+    result = run(*words)
+    assert result.exit_code == 1
+    assert "--accept-missing" in result.stderr
+    assert everything(tmp_path) == before
+    part.parent.rename(tmp_path / "bucket=b0")
+    assert broken_invariants(tmp_path) == []
+    assert run(*words).exit_code == 0

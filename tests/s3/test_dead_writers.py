@@ -1,28 +1,47 @@
-"""What dead writers have left in an upload is in no finished file, also where it cannot be left out."""
+"""Where parts stay open on S3: what dead writers have sent, going back to older checkpoints, objects that are lost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
 import pytest
-
 from partfile.errors import LeaseUnavailable
 from partfile.stores.s3.client import CHANGING_CALLS
 from partfile.stores.s3.store import S3Store
-from partfile.testing.faults import ActAt, Recorder
+from partfile.testing.faults import ActAt
+from partfile.testing.faults import Recorder
 from partfile.testing.store import new_part
-from support.s3.life import MIB, finished_size, staging_of, watched
+from support.s3.life import MIB
+from support.s3.life import finished_size
+from support.s3.life import staging_of
+from support.s3.life import watched
+import re
+from collections import Counter
+from partfile.stores.urls import S3Url
+from support.command_line import run
+from support.s3.life import Stream
+from support.s3.life import at
+from support.s3.life import options_of
+from partfile.errors import PartDamaged
+from partfile.errors import PartMissing
+from support.crash.worlds import Process
+from support.lost_objects import OBJECTS
+from support.lost_objects import leave_a_staging_file
+from support.lost_objects import start
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
-
     from partfile.stores.base import PartHandle
     from partfile.stores.s3.options import S3Options
     from support.servers.s3 import S3Server
+    from pathlib import Path
+    from typer.testing import Result
+    from support.servers.proxy import S3Proxy
 
 
-pytestmark = pytest.mark.slow
+
+# What dead writers have left in an upload is in no finished file, also where it cannot be left out.
+
 
 ROUNDS = 4
 
@@ -62,6 +81,7 @@ def life(store: S3Store, rng: random.Random, name: str) -> tuple[PartHandle, byt
     return committed, written
 
 
+@pytest.mark.slow
 def test_whatever_dead_writers_have_sent_what_counts_is_published(store: S3Store, rng: random.Random) -> None:
     """Random lives: the file has exactly the bytes of the last version that a checkpoint holds."""
     for number in range(ROUNDS):
@@ -70,6 +90,7 @@ def test_whatever_dead_writers_have_sent_what_counts_is_published(store: S3Store
         assert store.read_file(handle.path_of(handle.name), 1 << 30) == expected
 
 
+@pytest.mark.slow
 def test_a_writer_moves_committed_bytes_and_dies(s3_server: S3Server, store: S3Store, rng: random.Random) -> None:
     """The driver publishes the version before: it sends the upload parts that the writer sent, and names them all."""
     data = [rng.randbytes(4 * MIB), rng.randbytes(9 * MIB), rng.randbytes(9 * MIB)]
@@ -88,6 +109,7 @@ def test_a_writer_moves_committed_bytes_and_dies(s3_server: S3Server, store: S3S
     assert store.read_file(handle.path_of(handle.name), 1 << 30) == b"".join(data)
 
 
+@pytest.mark.slow
 def test_a_zombie_moves_committed_bytes_after_they_were_sent_by_who_publishes(
     s3_base: str, s3_options: S3Options, store: S3Store, rng: random.Random
 ) -> None:
@@ -109,6 +131,7 @@ def test_a_zombie_moves_committed_bytes_after_they_were_sent_by_who_publishes(
     assert store.read_file(handle.path_of(handle.name), 1 << 30) == b"".join(data)
 
 
+@pytest.mark.slow
 def test_bytes_are_written_twice_at_most(s3_base: str, s3_options: S3Options, rng: random.Random) -> None:
     """On either kind of server, for batches that are larger than upload parts as well."""
     for batch_bytes in (MIB, 12 * MIB):
@@ -125,6 +148,7 @@ def test_bytes_are_written_twice_at_most(s3_base: str, s3_options: S3Options, rn
         assert sent <= 2 * 8 * batch_bytes + 100
 
 
+@pytest.mark.slow
 def test_a_large_part_is_published_in_several_pieces(s3_base: str, s3_options: S3Options) -> None:
     """Also where bytes go beside the upload, and few of them first, for lack of memory: one PUT takes 5 GiB at most."""
     options = s3_options.model_copy(update={"max_buffered_bytes": MIB})
@@ -144,6 +168,7 @@ def test_a_large_part_is_published_in_several_pieces(s3_base: str, s3_options: S
     assert max(len(data) for call in recorder.calls for data in call.arguments if isinstance(data, bytes)) < 16 * MIB
 
 
+@pytest.mark.slow
 def test_the_loser_of_a_claim_moves_nothing(store: S3Store) -> None:
     """It has not won the right to use a number."""
     stream = store.create(new_part())
@@ -156,3 +181,124 @@ def test_the_loser_of_a_claim_moves_nothing(store: S3Store) -> None:
     stream.close()
     store.publish(handle, "auto")
     assert [file.size for file in store.list()] == [24 * MIB]
+
+
+# Going back to an older checkpoint on S3, also where what was sent since cannot be left out of the file.
+
+
+BATCHES, BATCH_ROWS = 4, 6
+
+
+
+
+@pytest.fixture
+def stream(s3_server: S3Server) -> Stream:
+    """Two open parts that got 9 MiB at each of four checkpoints; the process is gone."""
+    stream = Stream(f"s3://{s3_server.bucket()}/base", options_of(s3_server), 28, 3 * MIB, BATCH_ROWS)
+    out = stream.sink(retained_checkpoints=9).local().open()
+    for number in range(BATCHES):
+        out.write(stream.batch(number * BATCH_ROWS, BATCH_ROWS), position=(number + 1) * BATCH_ROWS)
+        out.checkpoint()
+    out.close()
+    return stream
+
+
+def checkpoints(stream: Stream) -> list[str]:
+    """The checkpoints of the batches, oldest first."""
+    with S3Store(stream.base, stream.options) as store:
+        names = [name for name in store.list_names("_partfile/life") if name.startswith("chk-")]
+        checkpoints = sorted(
+            (name for name in names if store.file_exists(f"_partfile/life/{name}/_metadata")), key=_number
+        )
+    return [f"{stream.base}/_partfile/life/{name}" for name in checkpoints[-BATCHES:]]
+
+
+def go_back(server: S3Server, stream: Stream, tmp_path: Path, chosen: str) -> Result:
+    """Take the sink back to an older checkpoint, whatever came later."""
+    words = ("--restore-from", chosen, "--accept-newer", "--apply", "--fence")
+    return run("recover", *at(server, stream.base, tmp_path), *words)
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("chk-"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [0, 2])
+def test_going_back_loses_no_row(s3_server: S3Server, stream: Stream, batch: int, tmp_path: Path) -> None:
+    """Open parts go back; where that cannot be they stay, and their later rows come twice, as the command says."""
+    done = go_back(s3_server, stream, tmp_path, checkpoints(stream)[batch])
+    assert done.exit_code == 0, done.stderr
+    stream.run_to_the_end()
+    is_stuck = s3_server.name == "radosgw" and batch == 0
+    assert ("cannot be cut back" in done.stderr) is is_stuck
+    doubled = range((batch + 1) * BATCH_ROWS, BATCHES * BATCH_ROWS) if is_stuck else range(0)
+    assert stream.rows_seen() == Counter(range(stream.rows)) + Counter(doubled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [0, 2])
+def test_going_back_over_a_damaged_checkpoint_loses_no_row(
+    s3_server: S3Server, stream: Stream, batch: int, tmp_path: Path
+) -> None:
+    """Nothing tells what was added since: what cannot go back is refused, before anything is changed."""
+    chosen = checkpoints(stream)
+    url, path = S3Url.of(stream.base), chosen[-1].removeprefix(f"{stream.base}/")
+    key = url.key_of(f"{path}/_metadata")
+    s3_server.filesystem().call_s3("put_object", Bucket=url.bucket, Key=key, Body=b"damaged")
+    if s3_server.name == "radosgw" and batch == 0:
+        refused = go_back(s3_server, stream, tmp_path, chosen[batch])
+        assert refused.exit_code == 1
+        assert re.search(r"2 parts.*cannot be published", refused.stderr)
+        assert stream.finished() == {}
+        batch = 2
+    done = go_back(s3_server, stream, tmp_path, chosen[batch])
+    assert done.exit_code == 0, done.stderr
+    stream.run_to_the_end()
+    stream.assert_exactly_once()
+
+
+# A large staging file on real S3 servers, of which one object is gone or changed, and is missed by a worker.
+
+
+@pytest.fixture
+def process(s3_proxy: S3Proxy, s3_base: str) -> Process:
+    """A process that works there, by way of the proxy."""
+    options = options_of(s3_proxy)
+    return Process(s3_base, lambda url, _options: S3Store(url, options))
+
+
+@pytest.mark.parametrize("place", [0, OBJECTS - 1])
+@pytest.mark.fault("F7")
+def test_an_object_that_is_gone_is_told_and_given_up_on_demand(
+    process: Process, s3_proxy: S3Proxy, rng: random.Random, place: int
+) -> None:
+    """As a lifecycle rule takes the oldest first. The coordinator asks for each object, and reads none but the last."""
+    paths = leave_a_staging_file(process, rng, MIB)
+    with process.open_store(process.base, {}) as store:
+        store.delete_file(paths[place])
+    with pytest.raises(PartMissing, match="is not there"):
+        start(process, process)
+    s3_proxy.forget()
+    assert start(process, process, gives_up=True).given_up == 1
+    asked = s3_proxy.count("*/_sides/*")
+    assert asked["HeadObject"] <= place + 1
+    assert asked["GetObject"] <= place + 1
+    assert not process.owes()
+
+
+@pytest.mark.fault("F18")
+def test_an_object_that_was_changed_is_damage(process: Process, rng: random.Random) -> None:
+    """A recovery that gives missing parts up does not lose a large staging file by one bit; put back, it is encoded."""
+    path = leave_a_staging_file(process, rng, MIB)[0]
+    with process.open_store(process.base, {}) as store:
+        written = store.read_file(path, 16 * MIB)
+        store.delete_file(path)
+        store.create_file(path, written[:-1] + bytes([written[-1] ^ 1]))
+    with pytest.raises(PartDamaged, match="is not what was written"):
+        start(process, process, gives_up=True)
+    with process.open_store(process.base, {}) as store:
+        store.delete_file(path)
+        store.create_file(path, written)
+    assert start(process, process, gives_up=True).encoded == 1
+    assert not process.owes()

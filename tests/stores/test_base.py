@@ -6,14 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-
-from partfile.errors import ConfigError, SnapshotCorrupt
-from partfile.stores.base import PartHandle, PartStore, PartStream
+from partfile.errors import ConfigError
+from partfile.errors import SnapshotCorrupt
+from partfile.stores.base import PartHandle
+from partfile.stores.base import PartStore
+from partfile.stores.base import PartStream
 from partfile.stores.local.store import LocalStore
 from partfile.stores.parts import FsspecStaging
 from partfile.stores.paths import check_relative_path
-from partfile.stores.s3.handle import MOST_CLAIMS, S3Staging
+from partfile.stores.s3.handle import MOST_CLAIMS
+from partfile.stores.s3.handle import S3Staging
 from partfile.testing.store import new_part
+import subprocess
+import sys
+import zlib
+from typing import TYPE_CHECKING
+from partfile.stores.checksums import crc32_of
+
+if TYPE_CHECKING:
+    import random
+
+
 
 # Paths and handles are untrusted input: checked when they are made and when they are read.
 
@@ -126,3 +139,26 @@ def test_a_staged_file_stays_in_the_directory_of_its_part(name: str) -> None:
     for staging in ({"file": name, "crc32": 0}, {"file": "x", "crc32": 0, "spent": [name]}):
         with pytest.raises(SnapshotCorrupt):
             FsspecStaging.of(new_part().model_copy(update={"staging": staging}))
+
+
+# CRC-32: the values of zlib, with and without the package that is quick at it.
+
+
+def test_values_are_zlibs(rng: random.Random) -> None:
+    """Of any length, at any place in memory, and going on from any value: checkpoints of other hosts hold them."""
+    for size_bytes in [0, 1, 7, 8, 63, 64, 65, 255, 4096, 100_003]:
+        data, start = memoryview(rng.randbytes(size_bytes + 3))[3:], rng.getrandbits(32)
+        assert crc32_of(data) == zlib.crc32(data)
+        assert crc32_of(data, start) == zlib.crc32(data, start)
+
+
+def test_zlib_stands_in_where_there_is_no_build() -> None:
+    """A machine without one reads and writes the same."""
+    code = (
+        "import sys; sys.modules['isal'] = None\n"
+        "from partfile.stores import checksums\n"
+        "import zlib\n"
+        "assert checksums._crc32 is zlib.crc32\n"
+        "assert checksums.crc32_of(b'rows', 5) == zlib.crc32(b'rows', 5)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
