@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import s3fs
     from hdfs_native import Client
 
-    from support.servers.hdfs import HdfsCluster
-    from support.servers.s3 import S3Server
+    from support.hdfs.cluster import HdfsCluster
+    from support.s3.server import S3Server
 
 _OF_DATANODES = frozenset(
     {"sendHeartbeat", "blockReceivedAndDeleted", "blockReport", "commitBlockSynchronization", "registerDatanode"}

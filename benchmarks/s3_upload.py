@@ -14,7 +14,7 @@ from botocore.config import Config
 
 from partfile.stores.registry import open_store
 from partfile.testing.store import new_part
-from support.servers.s3 import REGION
+from support.s3.server import REGION
 
 if TYPE_CHECKING:
     from typing import Any

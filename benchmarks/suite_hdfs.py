@@ -12,7 +12,7 @@ from generator import ROWS_PER_FILE, dataset
 from hdfs_restore import RestoreCost, measure_restore
 from places import HdfsPlace
 from streams import read_files, run_native, run_partfile, spark_session
-from support.servers.hdfs import HdfsCluster
+from support.hdfs.cluster import HdfsCluster
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from renaming_stream import run_renaming
 from runs import Run
 from s3_upload import LEAST_PART_BYTES, PART_BYTES, Uploads
 from streams import read_files, run_partfile, spark_session
-from support.servers.ceph import RadosGateway
-from support.servers.proxy import S3Proxy
+from support.s3.ceph import RadosGateway
+from support.s3.proxy import S3Proxy
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -44,7 +44,7 @@ class Suite:
             return None
         sys.path.append(str(TESTS))
         # From a directory that was added just now.
-        from support.servers.process import MissingProgram  # noqa: PLC0415
+        from support.processes.server import MissingProgram  # noqa: PLC0415
 
         try:
             self.ensure(print)
@@ -54,13 +54,13 @@ class Suite:
 
 
 def _ensure_hdfs(_say: Callable[[str], None]) -> None:
-    from support.servers.jars import hadoop_jars  # noqa: PLC0415 - from a directory that was added just now
+    from support.hdfs.jars import hadoop_jars  # noqa: PLC0415 - from a directory that was added just now
 
     hadoop_jars()
 
 
 def _ensure_s3(say: Callable[[str], None]) -> None:
-    from support.servers.ceph import ensure_ceph  # noqa: PLC0415 - likewise
+    from support.s3.ceph import ensure_ceph  # noqa: PLC0415 - likewise
 
     ensure_ceph(say)
 

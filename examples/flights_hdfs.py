@@ -19,8 +19,8 @@ from flights import KILLS, begin, print_table
 from flights_reader import compare, files_below
 from flights_supervisor import Job, Supervisor, TheDriver
 from partfile.stores.registry import open_store
-from support.servers.hdfs import HdfsCluster
-from support.servers.process import MissingProgram
+from support.hdfs.cluster import HdfsCluster
+from support.processes.server import MissingProgram
 
 if TYPE_CHECKING:
     import subprocess

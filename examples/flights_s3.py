@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Protocol
 from flights import KILLS, begin, print_table
 from flights_reader import compare, files_below
 from flights_supervisor import Job, Supervisor, TheDriver
-from support.servers.ceph import RadosGateway
-from support.servers.process import MissingProgram
-from support.servers.proxy import S3Proxy
-from support.servers.s3 import REGION, MotoServer
+from support.processes.server import MissingProgram
+from support.s3.ceph import RadosGateway
+from support.s3.proxy import S3Proxy
+from support.s3.server import REGION, MotoServer
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
     from flights_supervisor import Victim
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 AWAY_S = 5.0
 

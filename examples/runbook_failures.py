@@ -14,7 +14,7 @@ import partfile as pf
 from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, intercept
-from support.life_cycle import in_child
+from support.sinks.life_cycle import in_child
 
 if TYPE_CHECKING:
     from pathlib import Path

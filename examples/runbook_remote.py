@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from runbook_failures import AT_ONCE, die, run_batches
-from support.command_line import told_json
-from support.servers.s3 import REGION, MotoServer
+from support.processes.command_line import told_json
+from support.s3.server import REGION, MotoServer
 from support.spark import streams as spark_support
 
 if TYPE_CHECKING:

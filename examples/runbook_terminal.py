@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from support.command_line import run
+from support.processes.command_line import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

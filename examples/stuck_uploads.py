@@ -80,7 +80,7 @@ class Uploads:
         return uploads + [key for key in client.find(f"{self.bucket}/landing") if any(name in key for name in kept)]
 
     def _client(self) -> Any:
-        from support.servers.s3 import client_without_retries, storage_options  # noqa: PLC0415 - needs the extra dev
+        from support.s3.server import client_without_retries, storage_options  # noqa: PLC0415 - needs the extra dev
 
         return client_without_retries(storage_options(self.endpoint_url, self.access_key, self.secret_key))
 
@@ -97,7 +97,7 @@ def serve(root: Path, _words: Sequence[str]) -> int:
     if importlib.util.find_spec("moto") is None:
         print("no moto here (pip install 'partfile[dev]'), so nothing is stuck on S3", flush=True)
         return 1
-    from support.servers.s3 import MotoServer  # noqa: PLC0415 - needs the extra dev
+    from support.s3.server import MotoServer  # noqa: PLC0415 - needs the extra dev
 
     with MotoServer(root / "s3") as server:
         place = Uploads(server.endpoint_url, server.bucket(), server.access_key, server.secret_key)

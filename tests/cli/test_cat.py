@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from support.command_line import run, told
-from support.dead_sinks import crash_when_promised
-from support.life_cycle import finished_files, seed_with_a_tail
-from support.trees import HALF, KINDS, ROWS, rows, sidecars, write_tree
+from support.files.trees import HALF, KINDS, ROWS, rows, sidecars, write_tree
+from support.processes.command_line import run, told
+from support.sinks.dead import crash_when_promised
+from support.sinks.life_cycle import finished_files, seed_with_a_tail
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ import pytest
 
 from partfile.errors import NotApplied, OutcomeUnknown
 from partfile.stores.local.store import LocalStore
-from support.command_line import run, told, told_json
-from support.dead_sinks import crash_when_promised
-from support.life_cycle import (
+from support.processes.command_line import run, told, told_json
+from support.sinks.dead import crash_when_promised
+from support.sinks.life_cycle import (
     assert_exactly_once,
     batch,
     continue_to,

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tracemalloc
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
 import pytest
-from partfile.recovery.inspect.files import KnownChain
-from partfile.recovery.inspect.files import PartIndex
-from partfile.recovery.inspect.files import SeenBase
-from partfile.recovery.inspect.places import Job
-from partfile.recovery.inspect.tree import Filters
-from partfile.recovery.inspect.tree import listed
-from partfile.recovery.inspect.tree import page
-from partfile.stores.base import StoredFile
-from partfile.stores.local.store import LocalStore
-from support.command_line import run
-from support.command_line import told
-from support.command_line import told_lines
-from support.dead_sinks import crash_when_promised
-from support.life_cycle import batch
-from support.life_cycle import make_sink
-from support.life_cycle import run_to_the_end
-from support.life_cycle import seed_with_a_tail
-from support.trees import sidecars
-from support.trees import write_tree
-import errno
+
 import partfile as pf
+from partfile.recovery.inspect.files import KnownChain, PartIndex, SeenBase
+from partfile.recovery.inspect.places import Job
+from partfile.recovery.inspect.tree import Filters, listed, page
+from partfile.stores.base import StoredFile
 from partfile.stores.local.posix import PosixCalls
-from support.command_line import told_json
-from support.life_cycle import ROWS
-from support.life_cycle import everything
-from support.life_cycle import in_child
-from support.life_cycle import long_sink
-from support.life_cycle import stopped_with_savepoint
+from partfile.stores.local.store import LocalStore
+from support.files.trees import sidecars, write_tree
+from support.processes.command_line import run, told, told_json, told_lines
+from support.sinks.dead import crash_when_promised
+from support.sinks.life_cycle import (
+    ROWS,
+    batch,
+    everything,
+    in_child,
+    long_sink,
+    make_sink,
+    run_to_the_end,
+    seed_with_a_tail,
+    stopped_with_savepoint,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
 
 
 def by_state(base: Path, *words: str) -> dict[str, list[dict[str, Any]]]:

@@ -9,36 +9,29 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+
 import pytest
+from typer.main import get_command
+
+from cli_reference import DOCUMENTS, reference
 from partfile import errors
 from partfile.cli import clean
-from partfile.recovery.documents import FINDINGS
-from partfile.recovery.documents import UNREACHABLE
-from partfile.recovery.documents import USAGE
-from partfile.recovery.documents import code_of
-from partfile.recovery.documents import in_words_of_a_command
+from partfile.cli.main import VERBS, app
+from partfile.recovery.documents import FINDINGS, UNREACHABLE, USAGE, code_of, in_words_of_a_command
 from partfile.stores.local.posix import PosixCalls
 from partfile.version import __version__
-from support.command_line import run
-from support.command_line import start
-from support.command_line import told
-from support.life_cycle import batch
-from support.life_cycle import everything
-from support.life_cycle import finished_files
-from support.life_cycle import in_child
-from support.life_cycle import long_sink
-from support.life_cycle import seed_with_a_tail
-from support.life_cycle import stopped_with_savepoint
-from support.recovery import age
-from support.recovery import seed_with_orphans
-from pathlib import Path
-from typer.main import get_command
-from cli_reference import DOCUMENTS
-from cli_reference import reference
-from partfile.cli.main import VERBS
-from partfile.cli.main import app
-
+from support.processes.command_line import run, start, told
+from support.sinks.life_cycle import (
+    batch,
+    everything,
+    finished_files,
+    in_child,
+    long_sink,
+    seed_with_a_tail,
+    stopped_with_savepoint,
+)
+from support.sinks.recovery import age, seed_with_orphans
 
 # The frame of the command line: exit codes, errors, secrets, quiet ends.
 

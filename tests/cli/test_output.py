@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import pty
+import re
 import subprocess
+import sys
 import unicodedata
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+
 from partfile import ConfigError
-from partfile.cli.output import Output
-from partfile.cli.output import bytes_of
-from partfile.cli.output import command_line
-from partfile.cli.output import seconds_of
-from partfile.cli.output import shell_word
-from partfile.cli.output import shown
-from partfile.cli.output import shown_bytes
-from partfile.cli.output import shown_seconds
-from partfile.cli.output import warnings_told
+from partfile.cli.output import (
+    Output,
+    bytes_of,
+    command_line,
+    seconds_of,
+    shell_word,
+    shown,
+    shown_bytes,
+    shown_seconds,
+    warnings_told,
+)
 from partfile.recovery.documents import json_text
-import os
-import pty
-import re
-import sys
-from typing import TYPE_CHECKING
-from support.life_cycle import seed_with_a_tail
-from support.recovery import age
-from support.recovery import seed_with_orphans
-from support.trees import killed_job
+from support.files.trees import killed_job
+from support.sinks.life_cycle import seed_with_a_tail
+from support.sinks.recovery import age, seed_with_orphans
 
 if TYPE_CHECKING:
     from pathlib import Path
-
 
 
 # No name makes a terminal do anything, and a command that was copied means the same (H9).

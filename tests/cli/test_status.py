@@ -13,10 +13,18 @@ from partfile.recovery.inspect.status import status_of
 from partfile.sink.clock import system_clock_ms
 from partfile.stores.local.store import LocalStore
 from partfile.stores.registry import open_store
-from support.command_line import run, told, told_json
-from support.dead_sinks import crash_when_promised
-from support.life_cycle import assert_exactly_once, batch, everything, in_child, long_sink, make_sink, seed_with_a_tail
-from support.recovery import age
+from support.processes.command_line import run, told, told_json
+from support.sinks.dead import crash_when_promised
+from support.sinks.life_cycle import (
+    assert_exactly_once,
+    batch,
+    everything,
+    in_child,
+    long_sink,
+    make_sink,
+    seed_with_a_tail,
+)
+from support.sinks.recovery import age
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import pytest
 
 from partfile.stores import paths
 from support.crash.harness import all_of, some_of
-from support.tokens import NumberedTokens
+from support.state.tokens import NumberedTokens
 
 if TYPE_CHECKING:
     import random

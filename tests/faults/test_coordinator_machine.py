@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from partfile.errors import Fenced, NotApplied, OutcomeUnknown, PartfileError
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.events import CoordinatorRules, RequestKind, RequestLimits
-from support.checkpoint_owner import Owner, storage, write_text
+from support.state.checkpoint_owner import Owner, storage, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

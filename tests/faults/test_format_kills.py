@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from support.crash.harness import Choose
     from support.crash.scenarios import Scenario
     from support.crash.worlds import PosixPicture
-    from support.tokens import NumberedTokens
+    from support.state.tokens import NumberedTokens
 
 
 EACH = pytest.mark.parametrize("scenario", FORMAT_SCENARIOS, ids=lambda one: one.name)

@@ -15,8 +15,8 @@ from partfile.stores.fsspec.client import CHANGING_CALLS, FsspecCalls
 from partfile.stores.fsspec.schemes import FsspecUrl
 from partfile.stores.fsspec.store import FsspecStore
 from partfile.testing.faults import FailAt, KillAt, count_calls, intercept
-from support.fsspec_stores import register
-from support.life_cycle import (
+from support.files.fsspec_stores import register
+from support.sinks.life_cycle import (
     assert_exactly_once,
     assert_only_grew,
     finished_files,

@@ -16,8 +16,8 @@ from partfile.errors import Fenced, PartfileError, RecoveryRefused
 from partfile.recovery.clean import clean
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import ActAt, Recorder
-from support.life_cycle import assert_exactly_once, batch, continue_to, long_sink, rows_done
-from support.recovery import (
+from support.sinks.life_cycle import assert_exactly_once, batch, continue_to, long_sink, rows_done
+from support.sinks.recovery import (
     broken_invariants,
     clean_all,
     cleaning_of,

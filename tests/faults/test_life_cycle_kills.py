@@ -2,64 +2,51 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
 import signal
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
-from typing import Any
-import pytest
-from partfile.stores.local.posix import CHANGING_CALLS
-from partfile.testing.faults import KillAt
-from partfile.testing.faults import Recorder
-from partfile.testing.faults import count_calls
-from support.life_cycle import LONG
-from support.life_cycle import assert_exactly_once
-from support.life_cycle import assert_only_grew
-from support.life_cycle import finished_files
-from support.life_cycle import in_child
-from support.life_cycle import make_sink
-from support.life_cycle import rows_of
-from support.life_cycle import run_to_the_end
-from support.life_cycle import seed_with_a_tail
-from support.life_cycle import batch
-from support.life_cycle import continue_to
-from support.life_cycle import long_sink
-from support.recovery import go_back
-import os
 import sys
-from partfile.testing.faults import ActAt
-from support.life_cycle import FAILED
-import random
 import threading
 import time
-from partfile.stores.local.posix import PosixCalls
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
-from partfile.testing.faults import intercept
-from support.recovery import broken_invariants
-from support.shared_streams import BUCKETS
-from support.shared_streams import continue_sharing
-from support.shared_streams import counted
-from support.shared_streams import rows_in
-from support.shared_streams import sharing_sink
+from partfile.testing.faults import ActAt, KillAt, Recorder, count_calls, intercept
 from support.crash.harness import CrashHarness
-from support.crash.scenarios import OTHERS
-from support.crash.scenarios import Scenario
-from support.crash.scenarios import restore_that_cuts
-from support.crash.scenarios import stream
-from support.crash.worlds import Camera
-from support.crash.worlds import Local
+from support.crash.scenarios import OTHERS, Scenario, restore_that_cuts, stream
+from support.crash.worlds import Camera, Local
+from support.sinks.life_cycle import (
+    FAILED,
+    LONG,
+    assert_exactly_once,
+    assert_only_grew,
+    batch,
+    continue_to,
+    finished_files,
+    in_child,
+    long_sink,
+    make_sink,
+    rows_of,
+    run_to_the_end,
+    seed_with_a_tail,
+)
+from support.sinks.recovery import broken_invariants, go_back
+from support.sinks.shared_streams import BUCKETS, continue_sharing, counted, rows_in, sharing_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from partfile.testing.faults import When
-    from partfile.sink.file_sink import FileSink
-    from partfile.testing.faults import Call
-    from partfile.testing.faults import Interceptor
-    from partfile.stores.base import Cut
-    from support.crash.harness import Choose
-    from support.tokens import NumberedTokens
 
+    from partfile.sink.file_sink import FileSink
+    from partfile.stores.base import Cut
+    from partfile.testing.faults import Call, Interceptor, When
+    from support.crash.harness import Choose
+    from support.state.tokens import NumberedTokens
 
 
 FEW = 6

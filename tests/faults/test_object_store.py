@@ -11,15 +11,15 @@ from partfile.stores.s3.handle import Piece
 from partfile.testing.faults import FailAt, LateAt
 from support.crash.harness import CrashHarness, none_of
 from support.crash.scenarios import OTHERS, Scenario, restore_that_cuts, stream
-from support.s3_model.store import LEAST_PIECE_BYTES, ModelCalls, refusal
-from support.s3_model.worlds import AWS, GATEWAY, IGNORANT, Objects, make_small
+from support.s3.model import LEAST_PIECE_BYTES, ModelCalls, refusal
+from support.s3.model_worlds import AWS, GATEWAY, IGNORANT, Objects, make_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from support.crash.harness import Choose
-    from support.s3_model.store import Bucket, Rules
-    from support.tokens import NumberedTokens
+    from support.s3.model import Bucket, Rules
+    from support.state.tokens import NumberedTokens
 
 
 # The model of S3 is as strict as any server: what some server refuses it refuses, by the words that servers use.

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-import pytest
-from support.crash.harness import CrashHarness
-from support.crash.harness import all_of
-from support.crash.harness import none_of
-from support.crash.harness import some_of
-from support.crash.scenarios import EVERY_SCENARIO
-from support.crash.scenarios import Scenario
-from support.crash.worlds import Powerless
 import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import FailAt
-from support.crash.scenarios import restore_that_cuts
-from support.crash.worlds import Local
+from support.crash.harness import CrashHarness, all_of, none_of, some_of
+from support.crash.scenarios import EVERY_SCENARIO, Scenario, restore_that_cuts
+from support.crash.worlds import Local, Powerless
 
 if TYPE_CHECKING:
     import random
-    from support.tokens import NumberedTokens
+
     from support.crash.harness import Choose
     from support.crash.worlds import PosixPicture
-
+    from support.state.tokens import NumberedTokens
 
 
 # The power fails after some calls, or with ``--long`` after each: what was not synced may be gone, in any order.

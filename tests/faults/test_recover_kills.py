@@ -7,62 +7,52 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections import Counter
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
 import pytest
-from partfile import dispose_savepoint
-from partfile import list_savepoints
-from partfile import show_savepoint
-from partfile.stores.local.posix import CHANGING_CALLS
-from partfile.testing.faults import KillAt
-from partfile.testing.faults import Recorder
-from support.life_cycle import assert_exactly_once
-from support.life_cycle import assert_only_grew
-from support.life_cycle import continue_to
-from support.life_cycle import finished_files
-from support.life_cycle import in_child
-from support.life_cycle import long_sink
-from support.life_cycle import rows_of
-from support.life_cycle import staged_files
-from support.recovery import clean_all
-from support.recovery import planned_cleaning
-from support.recovery import planned_recovery
-from support.recovery import recover_all
-from support.recovery import save
-from support.recovery import seed_with_orphans
-from support.crash.commands import CLEANED_TWICE
-from support.crash.commands import COMMANDS
-from support.crash.harness import CrashHarness
-from support.crash.harness import all_of
-from support.crash.harness import none_of
-from support.crash.harness import some_of
-from support.crash.worlds import Local
-from support.crash.worlds import Powerless
-from collections import Counter
-from contextlib import nullcontext
-from contextlib import suppress
-from typing import Any
+
+from partfile import dispose_savepoint, list_savepoints, show_savepoint
 from partfile.errors import NotReady
-from partfile.stores.local.posix import PosixCalls
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
-from partfile.testing.faults import intercept
-from support.life_cycle import LONG
-from support.recovery import broken_invariants
-from support.shared_streams import BUCKETS
-from support.shared_streams import continue_sharing
-from support.shared_streams import counted
-from support.shared_streams import rows_in
-from support.shared_streams import sharing_sink
+from partfile.testing.faults import KillAt, Recorder, intercept
+from support.crash.commands import CLEANED_TWICE, COMMANDS
+from support.crash.harness import CrashHarness, all_of, none_of, some_of
+from support.crash.worlds import Local, Powerless
+from support.sinks.life_cycle import (
+    LONG,
+    assert_exactly_once,
+    assert_only_grew,
+    continue_to,
+    finished_files,
+    in_child,
+    long_sink,
+    rows_of,
+    staged_files,
+)
+from support.sinks.recovery import (
+    broken_invariants,
+    clean_all,
+    planned_cleaning,
+    planned_recovery,
+    recover_all,
+    save,
+    seed_with_orphans,
+)
+from support.sinks.shared_streams import BUCKETS, continue_sharing, counted, rows_in, sharing_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from partfile.stores.base import Cut
-    from partfile.testing.faults import When
     import random
+    from collections.abc import Callable
+
+    from partfile.stores.base import Cut
+    from partfile.testing.faults import Interceptor, When
     from support.crash.scenarios import Scenario
-    from support.tokens import NumberedTokens
-    from partfile.testing.faults import Interceptor
+    from support.state.tokens import NumberedTokens
 
     Choose = Callable[[int, int], list[int]]
 

@@ -7,17 +7,17 @@ its seed; ``ModelJob(seed).run()`` is the same run again, and so is ``--randomly
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
 import pytest
-from support.schedules.job import ModelJob
-from support.schedules.job import violation_of
-from support.schedules.mutations import MUTATIONS
-from support.schedules.mutations import STAGING_MUTATIONS
+
+from support.schedules.job import ModelJob, violation_of
+from support.schedules.mutations import MUTATIONS, STAGING_MUTATIONS
 
 if TYPE_CHECKING:
     import random
-    from support.tokens import NumberedTokens
-    from support.schedules.mutations import Mutation
 
+    from support.schedules.mutations import Mutation
+    from support.state.tokens import NumberedTokens
 
 
 @pytest.mark.fault("D1", "D2", "D3", "D9", "D10", "D14", "D16", "K17", "H4", "H6")

@@ -26,8 +26,8 @@ from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import assigned_to
 from partfile.stores.local.store import LocalStore
-from support.life_cycle import LONG, SteppingClock, finished_files, rows_of
-from support.staged_streams import STAGED
+from support.sinks.life_cycle import LONG, SteppingClock, finished_files, rows_of
+from support.sinks.staged_streams import STAGED
 
 EXAMPLES = settings().max_examples
 PARTITIONS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "ab"])), max_size=3)

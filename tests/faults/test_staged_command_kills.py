@@ -19,10 +19,18 @@ from partfile.testing.faults import KillAt, Recorder
 from support.crash.harness import CrashHarness, all_of, some_of
 from support.crash.staged import STAGED_COMMANDS, STAGING_FILES_CLEANED_TWICE
 from support.crash.worlds import Local
-from support.dead_sinks import die_with_an_unnamed_encode, die_with_open_staging_files
-from support.life_cycle import assert_only_grew, continue_to, finished_files, in_child
-from support.recovery import age, broken_invariants, clean_all, planned_cleaning, planned_recovery, recover_all, save
-from support.staged_streams import finished_rows, names, pending_in, staged_sink, staging_files_in
+from support.sinks.dead import die_with_an_unnamed_encode, die_with_open_staging_files
+from support.sinks.life_cycle import assert_only_grew, continue_to, finished_files, in_child
+from support.sinks.recovery import (
+    age,
+    broken_invariants,
+    clean_all,
+    planned_cleaning,
+    planned_recovery,
+    recover_all,
+    save,
+)
+from support.sinks.staged_streams import finished_rows, names, pending_in, staged_sink, staging_files_in
 
 if TYPE_CHECKING:
     import random
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
 
     from partfile.testing.faults import When
     from support.crash.scenarios import Scenario
-    from support.tokens import NumberedTokens
+    from support.state.tokens import NumberedTokens
 
     Choose = Callable[[int, int], list[int]]
 

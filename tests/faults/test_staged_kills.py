@@ -13,7 +13,7 @@ from partfile.testing.faults import FailAt
 from support.crash.harness import CrashHarness, all_of, none_of, some_of
 from support.crash.staged import STAGED_SCENARIOS
 from support.crash.worlds import Local, Powerless
-from support.s3_model.worlds import AWS, GATEWAY, Objects, make_small
+from support.s3.model_worlds import AWS, GATEWAY, Objects, make_small
 
 if TYPE_CHECKING:
     import random
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from support.crash.harness import Choose
     from support.crash.scenarios import Scenario
     from support.crash.worlds import PosixPicture
-    from support.s3_model.store import Rules
-    from support.tokens import NumberedTokens
+    from support.s3.model import Rules
+    from support.state.tokens import NumberedTokens
 
 
 # Staged parts under kills, lost power and failing calls, encodes among them: every row once, no staging file ever

@@ -13,7 +13,7 @@ import pytest
 
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import Recorder, StopAt
-from support.life_cycle import (
+from support.sinks.life_cycle import (
     FAILED,
     FENCED,
     LONG,
@@ -26,7 +26,7 @@ from support.life_cycle import (
     seed_with_a_tail,
     start_child,
 )
-from support.recovery import broken_invariants, go_back
+from support.sinks.recovery import broken_invariants, go_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import hdfs_native
 import pytest
 
 from support.hdfs import life as hdfs_life
-from support.servers.hdfs import HdfsCluster
-from support.servers.process import MissingProgram
+from support.hdfs.cluster import HdfsCluster
+from support.processes.server import MissingProgram
 from support.spark.streams import build_session
 
 if TYPE_CHECKING:

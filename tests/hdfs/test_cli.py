@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
 import pytest
+
 from partfile.stores.registry import open_store
-from support.command_line import run
-from support.command_line import told
-from support.command_line import told_json
-from support.command_line import told_lines
-from support.dead_sinks import orphan_of
-from support.hdfs.commands import killed
-from support.hdfs.life import assert_exactly_once
-from support.hdfs.life import finished_files
-from support.hdfs.life import live
-from support.hdfs.life import opener
-from support.life_cycle import batch
-from support.life_cycle import long_sink
-from support.life_cycle import rows_of
-from support.trees import flink_rows
-from support.trees import write_utf
-import signal
-from support.hdfs.commands import COMMANDS
-from support.life_cycle import STAGED_ENDS
+from support.files.trees import flink_rows, write_utf
+from support.hdfs.commands import COMMANDS, killed
+from support.hdfs.life import assert_exactly_once, finished_files, live, opener
+from support.processes.command_line import run, told, told_json, told_lines
 from support.programs.clean_forks import CleanForks
+from support.sinks.dead import orphan_of
+from support.sinks.life_cycle import STAGED_ENDS, batch, long_sink, rows_of
 
 if TYPE_CHECKING:
-    from support.servers.hdfs import HdfsCluster
     import random
     from pathlib import Path
 
+    from support.hdfs.cluster import HdfsCluster
 
 
 # The verbs that read, on a real HDFS on which a sink was killed or lives.

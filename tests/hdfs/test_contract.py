@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from partfile.stores.base import Store
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 class TestHdfsStore(StoreContract):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 pytestmark = pytest.mark.spark

@@ -13,8 +13,8 @@ from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.faults import ActAt, FailAt, Recorder, intercept
 
 if TYPE_CHECKING:
+    from support.hdfs.cluster import HdfsCluster
     from support.hdfs.life import Opener
-    from support.servers.hdfs import HdfsCluster
 
 
 # Small whole files on HDFS: lost replies, rivals, what is left behind.

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.command_line import told_json
 from support.hdfs.life import finished_files, opener
 from support.hdfs.shared_life import ROWS
+from support.processes.command_line import told_json
 from support.programs.clean_forks import CleanForks
-from support.shared_streams import BUCKETS, HELD, check_commands, counted, rows_of_files
+from support.sinks.shared_streams import BUCKETS, HELD, check_commands, counted, rows_of_files
 
 if TYPE_CHECKING:
     import random
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 SAMPLES = 3

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.local import LocalSink
     from partfile.stores.base import PartHandle, PartStream
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 # How often the store asks the NameNode, verb by verb: each number is part of what docs/HDFS.md promises.

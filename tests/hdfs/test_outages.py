@@ -19,9 +19,9 @@ from partfile.stores.hdfs.errors import Verdict, verdict_of
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.store import finished_bytes, new_part, write_part
+from support.hdfs.cluster import HdfsCluster
 from support.hdfs.life import finished_files
 from support.programs.remote_writer import RemoteWriter
-from support.servers.hdfs import HdfsCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

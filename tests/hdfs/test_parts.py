@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from partfile.stores.base import Cut, PartHandle
     from partfile.testing.faults import Interceptor
+    from support.hdfs.cluster import HdfsCluster
     from support.hdfs.life import Opener
-    from support.servers.hdfs import HdfsCluster
 
 
 # What writers, zombies and lost replies do to a part on a real HDFS.

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from partfile.stores.base import Cut, PartHandle
     from partfile.testing.faults import Call, Interceptor
+    from support.hdfs.cluster import HdfsCluster
     from support.hdfs.life import Opener
-    from support.servers.hdfs import HdfsCluster
 
 
 # Parts of HDFS that are cut: nothing is published twice or given up, whatever happens in the middle of it.

@@ -19,8 +19,8 @@ from partfile.readers.cut_files import CutFiles
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.store import new_part
-from support.life_cycle import continue_to, long_sink
 from support.programs.clean_forks import CleanForks
+from support.sinks.life_cycle import continue_to, long_sink
 from support.spark.hdfs import hdfs_sink
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from partfile.stores.base import Cut, PartHandle
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 # Readers on HDFS: files published with a sidecar end at their valid length, whatever lies behind it.

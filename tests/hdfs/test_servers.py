@@ -8,30 +8,26 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
+
 import hdfs_native
 import pytest
+
 from flights_hdfs import fetch
 from flights_supervisor import BatchLog
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
-from support.processes.deadline import PATIENCE_S
-from support.processes.deadline import wait_until
-from support.servers.hdfs import HdfsCluster
-from support.servers.process import ServerProcess
-from support.servers.process import gone
-from support.servers.process import wait_until_gone
-import zipfile
-from support.servers import jars as hdfs_jars
-from support.servers.jars import HADOOP_VERSION
-from support.servers.jars import hadoop_jars
-from support.servers.process import MissingProgram
-
+from support.hdfs import jars as hdfs_jars
+from support.hdfs.cluster import HdfsCluster
+from support.hdfs.jars import HADOOP_VERSION, hadoop_jars
+from support.processes.deadline import PATIENCE_S, wait_until
+from support.processes.server import MissingProgram, ServerProcess, gone, wait_until_gone
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from support.servers.hdfs import HdfsCluster
+from support.hdfs.cluster import HdfsCluster
 with HdfsCluster(Path(sys.argv[1])) as cluster:
     print(*cluster.process_ids, flush=True)
     time.sleep(600)
@@ -230,7 +226,7 @@ def environment(directory: Path) -> dict[str, str]:
 
 def jars_fetch(directory: Path) -> subprocess.Popen[str]:
     """A process that wants the jars."""
-    command = [sys.executable, "-c", "from support.servers.jars import hadoop_jars; print(hadoop_jars())"]
+    command = [sys.executable, "-c", "from support.hdfs.jars import hadoop_jars; print(hadoop_jars())"]
     return subprocess.Popen(
         command,
         env=environment(directory),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 AWAY_S = 20.0

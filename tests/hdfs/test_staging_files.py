@@ -18,8 +18,8 @@ from support.programs.remote_writer import RemoteWriter
 
 if TYPE_CHECKING:
     from partfile.stores.base import PartHandle, PartStream
+    from support.hdfs.cluster import HdfsCluster
     from support.hdfs.life import Opener
-    from support.servers.hdfs import HdfsCluster
 
 
 BLOCK_BYTES = 1 << 20

@@ -17,7 +17,7 @@ from partfile.stores.hdfs.options import web_address, web_addresses
 from partfile.stores.hdfs.webhdfs import WebHdfs
 
 if TYPE_CHECKING:
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 TIMEOUT_S = 10.0

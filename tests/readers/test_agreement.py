@@ -13,7 +13,18 @@ import pytest
 import partfile as pf
 from partfile.readers.dataset import arrow_format, shown_path
 from partfile.readers.files import codec_of
-from support.trees import COMMON_KINDS, GARBAGE, HALF, KINDS, ROWS, finished_of, rows, sidecars, text_of, write_tree
+from support.files.trees import (
+    COMMON_KINDS,
+    GARBAGE,
+    HALF,
+    KINDS,
+    ROWS,
+    finished_of,
+    rows,
+    sidecars,
+    text_of,
+    write_tree,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,44 +5,31 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
+
 import partfile as pf
-from partfile.errors import ConfigError
-from partfile.errors import NotApplied
-from partfile.errors import NotFound
-from partfile.errors import NotReady
-from partfile.errors import PartMissing
-from partfile.errors import SnapshotCorrupt
-from partfile.readers.streams import ReadableFile
-from partfile.readers.streams import with_pending
-from partfile.sink.policies import PartNumber
-from partfile.stores.local.store import LocalStore
-from partfile.stores.parts import rewritten
-from support.life_cycle import batch
-from support.life_cycle import continue_to
-from support.life_cycle import long_sink
-from support.life_cycle import make_sink
-from support.life_cycle import seed_with_a_tail
-from support.life_cycle import start_child
-from support.trees import finished_of
-from support.trees import sidecars
-from support.trees import write_tree
+from partfile.errors import ConfigError, NotApplied, NotFound, NotReady, PartMissing, SnapshotCorrupt
 from partfile.readers import cut_files
 from partfile.readers.cut_files import CutFiles
 from partfile.readers.filesystem import open_for_reading
+from partfile.readers.streams import ReadableFile, with_pending
+from partfile.sink.policies import PartNumber
+from partfile.stores.local.store import LocalStore
+from partfile.stores.parts import rewritten
+from support.files.trees import finished_of, sidecars, write_tree
+from support.sinks.life_cycle import batch, continue_to, long_sink, make_sink, seed_with_a_tail, start_child
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from partfile.stores.base import Cut
-    from partfile.stores.base import PartHandle
 
+    from partfile.stores.base import Cut, PartHandle
 
 
 # ``partfile.read`` beside a sink that lives, on odd trees, and where something is wrong.

@@ -11,10 +11,10 @@ from fsspec.implementations.local import LocalFileSystem
 import partfile as pf
 from partfile.errors import NotApplied, PartMissing
 from partfile.readers.filesystem import ValidLengthFileSystem
-from support.command_line import run, told_lines
-from support.dead_sinks import crash_when_promised
-from support.life_cycle import batch, finished_files, make_sink
-from support.trees import sidecars, write_tree
+from support.files.trees import sidecars, write_tree
+from support.processes.command_line import run, told_lines
+from support.sinks.dead import crash_when_promised
+from support.sinks.life_cycle import batch, finished_files, make_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,10 +22,10 @@ from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.stores.parts import rewritten
 from partfile.testing.faults import KillAt, Recorder, intercept
-from support.command_line import run, told, told_json
-from support.life_cycle import everything, in_child
-from support.recovery import quarantined
-from support.trees import FLINK, MOVE_OPEN, flink_rows, killed_job, put, visible, write_utf
+from support.files.trees import FLINK, MOVE_OPEN, flink_rows, killed_job, put, visible, write_utf
+from support.processes.command_line import run, told, told_json
+from support.sinks.life_cycle import everything, in_child
+from support.sinks.recovery import quarantined
 
 if TYPE_CHECKING:
     from pathlib import Path

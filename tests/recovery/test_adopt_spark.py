@@ -19,10 +19,10 @@ from partfile.recovery.adopt.spark import log_files, read_log
 from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import KillAt, intercept
-from support.command_line import run, told, told_json
-from support.life_cycle import everything, in_child
-from support.recovery import quarantined
-from support.trees import put
+from support.files.trees import put
+from support.processes.command_line import run, told, told_json
+from support.sinks.life_cycle import everything, in_child
+from support.sinks.recovery import quarantined
 
 if TYPE_CHECKING:
     from pathlib import Path

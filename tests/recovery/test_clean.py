@@ -16,8 +16,8 @@ import pytest
 from partfile.errors import Fenced, RecoveryRefused
 from partfile.recovery.clean import clean
 from partfile.testing.faults import ActAt, FailAt, KillAt, Recorder
-from support.command_line import ageless, run, told, told_json
-from support.life_cycle import (
+from support.processes.command_line import ageless, run, told, told_json
+from support.sinks.life_cycle import (
     assert_exactly_once,
     batch,
     continue_to,
@@ -30,7 +30,7 @@ from support.life_cycle import (
     seed_with_a_tail,
     staged_files,
 )
-from support.recovery import (
+from support.sinks.recovery import (
     age,
     clean_all,
     cleaning_of,

@@ -14,10 +14,10 @@ from partfile.recovery.inspect import verify as verification
 from partfile.recovery.inspect.tree import read_tree
 from partfile.sink.policies import numbers_in
 from partfile.testing.faults import SimulatedCrash
-from support.command_line import ageless, run, told, told_json, told_lines
-from support.life_cycle import LONG, everything
-from support.recovery import age, broken_invariants, clean_all, planned_cleaning, planned_recovery
-from support.shared_streams import (
+from support.processes.command_line import ageless, run, told, told_json, told_lines
+from support.sinks.life_cycle import LONG, everything
+from support.sinks.recovery import age, broken_invariants, clean_all, planned_cleaning, planned_recovery
+from support.sinks.shared_streams import (
     BUCKETS,
     continue_sharing,
     counted,
@@ -28,7 +28,7 @@ from support.shared_streams import (
     shared_in,
     sharing_sink,
 )
-from support.staged_streams import pending_in
+from support.sinks.staged_streams import pending_in
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ import partfile.cli.recover as recovering
 from partfile.recovery import clean as cleaning
 from partfile.recovery.ownership import taken_over
 from partfile.recovery.recover import recover
-from support.command_line import run, told, told_json, told_lines
-from support.life_cycle import (
+from support.processes.command_line import run, told, told_json, told_lines
+from support.sinks.life_cycle import (
     assert_exactly_once,
     batch,
     everything,
@@ -24,7 +24,7 @@ from support.life_cycle import (
     seed_with_a_tail,
     staged_files,
 )
-from support.recovery import age, planned_recovery, seed_with_orphans
+from support.sinks.recovery import age, planned_recovery, seed_with_orphans
 
 if TYPE_CHECKING:
     from pathlib import Path

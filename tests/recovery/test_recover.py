@@ -7,37 +7,33 @@ import shutil
 import signal
 import time
 from typing import TYPE_CHECKING
+
 import pytest
+
 import partfile.recovery.recover as recovering
 from partfile.errors import RecoveryRefused
 from partfile.stores.local.store import LocalStore
-from support.command_line import ageless
-from support.command_line import run
-from support.command_line import start
-from support.command_line import told
-from support.command_line import told_json
-from support.life_cycle import assert_exactly_once
-from support.life_cycle import batch
-from support.life_cycle import continue_to
-from support.life_cycle import everything
-from support.life_cycle import finished_files
-from support.life_cycle import in_child
-from support.life_cycle import long_sink
-from support.life_cycle import rows_of
-from support.life_cycle import seed_with_a_tail
-from support.life_cycle import staged_files
-from support.life_cycle import start_child
-from support.life_cycle import stopped_with_savepoint
-from support.recovery import age
-from support.recovery import planned_recovery
-from support.recovery import recover_planned
-from support.recovery import broken_invariants
+from support.processes.command_line import ageless, run, start, told, told_json
+from support.sinks.life_cycle import (
+    assert_exactly_once,
+    batch,
+    continue_to,
+    everything,
+    finished_files,
+    in_child,
+    long_sink,
+    rows_of,
+    seed_with_a_tail,
+    staged_files,
+    start_child,
+    stopped_with_savepoint,
+)
+from support.sinks.recovery import age, broken_invariants, planned_recovery, recover_planned
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from partfile.stores.base import PartHandle
-    from partfile.stores.base import Store
 
+    from partfile.stores.base import PartHandle, Store
 
 
 # ``partfile recover``: what a dead sink owes is published as its own next start would, and nothing else changes.

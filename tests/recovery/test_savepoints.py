@@ -13,8 +13,8 @@ from partfile.recovery.recover import RecoveryOptions
 from partfile.recovery.savepoints import create_savepoint, plan_creation
 from partfile.snapshot.savepoints import reserve_savepoint
 from partfile.stores.local.store import LocalStore
-from support.command_line import run, told, told_json
-from support.life_cycle import (
+from support.processes.command_line import run, told, told_json
+from support.sinks.life_cycle import (
     assert_exactly_once,
     batch,
     continue_to,
@@ -24,7 +24,7 @@ from support.life_cycle import (
     rows_of,
     seed_with_a_tail,
 )
-from support.recovery import age
+from support.sinks.recovery import age
 
 
 def seeded(tmp_path: Path) -> Path:

@@ -19,17 +19,33 @@ from partfile.sink.clock import system_clock_ms
 from partfile.sink.restore import RestoreTerms
 from partfile.stores.local.store import LocalStore
 from partfile.writers.parquet import ParquetFormat
-from support.command_line import ageless, run, told, told_json, told_lines
-from support.dead_sinks import (
+from support.processes.command_line import ageless, run, told, told_json, told_lines
+from support.sinks.dead import (
     crash_when_promised,
     die_with_an_unnamed_encode,
     die_with_closed_staging_files,
     die_with_open_staging_files,
     write_tail,
 )
-from support.life_cycle import ROWS, batch, continue_to, everything, finished_files, in_child, staged_files
-from support.recovery import age, broken_invariants, clean_all, planned_cleaning, planned_recovery, recover_all, save
-from support.staged_streams import STAGED, StagingFiles, finished_rows, names, pending_in, staged_sink, staging_files_in
+from support.sinks.life_cycle import ROWS, batch, continue_to, everything, finished_files, in_child, staged_files
+from support.sinks.recovery import (
+    age,
+    broken_invariants,
+    clean_all,
+    planned_cleaning,
+    planned_recovery,
+    recover_all,
+    save,
+)
+from support.sinks.staged_streams import (
+    STAGED,
+    StagingFiles,
+    finished_rows,
+    names,
+    pending_in,
+    staged_sink,
+    staging_files_in,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

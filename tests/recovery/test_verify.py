@@ -19,9 +19,10 @@ from partfile.recovery.inspect.verify import INVARIANTS, verify
 from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, KillAt, Recorder, SimulatedCrash, intercept
-from support.command_line import run, start, told, told_json, told_lines
-from support.dead_sinks import crash_when_promised, die_with_closed_staging_files, die_with_open_staging_files
-from support.life_cycle import (
+from support.files.trees import sidecars, write_tree
+from support.processes.command_line import run, start, told, told_json, told_lines
+from support.sinks.dead import crash_when_promised, die_with_closed_staging_files, die_with_open_staging_files
+from support.sinks.life_cycle import (
     LONG,
     assert_exactly_once,
     batch,
@@ -31,8 +32,7 @@ from support.life_cycle import (
     run_to_the_end,
     seed_with_a_tail,
 )
-from support.staged_streams import STAGED, pending_in, staged_sink, staging_files_in
-from support.trees import sidecars, write_tree
+from support.sinks.staged_streams import STAGED, pending_in, staged_sink, staging_files_in
 
 if TYPE_CHECKING:
     import random

@@ -10,11 +10,11 @@ import tarfile
 import venv
 import zipfile
 from pathlib import Path
-import pytest
 from typing import Any
-from support.repo.dependency_audit import installed
-from support.repo.dependency_audit import judged
 
+import pytest
+
+from support.repo.dependency_audit import installed, judged
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "partfile"

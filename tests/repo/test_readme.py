@@ -20,8 +20,8 @@ from partfile.sink.policies import ReplayRules
 from partfile.sink.settings import SinkSettings
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.s3.options import S3Options
-from support.command_line import told
-from support.life_cycle import in_child
+from support.processes.command_line import told
+from support.sinks.life_cycle import in_child
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.processes.server import MissingProgram
+from support.s3.ceph import RadosGateway
 from support.s3.life import options_of
 from support.s3.probes import Place
-from support.servers.ceph import RadosGateway
-from support.servers.process import MissingProgram
-from support.servers.proxy import S3Proxy
-from support.servers.s3 import MotoServer, RcloneServer
+from support.s3.proxy import S3Proxy
+from support.s3.server import MotoServer, RcloneServer
 from support.spark.streams import build_session
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from partfile.stores.s3.options import S3Options
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 @pytest.fixture(scope="session")

@@ -3,57 +3,42 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
-from typing import TYPE_CHECKING
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
 import pytest
+
 import partfile as pf
 from partfile.recovery.clean import _named
 from partfile.recovery.inspect.files import read_base
 from partfile.recovery.inspect.places import Place
-from partfile.stores.registry import open_store
-from partfile.stores.s3.store import S3Store
-from support.command_line import run
-from support.command_line import told
-from support.command_line import told_json
-from support.command_line import told_lines
-from support.dead_sinks import orphan_of
-from support.life_cycle import batch
-from support.life_cycle import continue_to
-from support.s3.life import A_SECOND_S
-from support.s3.life import MIB
-from support.s3.life import Stream
-from support.s3.life import at
-from support.s3.life import crashed
-from support.s3.life import options_of
-from support.s3.life import store_options
-from support.servers.proxy import S3Proxy
-from support.servers.proxy import error
-from support.staged_streams import STAGED
-from support.staged_streams import names
-from support.trees import flink_rows
-from support.trees import write_utf
-import os
-import signal
-from functools import partial
 from partfile.recovery.ownership import open_stores
 from partfile.snapshot.documents import METADATA
+from partfile.stores.registry import open_store
 from partfile.stores.s3.client import CHANGING_CALLS
-from partfile.testing.faults import KillAt
-from partfile.testing.faults import Recorder
-from support.crash.commands import clean_by_command
-from support.crash.commands import recover_by_command
-from support.life_cycle import in_child
-from support.recovery import NOW_MS
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import KillAt, Recorder
+from support.crash.commands import clean_by_command, recover_by_command
+from support.files.trees import flink_rows, write_utf
+from support.processes.command_line import run, told, told_json, told_lines
+from support.s3.life import A_SECOND_S, MIB, Stream, at, crashed, options_of, store_options
+from support.s3.proxy import S3Proxy, error
+from support.sinks.dead import orphan_of
+from support.sinks.life_cycle import batch, continue_to, in_child
+from support.sinks.recovery import NOW_MS
+from support.sinks.staged_streams import STAGED, names
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from support.servers.s3 import S3Server
     import random
     from collections.abc import Callable
+    from pathlib import Path
+
     from partfile.testing.faults import Call
     from support.crash.worlds import Process
-
+    from support.s3.server import S3Server
 
 
 # The verbs that read, on a real S3 server: parts that are not finished are no objects there.

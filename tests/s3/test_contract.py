@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from partfile.stores.base import Store
     from partfile.stores.s3.options import S3Options
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 class TestS3Store(StoreContract):

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-import pytest
-from partfile.errors import LeaseUnavailable
-from partfile.stores.s3.client import CHANGING_CALLS
-from partfile.stores.s3.store import S3Store
-from partfile.testing.faults import ActAt
-from partfile.testing.faults import Recorder
-from partfile.testing.store import new_part
-from support.s3.life import MIB
-from support.s3.life import finished_size
-from support.s3.life import staging_of
-from support.s3.life import watched
 import re
 from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partfile.errors import LeaseUnavailable, PartDamaged, PartMissing
+from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.stores.s3.store import S3Store
 from partfile.stores.urls import S3Url
-from support.command_line import run
-from support.s3.life import Stream
-from support.s3.life import at
-from support.s3.life import options_of
-from partfile.errors import PartDamaged
-from partfile.errors import PartMissing
+from partfile.testing.faults import ActAt, Recorder
+from partfile.testing.store import new_part
 from support.crash.worlds import Process
-from support.lost_objects import OBJECTS
-from support.lost_objects import leave_a_staging_file
-from support.lost_objects import start
+from support.processes.command_line import run
+from support.s3.life import MIB, Stream, at, finished_size, options_of, staging_of, watched
+from support.s3.lost_objects import OBJECTS, leave_a_staging_file, start
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from typer.testing import Result
+
     from partfile.stores.base import PartHandle
     from partfile.stores.s3.options import S3Options
-    from support.servers.s3 import S3Server
-    from pathlib import Path
-    from typer.testing import Result
-    from support.servers.proxy import S3Proxy
-
+    from support.s3.proxy import S3Proxy
+    from support.s3.server import S3Server
 
 
 # What dead writers have left in an upload is in no finished file, also where it cannot be left out.
@@ -187,8 +179,6 @@ def test_the_loser_of_a_claim_moves_nothing(store: S3Store) -> None:
 
 
 BATCHES, BATCH_ROWS = 4, 6
-
-
 
 
 @pytest.fixture

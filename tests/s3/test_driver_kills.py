@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import s3fs
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
     from support.spark.drivers import Driver
 
 

@@ -10,7 +10,7 @@ from partfile.errors import PartfileError
 from partfile.stores.s3.store import S3Store
 from partfile.testing.store import new_part
 from support.s3.life import MIB, Stream, options_of
-from support.servers.proxy import (
+from support.s3.proxy import (
     Fault,
     S3Proxy,
     error,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterator
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 # Replies that are lost, servers that fail or throttle: at each kind of request, the stream ends exactly once.

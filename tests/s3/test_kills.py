@@ -9,15 +9,15 @@ import pytest
 
 from partfile.stores.s3.client import CHANGING_CALLS
 from partfile.testing.faults import KillAt, count_calls
-from support.life_cycle import in_child
 from support.s3.life import MIB, SMALL, Stream, options_of
+from support.sinks.life_cycle import in_child
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
     from partfile.testing.faults import When
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 pytestmark = pytest.mark.slow

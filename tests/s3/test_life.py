@@ -13,7 +13,7 @@ from partfile.stores.s3.store import S3Store
 from support.s3.life import MIB, SMALL, Stream, options_of, store_options
 
 if TYPE_CHECKING:
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 def stream_on(server: S3Server, row_bytes: int = 10) -> Stream:

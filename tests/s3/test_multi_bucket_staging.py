@@ -12,10 +12,10 @@ import pytest
 from partfile.stores.s3.client import CHANGING_CALLS
 from partfile.stores.s3.store import S3Store
 from partfile.testing.faults import KillAt, SimulatedCrash, count_calls
-from support.command_line import told, told_json
-from support.life_cycle import in_child
+from support.processes.command_line import told, told_json
 from support.s3.life import A_SECOND_S, Stream, at, options_of
-from support.shared_streams import (
+from support.sinks.life_cycle import in_child
+from support.sinks.shared_streams import (
     BUCKETS,
     HELD,
     check_commands,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.file_sink import FileSink
     from partfile.testing.faults import Interceptor, When
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 pytestmark = pytest.mark.slow

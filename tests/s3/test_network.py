@@ -15,7 +15,7 @@ from partfile.stores.s3.stream import S3PartStream
 from partfile.testing.store import new_part
 from support.processes.deadline import wait_until
 from support.s3.life import MIB, Stream, options_of, warm_up, written_open
-from support.servers.proxy import (
+from support.s3.proxy import (
     Answer,
     Fault,
     S3Proxy,
@@ -32,7 +32,7 @@ from support.servers.proxy import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 pytestmark = pytest.mark.slow

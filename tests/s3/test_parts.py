@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 # Parts on S3 from the inside: what is sent, how often, and who may extend.

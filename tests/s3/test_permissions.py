@@ -16,12 +16,12 @@ from partfile.errors import ConfigError, NotApplied, NotReady, PartfileError
 from partfile.stores.s3.store import S3Store
 from partfile.testing.store import new_part
 from support.s3.life import MIB, Stream, options_of, store_options
-from support.servers.proxy import S3Proxy, error, reset
+from support.s3.proxy import S3Proxy, error, reset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 # Which permission of AWS's policies each operation of S3 needs.

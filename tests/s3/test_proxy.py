@@ -12,13 +12,13 @@ import pytest
 from botocore.exceptions import BotoCoreError, EndpointConnectionError
 
 from support.s3.probes import MIN_PART_BYTES, Place
-from support.servers.proxy import S3Proxy, call
-from support.servers.s3_requests import RequestPattern, S3Request, recognise
+from support.s3.proxy import S3Proxy, call
+from support.s3.requests import RequestPattern, S3Request, recognise
 
 if TYPE_CHECKING:
     import s3fs
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 # The proxy in front of each S3 server: it changes nothing unasked, and counts.

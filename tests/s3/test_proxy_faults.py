@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionEr
 
 from support.processes.deadline import PATIENCE_S, wait_until
 from support.s3.probes import Place
-from support.servers.proxy import (
+from support.s3.proxy import (
     error_in_success,
     internal_error,
     kill,
@@ -29,8 +29,8 @@ from support.servers.proxy import (
 )
 
 if TYPE_CHECKING:
-    from support.servers.proxy import Fault, S3Proxy
-    from support.servers.s3 import S3Server
+    from support.s3.proxy import Fault, S3Proxy
+    from support.s3.server import S3Server
 
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ SENT_BY_THE_CLIENT = 2
 WRITER = """
 import sys
 import s3fs
-from support.servers.s3 import client_without_retries, storage_options
+from support.s3.server import client_without_retries, storage_options
 sys.stdin.readline()
 client = client_without_retries(storage_options(*sys.argv[1:4]))
 for number in range(9):

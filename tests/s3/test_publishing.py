@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from partfile.stores.base import PartHandle
     from partfile.stores.s3.handle import Piece
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 # What servers that no test can run refuse, by their documentation: requests as usual, with that rule before them.

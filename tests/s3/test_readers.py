@@ -12,12 +12,12 @@ import pytest
 import partfile as pf
 from partfile.errors import ConfigError, NotApplied, NotFound
 from support.s3.life import LONG, store_options
-from support.servers.proxy import S3Proxy, slow_down
+from support.s3.proxy import S3Proxy, slow_down
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 pytestmark = pytest.mark.slow

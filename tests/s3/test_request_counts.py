@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from partfile.sink.local import LocalSink
-    from support.servers.proxy import S3Proxy
-    from support.servers.s3 import S3Server
+    from support.s3.proxy import S3Proxy
+    from support.s3.server import S3Server
 
 
 ABOUT_THE_BUCKET = {"HeadBucket", "GetBucketVersioning", "GetBucketLifecycleConfiguration"}

@@ -12,29 +12,19 @@ import threading
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+
 import pytest
 import s3fs
-from botocore.exceptions import BotoCoreError
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import BotoCoreError, EndpointConnectionError
+
 from flights_s3 import ProxiedMoto
-from support.s3.probes import MIN_PART_BYTES
-from support.s3.probes import Place
-from support.servers.ceph import PACKAGES
-from support.servers.ceph import PROGRAMS
-from support.servers.ceph import ensure_ceph
-from support.servers.process import MissingProgram
-from support.servers.process import free_port
-from support.servers.process import gone
-from support.servers.process import wait_until_gone
-from support.servers.s3 import MotoServer
-from support.servers.s3 import client_without_retries
-from support.servers.s3 import storage_options
-from support.s3.probes import OBJECT_PROBES
-from support.s3.probes import UPLOAD_PROBES
+from support.processes.server import MissingProgram, free_port, gone, wait_until_gone
+from support.s3.ceph import PACKAGES, PROGRAMS, ensure_ceph
+from support.s3.probes import MIN_PART_BYTES, OBJECT_PROBES, UPLOAD_PROBES, Place
+from support.s3.server import MotoServer, client_without_retries, storage_options
 
 if TYPE_CHECKING:
-    from support.servers.s3 import S3Server
-
+    from support.s3.server import S3Server
 
 
 # The S3 servers that other tests rely on: they come up, hold what they say, survive kills, leave nothing behind.
@@ -57,9 +47,9 @@ LAST_WORDS = {
 """What the log says where the port is taken."""
 
 CLASSES = {
-    "moto": "support.servers.s3 MotoServer",
-    "rclone": "support.servers.s3 RcloneServer",
-    "radosgw": "support.servers.ceph RadosGateway",
+    "moto": "support.s3.server MotoServer",
+    "rclone": "support.s3.server RcloneServer",
+    "radosgw": "support.s3.ceph RadosGateway",
 }
 """Module and class of each server."""
 

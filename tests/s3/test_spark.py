@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 import partfile as pf
 from partfile.stores.s3.store import S3Store
 from support.s3.life import options_of
-from support.servers.proxy import S3Proxy
+from support.s3.proxy import S3Proxy
 from support.spark.s3 import ObjectWatcher, ids_on_s3, pending_uploads, published_too_soon, s3_sink, visible_objects
 from support.spark.staged import HASHED, STAGED, keep_the_driver_from_encoding, numbered
 from support.spark.streams import BUCKETS, LONG, expected, run, run_without_end, stream, widen, write_source
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 # A real Spark stream to real S3 servers: exactly once, parts that live across batches, no upload left open.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.s3.life import store_options
-from support.servers.s3 import REGION
+from support.s3.server import REGION
 from support.spark.openers import NotingOpener
 from support.spark.s3 import ids_on_s3, pending_uploads, s3_sink, visible_objects
 from support.spark.streams import BUCKETS, expected, run, stream, write_source
@@ -22,7 +22,7 @@ from support.spark.streams import BUCKETS, expected, run, stream, write_source
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -17,10 +17,10 @@ from partfile.stores.s3.handle import side_path
 from partfile.stores.s3.store import S3Store
 from partfile.testing.faults import KillAt, count_calls
 from partfile.testing.store import new_staging_file, read_staging_file, write_staging_file
-from support.life_cycle import in_child
 from support.s3.life import options_of, staging_of, watched
-from support.servers.proxy import internal_error, lost_reply, reset
-from support.staging_job import BATCHES, StagingJob
+from support.s3.proxy import internal_error, lost_reply, reset
+from support.sinks.life_cycle import in_child
+from support.sinks.staging_job import BATCHES, StagingJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from partfile.stores.s3.options import S3Options
     from partfile.testing.faults import Interceptor
-    from support.servers.proxy import S3Proxy
-    from support.servers.s3 import S3Server
+    from support.s3.proxy import S3Proxy
+    from support.s3.server import S3Server
 
 
 MIB = 1 << 20

@@ -20,14 +20,14 @@ from partfile.stores.s3.store import S3Store
 from partfile.stores.urls import S3Url
 from partfile.testing.store import neighbour, new_part
 from support.s3.life import Stream, options_of, store_options
-from support.servers.proxy import S3Proxy
+from support.s3.proxy import S3Proxy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from partfile.stores.base import Store
     from partfile.stores.s3.options import S3Options
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 HOUR_S = 3600.0

@@ -28,7 +28,7 @@ from partfile.errors import (
 )
 from partfile.snapshot.documents import FORMAT_VERSION
 from partfile.testing.faults import FailAt, count_calls
-from support.life_cycle import (
+from support.sinks.life_cycle import (
     LONG,
     assert_exactly_once,
     batch,

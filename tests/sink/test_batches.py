@@ -15,7 +15,7 @@ from pyarrow import orc
 
 import partfile as pf
 from partfile.sink.batches import MOST_BYTES, MOST_ROWS, coalesce_batches, prefetch
-from support.life_cycle import LONG
+from support.sinks.life_cycle import LONG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

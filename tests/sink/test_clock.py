@@ -8,7 +8,7 @@ import pytest
 
 import partfile as pf
 from partfile.testing.harness import SinkHarness
-from support.life_cycle import assert_exactly_once, batch, finished_files, make_sink, rows_of, run_to_the_end
+from support.sinks.life_cycle import assert_exactly_once, batch, finished_files, make_sink, rows_of, run_to_the_end
 
 if TYPE_CHECKING:
     from pathlib import Path

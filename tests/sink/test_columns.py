@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
-from typing import Any
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
 import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
+
 import partfile as pf
-from partfile.errors import ConfigError
-from partfile.errors import PartfileError
-from partfile.errors import UnsupportedTypeError
+from partfile.errors import ConfigError, PartfileError, UnsupportedTypeError
 from partfile.readers.avro import AvroFile
 from partfile.readers.streams import decompressed
 from partfile.writers.base import RowFormat
-from partfile.writers.columns import as_plain
-from partfile.writers.columns import plain_schema
+from partfile.writers.columns import as_plain, plain_schema
 from partfile.writers.json import JsonLinesFormat
 from partfile.writers.registry import resolve_format
-from support.columns import REFUSED
-from support.columns import accepted_by
-from support.columns import batch_of
-from support.columns import type_in
-from support.life_cycle import LONG
-import json
-from collections import Counter
+from support.files.columns import REFUSED, accepted_by, batch_of, type_in
+from support.sinks.life_cycle import LONG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
-
 
 
 # Rows as text that tells apart what compares equal, such as 0.0 and -0.0, and joins what does not, such as NaN.

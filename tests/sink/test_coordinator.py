@@ -29,7 +29,8 @@ from partfile.sink.spark.stream import StartedQuery
 from partfile.sink.states import SubtaskSnapshot
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, Recorder, intercept
-from support.life_cycle import (
+from support.sinks.harness import Harness
+from support.sinks.life_cycle import (
     LONG,
     assert_exactly_once,
     batch,
@@ -39,7 +40,6 @@ from support.life_cycle import (
     run_to_the_end,
     seed_with_a_tail,
 )
-from support.sink_harness import Harness
 
 if TYPE_CHECKING:
     from collections.abc import Callable

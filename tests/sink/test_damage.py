@@ -16,7 +16,7 @@ from partfile.sink.states import QueryPosition
 from partfile.snapshot.documents import FORMAT_VERSION, MAX_IDS_AHEAD
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, intercept
-from support.life_cycle import (
+from support.sinks.life_cycle import (
     assert_only_grew,
     batch,
     continue_to,
@@ -27,7 +27,7 @@ from support.life_cycle import (
     rows_of,
     staged_files,
 )
-from support.recovery import go_back, recover_all
+from support.sinks.recovery import go_back, recover_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

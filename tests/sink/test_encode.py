@@ -27,11 +27,11 @@ from partfile.version import __version__
 from partfile.writers import registry
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.registry import format_of
-from support.encryption import encryption
-from support.life_cycle import batch
-from support.lost_objects import Elsewhere
-from support.recovery import giving_all_up, recover_all
-from support.staged_streams import finished_rows, names, staged_sink, staging_files_in
+from support.files.encryption import encryption
+from support.s3.lost_objects import Elsewhere
+from support.sinks.life_cycle import batch
+from support.sinks.recovery import giving_all_up, recover_all
+from support.sinks.staged_streams import finished_rows, names, staged_sink, staging_files_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

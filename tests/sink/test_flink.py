@@ -11,7 +11,7 @@ import pytest
 import partfile as pf
 from partfile.errors import CommitConflict, ConfigError
 from partfile.sink.policies import PartProgress, RollingPolicy
-from support.sink_harness import Harness
+from support.sinks.harness import Harness
 
 if TYPE_CHECKING:
     from pathlib import Path

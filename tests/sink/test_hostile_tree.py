@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.errors import PartfileError
-from support.command_line import run
-from support.life_cycle import ROWS, assert_exactly_once, batch, continue_to, everything, long_sink, make_sink
-from support.tampered_state import newest_metadata
+from support.processes.command_line import run
+from support.sinks.life_cycle import ROWS, assert_exactly_once, batch, continue_to, everything, long_sink, make_sink
+from support.state.tampered import newest_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ from partfile.sink.spark.identity import QueryRun
 from partfile.sink.states import ClosedStagingFile, StagingFile
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
-from support.idle_driver import BATCH, INTERVAL_MS, RUN, IdleDriver
-from support.staged_streams import finished_rows, names
+from support.sinks.idle_driver import BATCH, INTERVAL_MS, RUN, IdleDriver
+from support.sinks.staged_streams import finished_rows, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

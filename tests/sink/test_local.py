@@ -9,7 +9,8 @@ import pytest
 
 import partfile as pf
 from partfile.errors import ConfigError, Fenced, PartfileError, PartMissing
-from support.life_cycle import (
+from support.sinks.harness import Harness
+from support.sinks.life_cycle import (
     assert_exactly_once,
     batch,
     continue_to,
@@ -20,8 +21,7 @@ from support.life_cycle import (
     run_to_the_end,
     staged_files,
 )
-from support.recovery import recover_all
-from support.sink_harness import Harness
+from support.sinks.recovery import recover_all
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,9 +30,9 @@ from partfile.stores.local.store import LocalStore
 from partfile.testing.harness import SinkHarness
 from partfile.writers.arrow_staging import StagingContent
 from partfile.writers.registry import format_of
-from support.life_cycle import LONG, finished_files
-from support.shared_streams import BUCKETS, counted, many, many_lines, rolled, rows_in, shared_in, sharing_sink
-from support.staged_streams import checkpoint_ids
+from support.sinks.life_cycle import LONG, finished_files
+from support.sinks.shared_streams import BUCKETS, counted, many, many_lines, rolled, rows_in, shared_in, sharing_sink
+from support.sinks.staged_streams import checkpoint_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -411,7 +411,7 @@ def test_names_stay_the_same_when_a_part_of_them_is_made_later(tmp_path: Path) -
 
 def test_verify_takes_names_of_their_own_for_files_of_their_staging_file(tmp_path: Path) -> None:
     """Which have one number in several buckets, as those of one name have."""
-    from support.recovery import broken_invariants  # noqa: PLC0415 - the command line is asked here alone.
+    from support.sinks.recovery import broken_invariants  # noqa: PLC0415 - the command line is asked here alone.
 
     with sharing_sink(tmp_path, format="json", buckets_per_staging_file=1).local() as out:
         out.write(pa.RecordBatch.from_pydict({"k": ["A", "a", "b", "c"], "row": range(4)}))

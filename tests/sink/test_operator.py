@@ -30,9 +30,9 @@ from partfile.testing.faults import TrackedCalls, intercept
 from partfile.testing.store import new_part
 from partfile.writers.arrow_staging import StagingFormat
 from partfile.writers.parquet import ParquetFormat
-from support.life_cycle import batch, finished_files, make_sink, rows_of
-from support.sink_harness import Harness
-from support.staged_streams import staging_files_in
+from support.sinks.harness import Harness
+from support.sinks.life_cycle import batch, finished_files, make_sink, rows_of
+from support.sinks.staged_streams import staging_files_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

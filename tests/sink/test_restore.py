@@ -35,8 +35,8 @@ from partfile.sink.states import ClosedStagingFile, OpenPart, PendingPart, Query
 from partfile.snapshot.savepoints import complete_savepoint, read_savepoint, reserve_savepoint
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
-from support.command_line import run, told
-from support.life_cycle import (
+from support.processes.command_line import run, told
+from support.sinks.life_cycle import (
     assert_exactly_once,
     assert_only_grew,
     batch,
@@ -47,7 +47,7 @@ from support.life_cycle import (
     rows_of,
     stopped_with_savepoint,
 )
-from support.recovery import go_back, planned_recovery, recover_all
+from support.sinks.recovery import go_back, planned_recovery, recover_all
 
 # What a start does with a savepoint or an older checkpoint: never a row twice in silence.
 

@@ -14,7 +14,7 @@ from partfile.errors import ConfigError, NotApplied, NotFound, PartfileError, St
 from partfile.snapshot.savepoints import delete_savepoint, read_savepoint, savepoints_in
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, KillAt, Recorder, intercept
-from support.life_cycle import (
+from support.sinks.life_cycle import (
     assert_exactly_once,
     assert_only_grew,
     batch,

@@ -16,7 +16,7 @@ from partfile.snapshot.storage import CheckpointStorage, DriverMemoryStorageSett
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.local.store import LocalStore
 from partfile.stores.registry import options_of_tasks
-from support.life_cycle import assert_exactly_once, batch, long_sink, make_sink, run_to_the_end
+from support.sinks.life_cycle import assert_exactly_once, batch, long_sink, make_sink, run_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,8 @@ from partfile.errors import NotReady, PartDamaged, RecoveryRefused
 from partfile.sink.encode import LocalEncoder
 from partfile.stores.local.store import LocalStore
 from partfile.writers.arrow_staging import StagingFormat
-from support.recovery import go_back, recover_all
-from support.shared_streams import (
+from support.sinks.recovery import go_back, recover_all
+from support.sinks.shared_streams import (
     BUCKETS,
     counted,
     die_sharing,
@@ -31,7 +31,7 @@ from support.shared_streams import (
     shared_in,
     sharing_sink,
 )
-from support.staged_streams import StagingFiles, newest_checkpoint, pending_in
+from support.sinks.staged_streams import StagingFiles, newest_checkpoint, pending_in
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,9 +19,9 @@ from partfile.sink.states import SubtaskSnapshot
 from partfile.stores.local.store import LocalStore
 from partfile.testing.harness import SinkHarness
 from partfile.writers.parquet import ParquetFormat
-from support.encryption import decrypted_ids, encryption, is_encrypted
-from support.life_cycle import LONG, batch, finished_files, make_sink
-from support.staged_streams import checkpoint_ids, finished_rows, names, pending_in, staged_sink, staging_files_in
+from support.files.encryption import decrypted_ids, encryption, is_encrypted
+from support.sinks.life_cycle import LONG, batch, finished_files, make_sink
+from support.sinks.staged_streams import checkpoint_ids, finished_rows, names, pending_in, staged_sink, staging_files_in
 
 if TYPE_CHECKING:
     from io import BufferedReader

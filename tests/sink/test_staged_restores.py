@@ -29,12 +29,12 @@ from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
 from partfile.testing.harness import SinkHarness
 from partfile.writers.parquet import ParquetFormat
-from support.command_line import told, told_json
-from support.dead_sinks import Dying
-from support.life_cycle import LONG, batch, finished_files, in_child
-from support.recovery import go_back, recover_all
-from support.shared_streams import BUCKETS, continue_sharing, counted, rows_in, shared_in, sharing_sink
-from support.staged_streams import (
+from support.processes.command_line import told, told_json
+from support.sinks.dead import Dying
+from support.sinks.life_cycle import LONG, batch, finished_files, in_child
+from support.sinks.recovery import go_back, recover_all
+from support.sinks.shared_streams import BUCKETS, continue_sharing, counted, rows_in, shared_in, sharing_sink
+from support.sinks.staged_streams import (
     StagingFiles,
     checkpoint_ids,
     crashed,

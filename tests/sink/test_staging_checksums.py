@@ -16,11 +16,11 @@ from partfile.sink.encode import LocalEncoder, encode_staging_file
 from partfile.sink.plan import with_closed
 from partfile.stores.local.store import LocalStore
 from partfile.writers import arrow_staging
-from support.dead_sinks import crash_when_promised
-from support.life_cycle import batch, finished_files
-from support.recovery import go_back
-from support.shared_streams import many, shared_in, sharing_sink
-from support.staged_streams import (
+from support.sinks.dead import crash_when_promised
+from support.sinks.life_cycle import batch, finished_files
+from support.sinks.recovery import go_back
+from support.sinks.shared_streams import many, shared_in, sharing_sink
+from support.sinks.staged_streams import (
     STAGED,
     StagingFiles,
     checkpoint_ids,

@@ -22,9 +22,9 @@ from partfile.testing.store import new_staging_file
 from partfile.writers import arrow_staging
 from partfile.writers.arrow_staging import StagingFormat
 from support.crash.worlds import Process
-from support.lost_objects import OBJECTS, leave_a_staging_file, start
-from support.s3_model.store import ModelCalls, refusal
-from support.s3_model.worlds import AWS, OPTIONS, make_small
+from support.s3.lost_objects import OBJECTS, leave_a_staging_file, start
+from support.s3.model import ModelCalls, refusal
+from support.s3.model_worlds import AWS, OPTIONS, make_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable

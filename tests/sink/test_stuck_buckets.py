@@ -16,10 +16,10 @@ from partfile.errors import ConfigError, NotReady, OutcomeUnknown, StoreError
 from partfile.sink.encode import LocalEncoder, encode_staging_file
 from partfile.sink.encoded_files import PartlyEncoded
 from partfile.stores.local.store import LocalStore
-from support.life_cycle import LONG
-from support.recovery import go_back
-from support.shared_streams import BUCKETS, counted, many, rolled, rows_in, shared_in, sharing_sink
-from support.staged_streams import checkpoint_ids
+from support.sinks.life_cycle import LONG
+from support.sinks.recovery import go_back
+from support.sinks.shared_streams import BUCKETS, counted, many, rolled, rows_in, shared_in, sharing_sink
+from support.sinks.staged_streams import checkpoint_ids
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from partfile.errors import AlreadyExists, Fenced, NotApplied, OutcomeUnknown, S
 from partfile.snapshot.checkpoint_log import LogEntry, subsumable
 from partfile.snapshot.events import CoordinatorRules
 from partfile.testing.faults import ActAt, CrashAt, FailAt, SimulatedCrash
-from support.checkpoint_owner import Owner, held, storage
+from support.state.checkpoint_owner import Owner, held, storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

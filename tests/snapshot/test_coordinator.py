@@ -13,7 +13,7 @@ from partfile.errors import Fenced, NotApplied, OutcomeUnknown, PartfileError
 from partfile.snapshot.documents import InlineHandle
 from partfile.snapshot.events import CoordinatorRules, FailureReason, RequestKind, RequestLimits
 from partfile.testing.faults import ActAt, CrashAt, FailAt, SimulatedCrash
-from support.checkpoint_owner import Owner, held, storage, write_text
+from support.state.checkpoint_owner import Owner, held, storage, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,56 +6,41 @@ import json
 import os
 import shutil
 import tracemalloc
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
 import pytest
-from partfile.errors import Fenced
-from partfile.errors import NotApplied
-from partfile.errors import OutcomeUnknown
-from partfile.errors import SnapshotCorrupt
-from partfile.errors import SnapshotError
-from partfile.errors import SnapshotVersionError
-from partfile.snapshot.documents import FORMAT_VERSION
-from partfile.snapshot.documents import MAX_IDS_AHEAD
-from partfile.snapshot.documents import header_of
-from partfile.snapshot.operator_state import ListStateDescriptor
-from partfile.snapshot.operator_state import OperatorStateStore
-from partfile.snapshot.operator_state import write_operator_state
+
+import partfile as pf
+from partfile.errors import (
+    Fenced,
+    NotApplied,
+    OutcomeUnknown,
+    PartfileError,
+    PartMissing,
+    SnapshotCorrupt,
+    SnapshotError,
+    SnapshotVersionError,
+)
+from partfile.snapshot.documents import FORMAT_VERSION, MAX_IDS_AHEAD, header_of
+from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore, write_operator_state
 from partfile.snapshot.savepoints import read_savepoint
 from partfile.snapshot.state_file import JsonCodec
-from partfile.snapshot.storage import CheckpointStorage
-from partfile.snapshot.storage import FileStreamSettings
-from partfile.stores.local.store import LocalStore
-from partfile.testing.faults import ActAt
-from partfile.testing.faults import FailAt
-from support.checkpoint_owner import Owner
-from support.checkpoint_owner import held
-from support.checkpoint_owner import holding
-from support.checkpoint_owner import storage
-from support.checkpoint_owner import write_text
-from support.life_cycle import LONG
-from support.life_cycle import batch
-from support.life_cycle import everything
-from support.life_cycle import make_sink
-from support.life_cycle import run_to_the_end
-import partfile as pf
-from partfile.errors import PartfileError
-from partfile.errors import PartMissing
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.stores.local.posix import CHANGING_CALLS
-from partfile.testing.faults import Recorder
-from support.command_line import run
-from support.life_cycle import long_sink
-from support.tampered_state import newest_metadata as hostile_newest_metadata
-from support.tampered_state import tamper
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import ActAt, FailAt, Recorder
+from support.processes.command_line import run
+from support.sinks.life_cycle import LONG, batch, everything, long_sink, make_sink, run_to_the_end
+from support.state.checkpoint_owner import Owner, held, holding, storage, write_text
+from support.state.tampered import newest_metadata as hostile_newest_metadata
+from support.state.tampered import tamper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-    from partfile.snapshot.checkpoint_log import DamagedEnd
-    from partfile.snapshot.documents import CheckpointMetadata
-    from partfile.snapshot.documents import OperatorState
 
+    from partfile.snapshot.checkpoint_log import DamagedEnd
+    from partfile.snapshot.documents import CheckpointMetadata, OperatorState
 
 
 VERSIONS = f"checkpoint {FORMAT_VERSION} ".encode(), f"checkpoint {FORMAT_VERSION + 1} ".encode()

@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
-import pytest
-from partfile.errors import SnapshotCorrupt
-from partfile.errors import SnapshotVersionError
-from partfile.snapshot.documents import FORMAT_VERSION
-from partfile.snapshot.documents import CheckpointMetadata
-from partfile.snapshot.documents import FileHandle
-from partfile.snapshot.documents import InlineHandle
-from partfile.snapshot.documents import OperatorState
-from partfile.snapshot.documents import SubtaskState
-from partfile.snapshot.documents import decode_document
-from partfile.snapshot.documents import encode_document
-from partfile.snapshot.documents import header_of
-from partfile.snapshot.streams import Scope
-from partfile.stores.checksums import crc32_of
-from support.checkpoint_owner import Owner
 import shutil
 from pathlib import Path
+
+import pytest
 from pydantic import TypeAdapter
+
+from partfile.errors import SnapshotCorrupt, SnapshotVersionError
 from partfile.sink.coordinator import Runtime
+from partfile.snapshot.documents import (
+    FORMAT_VERSION,
+    CheckpointMetadata,
+    FileHandle,
+    InlineHandle,
+    OperatorState,
+    SubtaskState,
+    decode_document,
+    encode_document,
+    header_of,
+)
 from partfile.snapshot.operator_state import OperatorStateStore
 from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.streams import Scope
+from partfile.stores.checksums import crc32_of
 from partfile.stores.local.store import LocalStore
-from support.golden import COUNTERS
-from support.golden import GOLDEN
-from support.golden import PRESENT
-from support.golden import RULES
-from support.golden import WORDS
-from support.life_cycle import LONG
-from support.life_cycle import batch
-from support.life_cycle import finished_files
-from support.life_cycle import make_sink
-from support.life_cycle import rows_of
-from support.staged_streams import finished_rows
-from support.staged_streams import names
-from support.staged_streams import staged_sink
-from support.staged_streams import staging_files_in
-
+from support.sinks.life_cycle import LONG, batch, finished_files, make_sink, rows_of
+from support.sinks.staged_streams import finished_rows, names, staged_sink, staging_files_in
+from support.state.checkpoint_owner import Owner
+from support.state.golden import COUNTERS, GOLDEN, PRESENT, RULES, WORDS
 
 # A damaged document is never believed.
 
@@ -269,7 +259,7 @@ VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 
 
 def test_there_are_golden_files_of_the_present_version() -> None:
-    """A new version comes with its own: run ``PYTHONPATH=tests python -m support.golden``."""
+    """A new version comes with its own: run ``PYTHONPATH=tests python -m support.state.golden``."""
     assert PRESENT in VERSIONS
     assert [str(number + 1) for number in range(FORMAT_VERSION)] == VERSIONS
 

@@ -10,7 +10,7 @@ from partfile.errors import Fenced, StoreError
 from partfile.snapshot.events import RequestKind
 from partfile.snapshot.retention import JobEnd, Retention, end_job
 from partfile.testing.faults import FailAt
-from support.checkpoint_owner import Owner, storage
+from support.state.checkpoint_owner import Owner, storage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from partfile.snapshot.storage import (
     pointer_to,
     select_storage,
 )
-from support.checkpoint_owner import Owner
+from support.state.checkpoint_owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

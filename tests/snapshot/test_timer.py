@@ -13,7 +13,7 @@ import pytest
 from partfile.snapshot import timer as timer_module
 from partfile.snapshot.events import CoordinatorRules, FailureReason, RequestKind
 from partfile.snapshot.timer import Timer
-from support.checkpoint_owner import Owner
+from support.state.checkpoint_owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.command_line import run, told, told_json
-from support.recovery import quarantined
+from support.processes.command_line import run, told, told_json
+from support.sinks.recovery import quarantined
 from support.spark.streams import expected, ids_by_duckdb, write_source
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.servers.spark_cluster import standalone_cluster
+from support.spark.cluster import standalone_cluster
 from support.spark.streams import expected, ids_by_duckdb, write_source
 from support.spark.watcher import Watcher
 

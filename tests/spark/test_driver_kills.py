@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from support.command_line import Recovering, told
+from support.processes.command_line import Recovering, told
 from support.spark.drivers import Chaos, Relay, WorkerKills
 from support.spark.streams import expected, ids_by_duckdb, write_source
 from support.spark.watcher import Watcher

@@ -39,7 +39,7 @@ from partfile.stores.local.store import LocalStore
 from partfile.version import __version__
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.registry import spec_of
-from support.encryption import decrypted_ids, encryption
+from support.files.encryption import decrypted_ids, encryption
 from support.processes.deadline import wait_until
 from support.spark.openers import FatalBucket, FaultyEncodes
 from support.spark.staged import numbered, rows_by_duckdb, staged_sink

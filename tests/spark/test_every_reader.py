@@ -14,7 +14,7 @@ import pyarrow.json
 import pytest
 
 import partfile as pf
-from support.columns import table_of_every_type, type_in
+from support.files.columns import table_of_every_type, type_in
 from support.spark.files import arrow_of_task, rows_of
 from support.spark.streams import LONG
 

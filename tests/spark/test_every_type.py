@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 import partfile as pf
 from partfile.errors import UnsupportedTypeError
 from partfile.writers.registry import resolve_format
-from support.columns import NESTED, SCALARS, table_of_every_type
+from support.files.columns import NESTED, SCALARS, table_of_every_type
 from support.spark.files import arrow_of_task, rows_of, values_of, write_file
 from support.spark.streams import finished, make_sink, run, run_without_end, stream, write_source
 

@@ -9,8 +9,8 @@ import pytest
 
 import partfile as pf
 from partfile.errors import ConfigError, NotFound, SnapshotCorrupt
-from support.life_cycle import continue_to, long_sink
-from support.trees import finished_of, rows, sidecars, write_tree
+from support.files.trees import finished_of, rows, sidecars, write_tree
+from support.sinks.life_cycle import continue_to, long_sink
 
 if TYPE_CHECKING:
     from pathlib import Path

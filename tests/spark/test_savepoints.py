@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, RecoveryRefused, StoreError
-from support.recovery import recover_all
+from support.sinks.recovery import recover_all
 from support.spark.streams import expected, finished, ids_by_duckdb, make_sink, stream, write_source
 from support.spark.watcher import Watcher
 

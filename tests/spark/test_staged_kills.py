@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import partfile as pf
-from support.command_line import told
+from support.processes.command_line import told
 from support.processes.deadline import wait_until
 from support.spark.drivers import Chaos, Driver, Relay, WorkerKills
 from support.spark.openers import FaultyEncodes

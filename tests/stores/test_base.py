@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
-from partfile.errors import ConfigError
-from partfile.errors import SnapshotCorrupt
-from partfile.stores.base import PartHandle
-from partfile.stores.base import PartStore
-from partfile.stores.base import PartStream
-from partfile.stores.local.store import LocalStore
-from partfile.stores.parts import FsspecStaging
-from partfile.stores.paths import check_relative_path
-from partfile.stores.s3.handle import MOST_CLAIMS
-from partfile.stores.s3.handle import S3Staging
-from partfile.testing.store import new_part
 import subprocess
 import sys
 import zlib
 from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from partfile.errors import ConfigError, SnapshotCorrupt
+from partfile.stores.base import PartHandle, PartStore, PartStream
 from partfile.stores.checksums import crc32_of
+from partfile.stores.local.store import LocalStore
+from partfile.stores.parts import FsspecStaging
+from partfile.stores.paths import check_relative_path
+from partfile.stores.s3.handle import MOST_CLAIMS, S3Staging
+from partfile.testing.store import new_part
 
 if TYPE_CHECKING:
     import random
-
 
 
 # Paths and handles are untrusted input: checked when they are made and when they are read.

@@ -16,8 +16,8 @@ from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryFiles, MemoryMetadataStore
 from partfile.testing.faults import Recorder, intercept
 from partfile.testing.store import MetadataContract, StoreContract
-from support.checkpoint_owner import Owner, held
-from support.fsspec_stores import register
+from support.files.fsspec_stores import register
+from support.state.checkpoint_owner import Owner, held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,8 +24,8 @@ from partfile.stores.fsspec.store import FsspecStore
 from partfile.stores.registry import check_options, is_same_place, open_store, path_inside
 from partfile.testing.faults import ActAt, CrashAt, FailAt, Recorder, SimulatedCrash, intercept
 from partfile.testing.store import files_in, neighbour, new_part, write_part
-from support.fsspec_stores import DATA, OTHER, CopyingFileSystem, intercepted, register, store_with
-from support.life_cycle import ROWS, assert_exactly_once, make_sink, run_to_the_end
+from support.files.fsspec_stores import DATA, OTHER, CopyingFileSystem, intercepted, register, store_with
+from support.sinks.life_cycle import ROWS, assert_exactly_once, make_sink, run_to_the_end
 
 if TYPE_CHECKING:
     from pathlib import Path

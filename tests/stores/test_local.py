@@ -19,7 +19,7 @@ from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import ActAt, CrashAt, SimulatedCrash, TrackedCalls, intercept
 from partfile.testing.power_loss import PowerLossCalls
 from partfile.testing.store import new_part, write_part
-from support.life_cycle import finished_files, long_sink, make_sink, rows_of
+from support.sinks.life_cycle import finished_files, long_sink, make_sink, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from partfile.stores.s3.store import S3Store
 from partfile.testing.store import new_part
 from support.processes.deadline import PATIENCE_S, wait_until
 from support.s3.life import warm_up
-from support.servers.s3_stub import Heard, S3Stub, Said, refused
+from support.s3.stub import Heard, S3Stub, Said, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -39,7 +39,7 @@ from partfile.stores.urls import S3Url
 from partfile.testing.store import new_part
 from support.processes.deadline import PATIENCE_S
 from support.s3.life import warm_up
-from support.servers.s3_stub import RESET, Heard, S3Stub, Said, refused
+from support.s3.stub import RESET, Heard, S3Stub, Said, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,16 +17,16 @@ from partfile.stores.s3.store import S3Store
 from partfile.stores.s3.stream import merged_count
 from partfile.testing.faults import CrashAt, Recorder, SimulatedCrash, both_sides, count_calls, intercept
 from partfile.testing.store import new_part, new_staging_file, read_staging_file, write_staging_file
-from support.s3_model.store import Bucket, ModelCalls
-from support.s3_model.worlds import AWS, GATEWAY, IGNORANT, OPTIONS, StaleLists, make_small
-from support.staging_job import BATCHES, StagingJob
+from support.s3.model import Bucket, ModelCalls
+from support.s3.model_worlds import AWS, GATEWAY, IGNORANT, OPTIONS, StaleLists, make_small
+from support.sinks.staging_job import BATCHES, StagingJob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from partfile.stores.base import PartHandle
     from partfile.testing.faults import Interceptor
-    from support.s3_model.store import Rules
+    from support.s3.model import Rules
 
 
 # Staging files on a model of S3: writers that die at any request, resume, and are discarded.

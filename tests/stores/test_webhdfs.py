@@ -24,8 +24,8 @@ from partfile.stores.hdfs import webhdfs as hdfs_truncation
 from partfile.stores.hdfs.options import HdfsOptions, WebAddress, web_address, web_addresses
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.stores.hdfs.webhdfs import MAX_REPLY_BYTES, HdfsTruncation, Unreachable, WebHdfs
-from support.servers.process import free_port
-from support.servers.webhdfs import DONE, STANDBY, TIMEOUT_S, TOKEN, Server, no_server, remote, serving
+from support.hdfs.webhdfs import DONE, STANDBY, TIMEOUT_S, TOKEN, Server, no_server, remote, serving
+from support.processes.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,9 +18,9 @@ import partfile as pf
 from partfile.errors import NotApplied, NotReady
 from partfile.writers.external_sort import ExternalSort
 from partfile.writers.parquet import ParquetFormat
-from support.encryption import decrypted_ids, encryption, is_encrypted
-from support.life_cycle import batch
-from support.staged_streams import finished_rows, names, staged_sink
+from support.files.encryption import decrypted_ids, encryption, is_encrypted
+from support.sinks.life_cycle import batch
+from support.sinks.staged_streams import finished_rows, names, staged_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from partfile.recovery.inspect.places import Place, jobs_in
 from partfile.recovery.ownership import open_stores
 from partfile.recovery.recover import RecoveryOptions, plan_recovery, recover
 from support.crash.scenarios import Scenario, restore, to_the_end, write_with_tail
-from support.life_cycle import LONG, batch
-from support.recovery import NOW_MS
+from support.sinks.life_cycle import LONG, batch
+from support.sinks.recovery import NOW_MS
 
 if TYPE_CHECKING:
     from support.crash.worlds import Process

@@ -15,7 +15,7 @@ from partfile.errors import PartfileError
 from partfile.testing.faults import CrashAt, SimulatedCrash
 from support.crash.scenarios import ROWS
 from support.crash.worlds import AnyPicture, Camera, Moment
-from support.life_cycle import assert_only_grew, rows_of
+from support.sinks.life_cycle import assert_only_grew, rows_of
 
 if TYPE_CHECKING:
     import random
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from partfile.testing.faults import Interceptor, When
     from support.crash.scenarios import Deed, Scenario
     from support.crash.worlds import Kind, World
-    from support.tokens import NumberedTokens
+    from support.state.tokens import NumberedTokens
 
 
 Choose = Callable[[Sequence[Any]], Sequence[Any]]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import partfile as pf
 from partfile.testing.harness import SinkHarness
-from support.life_cycle import LONG, batch, continue_to, rows_done, run_to_the_end
+from support.sinks.life_cycle import LONG, batch, continue_to, rows_done, run_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable

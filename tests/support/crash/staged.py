@@ -9,8 +9,8 @@ from partfile.testing.faults import SimulatedCrash
 from partfile.testing.harness import SinkHarness
 from support.crash.commands import clean_by_command, recover_by_command
 from support.crash.scenarios import ROWS, Scenario, complete, nothing
-from support.life_cycle import LONG, batch, continue_to, rows_done, run_to_the_end
-from support.staged_streams import STAGED
+from support.sinks.life_cycle import LONG, batch, continue_to, rows_done, run_to_the_end
+from support.sinks.staged_streams import STAGED
 
 if TYPE_CHECKING:
     from partfile.sink.file_sink import FileSink

@@ -15,7 +15,7 @@ from partfile.snapshot.documents import METADATA
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import TrackedCalls, intercept
 from partfile.testing.power_loss import PowerLossCalls, survivor_below
-from support.life_cycle import STAGED_ENDS, SingleThreadedStore, make_sink, visible
+from support.sinks.life_cycle import STAGED_ENDS, SingleThreadedStore, make_sink, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

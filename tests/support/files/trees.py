@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import partfile as pf
-from support.life_cycle import LONG, in_child
+from support.sinks.life_cycle import LONG, in_child
 
 if TYPE_CHECKING:
     from pathlib import Path

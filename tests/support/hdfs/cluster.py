@@ -14,8 +14,8 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 from xml.sax.saxutils import escape
 
-from support.servers.jars import hadoop_jars, java
-from support.servers.process import ServerProcess, free_port
+from support.hdfs.jars import hadoop_jars, java
+from support.processes.server import ServerProcess, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,14 +13,14 @@ from partfile.testing.faults import KillAt, Recorder
 from support.crash.commands import clean_by_command, recover_by_command
 from support.crash.worlds import Process
 from support.hdfs.life import KillBeforeTheCommit, live, opener, seed
-from support.life_cycle import LONG, batch, make_sink
 from support.programs.clean_forks import CleanForks
+from support.sinks.life_cycle import LONG, batch, make_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from partfile.testing.faults import When
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 __all__ = ["command", "count_command", "die_in_command", "killed", "live", "orphans", "seed"]

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.servers.process import MissingProgram
+from support.processes.server import MissingProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from support.hdfs.life import assert_exactly_once, finished_files, opener
-from support.life_cycle import assert_only_grew, rows_of
 from support.programs.clean_forks import CleanForks
+from support.sinks.life_cycle import assert_only_grew, rows_of
 
 if TYPE_CHECKING:
     import random
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from partfile.stores.base import Cut
     from partfile.testing.faults import When
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
     Point = tuple[int, When]
     Choose = Callable[[int], list[Point]]

@@ -15,7 +15,7 @@ from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.stores.urls import HdfsUrl
 from partfile.testing.faults import KillAt, Recorder, intercept
-from support.life_cycle import LONG, ROWS, STAGED_ENDS, batch, make_sink, rows_of, run_to_the_end, visible
+from support.sinks.life_cycle import LONG, ROWS, STAGED_ENDS, batch, make_sink, rows_of, run_to_the_end, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

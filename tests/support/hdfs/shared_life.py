@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from partfile.stores.hdfs.client import CHANGING_CALLS
 from partfile.testing.faults import KillAt, Recorder
 from support.hdfs.life import opener
-from support.shared_streams import BUCKETS, continue_sharing, die_sharing, sharing_sink
+from support.sinks.shared_streams import BUCKETS, continue_sharing, die_sharing, sharing_sink
 
 if TYPE_CHECKING:
     from partfile.sink.file_sink import FileSink

@@ -11,8 +11,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from support.servers.process import MissingProgram, ServerProcess, free_port
-from support.servers.s3 import READY_TIMEOUT_S, S3Server
+from support.processes.server import MissingProgram, ServerProcess, free_port
+from support.s3.server import READY_TIMEOUT_S, S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

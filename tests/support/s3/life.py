@@ -18,7 +18,7 @@ from partfile.stores.urls import S3Url
 from partfile.testing.faults import intercept
 from partfile.testing.store import new_part
 from support.crash.worlds import Process
-from support.life_cycle import SteppingClock, rows_done
+from support.sinks.life_cycle import SteppingClock, rows_done
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from partfile.sink.file_sink import FileSink
     from partfile.stores.base import PartHandle
     from partfile.testing.faults import Interceptor
-    from support.servers.s3 import S3Server
+    from support.s3.server import S3Server
 
 
 # The S3 store in front of a test server or proxy.

@@ -9,9 +9,9 @@ import pyarrow as pa
 from partfile.sink.coordinator import Runtime
 from partfile.sink.encode import LocalEncoder
 from partfile.stores.s3.handle import S3Staging, side_path
-from support.life_cycle import LONG
-from support.recovery import giving_all_up
-from support.staged_streams import STAGED
+from support.sinks.life_cycle import LONG
+from support.sinks.recovery import giving_all_up
+from support.sinks.staged_streams import STAGED
 
 if TYPE_CHECKING:
     import random

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from partfile.errors import FileTooLarge
 from partfile.stores.s3.client import ReceivedPiece, S3Calls, S3Object, S3Page, S3Upload, S3UploadPage
-from support.life_cycle import visible
+from support.sinks.life_cycle import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

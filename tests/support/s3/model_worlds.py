@@ -10,7 +10,7 @@ from partfile.stores.s3.options import S3Options
 from partfile.stores.s3.store import S3Store
 from partfile.testing.faults import intercept
 from support.crash.worlds import Process
-from support.s3_model.store import LEAST_PIECE_BYTES, Bucket, ModelCalls, Rules, without_clock
+from support.s3.model import LEAST_PIECE_BYTES, Bucket, ModelCalls, Rules, without_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
 
-from support.servers.s3 import S3Server, client_without_retries, storage_options
-from support.servers.s3_requests import RequestPattern, S3Request, recognise
+from support.s3.requests import RequestPattern, S3Request, recognise
+from support.s3.server import S3Server, client_without_retries, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import s3fs
 from botocore.exceptions import BotoCoreError
 
-from support.servers.process import MissingProgram, ServerProcess, free_port, is_free
+from support.processes.server import MissingProgram, ServerProcess, free_port, is_free
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from partfile.stores.s3.options import S3Options
-from support.servers.s3_requests import recognise
+from support.s3.requests import recognise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from support.servers.s3_requests import S3Request
+    from support.s3.requests import S3Request
 
 
 _ERROR = "<Error><Code>{}</Code><Message>as the test says</Message></Error>"

@@ -21,10 +21,10 @@ from partfile.sink.coordinator import Runtime
 from partfile.stores.local.posix import CHANGING_CALLS
 from support.crash.commands import clean_by_command, recover_by_command
 from support.crash.worlds import Process, temporary_directory
-from support.life_cycle import SingleThreadedStore, assert_only_grew, finished_files, make_sink, rows_of
-from support.recovery import broken_invariants
 from support.schedules.drivers import Driver, position_of
 from support.schedules.turns import ClockedCalls, Schedule, staging_files_in, unkept_staging_files
+from support.sinks.life_cycle import SingleThreadedStore, assert_only_grew, finished_files, make_sink, rows_of
+from support.sinks.recovery import broken_invariants
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from partfile.stores.base import PartHandle
-from support.life_cycle import batch, in_child, make_sink
-from support.staged_streams import StagingFiles, staged_sink
+from support.sinks.life_cycle import batch, in_child, make_sink
+from support.sinks.staged_streams import StagingFiles, staged_sink
 
 if TYPE_CHECKING:
     from pathlib import Path

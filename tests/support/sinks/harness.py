@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 import partfile as pf
 from partfile.testing.harness import SinkHarness
-from support.life_cycle import finished_files
+from support.sinks.life_cycle import finished_files
 
 if TYPE_CHECKING:
     from pathlib import Path

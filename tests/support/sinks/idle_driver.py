@@ -16,7 +16,7 @@ from partfile.sink.spark.identity import QueryRun
 from partfile.sink.spark.stream import SparkStream
 from partfile.sink.states import QueryPosition, assigned_to
 from partfile.stores.local.store import LocalStore
-from support.life_cycle import LONG, make_sink
+from support.sinks.life_cycle import LONG, make_sink
 
 if TYPE_CHECKING:
     from pathlib import Path

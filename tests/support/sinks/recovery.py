@@ -17,7 +17,7 @@ from partfile.sink.restore import RestoreTerms
 from partfile.sink.restore_rules import paths_of
 from partfile.stores.local.posix import PosixCalls
 from partfile.testing.faults import intercept
-from support.life_cycle import SingleThreadedStore, batch, in_child, long_sink
+from support.sinks.life_cycle import SingleThreadedStore, batch, in_child, long_sink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ import partfile as pf
 from partfile.sink import encode
 from partfile.sink.coordinator import Runtime
 from partfile.sink.plan import with_closed
-from support.command_line import told, told_json, told_lines
-from support.life_cycle import LONG, make_sink
+from support.processes.command_line import told, told_json, told_lines
+from support.sinks.life_cycle import LONG, make_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from partfile.errors import NotReady
 from partfile.stores.local.store import LocalStore
-from support.life_cycle import LONG, batch, finished_files, make_sink, rows_of
+from support.sinks.life_cycle import LONG, batch, finished_files, make_sink, rows_of
 
 if TYPE_CHECKING:
     from io import BufferedReader

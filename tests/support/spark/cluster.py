@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from support.servers.process import free_port
+from support.processes.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

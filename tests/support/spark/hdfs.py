@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     import partfile as pf
-    from support.servers.hdfs import HdfsCluster
+    from support.hdfs.cluster import HdfsCluster
 
 
 def hdfs_sink(cluster: HdfsCluster, base: str, **options: Any) -> pf.FileSink:

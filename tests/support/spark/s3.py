@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import partfile as pf
     from support.s3.life import Place
-    from support.servers.proxy import Exchange
-    from support.servers.s3 import S3Server
+    from support.s3.proxy import Exchange
+    from support.s3.server import S3Server
 
 
 class Seen(NamedTuple):

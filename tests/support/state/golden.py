@@ -1,4 +1,4 @@
-"""Writes the golden snapshots of the present format version, once: ``PYTHONPATH=tests python -m support.golden``.
+"""Writes the golden snapshots of the present format version, once: ``PYTHONPATH=tests python -m support.state.golden``.
 
 What a release has written is never written again: a later release must read it as it is. Until the first release a
 change of the form deletes the directory and makes it again.
@@ -20,10 +20,10 @@ from partfile.snapshot.operator_state import (
 from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.stores.local.store import LocalStore
-from support.life_cycle import LONG, batch, make_sink
-from support.staged_streams import StagingFiles, staged_sink
+from support.sinks.life_cycle import LONG, batch, make_sink
+from support.sinks.staged_streams import StagingFiles, staged_sink
 
-GOLDEN = Path(__file__).parents[1] / "snapshot" / "golden"
+GOLDEN = Path(__file__).parents[2] / "snapshot" / "golden"
 PRESENT = str(FORMAT_VERSION)
 WORDS = ListStateDescriptor("words", JsonCodec())
 COUNTERS = ListStateDescriptor("counters", JsonCodec())
