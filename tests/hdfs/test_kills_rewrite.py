@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from support.hdfs.kills import KillsWithOneCut
 
+# A file for each way of cutting, since processes that share the tests take them file by file, and each takes long.
+
 
 class TestRewrite(KillsWithOneCut):
-    """See ``KillsWithOneCut``."""
+    """Dies at calls of a life in which parts are cut in this way."""
 
     cut = "rewrite"
