@@ -256,8 +256,8 @@ def spent_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """A staging file is deleted once it is encoded, before a checkpoint names the file."""
     encode = StagedParts.encode
 
-    def early(self: StagedParts, before: plan.SinkSnapshot, *arguments: Any) -> Encoding:
-        done = encode(self, before, *arguments)
+    def early(self: StagedParts, before: plan.SinkSnapshot, *arguments: Any, **options: Any) -> Encoding:
+        done = encode(self, before, *arguments, **options)
         left = {staging_file.part.in_progress for staging_file in done.after.rolled}
         for staging_file in before.rolled:
             if staging_file.part.in_progress not in left:
