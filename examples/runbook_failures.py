@@ -225,9 +225,9 @@ def staging_file_stuck(terminal: Terminal) -> None:
     terminal.partfile("recover", base, "--apply", *AT_ONCE)
     terminal.partfile("verify", base)
     terminal.section("damaged")
-    spent = set(base.glob("_part-*.in-progress"))
+    encoded = set(base.glob("_part-*.in-progress"))
     die(base, **staged)
-    (staging_file,) = set(base.glob("_part-*.in-progress")) - spent
+    (staging_file,) = set(base.glob("_part-*.in-progress")) - encoded
     spoil(staging_file)
     terminal.partfile("verify", base, "--checksums")
     terminal.partfile("recover", base, "--apply", *AT_ONCE)

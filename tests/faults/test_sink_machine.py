@@ -99,7 +99,7 @@ class Job:
         """Nothing visible that was not committed, nothing twice, nothing changed or gone; no part in two states."""
         state = self.runtime.coordinator.state
         opened = [part.part.name for parts in state.open.values() for part in parts]
-        waiting = [*opened, *(one.part.name for one in state.pending), *(one.part.name for one in state.rolled)]
+        waiting = [*opened, *(one.part.name for one in state.pending), *(one.part.name for one in state.closed)]
         assert len(set(waiting)) == len(waiting)
         files = finished_files(self.base)
         assert not rows_of(files) - self.committed

@@ -127,7 +127,7 @@ def test_recover_tells_of_buckets_and_publishes_in_each(tmp_path: Path, die: Any
     assert f"of a staging file that {BUCKETS} buckets or more share ({ROWS} rows) and publish in each: part-" in first
     assert everything(tmp_path) == before
     (done,) = told_json("recover", tmp_path, "--apply", "--fence")["recovered"]
-    assert (done["published"], done["rolled"], done["given_up"]) == (BUCKETS, 0, 0)
+    assert (done["published"], done["closed_staging_files"], done["given_up"]) == (BUCKETS, 0, 0)
     assert rows_in(tmp_path, format) == counted(0, ROWS)
     assert list(tmp_path.glob("part-*")) == []
     assert broken_invariants(tmp_path) == []

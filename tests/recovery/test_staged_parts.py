@@ -96,7 +96,7 @@ def test_staging_files_that_wait_for_their_encoding_are_stuck(tmp_path: Path) ->
     die_with_closed_staging_files(tmp_path)
     assert counts(tmp_path, 1) == {"closed-staging-file": 2}
     (sink,) = told_json("status", tmp_path, code=1)["sinks"]
-    assert all("has it rolled" in part["why"] and part["is_for_recover"] for part in sink["stuck"])
+    assert all("has it closed" in part["why"] and part["is_for_recover"] for part in sink["stuck"])
     assert all(part["age_s"] is not None for part in sink["stuck"])
 
 
@@ -312,7 +312,7 @@ def test_recover_encodes_and_publishes(tmp_path: Path, die: Make) -> None:
     """Rows up to the valid length are in finished files, no row of a tail is, and the sink goes on."""
     die(tmp_path)
     (done,) = told_json("recover", tmp_path, "--apply", "--fence")["recovered"]
-    assert (done["published"], done["rolled"], done["given_up"]) == (2, 0, 0)
+    assert (done["published"], done["closed_staging_files"], done["given_up"]) == (2, 0, 0)
     assert finished_rows(tmp_path) == names(0, 4)
     assert broken_invariants(tmp_path) == []
     assert "nothing to recover" in told("recover", tmp_path, "--apply")
@@ -352,7 +352,7 @@ def test_staging_files_that_cannot_be_encoded_now_are_told(tmp_path: Path, monke
         )
         patch.setattr(LocalStore, "_staging_files", staging_files, raising=False)
         report = told_json("recover", tmp_path, "--apply", "--fence", code=1)
-    assert [(one["published"], one["rolled"]) for one in report["recovered"]] == [(0, 2)]
+    assert [(one["published"], one["closed_staging_files"]) for one in report["recovered"]] == [(0, 2)]
     assert finished_rows(tmp_path) == {}
     assert "2 parts published" in told("recover", tmp_path, "--apply", "--fence")
     ended(tmp_path)
@@ -489,18 +489,18 @@ def test_stores_are_told_every_staging_file_that_is_named(tmp_path: Path, die: M
     assert paths == {str(path.relative_to(tmp_path)) for path in staging_files_in(tmp_path)}
 
 
-def test_a_encoded_staging_file_that_a_checkpoint_names_is_no_orphan(tmp_path: Path) -> None:
+def test_an_encoded_staging_file_that_a_checkpoint_names_is_no_orphan(tmp_path: Path) -> None:
     """An older checkpoint needs it to go back to; once none names it, it is one."""
     with staged_sink(tmp_path, retained_checkpoints=9).local() as out:
         out.write(batch(0, 4), position=4)
         out.checkpoint()
     age(tmp_path)
-    spent = staging_files_in(tmp_path)
-    assert len(spent) == 2
+    encoded = staging_files_in(tmp_path)
+    assert len(encoded) == 2
     assert orphans_of(tmp_path) == []
     # A copy of one under a token that no checkpoint knows.
-    stray = spent[0].with_name(spent[0].name.replace(spent[0].name.split(".")[2], "d" * 32))
-    stray.write_bytes(spent[0].read_bytes())
+    stray = encoded[0].with_name(encoded[0].name.replace(encoded[0].name.split(".")[2], "d" * 32))
+    stray.write_bytes(encoded[0].read_bytes())
     age(tmp_path)
     assert orphans_of(tmp_path) == [str(stray.relative_to(tmp_path))]
 

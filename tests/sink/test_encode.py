@@ -274,7 +274,7 @@ def test_a_stuck_staging_file_is_read_less_and_less_often(tmp_path: Path, caplog
                 tried_ms.append(job.now_ms - begun_ms)
                 staging_files.read.clear()
         assert tried_ms == [2000, 12_000, 32_000, 72_000, 152_000, 312_000]
-        assert len(coordinator.state.rolled) == 1
+        assert len(coordinator.state.closed) == 1
         caplog.clear()
         with caplog.at_level(logging.WARNING, "partfile"):
             rolling(job, 2)
@@ -587,7 +587,7 @@ def test_trouble_of_the_host_is_worth_another_try(
         patch.setattr(where, what, fail)
         runtime = Runtime(staged_sink(tmp_path).settings, "life")
         runtime.coordinator.start(lambda _position: None, 10**12)
-        (staging_file, _other) = runtime.coordinator.state.rolled
+        (staging_file, _other) = runtime.coordinator.state.closed
         with pytest.raises(NotReady, match="is not encoded"):
             encode_staging_file(runtime.store, staging_file.part, staging_file.staging_file, staging_file.rows)
         runtime.close()

@@ -375,7 +375,7 @@ class LostExecutors:
         raise RuntimeError("the executors are lost")
 
 
-def rolled(name: str) -> ClosedStagingFile:
+def closed(name: str) -> ClosedStagingFile:
     part = PartHandle(
         bucket="", name=name, in_progress=f"_{name}", pending="_p", sidecar="_v", valid_length=1, is_staging_file=True
     )
@@ -387,7 +387,7 @@ def jobs_of(job: IdleDriver) -> int:
     session = LostExecutors()
     encoder: Any = job.stream._live().coordinator._staging_files._encoder
     encoder._session = session
-    encoder.encode([rolled("one"), rolled("other")])
+    encoder.encode([closed("one"), closed("other")])
     return session.jobs
 
 

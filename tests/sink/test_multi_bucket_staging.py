@@ -31,7 +31,7 @@ from partfile.testing.harness import SinkHarness
 from partfile.writers.arrow_staging import StagingContent
 from partfile.writers.registry import format_of
 from support.sinks.life_cycle import LONG, finished_files
-from support.sinks.shared_streams import BUCKETS, counted, many, many_lines, rolled, rows_in, shared_in, sharing_sink
+from support.sinks.shared_streams import BUCKETS, closed, counted, many, many_lines, rows_in, shared_in, sharing_sink
 from support.sinks.staged_streams import checkpoint_ids
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def test_a_multi_bucket_staging_file_outgrows_a_part_before_it_is_rolled(tmp_pat
         assert len(sizes) > 2
         assert 20_000 < sizes[-1] < 40_000
         assert done.published == BUCKETS
-        assert job.runtime.coordinator.state.rolled == ()
+        assert job.runtime.coordinator.state.closed == ()
         assert rows_in(tmp_path) == counted(0, first)
         assert checkpoint_ids(tmp_path)[-1] == done.checkpoint_id
 
@@ -374,7 +374,7 @@ def staging_file_of(base: Path, buckets: list[str]) -> ClosedStagingFile:
     rows = {"k": buckets * 2, "row": range(2 * len(buckets))}
     with sharing_sink(base, format="json", on_stop="keep", rolling=LONG, buckets_per_staging_file=1).local() as out:
         out.write(pa.RecordBatch.from_pydict(rows))
-    return rolled(base)
+    return closed(base)
 
 
 class Refusing(LocalStore):
@@ -439,7 +439,7 @@ def test_buckets_that_fail_slowly_do_not_hold_up_everything(tmp_path: Path, monk
     monkeypatch.setattr(encode, "stopwatch_ms", lambda: next(seconds) * 1000.0)
     with sharing_sink(tmp_path, format="json", on_stop="keep", rolling=LONG).local() as out:
         out.write(many(0, 2 * BUCKETS))
-    staging_file = rolled(tmp_path)
+    staging_file = closed(tmp_path)
     with Refusing(tmp_path, {f"k={number}" for number in range(1, BUCKETS)}) as store:
         with pytest.raises(PartlyEncoded) as partly:
             encode_staging_file(store, staging_file.part, staging_file.staging_file, staging_file.rows)
@@ -514,7 +514,7 @@ def test_the_files_are_the_same_whatever_is_held(tmp_path: Path, format: str, mo
     """Down to a bucket at a time as it is read back, in runs of one message."""
     with sharing_sink(tmp_path, format=format, on_stop="keep").local() as out:
         out.write(many(0, 2 * BUCKETS))
-    staging_file = rolled(tmp_path)
+    staging_file = closed(tmp_path)
     form = format_of(staging_file.staging_file.spec)
     with LocalStore(str(tmp_path)) as store, store.open_staging_file(staging_file.part) as file:
         shared = MultiBucketStagingFile(staging_file.part, form, content_of(staging_file, file))
@@ -536,7 +536,7 @@ def texts(base: Path, format: str, batches: list[pa.RecordBatch]) -> ClosedStagi
     with sharing_sink(base, format=format, on_stop="keep", rolling=policy).local() as out:
         for batch in batches:
             out.write(batch)
-    return rolled(base)
+    return closed(base)
 
 
 def encoding_peak(base: Path, staging_file: ClosedStagingFile, most_held_bytes: int) -> int:

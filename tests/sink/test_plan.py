@@ -199,13 +199,13 @@ def staging_file(name: str, length: int = MIB) -> PartHandle:
     )
 
 
-def rolled(name: str, length: int = MIB) -> ClosedStagingFile:
+def closed(name: str, length: int = MIB) -> ClosedStagingFile:
     return ClosedStagingFile(
         part=staging_file(name, length), staging_file=StagingFile(spec={"format": "parquet"}), rows=1, since=3
     )
 
 
-def encoded(one: ClosedStagingFile, length: int) -> EncodeResult:
+def result_of(one: ClosedStagingFile, length: int) -> EncodeResult:
     return EncodeResult(one, (EncodedFile(part=target_of(one.part).at(length), rows=one.rows, crc32=7),))
 
 
@@ -229,30 +229,30 @@ def test_the_ratio_follows_what_encodes_showed(
     assert learnt_ratio(known, [file, other], [EncodedStagingFile(part=staging_file("p", staged), since=4)]) == learnt
 
 
-def test_what_was_encoded_is_promised_and_spent_and_the_rest_waits() -> None:
+def test_what_was_encoded_is_promised_and_encoded_and_the_rest_waits() -> None:
     """A file, a store that failed, and a staging file that is gone and given up."""
-    done, waits, gone = (rolled(name) for name in "abc")
+    done, waits, gone = (closed(name) for name in "abc")
     before = SinkSnapshot.fresh("0" * 8)
-    before = SinkSnapshot(before.position, {}, (), -1, rolled=(done, waits, gone))
+    before = SinkSnapshot(before.position, {}, (), -1, closed=(done, waits, gone))
     after = after_encoding(
         before,
         [
-            encoded(done, MIB // 4),
+            result_of(done, MIB // 4),
             EncodeResult(waits, problem=NotReady("later")),
             EncodeResult(gone, problem=PartMissing("gone"), is_given_up=True),
         ],
         7,
     )
-    (file,), (spent,) = after.pending, after.spent
+    (file,), (encoded,) = after.pending, after.encoded
     assert (file.part.name, file.part.is_staging_file, file.part.valid_length, file.since) == ("a", False, MIB // 4, 7)
     assert (file.rows, file.crc32) == (1, 7)
     assert file.part.pending != done.part.pending
-    assert (spent.part, spent.since) == (done.part, 7)
-    assert after.rolled == (waits,)
+    assert (encoded.part, encoded.since) == (done.part, 7)
+    assert after.closed == (waits,)
     assert after.position.encoded_ratio == 0.25
 
 
-def test_a_encoded_staging_file_is_needed_by_the_checkpoints_before_the_one_that_spent_it() -> None:
+def test_an_encoded_staging_file_is_needed_by_the_checkpoints_before_the_one_that_holds_its_file() -> None:
     """From the moment on that the oldest checkpoint is that one, none needs it."""
-    spent = [EncodedStagingFile(part=staging_file(str(since)), since=since) for since in (3, 4, 5)]
-    assert [one.since for one in disposable(spent, 4)] == [3, 4]
+    encoded = [EncodedStagingFile(part=staging_file(str(since)), since=since) for since in (3, 4, 5)]
+    assert [one.since for one in disposable(encoded, 4)] == [3, 4]

@@ -159,13 +159,13 @@ def test_accepting_later_parts_touches_none_of_them() -> None:
     current = state(
         8, opened("still-open", "since", length=9), ("promised", "owed"), user_position=9, retired_queries=("r", "s")
     )
-    rolled = over_later_parts(current, point(held))
-    assert [(part.part.name, part.part.valid_length) for part in rolled.open[0]] == [("still-open", 5)]
-    assert [part.part.name for part in rolled.pending] == ["promised", "owed"]
-    assert rolled.max_count == 8
-    assert rolled.position.user_position == 7
-    assert rolled.position.restored_from == "t" * 32
-    assert rolled.position.retired_queries == ("r", "s")
+    closed = over_later_parts(current, point(held))
+    assert [(part.part.name, part.part.valid_length) for part in closed.open[0]] == [("still-open", 5)]
+    assert [part.part.name for part in closed.pending] == ["promised", "owed"]
+    assert closed.max_count == 8
+    assert closed.position.user_position == 7
+    assert closed.position.restored_from == "t" * 32
+    assert closed.position.retired_queries == ("r", "s")
 
 
 def test_a_part_that_cannot_go_back_stays_as_it_is() -> None:
@@ -173,8 +173,8 @@ def test_a_part_that_cannot_go_back_stays_as_it_is() -> None:
     held = state(3, opened("stuck", "goes-back", "finished", length=5))
     current = state(8, opened("stuck", "goes-back", "since", length=9))
     assert [part.name for part in open_since(current, held)] == ["stuck", "goes-back"]
-    rolled = over_later_parts(current, point(held), {"stuck"})
-    assert [(part.part.name, part.part.valid_length) for part in rolled.open[0]] == [("stuck", 9), ("goes-back", 5)]
+    closed = over_later_parts(current, point(held), {"stuck"})
+    assert [(part.part.name, part.part.valid_length) for part in closed.open[0]] == [("stuck", 9), ("goes-back", 5)]
 
 
 @pytest.mark.item("DL-10")
@@ -267,8 +267,8 @@ def test_going_back_over_damage_knows_files_of_both_kinds_of_names() -> None:
     staging_file = multi_bucket_staging_file()
     name = staging_file.part.name
     there = {staging_file.part.in_progress, f"b=b/{name}", f"b=C/{own_name(name, 'b=C')}", "b=d/part-other"}
-    held = replace(state(7), rolled=(staging_file,))
-    (left,) = over_unreadable(point(held), there, OTHER, published=True).state.rolled
+    held = replace(state(7), closed=(staging_file,))
+    (left,) = over_unreadable(point(held), there, OTHER, published=True).state.closed
     assert left.staging_file.finished_buckets == ("b=C", "b=b")
 
 
@@ -278,7 +278,7 @@ def test_files_of_a_staging_file_that_waited_then_are_no_later_parts() -> None:
     names = [staging_file.part.name, *(own_name(staging_file.part.name, bucket) for bucket in ("b=a", "b=A"))]
     now = replace(state(7), pending=tuple(PendingPart(part=handle(name), rows=1, since=2) for name in names))
     assert len(set(names)) == 3
-    assert later_parts([], now, replace(state(7), rolled=(staging_file,))) == []
+    assert later_parts([], now, replace(state(7), closed=(staging_file,))) == []
 
 
 def test_marked_files_of_a_staging_file_that_was_open_then_are_later_parts() -> None:

@@ -22,11 +22,11 @@ from partfile.writers.arrow_staging import StagingFormat
 from support.sinks.recovery import go_back, recover_all
 from support.sinks.shared_streams import (
     BUCKETS,
+    closed,
     counted,
     die_sharing,
     many,
     mark_some_buckets,
-    rolled,
     rows_in,
     shared_in,
     sharing_sink,
@@ -83,7 +83,7 @@ def test_a_zombie_goes_on_with_its_staging_file_in_vain(tmp_path: Path) -> None:
 def test_a_damaged_multi_bucket_staging_file_gives_no_file_at_all(tmp_path: Path, damage: str) -> None:
     """One that cannot be read, holds other rows than its checkpoint says, or names a bucket outside the base."""
     die_sharing(sharing_sink(tmp_path))
-    staging_file = rolled(tmp_path)
+    staging_file = closed(tmp_path)
     (path,) = shared_in(tmp_path)
     if damage == "message":
         path.write_bytes(path.read_bytes()[: staging_file.part.valid_length - 100] + bytes(200))
@@ -161,7 +161,7 @@ def test_a_full_disk_while_files_are_written_leaves_the_staging_file(
     def no_space(_data: bytes) -> None:
         raise Full(errno.ENOSPC, "deliberate")
 
-    staging_file = rolled(tmp_path)
+    staging_file = closed(tmp_path)
     (encoded,) = LocalEncoder(Store(str(tmp_path)), 1).encode([staging_file])
     assert encoded.problem is not None
     assert pending_in(tmp_path) == []

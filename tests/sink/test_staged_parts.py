@@ -78,7 +78,7 @@ def test_a_full_staging_file_is_encoded_by_its_task(tmp_path: Path) -> None:
         done = job.checkpoint()
         assert done.checkpoint_id == checkpoints[-1] + 1
         assert done.published == len(finished_files(tmp_path)) > 2
-        assert job.runtime.coordinator.state.rolled == ()
+        assert job.runtime.coordinator.state.closed == ()
         assert 0.1 < (job.runtime.coordinator.state.position.encoded_ratio or 0) < 2
         job.operators[0].roll_all()
         job.checkpoint()
@@ -115,7 +115,7 @@ def test_a_staging_file_that_is_due_in_a_batch_without_its_rows_is_encoded_after
         done = job.checkpoint()
         assert (done.checkpoint_id, done.published) == (before.checkpoint_id + 2, 1)
         assert finished_rows(tmp_path) == names(0, 1)
-        assert operator.snapshot(done.checkpoint_id + 1).rolled == ()
+        assert operator.snapshot(done.checkpoint_id + 1).closed == ()
 
 
 def test_staging_files_beyond_the_cap_are_set_aside_not_encoded(tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_a_later_attempt_goes_on_with_what_it_has_set_aside_itself(tmp_path: Pat
             operator.write(batch(first, 1))
         state = operator.snapshot(1)
         operator.close()
-    left = [*(part.rows for part in state.pending), *(staging_file.rows for staging_file in state.rolled)]
+    left = [*(part.rows for part in state.pending), *(staging_file.rows for staging_file in state.closed)]
     assert sorted([part.rows for part in state.open] if may_keep else left) == [3, 3]
     assert bool(state.open) is may_keep
     assert len(staging_files_in(tmp_path)) == 2
-    assert len(state.spent) == len(pending_in(tmp_path)) == (0 if may_keep else 1)
+    assert len(state.encoded) == len(pending_in(tmp_path)) == (0 if may_keep else 1)
 
 
 def test_another_schema_takes_another_part(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_kept_staging_files_are_gone_on_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retained", [1, 2, 4])
-def test_a_encoded_staging_file_is_deleted_once_no_retained_checkpoint_needs_it(tmp_path: Path, retained: int) -> None:
+def test_an_encoded_staging_file_is_deleted_once_no_retained_checkpoint_needs_it(tmp_path: Path, retained: int) -> None:
     """As long as a checkpoint is there that holds it as data, so is the staging file.
 
     With the last such checkpoint it goes.
@@ -184,10 +184,10 @@ def test_a_encoded_staging_file_is_deleted_once_no_retained_checkpoint_needs_it(
         job.operators[0].roll_all()
         done = job.checkpoint()
         while is_needed := checkpoint_ids(tmp_path)[0] < done.checkpoint_id:
-            assert len(staging_files_in(tmp_path)) == len(job.runtime.coordinator.state.spent) == 2
+            assert len(staging_files_in(tmp_path)) == len(job.runtime.coordinator.state.encoded) == 2
             job.checkpoint()
         assert not is_needed
-        assert len(staging_files_in(tmp_path)) == len(job.runtime.coordinator.state.spent) == 0
+        assert len(staging_files_in(tmp_path)) == len(job.runtime.coordinator.state.encoded) == 0
         assert len(checkpoint_ids(tmp_path)) == retained
         assert finished_rows(tmp_path) == names(0, 2)
 
@@ -205,7 +205,7 @@ def test_a_staging_file_that_another_process_holds_is_left_to_the_cleaner(
         held: PartStream = zombie.resume(assigned.open[0].part)
         with caplog.at_level(logging.WARNING, "partfile"):
             job.runtime.coordinator.close_all(0)
-        assert job.runtime.coordinator.state.spent == ()
+        assert job.runtime.coordinator.state.encoded == ()
         assert "cannot be deleted" in caplog.text
         assert len(staging_files_in(tmp_path)) == 1
         with pytest.raises(LeaseUnavailable):

@@ -133,13 +133,13 @@ def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
             assert pending_in(tmp_path) == []
             assert job.runtime.coordinator.close_due(job.now_ms) is None
             assert checkpoint_ids(tmp_path)[-1] == done.checkpoint_id
-            assert len(job.runtime.coordinator.state.rolled) == 2
+            assert len(job.runtime.coordinator.state.closed) == 2
             staging_files.are_readable = True
             job.now_ms += 10_000
             done_later = job.checkpoint() if first else job.runtime.coordinator.close_due(job.now_ms)
             assert done_later is not None
             assert done_later.published == 2
-            assert not job.runtime.coordinator.state.rolled
+            assert not job.runtime.coordinator.state.closed
         assert finished_rows(tmp_path) == names(0, 4)
         job.process(batch(4, 2))
         job.operators[0].roll_all()
@@ -177,7 +177,7 @@ def test_a_staging_file_that_is_gone_stops_the_start(tmp_path: Path) -> None:
         assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
     recover_all(tmp_path, accept_missing=True)
     with staged_sink(tmp_path).local() as out:
-        assert out._runtime.coordinator.state.rolled == ()
+        assert out._runtime.coordinator.state.closed == ()
     assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
 
 
@@ -190,7 +190,7 @@ def test_a_damaged_staging_file_is_never_published(tmp_path: Path, damage: str) 
         data = bytearray(staging_file.read_bytes())
         data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
         staging_file.write_bytes(bytes(data))
-    staging_files = rolled(tmp_path)
+    staging_files = closed(tmp_path)
     if damage != "message":
         wrong = -1 if damage == "fewer" else 1
         staging_files = [one.model_copy(update={"rows": one.rows - wrong}) for one in staging_files]
@@ -206,13 +206,13 @@ def test_a_damaged_staging_file_is_never_published(tmp_path: Path, damage: str) 
     assert len(staging_files_in(tmp_path)) == 2
 
 
-def rolled(base: Path) -> list[ClosedStagingFile]:
+def closed(base: Path) -> list[ClosedStagingFile]:
     """The staging files of a crashed sink, as its next start would roll them."""
     runtime = Runtime(staged_sink(base).settings, "life")
     state = runtime.coordinator.look()
     runtime.close()
     assert state is not None
-    return list(with_closed(state, state.open[0], 9).rolled)
+    return list(with_closed(state, state.open[0], 9).closed)
 
 
 def test_where_storage_does_not_answer_the_rest_is_not_tried(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_where_storage_does_not_answer_the_rest_is_not_tried(tmp_path: Path) -> 
     crashed(tmp_path)
     staging_files = StagingFiles()
     staging_files.are_readable = False
-    encoded = LocalEncoder(staging_files.open_store(str(tmp_path), None), 2).encode(rolled(tmp_path))
+    encoded = LocalEncoder(staging_files.open_store(str(tmp_path), None), 2).encode(closed(tmp_path))
     assert [type(one.problem) for one in encoded] == [NotReady, NotReady]
 
 
@@ -240,7 +240,7 @@ def test_a_staging_file_that_a_task_leaves_alone_is_told(tmp_path: Path) -> None
         held.close()
         done = CommitReport(checkpoint_id=99, published=0, owed=0, commit_ms=0, publish_ms=0)
         told = progress_of("life", job.runtime.coordinator, done, [snapshot])
-    assert [staging_file.abandoned for staging_file in snapshot.rolled] == [True]
+    assert [staging_file.abandoned for staging_file in snapshot.closed] == [True]
     assert told.parts_abandoned == 1
 
 
@@ -373,7 +373,7 @@ def test_a_savepoint_names_no_staging_file(tmp_path: Path, *, is_encoded_staging
     with staged_sink(tmp_path / "fresh", restore_from=location).local() as fresh:
         assert fresh.position == 4
         state = fresh._runtime.coordinator.state
-        assert (state.open, state.pending, state.rolled, state.spent) == ({}, (), (), ())
+        assert (state.open, state.pending, state.closed, state.encoded) == ({}, (), (), ())
         fresh.write(batch(4, 2))
     assert finished_rows(tmp_path / "fresh") == names(4, 6)
 

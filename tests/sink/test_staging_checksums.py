@@ -62,10 +62,10 @@ def opened(base: Path) -> list[OpenPart]:
     return [part for parts in state_of(base).open.values() for part in parts]
 
 
-def rolled(base: Path) -> list[ClosedStagingFile]:
+def closed(base: Path) -> list[ClosedStagingFile]:
     """The open staging files of a sink, as its next start would roll them."""
     state = state_of(base)
-    return list(with_closed(state, state.open[0], 9).rolled)
+    return list(with_closed(state, state.open[0], 9).closed)
 
 
 def flip(path: Path, place: int, bit: int = 0) -> None:
@@ -91,7 +91,7 @@ def test_a_flipped_bit_at_any_place_is_told(tmp_path: Path, rng: random.Random) 
     """
     crashed(tmp_path)
     store = LocalStore(str(tmp_path))
-    staging_file = rolled(tmp_path)[0]
+    staging_file = closed(tmp_path)[0]
     path = tmp_path / staging_file.part.path_of(staging_file.part.in_progress)
     for place in range(staging_file.part.valid_length):
         bit = rng.randrange(8)
@@ -173,7 +173,7 @@ def test_a_checksum_goes_on_over_restores(tmp_path: Path, place: int) -> None:
     assert lengths == sorted(set(lengths))
     damaged = place if place >= 0 else lengths[0] - 1
     flip(path, damaged)
-    (encoded,) = LocalEncoder(LocalStore(str(tmp_path)), 1).encode(rolled(tmp_path))
+    (encoded,) = LocalEncoder(LocalStore(str(tmp_path)), 1).encode(closed(tmp_path))
     assert isinstance(encoded.problem, PartDamaged)
     flip(path, damaged)
     with staged_sink(tmp_path, bucketer=None).local():
@@ -209,7 +209,7 @@ def test_a_damaged_multi_bucket_staging_file_gives_no_file(tmp_path: Path, forma
     out.write(many(0), position=1)
     out.checkpoint()
     out.close()
-    (staging_file,) = rolled(tmp_path)
+    (staging_file,) = closed(tmp_path)
     (path,) = shared_in(tmp_path)
     for _ in range(40):
         place = rng.randrange(staging_file.part.valid_length)

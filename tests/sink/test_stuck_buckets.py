@@ -18,7 +18,7 @@ from partfile.sink.encoded_files import PartlyEncoded
 from partfile.stores.local.store import LocalStore
 from support.sinks.life_cycle import LONG
 from support.sinks.recovery import go_back
-from support.sinks.shared_streams import BUCKETS, counted, many, rolled, rows_in, shared_in, sharing_sink
+from support.sinks.shared_streams import BUCKETS, closed, counted, many, rows_in, shared_in, sharing_sink
 from support.sinks.staged_streams import checkpoint_ids
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def test_a_store_that_makes_no_file_leaves_the_staging_file_as_it_was(tmp_path: 
         out.write(many(0))
     with Refusing(tmp_path, NotReady, set()) as store, pytest.raises(NotReady, match="deliberate") as caught:
         encode_staging_file(
-            store, (staging_file := rolled(tmp_path)).part, staging_file.staging_file, staging_file.rows
+            store, (staging_file := closed(tmp_path)).part, staging_file.staging_file, staging_file.rows
         )
     assert not isinstance(caught.value, PartlyEncoded)
 
@@ -140,7 +140,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for_once_a_bucket(
         out.write(many(0))
     monkeypatch.setattr(LocalStore, "persist_threads", threads)
     with Refusing(tmp_path, OutcomeUnknown, {"k=0", "k=1"}) as store:
-        (encoded,) = LocalEncoder(store, 1).encode([rolled(tmp_path)])
+        (encoded,) = LocalEncoder(store, 1).encode([closed(tmp_path)])
     assert sorted(file.part.bucket for file in encoded.files or ()) == ["k=0", "k=1"]
     assert isinstance(encoded.problem, PartlyEncoded)
     assert not encoded.is_done

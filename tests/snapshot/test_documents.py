@@ -301,7 +301,7 @@ def test_staging_files_have_checksums(golden: Path) -> None:
     runtime.close()
     assert state is not None
     staging_files = [part.staging_file for parts in state.open.values() for part in parts] + [
-        one.staging_file for one in state.rolled
+        one.staging_file for one in state.closed
     ]
     assert len(staging_files) == 2
     assert all(staging_file is not None and staging_file.crc32 is not None for staging_file in staging_files)

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 SPEC = StagingFile(spec={"format": "parquet"})
 
 
-def rolled(number: int, length: int = 1000) -> ClosedStagingFile:
+def closed(number: int, length: int = 1000) -> ClosedStagingFile:
     """A staging file that no file is behind."""
     names = {"in_progress": f"_part-{number}.token.in-progress", "pending": f"_part-{number}.token.pending"}
     part = PartHandle(
@@ -97,7 +97,7 @@ def answer(
 @given(st.lists(st.integers(1, 1 << 30), max_size=60), st.integers(1, 8))
 def test_every_staging_file_is_in_one_share(lengths: list[int], slots: int) -> None:
     """No task has nothing to do, as many run as can, and none has more than its part and one staging file."""
-    staging_files = [rolled(number, length) for number, length in enumerate(lengths)]
+    staging_files = [closed(number, length) for number, length in enumerate(lengths)]
     shares = assign_to_tasks(staging_files, slots)
     assert sorted(place for share in shares for place in share) == list(range(len(staging_files)))
     assert all(shares)
@@ -111,18 +111,18 @@ def test_every_staging_file_is_in_one_share(lengths: list[int], slots: int) -> N
 @pytest.mark.slow
 def test_a_thousand_small_staging_files_are_no_thousand_tasks() -> None:
     """Starting a task costs more than encoding a few rows."""
-    assert len(assign_to_tasks([rolled(number) for number in range(1000)], 2)) < 10
+    assert len(assign_to_tasks([closed(number) for number in range(1000)], 2)) < 10
 
 
 @pytest.mark.slow
 def test_an_answer_counts_once() -> None:
     """The first one to this job is taken; of another job, of another staging file, or none at all: not encoded yet."""
-    staging_files = [rolled(number) for number in range(4)]
+    staging_files = [closed(number) for number in range(4)]
     rows = [
         answer(staging_files[1], "another"),
         answer(staging_files[0], target="first"),
         answer(staging_files[0], target="second"),
-        answer(rolled(9)),
+        answer(closed(9)),
         answer(staging_files[2], target=None),
     ]
     found = read_answers(staging_files, "this", rows)
@@ -134,7 +134,7 @@ def test_an_answer_counts_once() -> None:
 @pytest.mark.slow
 def test_a_staging_file_that_is_partly_encoded_is_not_done() -> None:
     """Its files come with what keeps the others from being made, and both reach the driver."""
-    staging_file = rolled(1)
+    staging_file = closed(1)
     files = (EncodedFile(part=staging_file.part.model_copy(update={"is_staging_file": False}), rows=1, crc32=0),)
     partly = PartlyEncoded.of(staging_file.part, files, 1, NotReady("later", hint="wait", path="k=7"))
     said = EncodeAnswer.of(EncodeResult(staging_file, files, partly)).model_dump_json().encode()
@@ -148,13 +148,13 @@ def test_a_staging_file_that_is_partly_encoded_is_not_done() -> None:
 def test_a_worker_of_another_version_is_refused() -> None:
     """It may have encoded otherwise."""
     with pytest.raises(PartfileError, match=r"an executor has partfile 0\.0\.0-other"):
-        read_answers([rolled(1)], "this", [answer(rolled(1), version="0.0.0-other")])
+        read_answers([closed(1)], "this", [answer(closed(1), version="0.0.0-other")])
 
 
 @pytest.mark.slow
 def test_staging_files_of_a_job_that_failed_are_parted() -> None:
     """The one that ends its job is alone after as many tries as halve them; no other has to wait for it then."""
-    staging_files, culprit = [rolled(number) for number in range(8)], 5
+    staging_files, culprit = [closed(number) for number in range(8)], 5
     groups, left, tries = EncodeGroups(), staging_files, 0
     while len(left) > 1:
         tries += 1
@@ -164,14 +164,14 @@ def test_staging_files_of_a_job_that_failed_are_parted() -> None:
             else:
                 left = [staging_file for staging_file in left if staging_file not in group]
     assert (left, tries) == ([staging_files[culprit]], 4)
-    new = rolled(9)
+    new = closed(9)
     assert groups.of([new, *left]) == [[new], left]
 
 
 @pytest.mark.slow
 def test_what_had_no_job_comes_first_and_a_suspect_that_waits_stays_one() -> None:
     """Every staging file that is asked for is in one job."""
-    staging_files, groups = [rolled(number) for number in range(6)], EncodeGroups()
+    staging_files, groups = [closed(number) for number in range(6)], EncodeGroups()
     groups.failed(staging_files[:4])
     groups.not_tried(staging_files[4:])
     assert groups.of([*staging_files[:3], staging_files[5]]) == [
@@ -346,7 +346,7 @@ def test_a_task_that_does_not_see_the_base_says_so(spark: SparkSession, tmp_path
 def test_what_only_tasks_miss_is_not_given_up(spark: SparkSession, tmp_path: Path) -> None:
     """R13: they see the marker and none of the staging files; the driver, who sees both, looks itself."""
     base, staging_files = tmp_path / "out", staging_files_of(tmp_path / "out")
-    before = replace(SinkSnapshot.fresh("00000000"), rolled=tuple(staging_files))
+    before = replace(SinkSnapshot.fresh("00000000"), closed=tuple(staging_files))
     with encoder(spark, base, open_store_in_tasks=parts_elsewhere) as by_spark, LocalStore(str(base)) as store:
         assert [type(one.problem) for one in by_spark.encode(staging_files)] == [PartMissing] * 3
         encoding = StagedParts(store, by_spark, job="numbers").encode(before, 2, 0, gives_up=paths_of(before))

@@ -110,12 +110,12 @@ def test_staging_files_are_deleted_once_no_checkpoint_needs_them(spark: SparkSes
     rows = write_source(tmp_path / "source", 3)
     sink = staged_sink(tmp_path / "out")
     run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
-    spent = staging_files(tmp_path / "out")
+    encoded = staging_files(tmp_path / "out")
     for _ in range(2):
         rows = write_source(tmp_path / "source", 1, first=rows)
         run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
-    assert len(spent) == BUCKETS
-    assert not set(spent) & set(staging_files(tmp_path / "out"))
+    assert len(encoded) == BUCKETS
+    assert not set(encoded) & set(staging_files(tmp_path / "out"))
     check(spark, tmp_path / "out", rows, 3 * BUCKETS)
 
 

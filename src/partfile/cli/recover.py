@@ -257,7 +257,7 @@ def show_recovered(planned: RecoveryPlan, done: RecoveredJob, out: Output) -> No
     if out.as_json:
         return
     owed = f", {done.owed} could not be published: run it again" if done.owed else ""
-    owed += f", {done.rolled} could not be encoded: run it again" if done.rolled else ""
+    owed += f", {done.closed_staging_files} could not be encoded: run it again" if done.closed_staging_files else ""
     lost = f", {done.given_up} GIVEN UP" if done.given_up else ""
     out.line(f"sink {done.job}: {done.published} parts published{lost}{owed}", "red" if lost or owed else "green")
     show_sidecars((job for job in planned.jobs if job.job == done.job), planned.options, out)
@@ -296,7 +296,11 @@ def report_recovery(
         )
     elif unfinished:
         call.out.note(f"partfile: not recovered to their end: sinks {', '.join(unfinished)}. Run it again.", "red")
-    is_left = any(one.owed or one.given_up or one.rolled for one in done) if given.is_applied else bool(planned.jobs)
+    is_left = (
+        any(one.owed or one.given_up or one.closed_staging_files for one in done)
+        if given.is_applied
+        else bool(planned.jobs)
+    )
     return max([FINDINGS if is_left else DONE, *(one.exit_code for one in (*planned.failed, *failed))])
 
 

@@ -464,5 +464,5 @@ def _named(seen: SeenBase, states: Mapping[str, Mapping[int, SinkSnapshot]]) -> 
     kept = [state for log in seen.logs for state in (states.get(log.job.name) or states_of(log)).values()]
     opened = [part.part for state in kept for parts in state.open.values() for part in parts]
     return opened + [
-        one.part for state in kept for group in (state.pending, state.rolled, state.spent) for one in group
+        one.part for state in kept for group in (state.pending, state.closed, state.encoded) for one in group
     ]

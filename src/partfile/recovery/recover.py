@@ -163,7 +163,7 @@ class RecoveredJob(Json):
     """Parts that have their final names by now."""
     owed: int
     """Parts that could not be published now; recover again."""
-    rolled: int = 0
+    closed_staging_files: int = 0
     """Staging files that could not be encoded now; recover again."""
     given_up: int
     """Parts that were gone, whose rows are lost."""
@@ -241,7 +241,7 @@ def recover(
             published=done.published,
             owed=done.owed,
             given_up=done.given_up,
-            rolled=len(runtime.coordinator.state.rolled),
+            closed_staging_files=len(runtime.coordinator.state.closed),
         )
 
 
@@ -354,13 +354,13 @@ def _job(
         return None
     parts = [_part(pending, found) for pending in seen.after.pending]
     waited = (
-        {staging_file.part.in_progress for staging_file in seen.before.rolled}
+        {staging_file.part.in_progress for staging_file in seen.before.closed}
         if seen.before is not None
         else set[str]()
     )
     parts += [
         _staged(staging_file, found, was_open=staging_file.part.in_progress not in waited)
-        for staging_file in seen.after.rolled
+        for staging_file in seen.after.closed
     ]
     return PlannedJob(
         job=job.name,
@@ -415,7 +415,7 @@ def _staged(staging_file: ClosedStagingFile, found: Mapping[str, Found], *, was_
 
 def _looked_for(seen: RestorePlan, base: Store) -> dict[str, Found]:
     """The state on the store of each part that a takeover would publish or encode, by its in-progress name."""
-    parts = [pending.part for pending in seen.after.pending] + [staging_file.part for staging_file in seen.after.rolled]
+    parts = [pending.part for pending in seen.after.pending] + [staging_file.part for staging_file in seen.after.closed]
     looks = for_each(partial(_found, base), parts, base.persist_threads, "partfile-look")
     return {part.in_progress: look for part, look in zip(parts, looks, strict=True)}
 

@@ -66,7 +66,7 @@ class CommitReport:
     given_up: int = 0
     """Parts and staging files that were gone, and are looked for no more because their rows were given up."""
     encoded: int = 0
-    """Staging files that were encoded for it, or for the checkpoint that came before it and rolled them."""
+    """Staging files that were encoded for it, or for the checkpoint that came before it and closed them."""
     encode_ms: float = 0.0
 
     def followed_by(self, later: CommitReport) -> CommitReport:
@@ -109,7 +109,7 @@ class SinkCoordinator:
         store: Where the parts are.
         storage: Where the checkpoints are.
         settings: The sink's options.
-        encoder: Encodes rolled staging files.
+        encoder: Encodes closed staging files.
         interval_ms: From the end of a checkpoint to the periodic one after it; None takes none.
         tried: Told how many parts more were published, or could not be; from any thread.
     """
@@ -230,7 +230,7 @@ class SinkCoordinator:
         encoding = self._encode(self.state, now_ms)
         if encoding.after is not self.state:
             done = done.followed_by(self._checkpoint_of_its_own(encoding.after, now_ms))
-        self._discard_spent()
+        self._discard_encoded()
         encoding.check()
         return done.with_encoding(encoding)
 
@@ -279,7 +279,7 @@ class SinkCoordinator:
     ) -> CommitReport:
         """Complete a checkpoint: make it durable, then publish its parts and subsume older checkpoints.
 
-        Staging files that it holds as rolled are encoded then, and a checkpoint of their own publishes the files.
+        Staging files that it holds as closed are encoded then, and a checkpoint of their own publishes the files.
 
         Args:
             triggered: The checkpoint as it was triggered.
@@ -309,7 +309,7 @@ class SinkCoordinator:
         if encoding.after is not self.state:
             # Their files are published because this second checkpoint holds them.
             done = done.followed_by(self._checkpoint_of_its_own(encoding.after, ended_ms))
-        self._discard_spent()
+        self._discard_encoded()
         encoding.check()
         return done.with_encoding(encoding)
 
@@ -408,7 +408,7 @@ class SinkCoordinator:
             logger.warning("job %s: older checkpoints could not be deleted: %s", self.job, error)
 
     def close_due(self, now_ms: int) -> CommitReport | None:
-        """Close idle and aged parts, and try again what is owed or rolled and due, by a checkpoint of its own.
+        """Close idle and aged parts, and try again what is owed, or closed and due, by a checkpoint of its own.
 
         Staging files are encoded before it, so that it is the only one.
 
@@ -420,7 +420,7 @@ class SinkCoordinator:
         encoding = self._encode(due, now_ms)
         is_same = encoding.after is before
         done = self.publish_owed() if is_same else self._checkpoint_of_its_own(encoding.after, now_ms)
-        self._discard_spent()
+        self._discard_encoded()
         encoding.check()
         return None if done is None else done.with_encoding(encoding)
 
@@ -431,12 +431,12 @@ class SinkCoordinator:
             None if there was nothing to do.
         """
         before = self.state
-        if not before.open and not before.pending and not before.rolled:
+        if not before.open and not before.pending and not before.closed:
             return None
         ended = plan.at_clean_end(before, keep=keep, checkpoint_id=self._next_id)
         encoding = self._encode(ended, now_ms, at_once=True)
         done = self._checkpoint_of_its_own(encoding.after, now_ms)
-        self._discard_spent()
+        self._discard_encoded()
         encoding.check()
         return done.with_encoding(encoding)
 
@@ -456,13 +456,13 @@ class SinkCoordinator:
             NotReady: Some staging files could not be encoded, or parts not be published. Their rows are safe, and the
                 sink can be let go of.
         """
-        rolled, owed = self.state.rolled, self.state.pending
-        if not rolled and not owed:
+        closed, owed = self.state.closed, self.state.pending
+        if not closed and not owed:
             return
-        left = [staging_file.part.path_of(staging_file.part.in_progress) for staging_file in rolled]
+        left = [staging_file.part.path_of(staging_file.part.in_progress) for staging_file in closed]
         left += [part.part.path_of(part.part.name) for part in owed]
         raise NotReady(
-            f"the sink has ended with rows not visible yet: {len(rolled)} staging files not encoded, {len(owed)} parts "
+            f"the sink has ended with rows not visible yet: {len(closed)} staging files not encoded, {len(owed)} parts "
             f"not published; first {left[0]!r}. The rows are safe",
             hint="The log says what stood in the way. Mend it, then start the sink again or run partfile recover.",
             path=left[0],
@@ -478,10 +478,10 @@ class SinkCoordinator:
         return self._commit(self.trigger(now_ms), after, now_ms)
 
     def _encode(self, before: SinkSnapshot, now_ms: int, *, at_once: bool = False) -> Encoding:
-        """Encode what a state holds as rolled, for the next checkpoint to hold the files."""
+        """Encode the closed staging files of a state, for the next checkpoint to hold the files."""
         return self._staging_files.encode(before, self._next_id, now_ms, gives_up=self._gives_up, at_once=at_once)
 
-    def _discard_spent(self) -> None:
+    def _discard_encoded(self) -> None:
         """Delete the staging files that no retained checkpoint names as data."""
         self._state = self._staging_files.discard(self.state, self._log.oldest_id)
 

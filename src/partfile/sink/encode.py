@@ -300,7 +300,7 @@ class EncodeRetries:
         """The staging files to be tried now, in their order: also each that has not failed yet.
 
         Args:
-            staging_files: What is rolled.
+            staging_files: Those that are closed.
             now_ms: The coordinator's time, in milliseconds since 1970.
         """
         return [staging_file for staging_file in staging_files if self.left_ms(staging_file, now_ms) == 0]
@@ -501,7 +501,7 @@ class SharedFiles:
                 self._group_bytes += held_bytes
         self._write_group()
         if not self._failures and len(self._done) != len(self._rows):
-            # A staging file counts as spent once it is encoded, and its rows as published.
+            # A staging file counts as encoded once this returns, and its rows as published.
             raise PartfileError(f"{len(self._rows)} buckets became {len(self._done)} files")
 
     def _write_group(self) -> None:

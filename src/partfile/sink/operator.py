@@ -163,8 +163,8 @@ class SinkOperator:
             subtask=self.context.subtask,
             open=(*persisted, *self._assigned.values()),
             pending=tuple(self._left.pending),
-            rolled=tuple(self._left.rolled),
-            spent=tuple(self._left.spent),
+            closed=tuple(self._left.closed),
+            encoded=tuple(self._left.encoded),
             max_count=self._max_count,
         )
 
@@ -324,9 +324,9 @@ class PendingOutput:
     def __init__(self, state: SubtaskSnapshot) -> None:
         self.pending = list(state.pending)
         """Parts to be published, as of the last snapshot."""
-        self.rolled = list(state.rolled)
+        self.closed = list(state.closed)
         """Staging files that the coordinator is to encode, as of the last snapshot."""
-        self.spent = list(state.spent)
+        self.encoded = list(state.encoded)
         """Staging files that are encoded, as of the last snapshot."""
         self._left: list[tuple[OpenPart, bool]] = []
         self._files: list[EncodedFile] = []
@@ -384,16 +384,16 @@ class PendingOutput:
                 pending = PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned)
                 self.pending.append(pending)
             else:
-                self.rolled.append(closed_staging_file(part, part.staging_file, checkpoint_id, abandoned=abandoned))
+                self.closed.append(closed_staging_file(part, part.staging_file, checkpoint_id, abandoned=abandoned))
         self.pending += [promised(file, checkpoint_id) for file in self._files]
-        self.spent += [encoded_staging_file(part, checkpoint_id) for part in self._encoded]
+        self.encoded += [encoded_staging_file(part, checkpoint_id) for part in self._encoded]
         self._left, self._files, self._encoded = [], [], []
 
     def forget(self, checkpoint_id: int) -> None:
         """Forget what every checkpoint up to this one holds; the coordinator answers for it now."""
         self.pending = [part for part in self.pending if part.since > checkpoint_id]
-        self.rolled = [staging_file for staging_file in self.rolled if staging_file.since > checkpoint_id]
-        self.spent = [staging_file for staging_file in self.spent if staging_file.since > checkpoint_id]
+        self.closed = [staging_file for staging_file in self.closed if staging_file.since > checkpoint_id]
+        self.encoded = [staging_file for staging_file in self.encoded if staging_file.since > checkpoint_id]
 
 
 class ActivePart:

@@ -148,13 +148,13 @@ def with_closed(
         checkpoint_id: The first checkpoint that will hold them so.
         abandoned: A zombie may still be writing them. A staging file's valid length is all that is ever read of it.
     """
-    pending, rolled = list(snapshot.pending), list(snapshot.rolled)
+    pending, closed = list(snapshot.pending), list(snapshot.closed)
     for part in parts:
         if part.staging_file is None:
             pending.append(PendingPart(part=part.part, rows=part.rows, since=checkpoint_id, abandoned=abandoned))
         else:
-            rolled.append(closed_staging_file(part, part.staging_file, checkpoint_id, abandoned=abandoned))
-    return replace(snapshot, pending=tuple(pending), rolled=tuple(rolled))
+            closed.append(closed_staging_file(part, part.staging_file, checkpoint_id, abandoned=abandoned))
+    return replace(snapshot, pending=tuple(pending), closed=tuple(closed))
 
 
 def closed_staging_file(
@@ -173,33 +173,33 @@ def closed_staging_file(
     )
 
 
-def after_encoding(before: SinkSnapshot, encoded: Sequence[EncodeResult], checkpoint_id: int) -> SinkSnapshot:
-    """The state once staging files are encoded: their files are pending, and what could not be encoded stays rolled.
+def after_encoding(before: SinkSnapshot, results: Sequence[EncodeResult], checkpoint_id: int) -> SinkSnapshot:
+    """The state once staging files are encoded: their files are pending, and what could not be encoded stays closed.
 
-    A multi-bucket staging file stays rolled until every bucket has its file, and says which of them have.
+    A multi-bucket staging file stays closed until every bucket has its file, and says which of them have.
 
     Args:
         before: The state whose closed staging files were given to an encoder.
-        encoded: What became of them.
+        results: What became of them.
         checkpoint_id: The checkpoint that will hold the result; only then may the files be published.
     """
-    gone = {one.staging_file.part.in_progress for one in encoded if one.is_done or one.is_given_up}
-    made = {one.staging_file.part.in_progress: one.files or () for one in encoded}
+    gone = {one.staging_file.part.in_progress for one in results if one.is_done or one.is_given_up}
+    made = {one.staging_file.part.in_progress: one.files or () for one in results}
     files = [promised(file, checkpoint_id) for some in made.values() for file in some]
-    spent = [encoded_staging_file(one.staging_file, checkpoint_id) for one in encoded if one.is_done]
-    ratio = learnt_ratio(before.position.encoded_ratio, files, spent)
+    done = [encoded_staging_file(one.staging_file, checkpoint_id) for one in results if one.is_done]
+    ratio = learnt_ratio(before.position.encoded_ratio, files, done)
     return replace(
         before,
         position=before.position.model_copy(update={"encoded_ratio": ratio}),
         pending=(*before.pending, *files),
-        rolled=tuple(
+        closed=tuple(
             staging_file.model_copy(
                 update={"staging_file": less(staging_file.staging_file, made.get(staging_file.part.in_progress, ()))}
             )
-            for staging_file in before.rolled
+            for staging_file in before.closed
             if staging_file.part.in_progress not in gone
         ),
-        spent=(*before.spent, *spent),
+        encoded=(*before.encoded, *done),
     )
 
 
@@ -219,15 +219,15 @@ def less(staging_file: StagingFile, files: Iterable[EncodedFile]) -> StagingFile
     return staging_file.model_copy(update={"finished_buckets": tuple(finished)}) if finished else staging_file
 
 
-def encoded_staging_file(encoded: OpenPart | ClosedStagingFile, checkpoint_id: int) -> EncodedStagingFile:
+def encoded_staging_file(staging_file: OpenPart | ClosedStagingFile, checkpoint_id: int) -> EncodedStagingFile:
     """The encoded form of a staging file: its files are in a checkpoint, and it only waits to be deleted.
 
     Args:
-        encoded: The staging file.
+        staging_file: Open or closed.
         checkpoint_id: The first checkpoint that will hold its files.
     """
-    is_shared = encoded.staging_file is not None and encoded.staging_file.shared
-    return EncodedStagingFile(part=encoded.part, since=checkpoint_id, shared=is_shared)
+    is_shared = staging_file.staging_file is not None and staging_file.staging_file.shared
+    return EncodedStagingFile(part=staging_file.part, since=checkpoint_id, shared=is_shared)
 
 
 def learnt_ratio(
@@ -269,21 +269,21 @@ def shared_from(known: int | None, chain: str, ran: Iterable[SubtaskSnapshot]) -
     shared: list[str] = []
     for one in ran:
         shared += [part.part.name for part in one.open if part.staging_file is not None and part.staging_file.shared]
-        shared += [staging_file.part.name for staging_file in one.rolled if staging_file.staging_file.shared]
-        shared += [staging_file.part.name for staging_file in one.spent if staging_file.shared]
+        shared += [staging_file.part.name for staging_file in one.closed if staging_file.staging_file.shared]
+        shared += [staging_file.part.name for staging_file in one.encoded if staging_file.shared]
     numbers = [number_in(name, {chain}) for name in shared]
     counts = [number.count for number in numbers if number is not None]
     return min(counts if known is None else [known, *counts], default=None)
 
 
-def disposable(spent: Iterable[EncodedStagingFile], oldest_retained_id: int) -> list[EncodedStagingFile]:
+def disposable(encoded: Iterable[EncodedStagingFile], oldest_retained_id: int) -> list[EncodedStagingFile]:
     """The encoded staging files that no retained checkpoint names as data any more (R6).
 
     Args:
-        spent: Staging files whose files a completed checkpoint holds.
+        encoded: Staging files whose files a completed checkpoint holds.
         oldest_retained_id: Id of the oldest checkpoint that is still there.
     """
-    return [staging_file for staging_file in spent if staging_file.since <= oldest_retained_id]
+    return [staging_file for staging_file in encoded if staging_file.since <= oldest_retained_id]
 
 
 OpenParts = dict[int, tuple["OpenPart", ...]]
@@ -300,9 +300,9 @@ class SinkSnapshot:
     """Parts to be finalized and published because this checkpoint is complete, or owed from earlier ones."""
     max_count: int
     """Union maximum of the part counters; -1 before the first part."""
-    rolled: tuple[ClosedStagingFile, ...] = ()
+    closed: tuple[ClosedStagingFile, ...] = ()
     """Staging files to be encoded because this checkpoint is complete, or still to be from earlier ones."""
-    spent: tuple[EncodedStagingFile, ...] = ()
+    encoded: tuple[EncodedStagingFile, ...] = ()
     """Encoded staging files that an older retained checkpoint may still name as data."""
 
     @classmethod
@@ -319,8 +319,8 @@ class SinkSnapshot:
             ),
             pending=self.pending,
             max_count=self.max_count,
-            rolled=self.rolled,
-            spent=self.spent,
+            closed=self.closed,
+            encoded=self.encoded,
         )
         return held.to_states()
 
@@ -348,8 +348,8 @@ def restored_state(
         open={subtask: tuple(parts) for subtask, parts in opened.items()},
         pending=held.pending,
         max_count=held.max_count,
-        rolled=held.rolled,
-        spent=held.spent,
+        closed=held.closed,
+        encoded=held.encoded,
     )
 
 
@@ -425,21 +425,21 @@ def after_batch(
             over += gone
     opened = _redistributed(carried, {subtask: snapshot.open for subtask, snapshot in ran.items()})
     fresh = [part for snapshot in ran.values() for part in snapshot.pending if part.since > completed_id]
-    rolled = [
+    closed = [
         staging_file
         for snapshot in ran.values()
-        for staging_file in snapshot.rolled
+        for staging_file in snapshot.closed
         if staging_file.since > completed_id
     ]
-    spent = [
+    encoded = [
         staging_file
         for snapshot in ran.values()
-        for staging_file in snapshot.spent
+        for staging_file in snapshot.encoded
         if staging_file.since > completed_id
     ]
     learnt = {
         "parallelism": len(ran) or before.position.parallelism,
-        "encoded_ratio": learnt_ratio(before.position.encoded_ratio, fresh, spent),
+        "encoded_ratio": learnt_ratio(before.position.encoded_ratio, fresh, encoded),
         "shared_from": shared_from(before.position.shared_from, position.chain, ran.values()),
     }
     after = SinkSnapshot(
@@ -447,8 +447,8 @@ def after_batch(
         open=_without_empty(opened),
         pending=(*before.pending, *fresh),
         max_count=max((before.max_count, *(snapshot.max_count for snapshot in ran.values()))),
-        rolled=(*before.rolled, *rolled),
-        spent=(*before.spent, *spent),
+        closed=(*before.closed, *closed),
+        encoded=(*before.encoded, *encoded),
     )
     return with_closed(after, over, checkpoint_id)
 

@@ -1,6 +1,6 @@
 """What becomes of the parts of a completed checkpoint: published, encoded from staging files, or left for later.
 
-``Publisher`` gives pending parts their final names. ``StagedParts`` has rolled staging files encoded, and deletes them
+``Publisher`` gives pending parts their final names. ``StagedParts`` has closed staging files encoded, and deletes them
 once no retained checkpoint needs them.
 """
 
@@ -180,7 +180,7 @@ class StagedParts:
     ) -> Encoding:
         """Encode the closed staging files of a state.
 
-        A storage failure leaves a staging file rolled, to be tried again with the next checkpoint, then less and less
+        A storage failure leaves a staging file closed, to be tried again with the next checkpoint, then less and less
         often.
 
         Args:
@@ -191,7 +191,7 @@ class StagedParts:
             at_once: Try also those that have failed and are left alone for a while, since this is the end or the state
                 is for a savepoint. It makes no wait longer.
         """
-        staging_files = before.rolled if at_once else self._retries.due(before.rolled, now_ms)
+        staging_files = before.closed if at_once else self._retries.due(before.closed, now_ms)
         if not staging_files:
             return Encoding(before, None)
         began = stopwatch_ms()
@@ -219,14 +219,16 @@ class StagedParts:
             snapshot: A state that a completed checkpoint holds.
             oldest_retained_id: Id of the oldest checkpoint that is still there.
         """
-        gone = plan.disposable(snapshot.spent, oldest_retained_id)
+        gone = plan.disposable(snapshot.encoded, oldest_retained_id)
         if not gone:
             return snapshot
         self._delete(gone)
         names = {staging_file.part.in_progress for staging_file in gone}
         return replace(
             snapshot,
-            spent=tuple(staging_file for staging_file in snapshot.spent if staging_file.part.in_progress not in names),
+            encoded=tuple(
+                staging_file for staging_file in snapshot.encoded if staging_file.part.in_progress not in names
+            ),
         )
 
     def _delete(self, staging_files: Sequence[EncodedStagingFile]) -> None:

@@ -50,9 +50,9 @@ def progress_of(
         parts_pending=done.owed,
         parts_finished=done.published,
         parts_abandoned=sum(part.abandoned for one in snapshots for part in one.pending)
-        + sum(staging_file.abandoned for one in snapshots for staging_file in one.rolled),
-        parts_encoded=done.encoded + sum(len(one.spent) for one in snapshots),
-        staging_files_waiting=len(coordinator.state.rolled),
+        + sum(staging_file.abandoned for one in snapshots for staging_file in one.closed),
+        parts_encoded=done.encoded + sum(len(one.encoded) for one in snapshots),
+        staging_files_waiting=len(coordinator.state.closed),
         commit_ms=done.commit_ms,
         publish_ms=done.publish_ms,
         encode_ms=done.encode_ms,

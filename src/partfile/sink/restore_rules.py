@@ -74,7 +74,7 @@ def choose(current: SinkSnapshot | None, point: RestorePoint) -> Choice:
 
 def _nothing_came_after(current: SinkSnapshot, point: SinkSnapshot) -> bool:
     """Whether a sink stands where a savepoint left it: every row since then would have made a new part."""
-    is_closed = not current.open and not current.rolled and not point.open
+    is_closed = not current.open and not current.closed and not point.open
     return is_closed and current.max_count == point.max_count and _stand_alike(current, point)
 
 
@@ -109,7 +109,7 @@ def _parts(state: SinkSnapshot) -> list[PartHandle]:
     return [
         *opened,
         *(pending.part for pending in state.pending),
-        *(staging_file.part for staging_file in state.rolled),
+        *(staging_file.part for staging_file in state.closed),
     ]
 
 
@@ -122,7 +122,7 @@ def _lengths(state: SinkSnapshot) -> dict[str, set[int]]:
     lengths: dict[str, set[int]] = {}
     for part in _parts(state):
         lengths.setdefault(unmarked(part.name), set()).add(part.valid_length)
-    for staging_file in state.spent:
+    for staging_file in state.encoded:
         name = unmarked(staging_file.part.name)
         if name in lengths:
             lengths[name].add(staging_file.part.valid_length)
@@ -139,7 +139,7 @@ def onto_an_empty_log(point: RestorePoint, chain: str) -> SinkSnapshot:
     position = point.state.position.model_copy(
         update={"chain": chain, "kept": False, "shared_from": None, **origin(point)}
     )
-    return replace(point.state, position=position, open={}, pending=(), max_count=-1, rolled=(), spent=())
+    return replace(point.state, position=position, open={}, pending=(), max_count=-1, closed=(), encoded=())
 
 
 def noted(current: SinkSnapshot, point: RestorePoint) -> SinkSnapshot:
@@ -161,7 +161,7 @@ def origin(point: RestorePoint) -> dict[str, str]:
 def open_since(current: SinkSnapshot, point: SinkSnapshot) -> list[PartHandle]:
     """The handles, as of the point, of parts that were open then and still are, or are not encoded yet."""
     names = {part.part.name for parts in current.open.values() for part in parts}
-    names |= {staging_file.part.name for staging_file in current.rolled}
+    names |= {staging_file.part.name for staging_file in current.closed}
     return [part.part for parts in point.open.values() for part in parts if part.part.name in names]
 
 
@@ -179,7 +179,7 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
     """
     still_open = {handle.name for handle in open_since(current, point.state)} - set(stuck)
     left_as_is = {part.part.name: part for parts in current.open.values() for part in parts if part.part.name in stuck}
-    promised = {staging_file.part.name: staging_file.staging_file.finished_buckets for staging_file in current.rolled}
+    promised = {staging_file.part.name: staging_file.staging_file.finished_buckets for staging_file in current.closed}
     opened = {
         subtask: tuple(
             left_as_is.get(part.part.name, _less(part, promised.get(part.part.name, ())))
@@ -188,7 +188,7 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
         )
         for subtask, parts in point.state.open.items()
     }
-    waiting = {staging_file.part.name for staging_file in point.state.rolled} | set(stuck)
+    waiting = {staging_file.part.name for staging_file in point.state.closed} | set(stuck)
     position = point.state.position.model_copy(
         update={
             "chain": current.position.chain,
@@ -204,8 +204,8 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
         open={subtask: parts for subtask, parts in opened.items() if parts},
         pending=current.pending,
         max_count=max(current.max_count, point.state.max_count),
-        rolled=tuple(staging_file for staging_file in current.rolled if staging_file.part.name in waiting),
-        spent=current.spent,
+        closed=tuple(staging_file for staging_file in current.closed if staging_file.part.name in waiting),
+        encoded=current.encoded,
     )
 
 
@@ -268,7 +268,7 @@ def staying(current: SinkSnapshot, stuck: Collection[str]) -> SinkSnapshot:
         open={
             subtask: tuple(part for part in parts if part.part.name in stuck) for subtask, parts in current.open.items()
         },
-        rolled=tuple(staging_file for staging_file in current.rolled if staging_file.part.name in stuck),
+        closed=tuple(staging_file for staging_file in current.closed if staging_file.part.name in stuck),
     )
 
 
@@ -352,11 +352,11 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
     vouched = [part.part for parts in point.state.open.values() for part in parts] + [part.part for part in owed]
     waiting = tuple(
         _without(staging_file, finished)
-        for staging_file in point.state.rolled
+        for staging_file in point.state.closed
         if not _is_finished(staging_file.part, shared, there)
         and any(path in there for path in _staged(staging_file.part))
     )
-    vouched += [staging_file.part for staging_file in point.state.rolled]
+    vouched += [staging_file.part for staging_file in point.state.closed]
     gone = sorted(
         _final(part)
         for part in vouched
@@ -367,7 +367,7 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
     )
     opened = {subtask: parts for subtask, parts in kept.items() if parts}
     return WentBack(
-        replace(point.state, position=position, open=opened, pending=pending, rolled=waiting, max_count=-1),
+        replace(point.state, position=position, open=opened, pending=pending, closed=waiting, max_count=-1),
         tuple(gone),
     )
 
@@ -428,7 +428,7 @@ def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> Re
 def names_of_shared(point: SinkSnapshot) -> set[str]:
     """The unmarked final names of the files that multi-bucket staging files become, in whichever buckets."""
     staging_files = [(part.part, part.staging_file) for parts in point.open.values() for part in parts]
-    staging_files += [(staging_file.part, staging_file.staging_file) for staging_file in point.rolled]
+    staging_files += [(staging_file.part, staging_file.staging_file) for staging_file in point.closed]
     return {
         unmarked(part.name) for part, staging_file in staging_files if staging_file is not None and staging_file.shared
     }
@@ -469,7 +469,7 @@ def _is_finished(part: PartHandle, shared: Collection[str], there: Collection[st
 
 def _vouched(point: SinkSnapshot) -> list[PartHandle]:
     opened = [part.part for parts in point.open.values() for part in parts]
-    return [*opened, *(part.part for part in point.pending), *(staging_file.part for staging_file in point.rolled)]
+    return [*opened, *(part.part for part in point.pending), *(staging_file.part for staging_file in point.closed)]
 
 
 def _final(part: PartHandle) -> str:
@@ -550,7 +550,7 @@ def has_pending_output(left: SinkSnapshot | None, query_id: str) -> bool:
     query = left.position.query if left is not None else None
     if left is None or query is None or query.query_id != query_id:
         return False
-    return bool(left.open or left.pending or left.rolled)
+    return bool(left.open or left.pending or left.closed)
 
 
 def _first(uid: str, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:

@@ -49,9 +49,9 @@ class ReservedSavepoint:
             StoreError: It could not be written; there is no savepoint.
         """
         state = coordinator.state
-        if state.open or state.pending or state.rolled:
+        if state.open or state.pending or state.closed:
             raise PartfileError(
-                f"{len(state.pending)} parts could not be published, and {len(state.rolled)} staging files not be "
+                f"{len(state.pending)} parts could not be published, and {len(state.closed)} staging files not be "
                 "encoded, "
                 "so there can be no savepoint",
                 hint="The log says why. Mend that and ask again: they are tried at once then, however long they wait.",
@@ -60,7 +60,7 @@ class ReservedSavepoint:
         streams = FileStreamFactory(self.store, self.directory, None)
         taken_by = coordinator.newest_checkpoint
         # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs it.
-        handle = write_operator_state(replace(state, spent=()).to_states(), streams)
+        handle = write_operator_state(replace(state, encoded=()).to_states(), streams)
         complete_savepoint(
             self.store,
             self.directory,

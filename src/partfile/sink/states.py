@@ -202,13 +202,13 @@ _POSITION = ListStateDescriptor("stream-position", ModelCodec(StreamPosition))
 
 
 def _add_staging_files(
-    states: OperatorStateStore, rolled: tuple[ClosedStagingFile, ...], spent: tuple[EncodedStagingFile, ...]
+    states: OperatorStateStore, closed: tuple[ClosedStagingFile, ...], encoded: tuple[EncodedStagingFile, ...]
 ) -> None:
     """Add the states of staging files; a sink without any pays nothing for them."""
-    if rolled:
-        states.list_state(_ROLLED).update(rolled)
-    if spent:
-        states.list_state(_SPENT).update(spent)
+    if closed:
+        states.list_state(_ROLLED).update(closed)
+    if encoded:
+        states.list_state(_SPENT).update(encoded)
 
 
 class SubtaskSnapshot(Persisted):
@@ -217,9 +217,9 @@ class SubtaskSnapshot(Persisted):
     subtask: Annotated[int, Field(ge=0)]
     open: tuple[OpenPart, ...] = ()
     pending: tuple[PendingPart, ...] = ()
-    rolled: tuple[ClosedStagingFile, ...] = ()
+    closed: tuple[ClosedStagingFile, ...] = ()
     """Staging files that another process is to encode; repeated like pending parts."""
-    spent: tuple[EncodedStagingFile, ...] = ()
+    encoded: tuple[EncodedStagingFile, ...] = ()
     """Staging files that it has encoded itself; the files are among the pending parts."""
     max_count: Annotated[int, Field(ge=-1)] = -1
     """Highest part counter this subtask knows; -1 before the first part."""
@@ -229,7 +229,7 @@ class SubtaskSnapshot(Persisted):
         states = OperatorStateStore()
         states.list_state(_OPEN).update(self.open)
         states.list_state(_PENDING).update(self.pending)
-        _add_staging_files(states, self.rolled, self.spent)
+        _add_staging_files(states, self.closed, self.encoded)
         states.union_list_state(_COUNTER).update((self.max_count,))
         return states
 
@@ -248,8 +248,8 @@ class SubtaskSnapshot(Persisted):
                 subtask=subtask,
                 open=states.list_state(_OPEN).get(),
                 pending=states.list_state(_PENDING).get(),
-                rolled=states.list_state(_ROLLED).get(),
-                spent=states.list_state(_SPENT).get(),
+                closed=states.list_state(_ROLLED).get(),
+                encoded=states.list_state(_SPENT).get(),
                 max_count=max(counters, default=-1),
             )
         except ValueError as error:
@@ -263,9 +263,9 @@ class CoordinatorSnapshot(Persisted):
     open: tuple[AssignedPart, ...] = ()
     pending: tuple[PendingPart, ...] = ()
     """Parts to be published by this checkpoint, or still owed from earlier ones."""
-    rolled: tuple[ClosedStagingFile, ...] = ()
+    closed: tuple[ClosedStagingFile, ...] = ()
     """Staging files to be encoded now that this checkpoint is complete, or still to be from earlier ones."""
-    spent: tuple[EncodedStagingFile, ...] = ()
+    encoded: tuple[EncodedStagingFile, ...] = ()
     """Encoded staging files that older retained checkpoints may still name as data."""
     max_count: Annotated[int, Field(ge=-1)] = -1
     """Union maximum of the part counters; -1 before the first part."""
@@ -276,7 +276,7 @@ class CoordinatorSnapshot(Persisted):
         states.list_state(_POSITION).update((self.position,))
         states.list_state(_ASSIGNED).update(self.open)
         states.list_state(_PENDING).update(self.pending)
-        _add_staging_files(states, self.rolled, self.spent)
+        _add_staging_files(states, self.closed, self.encoded)
         states.union_list_state(_COUNTER).update((self.max_count,))
         return states
 
@@ -296,8 +296,8 @@ class CoordinatorSnapshot(Persisted):
                 position=position,
                 open=states.list_state(_ASSIGNED).get(),
                 pending=states.list_state(_PENDING).get(),
-                rolled=states.list_state(_ROLLED).get(),
-                spent=states.list_state(_SPENT).get(),
+                closed=states.list_state(_ROLLED).get(),
+                encoded=states.list_state(_SPENT).get(),
                 max_count=int(str(counter)),
             )
         except ValueError as error:

@@ -215,7 +215,7 @@ class CrashHarness(Generic[AnyPicture]):
         process = world.onlooker()
         stands = process.stands()
         assert stands is not None
-        if not stands.open and not stands.rolled:
+        if not stands.open and not stands.closed:
             assert rows_of(finished) == rows_up_to(process.position())
         else:
             assert self._scenario.keeps_parts

@@ -64,7 +64,7 @@ class Process(NamedTuple):
             state = runtime.coordinator.look()
             newest = runtime.storage.newest_completed_id()
             is_owed = bool(state and state.pending) and not runtime.storage.is_published(newest)
-            return is_owed or bool(state and state.rolled)
+            return is_owed or bool(state and state.closed)
         finally:
             runtime.close()
 

@@ -170,8 +170,8 @@ def _replace_encode(patch: pytest.MonkeyPatch, encode: Any) -> None:
 def staging_files_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
     """An encoded staging file is deleted although an older retained checkpoint names it as data."""
 
-    def all_of_them(spent: Iterable[EncodedStagingFile], _oldest_retained_id: int) -> list[EncodedStagingFile]:
-        return list(spent)
+    def all_of_them(encoded: Iterable[EncodedStagingFile], _oldest_retained_id: int) -> list[EncodedStagingFile]:
+        return list(encoded)
 
     patch.setattr(plan, "disposable", all_of_them)
 
@@ -200,7 +200,7 @@ def every_encode_has_a_name_of_its_own(patch: pytest.MonkeyPatch) -> None:
         return target.model_copy(update={"name": f"{token}-{target.name}"})
 
     def again(before: plan.SinkSnapshot, *arguments: Any) -> plan.SinkSnapshot:
-        return replace(after_encoding(before, *arguments), rolled=before.rolled)
+        return replace(after_encoding(before, *arguments), closed=before.closed)
 
     patch.setattr(encoding, "target_of", own)
     patch.setattr(plan, "after_encoding", again)
@@ -247,7 +247,7 @@ def closed_staging_files_forgotten(patch: pytest.MonkeyPatch) -> None:
     begin = plan.begin_epoch
 
     def forget(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
-        return begin(replace(restored, rolled=()), **options)
+        return begin(replace(restored, closed=()), **options)
 
     patch.setattr(plan, "begin_epoch", forget)
 
@@ -258,8 +258,8 @@ def spent_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
     def early(self: StagedParts, before: plan.SinkSnapshot, *arguments: Any, **options: Any) -> Encoding:
         done = encode(self, before, *arguments, **options)
-        left = {staging_file.part.in_progress for staging_file in done.after.rolled}
-        for staging_file in before.rolled:
+        left = {staging_file.part.in_progress for staging_file in done.after.closed}
+        for staging_file in before.closed:
             if staging_file.part.in_progress not in left:
                 self._store.discard(staging_file.part)
         return done

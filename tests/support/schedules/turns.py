@@ -219,5 +219,5 @@ def unkept_staging_files(base: Path, there: set[str]) -> list[str]:
         logs = [read_checkpoint_log(stores.checkpoints, job) for job in jobs_in(stores.checkpoints)]
         states = [state for log in logs for number, state in states_of(log).items() if number not in doubtful_ids(log)]
     opened = [part.part for state in states for parts in state.open.values() for part in parts if part.staging_file]
-    needed = [*opened, *(staging_file.part for state in states for staging_file in state.rolled)]
+    needed = [*opened, *(staging_file.part for state in states for staging_file in state.closed)]
     return sorted({part.path_of(part.in_progress) for part in needed} - there)

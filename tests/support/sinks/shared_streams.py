@@ -140,13 +140,13 @@ def _rows(data: bytes, format: str) -> list[int]:
     )
 
 
-def rolled(base: Path) -> ClosedStagingFile:
+def closed(base: Path) -> ClosedStagingFile:
     """The staging file of a crashed sink, as its next start would roll it."""
     runtime = Runtime(sharing_sink(base).settings, "life")
     state = runtime.coordinator.look()
     runtime.close()
     assert state is not None
-    (staging_file,) = with_closed(state, state.open[0], 9).rolled
+    (staging_file,) = with_closed(state, state.open[0], 9).closed
     return staging_file
 
 

@@ -285,7 +285,7 @@ class KnownPart:
 
     @property
     def buckets(self) -> int | None:
-        """So many buckets at least share this staging file; None if none do, or it is spent, so that its files tell."""
+        """The buckets that share this staging file, at least; None if none do, or if it is encoded: its files tell."""
         return self.staging_file.least_buckets if self.staging_file is not None and self.staging_file.shared else None
 
     @property
@@ -409,7 +409,7 @@ def parts_of(log: SeenLog, checkpoint_id: int, state: SinkSnapshot) -> Iterator[
                 crc32=None if part.staging_file is None else part.staging_file.crc32,
             )
 
-    def closed(
+    def known(
         part: PartHandle,
         state: KnownState,
         since: int,
@@ -437,21 +437,21 @@ def parts_of(log: SeenLog, checkpoint_id: int, state: SinkSnapshot) -> Iterator[
 
     for pending in state.pending:
         fate: KnownState = "abandoned" if pending.abandoned else "pending"
-        yield closed(pending.part, fate, pending.since, pending.rows, pending.crc32, is_current=in_force and is_owed)
-    for rolled in state.rolled:
-        crc32, staging_file = rolled.staging_file.crc32, rolled.staging_file
-        yield closed(
-            rolled.part,
+        yield known(pending.part, fate, pending.since, pending.rows, pending.crc32, is_current=in_force and is_owed)
+    for closed in state.closed:
+        crc32, staging_file = closed.staging_file.crc32, closed.staging_file
+        yield known(
+            closed.part,
             "closed-staging-file",
-            rolled.since,
-            rolled.rows,
+            closed.since,
+            closed.rows,
             crc32,
             is_current=in_force,
             staging_file=staging_file,
         )
-    for spent in state.spent:
+    for encoded in state.encoded:
         # It is deleted as soon as no older checkpoint needs it, before a newer one says so.
-        yield closed(spent.part, "encoded-staging-file", spent.since, 0, None, is_current=False)
+        yield known(encoded.part, "encoded-staging-file", encoded.since, 0, None, is_current=False)
 
 
 def part_index_of(

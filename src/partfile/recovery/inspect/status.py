@@ -74,7 +74,7 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
         return Verdict(why, "the sink deletes it once those are not retained any more")
     promised, done = f"checkpoint {part.since} is complete and promises it", "published"
     if part.state == "closed-staging-file":
-        promised, done = f"checkpoint {part.since} is complete and has it rolled", "encoded"
+        promised, done = f"checkpoint {part.since} is complete and has it closed", "encoded"
     does = _fate(part)
     if sink.has_stopped:
         why = f"{promised}, but {_stopped(sink)} before it was {done}"
