@@ -80,7 +80,7 @@ def test_the_plain_example_writes_each_row_once_however_often_it_runs(tmp_path: 
     (plain,) = [block for block in blocks("README.md") if "sink.local()" in block]
     for _ in range(2):
         run(plain, tmp_path)
-        rows = [line for path in (tmp_path / "landing" / "numbers").glob("part-*.csv") for line in path.open()]
+        rows = [line for path in (tmp_path / "numbers").glob("part-*.csv") for line in path.open()]
         assert sorted(rows) == sorted([*(f"{number}\n" for number in range(10)), "id\n"])
 
 
@@ -114,7 +114,7 @@ def test_what_the_command_line_shows_is_what_it_prints(tmp_path: Path, monkeypat
 def die_with_open_parts() -> None:
     """Two hours ago a sink was killed between two checkpoints."""
     sink = pf.FileSink(
-        "landing/events",
+        "events",
         uid="events",
         bucketer=pf.HiveBucketer("day"),
         clock=lambda: system_clock_ms() - 7_505_000,

@@ -8,6 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest

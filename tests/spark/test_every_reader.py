@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.json
 import pytest
 

@@ -127,6 +127,22 @@ def test_a_second_call_in_one_batch_fails_the_query(spark: SparkSession, tmp_pat
         run_function(spark, split, tmp_path)
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("place", ["out", "out/checkpoint", "file:{root}/out/day=1/c"])
+def test_a_checkpoint_of_spark_where_readers_look_is_refused(spark: SparkSession, tmp_path: Path, place: str) -> None:
+    """Readers would count its files as rows; below a hidden directory they do not."""
+    write_source(tmp_path / "source", 1)
+    location = place.format(root=tmp_path) if ":" in place else str(tmp_path / place)
+    frame = stream(spark, tmp_path / "source")
+    with pytest.raises(ConfigError, match=r"checkpoint_location=.* lies visibly below the base"):
+        make_sink(tmp_path / "out").start(frame, checkpoint_location=location)
+    assert not (tmp_path / "out").exists()
+    hidden = str(tmp_path / "out" / "_partfile" / "spark")
+    with make_sink(tmp_path / "out").start(frame, checkpoint_location=hidden, trigger=NOW) as query:
+        query.awaitTermination()
+    assert len(finished(tmp_path / "out")) > 0
+
+
 def forget_commit(checkpoint: Path, batch_id: int) -> None:
     for path in (checkpoint / "commits").glob(f"*{batch_id}*"):
         path.unlink()

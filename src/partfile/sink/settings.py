@@ -155,6 +155,15 @@ def check_directory(path: str, base: str, name: str, storage_options: Mapping[st
             f"{name}={path!r} is relative to the working directory, but the base is not on this host",
             hint="Write a URL beside the base, or an absolute path that every start of this sink finds.",
         )
+    check_hidden(path, base, name, storage_options)
+
+
+def check_hidden(path: str, base: str, name: str, storage_options: Mapping[str, object]) -> None:
+    """Refuse a directory whose files readers of the base would take for data; arguments as of ``check_directory``.
+
+    Raises:
+        ConfigError: It lies visibly below the base.
+    """
     inside = path_inside(path, base, storage_options)
     if inside is not None and not any(step.startswith(("_", ".")) for step in inside):
         raise ConfigError(

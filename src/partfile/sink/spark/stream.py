@@ -20,11 +20,13 @@ from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
 from partfile.sink.restore_rules import ReplayDecision, check_replay, has_pending_output, is_no_others, position_after
 from partfile.sink.savepoints import reserved_savepoint
+from partfile.sink.settings import check_hidden
 from partfile.sink.spark.encode_job import staging_encoder
 from partfile.sink.spark.identity import OffsetsLog, current_run, is_active
 from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
 from partfile.sink.states import QueryPosition
 from partfile.snapshot.timer import Timer
+from partfile.stores.registry import check_url
 
 if TYPE_CHECKING:
     import os
@@ -228,8 +230,12 @@ class SparkStream:
         """Start a query with a clean end bound to it; the arguments are those of ``FileSink.start``.
 
         Raises:
-            ConfigError: ``options`` name the checkpoint location a second time.
+            ConfigError: ``options`` name the checkpoint location as well; or it lies visibly below the base, where
+                readers would take Spark's files for data.
         """
+        if _is_served(checkpoint_location):
+            base, storage_options = self._settings.base, self._settings.storage_options
+            check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)
         if "checkpointlocation" in {name.lower() for name in options or {}}:
             raise ConfigError(
                 "options name a checkpointLocation besides checkpoint_location",
@@ -560,3 +566,12 @@ class SparkStream:
         if self._runtime is None:
             raise PartfileError("the sink has no epoch; it restores with the next batch")
         return self._runtime
+
+
+def _is_served(url: str) -> bool:
+    """Whether a store of ours serves a URL of Spark's, so that it can be compared with the base."""
+    try:
+        check_url(url)
+    except ConfigError:
+        return False
+    return True
