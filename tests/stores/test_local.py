@@ -7,24 +7,25 @@ import fcntl
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from partfile.errors import CommitConflict, LeaseUnavailable, StoreError
-from partfile.stores.local.posix import PosixCalls
+from partfile.errors import CommitConflict, LeaseUnavailable, PartMissing, StoreError
+from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import ActAt, CrashAt, SimulatedCrash, TrackedCalls, intercept
 from partfile.testing.power_loss import PowerLossCalls
-from partfile.testing.store import new_part, write_part
+from partfile.testing.store import finished_bytes, new_part, write_part
 from support.sinks.life_cycle import finished_files, long_sink, make_sink, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from partfile.stores.base import PartHandle
+    from partfile.stores.base import Cut, PartHandle
     from partfile.stores.local.posix import Access
 
 
@@ -87,6 +88,56 @@ def test_a_publication_that_died_leaves_no_in_progress_name(tmp_path: Path) -> N
             if handle.name in names:
                 with pytest.raises(LeaseUnavailable):
                     store.resume(handle)
+
+
+class NoRenameWithoutReplacing(TrackedCalls):
+    """A file system such as NFS, which has no ``RENAME_NOREPLACE``."""
+
+    def rename_noreplace(self, directory: int, name: str, new_name: str) -> None:  # noqa: ARG002 - whatever it is.
+        """Refuse, as the kernel does."""
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name, None, new_name)
+
+
+@pytest.mark.parametrize("cut", ["auto", "truncate", "rewrite", "valid-length"])
+def test_where_no_rename_refuses_to_replace_a_part_is_linked(
+    cut: Cut, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says once what that means; wherever publish dies, the next one ends it, and no file is replaced."""
+    crashes = 0
+    for n in range(1, 40):
+        base, calls = tmp_path / f"{n}", NoRenameWithoutReplacing()
+        with LocalStore(str(base), calls=NoRenameWithoutReplacing()) as store:
+            handle = write_part(store, DATA, tail=ZOMBIE)
+            dying = CrashAt(n, "after", only=CHANGING_CALLS)
+            with suppress(SimulatedCrash):
+                LocalStore(str(base), calls=intercept(calls, dying)).publish(handle, cut)
+            calls.die()
+            for _ in range(2):
+                store.publish(handle, cut)
+            assert finished_bytes(store, handle) == DATA
+            assert not store.is_staged(handle)
+            other = write_part(store, DATA[::-1])
+            assert other.name == handle.name
+            with pytest.raises(CommitConflict):
+                store.publish(other, cut)
+        crashes += dying.has_crashed
+    assert 5 < crashes < 39
+    assert "cannot rename without replacing" in caplog.text
+
+
+def test_a_copy_is_cut_where_the_sink_went_back_after_it_was_made(tmp_path: Path) -> None:
+    """The original has lost its name to it, so it is all that there is of the part."""
+    with LocalStore(str(tmp_path)) as store:
+        handle = write_part(store, DATA, tail=ZOMBIE)
+        calls = TrackedCalls()
+        dying = intercept(calls, CrashAt(2, only={"rename_noreplace"}))
+        with pytest.raises(SimulatedCrash):
+            LocalStore(str(tmp_path), calls=dying).publish(handle, "rewrite")
+        calls.die()
+        with pytest.raises(PartMissing, match="are gone"):
+            store.publish(handle.at(len(DATA) + 1), "rewrite")
+        store.publish(handle.at(3), "rewrite")
+        assert store.read_file(handle.path_of(handle.name), 99) == DATA[:3]
 
 
 def test_hazard_rename_overwrites(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -393,7 +394,13 @@ class SparkStream:
         began = stopwatch_ms()
         triggered = runtime.coordinator.trigger(now_ms)
         hashed = hash_partitions(df, self._settings, stands)
-        acknowledged = run_write_job(df, self._settings, runtime, triggered, hashed)
+        try:
+            acknowledged = run_write_job(df, self._settings, runtime, triggered, hashed)
+        except Exception:
+            # A driver that took the sink over takes the names of open parts as well, and the tasks fail for that.
+            with suppress(StoreError):
+                runtime.coordinator.check_fence()
+            raise
         write_ms = stopwatch_ms() - began
         snapshots = acknowledged_snapshots(runtime, triggered, acknowledged)
         position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})

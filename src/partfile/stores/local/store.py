@@ -336,11 +336,15 @@ class LocalStore:
         return True
 
     def _check_copy(self, directory: int, handle: PartHandle, copied: int, *, is_leased: bool) -> None:
-        """See that a copy that is found can be published; one of another length, as before a rollback, is put aside.
+        """See that a copy that is found can be published.
+
+        One of another length was made before the sink went back. While the original is there the copy is put aside;
+        after that it is all that there is of the part, and is cut.
 
         Raises:
-            NotApplied: Another coordinator has it.
+            NotApplied: Another coordinator has it, or it cannot be cut.
             NotFound: It was put aside; the original is to be copied again.
+            PartMissing: It is too short, and the original has no staged name any more.
         """
         copy = rewritten(handle)
         path = copy.path_of(copy.pending)
@@ -348,9 +352,17 @@ class LocalStore:
             raise NotApplied(
                 f"{path!r} is being published by another coordinator", hint="The part is tried again.", path=path
             )
-        if self._tree.status_open(copied, path).st_size != handle.valid_length:
+        length = self._tree.status_open(copied, path).st_size
+        if length == handle.valid_length:
+            return
+        originals = (handle.in_progress, handle.pending)
+        if any(self._tree.status(directory, name, handle.path_of(name)) is not None for name in originals):
             self._put_aside(directory, handle, copy.pending)
             raise NotFound(f"{path!r} is a copy of another length", path=path)
+        if length < handle.valid_length:
+            raise part_too_short(handle, length)
+        self._truncate(handle, "truncate", copied, path)
+        self._tree.sync_file(copied, path)
 
     @contextmanager
     def _copied(self, directory: int, handle: PartHandle, source: int) -> Iterator[int]:
