@@ -158,9 +158,12 @@ def test_a_final_name_taken_at_the_last_moment_is_not_replaced(call: str, when: 
             handle = _part(store)
             path = tmp_path / f"{n}" / handle.path_of(handle.name)
 
-            def appear(path: Path = path) -> None:
+            appeared: list[None] = []
+
+            def appear(path: Path = path, appeared: list[None] = appeared) -> None:
                 if not path.exists():
                     path.write_bytes(b"foreign")
+                    appeared.append(None)
 
             calls = intercept(PosixCalls(), ActAt(n, appear, "before" if when == "before" else "after", only={call}))
             with LocalStore(str(tmp_path / f"{n}"), calls=calls) as publisher:
@@ -169,6 +172,7 @@ def test_a_final_name_taken_at_the_last_moment_is_not_replaced(call: str, when: 
                 except CommitConflict:
                     assert path.read_bytes() == b"foreign"
                 else:
+                    assert not appeared, "a foreign file was replaced"
                     assert path.read_bytes() == DATA
 
 
