@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from partfile.errors import CheckpointMismatch, ConfigError, LeaseUnavailable, PartfileError
+from partfile.errors import CheckpointMismatch, ConfigError, LeaseUnavailable, PartfileError, StoreError
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
@@ -338,7 +339,8 @@ class LocalSink:
             snapshot = self._operator.snapshot(triggered.checkpoint_id)
         except LeaseUnavailable:
             # A coordinator that took the sink over takes the names of its open parts as well.
-            coordinator.check_fence()
+            with suppress(StoreError):
+                coordinator.check_fence()
             raise
         stands = coordinator.state.position.model_copy(update={"user_position": self._position})
         # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
