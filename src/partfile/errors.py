@@ -140,6 +140,9 @@ class CommitConflict(CommitError):
 class PartMissing(CommitError):
     """A part that a completed checkpoint vouches for is under none of its names, or too short."""
 
+    nothing_left: bool = False
+    """Whether nothing of it was found: it was deleted, or a consumer took its file before the sink could note that."""
+
 
 class PartDamaged(CommitError):
     """A part holds, within its valid length, something else than what was written to it."""

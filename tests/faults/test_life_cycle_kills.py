@@ -19,6 +19,7 @@ from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import ActAt, KillAt, Recorder, count_calls, intercept
 from support.crash.harness import CrashHarness
+from support.crash.scenarios import CUTS as ALL_CUTS
 from support.crash.scenarios import OTHERS, Scenario, restore_that_cuts, stream
 from support.crash.worlds import Camera, Local
 from support.sinks.life_cycle import (
@@ -353,6 +354,21 @@ def test_a_picture_is_what_a_real_kill_leaves(
         assert code == -signal.SIGKILL, f"call {number}"
         assert world.now() in pictures, f"call {number}, {camera.calls[number - 1]}"
         world.close()
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize(
+    "scenario", [stream("auto"), *(restore_that_cuts(cut) for cut in ALL_CUTS), *OTHERS], ids=lambda one: one.name
+)
+@pytest.mark.fault("K1", "K2", "K3", "K5", "K10", "K11", "K11b", "K13", "K14", "K16")
+def test_what_a_consumer_takes_at_once_is_each_row_once(
+    scenario: Scenario, numbered_tokens: NumberedTokens, failing: Choose, second: Choose
+) -> None:
+    """R5: whatever dies when, no file comes back after a consumer has moved it, and a start needs nobody."""
+    harness = CrashHarness(scenario, Local(), numbered_tokens, first=failing, second=second)
+    explored = harness.explore_beside_a_consumer()
+    assert explored.moments >= len(explored.calls) // 3 > 13
+    assert explored.second_moments > 5
 
 
 # Kill at every call, then the recovery at some of its calls or all, where parts are copied or get sidecars.

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
+from partfile.errors import PartMissing
 from partfile.stores.s3.client import CHANGING_CALLS
 from partfile.stores.s3.handle import Piece
-from partfile.testing.faults import FailAt, LateAt
+from partfile.stores.s3.store import S3Store
+from partfile.testing.faults import ActAt, FailAt, LateAt, intercept
 from support.crash.harness import CrashHarness, none_of
 from support.crash.scenarios import OTHERS, Scenario, restore_that_cuts, stream
+from support.s3.life import written_open
 from support.s3.model import LEAST_PIECE_BYTES, ModelCalls, refusal
-from support.s3.model_worlds import AWS, GATEWAY, IGNORANT, Objects, make_small
+from support.s3.model_worlds import AWS, GATEWAY, IGNORANT, OPTIONS, Objects, make_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from partfile.stores.base import PartHandle
+    from partfile.testing.faults import Call
     from support.crash.harness import Choose
     from support.s3.model import Bucket, Rules
     from support.state.tokens import NumberedTokens
@@ -125,6 +131,78 @@ def test_two_kills_anywhere_lose_and_double_nothing(  # noqa: PLR0917 - fixtures
     explored = CrashHarness(scenario, Objects(rules), numbered_tokens, second=second).explore()
     assert explored.moments > len(explored.calls) // 2
     assert explored.second_moments > (5 * explored.moments if is_long else explored.moments // 4)
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize(("rules", "scenario"), CASES, ids=lambda one: one.name)
+@pytest.mark.fault("K2", "K3", "K10", "K11", "K13", "K16")
+def test_what_a_consumer_takes_at_once_is_each_row_once(  # noqa: PLR0917 - fixtures.
+    rules: Rules,
+    scenario: Scenario,
+    numbered_tokens: NumberedTokens,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: Choose,
+    second: Choose,
+) -> None:
+    """R5: whatever dies when, no file comes back after a consumer has moved it, and a start needs nobody."""
+    make_small(monkeypatch)
+    harness = CrashHarness(scenario, Objects(rules), numbered_tokens, first=failing, second=second)
+    explored = harness.explore_beside_a_consumer()
+    assert explored.moments > len(explored.calls) // 2
+    assert explored.second_moments > 5
+
+
+class Taking:
+    """An interceptor beside a consumer that takes each finished file the instant it is visible.
+
+    Args:
+        calls: The bucket.
+    """
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self._calls = calls
+        self.taken: list[bytes] = []
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:  # noqa: ARG002 - whichever it is.
+        """Do the call, then let the consumer look."""
+        try:
+            return proceed()
+        finally:
+            for path, data in self._calls.picture().finished().items():
+                self.taken.append(data)
+                self._calls.delete(f"base/{path}")
+
+
+@pytest.mark.parametrize("rules", [AWS, GATEWAY], ids=lambda rules: rules.name)
+@pytest.mark.parametrize("batches", [[SMALL], [SMALL, SMALL], [LARGE, SMALL]], ids=["side object", "two", "upload"])
+@pytest.mark.fault("D10")
+def test_what_a_consumer_took_comes_back_by_no_coordinator(
+    rules: Rules, batches: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R5: of two coordinators and a consumer, whichever comes between, one file is ever seen, and never again."""
+    make_small(monkeypatch)
+    for number in range(1, 50):
+        calls, reached = ModelCalls(rules), list[int]()
+        taking = Taking(calls)
+        rival = S3Store("s3://model/base", OPTIONS, calls=intercept(calls, taking))
+        assert rival.capabilities.append
+        handle = written_open(rival, batches)
+
+        def meet(rival: S3Store = rival, handle: PartHandle = handle, reached: list[int] = reached) -> None:
+            reached.append(1)
+            with suppress(PartMissing):
+                rival.publish(handle, "auto")
+
+        watched = intercept(intercept(calls, taking), ActAt(number, meet))
+        with S3Store("s3://model/base", OPTIONS, calls=watched) as store, rival:
+            for each in (store, rival, store):
+                with suppress(PartMissing):
+                    each.publish(handle, "auto")
+        assert taking.taken == [b"".join(batches)]
+        if not reached:
+            assert number > len(batches)
+            return
+    raise AssertionError("more than 50 calls")
 
 
 @pytest.mark.parametrize("rules", [AWS, GATEWAY], ids=lambda rules: rules.name)

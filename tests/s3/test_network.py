@@ -263,6 +263,6 @@ def test_an_internal_error_at_the_completion_of_an_upload_that_is_gone(moto: S3S
         store.discard(handle)
         proxy.inject(internal_error(), operation="CompleteMultipartUpload", times=None)
         started = time.monotonic()
-        with pytest.raises(PartfileError, match="its upload is gone"):
+        with pytest.raises(PartfileError, match="neither its upload nor its finished file is there"):
             store.publish(handle, "auto")
         assert time.monotonic() - started < 10 + SLACK_S

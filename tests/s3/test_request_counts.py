@@ -26,18 +26,16 @@ if TYPE_CHECKING:
 
 
 ABOUT_THE_BUCKET = {"HeadBucket", "GetBucketVersioning", "GetBucketLifecycleConfiguration"}
-SMALL_PART = Counter(PutObject=2, GetObject=1)
-"""That lived in one batch: its side object, read again, and the file."""
-UPLOADED_PART = Counter(CreateMultipartUpload=1, UploadPart=1, CompleteMultipartUpload=1)
-"""The same, from 5 MiB on."""
+PART = Counter(CreateMultipartUpload=1, UploadPart=1, CompleteMultipartUpload=1)
+"""That lived in one batch."""
 LOOK = Counter(HeadObject=1)
 """Before a part is published by a request whose condition the server ignores."""
 OPEN_PART = Counter(PutObject=2)
 """That a batch writes to: its claim and a side object."""
 REQUESTS_IN_TWENTY_BATCHES = 3 * 20 + 5
 RESTORED_PARTS = {
-    "small": ([10], Counter(GetObject=1, PutObject=1)),
-    "small, three batches": ([10, 10, 10], Counter(GetObject=3, PutObject=1)),
+    "small": ([10], Counter(GetObject=1) + PART),
+    "small, three batches": ([10, 10, 10], Counter(GetObject=3) + PART),
     "upload": ([6 * MIB], Counter(CompleteMultipartUpload=1)),
     "upload and tail": ([6 * MIB, 10], Counter(GetObject=1, UploadPart=1, CompleteMultipartUpload=1)),
 }
@@ -111,8 +109,7 @@ def test_the_document_promises_these_numbers() -> None:
     said = promised_requests("S3.md", "What is asked, and what it costs")
     publications = [asked.total() - asked["GetObject"] for _, asked in RESTORED_PARTS.values()]
     counted = {
-        "part under 5 MiB that lived in one batch": f"{SMALL_PART.total()}",
-        "part of 5 to 8 MiB that lived in one batch": f"{UPLOADED_PART.total()}",
+        "part of up to 8 MiB that lived in one batch": f"{PART.total()}",
         "the same where the condition is not honoured": f"{LOOK.total()} more",
         "open part that a batch writes to": f"{OPEN_PART.total()}",
         "part that got 1 MiB in each of 20 batches": f"at most {REQUESTS_IN_TWENTY_BATCHES}",
@@ -133,10 +130,7 @@ def test_a_part_that_lived_in_one_batch(s3_server: S3Server, s3_proxy: S3Proxy, 
         s3_proxy.forget()
         store.publish(written_in_batches(store, [bytes(size)], resumes=False), "auto")
         asked = s3_proxy.count()
-        is_small = size < 5 * MIB
-        honours = traits.exclusive_create if is_small else traits.no_replace
-        expected = SMALL_PART if is_small else UPLOADED_PART
-        assert asked == expected + times(0 if honours else 1, LOOK), s3_server.name
+        assert asked == PART + times(0 if traits.no_replace else 1, LOOK), s3_server.name
     # What is left of all parts goes when the store is closed, many by one request where the server can.
     assert 1 <= s3_proxy.count()["DeleteObjects"] + s3_proxy.count()["DeleteObject"] <= 3
 
@@ -168,8 +162,8 @@ def test_a_batch_costs_its_open_parts_and_its_checkpoint(s3_server: S3Server, jo
     for parts in (5, 1):
         asked, checkpoint = job.asked(lambda parts=parts: job.batch(parts))  # type: ignore[misc]
         if s3_server.name == "rclone":
-            # Parts roll at each checkpoint: a side object, read again, a look, the file.
-            assert asked == times(parts, SMALL_PART + LOOK)
+            # Parts roll at each checkpoint.
+            assert asked == times(parts, PART + LOOK)
         else:
             assert asked == times(parts, OPEN_PART)
             assert checkpoint == CHECKPOINT
@@ -182,7 +176,7 @@ def test_a_batch_costs_its_open_parts_and_its_checkpoint(s3_server: S3Server, jo
 def test_a_restore_publishes_open_parts_and_lists_none(
     s3_server: S3Server, job: Job, batches: list[int], expected: Counter[str]
 ) -> None:
-    """At most two requests that publish an open part, a GET of each side object before; only checkpoints are listed."""
+    """At most three requests publish an open part, a GET of each side object before; only checkpoints are listed."""
     if s3_server.name == "rclone":
         pytest.skip("no part is open after a checkpoint")
     job.batch(1, 10)
@@ -193,7 +187,7 @@ def test_a_restore_publishes_open_parts_and_lists_none(
             job.batch(parts, row_bytes)
         job.out.close()
         asked, checkpoints = job.asked(job.start)
-        looks = parts if "CompleteMultipartUpload" in expected and s3_server.name == "radosgw" else 0
+        looks = parts if s3_server.name == "radosgw" else 0
         assert asked == times(parts, expected) + Counter(HeadObject=looks)
         assert checkpoints == RESTORE
         listed = {one.request.prefix for one in job.proxy.exchanges if one.request.operation == "ListObjectsV2"}

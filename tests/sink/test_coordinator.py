@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -35,6 +36,7 @@ from support.sinks.life_cycle import (
     assert_exactly_once,
     batch,
     finished_files,
+    long_sink,
     make_sink,
     rows_of,
     run_to_the_end,
@@ -147,6 +149,72 @@ def test_a_failed_publication_is_done_by_the_next_start(tmp_path: Path) -> None:
     job.restore()
     job.restore()
     assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+
+
+# A consumer takes finished files before the sink has noted that they are finished.
+
+
+def test_what_is_published_leaves_the_state_though_a_part_is_owed(tmp_path: Path) -> None:
+    """R5: a checkpoint of its own holds the owed part alone, so that a start looks for no file that was taken."""
+    job = failing_job(tmp_path, 1, NotApplied("no room"))
+    done = job.checkpoint()
+    assert (done.published, done.owed) == (1, 1)
+    (taken,) = finished_files(tmp_path)
+    (tmp_path / taken).unlink()
+    job.restore()
+    assert len(job.finished()) == 1
+    assert taken not in finished_files(tmp_path)
+
+
+def crashed_before_its_mark(base: Path) -> list[str]:
+    """Leave a checkpoint whose parts are published and that is not marked so; returns their paths."""
+    out = long_sink(base).local().open()
+    out.write(batch(0, 4), position=4)
+    out.finish()
+    (mark,) = base.glob("_partfile/life/chk-*/_published")
+    mark.unlink()
+    return list(finished_files(base))
+
+
+def test_a_part_that_a_consumer_took_stops_a_start_until_it_is_said_that_consumers_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R5: nothing left of a part may be a loss. The message names both readings, the hint the option."""
+    first, *_ = crashed_before_its_mark(tmp_path)
+    (tmp_path / first).unlink()
+    with pytest.raises(PartMissing, match="deleted, or a consumer took its file") as raised:
+        long_sink(tmp_path).local().open()
+    assert "consumers_take_files=True" in raised.value.hint
+    with long_sink(tmp_path, consumers_take_files=True).local() as out:
+        assert out.position == 4
+        out.write(batch(4, 5), position=9)
+    assert f"nothing is left of part {first}" in caplog.text
+    taken = rows_of(finished_files(tmp_path))
+    assert max(taken.values()) == 1
+    assert taken.total() < 9
+    with long_sink(tmp_path).local() as out:
+        assert out.position == 9
+
+
+def test_a_part_that_was_never_published_is_not_taken_for_taken(tmp_path: Path) -> None:
+    """The start that makes it pending is the first to publish it: that nothing is left of it is a loss."""
+    seed_with_a_tail(tmp_path)
+    next(tmp_path.rglob("*.in-progress")).unlink()
+    with pytest.raises(PartMissing):
+        long_sink(tmp_path, consumers_take_files=True).local().open()
+
+
+def test_a_part_that_is_too_short_is_not_taken_for_taken(tmp_path: Path) -> None:
+    """A consumer takes whole files."""
+    silent = FailAt(1, NotApplied("no room"), persistent=True, only=["publish"])
+    out = long_sink(tmp_path, open_store=lambda url, _options: intercept(LocalStore(url), silent)).local().open()
+    out.write(batch(0, 4), position=4)
+    with pytest.raises(NotReady):
+        out.finish()
+    for staged in list(tmp_path.rglob("_part-*")):
+        os.truncate(staged, staged.stat().st_size - 1)
+    with pytest.raises(PartMissing, match="bytes are left"):
+        long_sink(tmp_path, consumers_take_files=True).local().open()
 
 
 @pytest.mark.parametrize("format", ["text", "parquet"])

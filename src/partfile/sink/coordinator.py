@@ -213,7 +213,8 @@ class SinkCoordinator:
             end = self._log.see()
             planned = restore.decide(end, check_replay, may_append=may_append)
             approve(planned)
-            operators = self._write_state(end.next_id, planned.after)
+            after = self._prepared(planned.after)
+            operators = self._write_state(end.next_id, after)
             # What the next start would refuse must be known before there is a takeover that it has to begin with.
             self._check_readable(end.next_id, operators)
             takeover = self._log.take_over(end, now_ms, operators)
@@ -221,12 +222,12 @@ class SinkCoordinator:
                 break
         else:
             raise self._log.outrun()
-        self._take_in(planned.after, takeover.checkpoint_id, now_ms)
+        self._take_in(after, takeover.checkpoint_id, now_ms)
         self._gives_up = terms.gives_up
         if terms.holds:
             owed = len(self.state.pending)
             return CommitReport(takeover.checkpoint_id, 0, owed, commit_ms=stopwatch_ms() - began_ms, publish_ms=0.0)
-        done = self._publish_and_subsume(began_ms)
+        done = self._publish_and_subsume(began_ms, now_ms)
         encoding = self._encode(self.state, now_ms)
         if encoding.after is not self.state:
             done = done.followed_by(self._checkpoint_of_its_own(encoding.after, now_ms))
@@ -319,6 +320,7 @@ class SinkCoordinator:
         if triggered != self._triggered:
             raise PartfileError("this checkpoint is not under way", checkpoint_id=triggered.checkpoint_id)
         checkpoint_id = triggered.checkpoint_id
+        after = self._prepared(after)
         operators = self._write_state(checkpoint_id, after)
         # What a start would refuse must be known before there is a checkpoint that it has to begin with.
         self._check_readable(checkpoint_id, operators)
@@ -326,7 +328,13 @@ class SinkCoordinator:
         self._append(self._log.next_entry("checkpoint", checkpoint_id, triggered.time_ms, operators))
         self._take_in(after, checkpoint_id, now_ms)
         # Readers see no part before the checkpoint that holds it, and older checkpoints go last.
-        return self._publish_and_subsume(began_ms)
+        return self._publish_and_subsume(began_ms, now_ms)
+
+    def _prepared(self, state: SinkSnapshot) -> SinkSnapshot:
+        """A state whose pending parts can be published once a checkpoint holds it; the very same if they could be."""
+        pending = self._publisher.prepare(state.pending)
+        is_same = all(now is before for now, before in zip(pending, state.pending, strict=True))
+        return state if is_same else replace(state, pending=pending)
 
     def _write_state(self, checkpoint_id: int, state: SinkSnapshot) -> dict[str, OperatorState]:
         """Write a state into the directory of a checkpoint, or inline; nothing refers to it yet."""
@@ -371,34 +379,58 @@ class SinkCoordinator:
             self._due_ms = now_ms + self._interval_ms
         self._triggered = self._lost = None
 
-    def _publish_and_subsume(self, began_ms: float) -> CommitReport:
+    def _publish_and_subsume(self, began_ms: float, now_ms: int) -> CommitReport:
         """Publish what the checkpoint holds, then delete those that retention does not keep, whatever came of it."""
         try:
-            return self._publish(stopwatch_ms() - began_ms)
+            return self._publish(stopwatch_ms() - began_ms, now_ms)
         finally:
             # A part that can never be published must not make every checkpoint stay for ever.
             self._subsume()
 
-    def publish_owed(self) -> CommitReport | None:
-        """Try again to publish what the newest checkpoint still owes; None if it owes nothing."""
-        return self._publish(0.0) if self.state.pending else None
+    def publish_owed(self, now_ms: int) -> CommitReport | None:
+        """Try again to publish what the newest checkpoint still owes; None if it owes nothing.
 
-    def _publish(self, commit_ms: float) -> CommitReport:
-        """Publish what the newest checkpoint owes, and mark it when that is all done."""
-        began_ms = stopwatch_ms()
+        What could not be prepared for that checkpoint is published by one of its own.
+        """
+        prepared = self._prepared(self.state)
+        if prepared is not self.state:
+            return self._checkpoint_of_its_own(prepared, now_ms)
+        return self._publish(0.0, now_ms) if self.state.pending else None
+
+    def _publish(self, commit_ms: float, now_ms: int) -> CommitReport:
+        """Publish what the newest checkpoint owes, and note in the log what no start has to look for again."""
+        began_ms, checkpoint_id = stopwatch_ms(), self._completed_id
         parts = self.state.pending
-        done = self._publisher.publish(parts, self._gives_up)
+        tried_before = self._completed_id if self._settings.consumers_take_files else None
+        done = self._publisher.publish(parts, self._gives_up, tried_before=tried_before)
         self._state = replace(self.state, pending=done.owed)
         if parts and not done.owed:
-            mark_published(self._storage, self._completed_id)
+            mark_published(self._storage, checkpoint_id)
+        elif len(done.owed) < len(parts):
+            self._note_owed(now_ms)
         return CommitReport(
-            checkpoint_id=self._completed_id,
+            checkpoint_id=checkpoint_id,
             published=len(parts) - len(done.owed) - len(done.given_up),
             owed=len(done.owed),
             given_up=len(done.given_up),
             commit_ms=commit_ms,
             publish_ms=stopwatch_ms() - began_ms,
         )
+
+    def _note_owed(self, now_ms: int) -> None:
+        """Take the finished parts out of the state by a checkpoint that holds the owed ones alone.
+
+        Without it a start looks for all of them, and cannot tell one that a consumer has taken from one that is lost.
+        """
+        triggered = self.trigger(now_ms)
+        try:
+            operators = self._write_state(triggered.checkpoint_id, self.state)
+            self._append(self._log.next_entry("checkpoint", triggered.checkpoint_id, now_ms, operators))
+        except StoreError as error:
+            self._triggered = None
+            logger.warning("job %s: the next checkpoint will say which parts are finished: %s", self.job, error)
+        else:
+            self._take_in(self.state, triggered.checkpoint_id, now_ms)
 
     def _subsume(self) -> None:
         try:
@@ -419,7 +451,7 @@ class SinkCoordinator:
         due = plan.roll_due(before, self._settings.rolling, now_ms, self._next_id)
         encoding = self._encode(due, now_ms)
         is_same = encoding.after is before
-        done = self.publish_owed() if is_same else self._checkpoint_of_its_own(encoding.after, now_ms)
+        done = self.publish_owed(now_ms) if is_same else self._checkpoint_of_its_own(encoding.after, now_ms)
         self._discard_encoded()
         encoding.check()
         return None if done is None else done.with_encoding(encoding)
@@ -556,7 +588,7 @@ class Runtime:
 
     def _warn(self, settings: RestoreSettings) -> None:
         """Log the hazards of base and checkpoint directory. A store that does not answer is the restore's to report."""
-        now_ms, longest_open_s = settings.clock(), settings.rolling.rollover_interval_s
+        now_ms, longest_open_s = settings.now_ms(), settings.rolling.rollover_interval_s
         try:
             found = {*self.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}
             found |= {*self.storage.store.hazards(now_ms=now_ms, longest_open_s=longest_open_s)}

@@ -41,7 +41,7 @@ class Publication:
 
 
 class Publisher:
-    """Finalizes and publishes parts through the store.
+    """Prepares and publishes parts through the store.
 
     Args:
         store: Where the parts are.
@@ -66,7 +66,30 @@ class Publisher:
         self._threads = threads or store.capabilities.publish_threads
         self._tried = tried
 
-    def publish(self, parts: Sequence[PendingPart], gives_up: Collection[str] = ()) -> Publication:
+    def prepare(self, parts: Sequence[PendingPart]) -> tuple[PendingPart, ...]:
+        """The parts as a checkpoint has to hold them, so that they can be published once it is complete.
+
+        Idempotent. After a storage failure a part stays as it is, and is owed until a later checkpoint holds it
+        prepared.
+        """
+        circuit_breaker = CircuitBreaker(self._threads)
+
+        def attempt(part: PendingPart) -> PendingPart:
+            if circuit_breaker.is_over:
+                return part
+            try:
+                prepared = self._store.prepare(part.part)
+            except StoreError as error:
+                circuit_breaker.note(error)
+                logger.warning("part %s cannot be published yet: %s", part.part.path_of(part.part.name), error)
+                return part
+            return part if prepared is part.part else part.model_copy(update={"part": prepared})
+
+        return tuple(for_each(attempt, parts, self._threads, "partfile-prepare"))
+
+    def publish(
+        self, parts: Sequence[PendingPart], gives_up: Collection[str] = (), *, tried_before: int | None = None
+    ) -> Publication:
         """Publish each part.
 
         Idempotent. A storage failure leaves the part owed: it stays in the snapshot and is tried again with the next
@@ -75,6 +98,8 @@ class Publisher:
         Args:
             parts: To be published.
             gives_up: Final paths of parts that are given up if they are gone, with a line in the log.
+            tried_before: Consumers take files: of a part that a checkpoint below this one held as pending, and of which
+                nothing is left, one has taken the file. None where they do not.
 
         Returns:
             Those that were not published.
@@ -94,7 +119,10 @@ class Publisher:
         failures = for_each(attempt, parts, self._threads, "partfile-publish")
         owed, given_up = [], []
         for part, failure in zip(parts, failures, strict=True):
-            if isinstance(failure, PartMissing) and part.part.path_of(part.part.name) in gives_up:
+            path = part.part.path_of(part.part.name)
+            if isinstance(failure, PartMissing) and failure.nothing_left and part.since < (tried_before or 0):
+                logger.warning("nothing is left of part %s: taken by a consumer (consumers_take_files)", path)
+            elif isinstance(failure, PartMissing) and path in gives_up:
                 given_up.append(part)
                 logger.error("given up, because of --accept-missing: %s", failure)
             elif isinstance(failure, CommitError):

@@ -28,6 +28,8 @@ from partfile.writers.base import BulkFormat, Format
 if TYPE_CHECKING:
     from partfile.sink.layout import SinkDescription
 
+_LAST_MS = 10**14
+"""In the year 5138: a clock that counts microseconds tells more."""
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 StoreOpener = Callable[[str, Mapping[str, object]], Store]
@@ -55,6 +57,9 @@ class RestoreSettings(Options):
     """Passed to the store; may hold secrets, so it is never shown."""
     retained_checkpoints: int = Field(default=2, ge=1)
     """Completed checkpoints that are kept."""
+    consumers_take_files: bool = False
+    """Whether consumers move or delete finished files as soon as they see them. Then a part that a start publishes
+    again and of which nothing is left counts as taken; without it the start stops with ``PartMissing``."""
     publish_threads: int | None = Field(default=None, ge=1)
     """Parts published at the same time; None takes what suits the store: 8, and 64 on HDFS, where that is waiting."""
     clock: Clock = system_clock_ms
@@ -66,6 +71,8 @@ class RestoreSettings(Options):
     @classmethod
     def _path_is_text(cls, value: object) -> object:
         path = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if isinstance(path, bytes):
+            raise ValueError("a path is text, not bytes")  # noqa: TRY004 - pydantic shows a ValueError.
         if isinstance(path, str) and not path.strip():
             raise ValueError("an empty path names no directory")
         return path
@@ -85,6 +92,20 @@ class RestoreSettings(Options):
             if getattr(self, name) is not None:
                 check_directory(getattr(self, name), self.base, name, self.storage_options)
         return self
+
+    def now_ms(self) -> int:
+        """The time by the coordinator's clock, in milliseconds since 1970.
+
+        Raises:
+            ConfigError: The clock tells something else, as one that counts microseconds does.
+        """
+        told: object = self.clock()
+        if type(told) is not int or abs(told) > _LAST_MS:
+            raise ConfigError(
+                f"the clock tells {told!r:.80}, which is no time in milliseconds since 1970",
+                hint="Return an integer from clock=, for instance lambda: time.time_ns() // 1_000_000.",
+            )
+        return told
 
     @property
     def checkpoint_url(self) -> str:

@@ -359,6 +359,18 @@ class PartStore(Protocol):
                 alone, report it as abandoned.
         """
 
+    def prepare(self, handle: PartHandle) -> PartHandle:
+        """The handle by which a part that takes no more rows is published; a checkpoint holds it before that.
+
+        Whatever ``publish`` may do only once begins here, so that its name is durable before it is used: on S3 the
+        upload. Everywhere else it is the very same handle.
+
+        Idempotence: what is prepared stays as it is. After a crash, what was begun is a leftover for the cleaner.
+
+        Raises:
+            StoreError: It could not be begun.
+        """
+
     def publish(self, handle: PartHandle, cut: Cut) -> None:
         """Make the part finished: cut it to its valid length (R3), then give it its final name, replacing nothing (R5).
 
@@ -375,6 +387,7 @@ class PartStore(Protocol):
             PartDamaged: The store sees that it is not what was written.
             CommitConflict: The final name is taken by something of another length or with other bytes, or another
                 sidecar stands beside it.
+            NotReady: It is not prepared.
             PartfileError: It is a staging file.
         """
 

@@ -166,6 +166,19 @@ def part_missing(handle: PartHandle, reason: str) -> PartMissing:
     )
 
 
+def part_gone(handle: PartHandle, reason: str) -> PartMissing:
+    """Nothing of a part is left, as after a consumer has taken its file."""
+    error = part_missing(
+        handle, f"{reason}. It was deleted, or a consumer took its file before the sink could note that it is finished"
+    )
+    error.hint = (
+        "If consumers take files, say so with consumers_take_files=True and start again. Else put the file back, or "
+        "give its rows up with partfile recover --accept-missing."
+    )
+    error.nothing_left = True
+    return error
+
+
 def part_too_short(handle: PartHandle, size: int) -> PartMissing:
     """A part has lost bytes that a completed checkpoint vouches for."""
     return part_missing(handle, f"only {size} bytes are left, {handle.valid_length - size} are gone")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from partfile.errors import PartfileError
 from partfile.testing.faults import CrashAt, SimulatedCrash
 from support.crash.scenarios import ROWS
-from support.crash.worlds import AnyPicture, Camera, Moment
+from support.crash.worlds import AnyPicture, Camera, Consumed, Moment
 from support.sinks.life_cycle import assert_only_grew, rows_of
 
 if TYPE_CHECKING:
@@ -97,6 +97,60 @@ class CrashHarness(Generic[AnyPicture]):
             with explained(f"{self._scenario.name}: dead {moment.when}"):
                 self._die_at(moment, begun)
         return Explored(life.calls, len(life.moments), len(self._second_moments))
+
+    def explore_beside_a_consumer(self) -> Explored:
+        """Kill at every moment, while a consumer takes each finished file the instant it is visible.
+
+        What it has taken in the end is each row once.
+        """
+        with self._world(None) as world:
+            seeded = self._consumed(world, "seed", self._scenario.seed)
+            life = self._consumed(world, "life", self._scenario.life, taken=seeded.taken)
+            self._end_consumed(world, life)
+        for moment in self._first(life.moments):
+            with explained(f"{self._scenario.name}: dead {moment.when}"):
+                again = self._die_beside_a_consumer(moment, life, "recovery")
+                for second in self._second(again.moments):
+                    with explained(f"recovery dead {second.when}"):
+                        self._second_moments.add((second.picture, second.acknowledged))
+                        self._die_beside_a_consumer(second, again, "third")
+        return Explored(life.calls, len(life.moments), len(self._second_moments))
+
+    def _die_beside_a_consumer(
+        self, moment: Moment[AnyPicture], life: Consumed[AnyPicture], name: str
+    ) -> Consumed[AnyPicture]:
+        """Recover and end from a moment of a life; the camera of the recovery."""
+        with self._world(moment.picture) as world:
+            taken = life.taken_by[moment.picture]
+            committed = world.onlooker().position()
+            assert committed >= moment.acknowledged, "an acknowledged checkpoint is gone"
+            assert taken.keys() <= rows_up_to(committed).keys(), "rows were visible that no checkpoint holds"
+            again = self._consumed(world, name, self._scenario.recovery, moment.acknowledged, taken)
+            self._end_consumed(world, again)
+        return again
+
+    def _end_consumed(self, world: World[AnyPicture], last: Consumed[AnyPicture]) -> None:
+        """Let the end follow: each row was taken once, and a further start finds nothing to do."""
+        ended = self._consumed(world, "end", self._scenario.end, taken=last.taken)
+        assert ended.taken == rows_up_to(ROWS)
+        again = self._consumed(world, "start", self._scenario.recovery, taken=ended.taken)
+        assert again.taken == ended.taken
+
+    def _consumed(
+        self,
+        world: World[AnyPicture],
+        name: str,
+        deed: Deed,
+        acknowledged: int = 0,
+        taken: Counter[str] | None = None,
+    ) -> Consumed[AnyPicture]:
+        self._tokens.begin(name)
+        camera = Consumed(world, acknowledged, taken)
+        deed(camera.process())
+        world.end_process()
+        camera.look("after its end")
+        assert max(camera.taken.values(), default=1) == 1, "a consumer has seen a row twice"
+        return camera
 
     def kill_then_crash(self, first: Choose, when: When = "after") -> int:
         """Kill the life at one call after the other, and crash the recovery that follows in the same place.

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -15,10 +16,10 @@ from partfile.snapshot.documents import METADATA
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import TrackedCalls, intercept
 from partfile.testing.power_loss import PowerLossCalls, survivor_below
-from support.sinks.life_cycle import STAGED_ENDS, SingleThreadedStore, make_sink, visible
+from support.sinks.life_cycle import STAGED_ENDS, SingleThreadedStore, make_sink, rows_of, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from partfile.sink.file_sink import FileSink
     from partfile.sink.plan import SinkSnapshot
@@ -51,10 +52,14 @@ class Process(NamedTuple):
     open_store: Callable[[str, Any], Any]
     told: Callable[[], object] = lambda: None
     """Called whenever a caller has been told that a checkpoint is complete."""
+    has_consumers: bool = False
+    """Whether its sinks are told that consumers take files."""
 
     def sink(self, **options: Any) -> FileSink:
         """A sink on the base of the place; see ``life_cycle.make_sink``."""
         fixed: dict[str, Any] = {"open_store": self.open_store, "on_progress": lambda _progress: self.told()}
+        if self.has_consumers:
+            fixed["consumers_take_files"] = True
         return make_sink(self.base, **(fixed | options))
 
     def owes(self) -> bool:
@@ -102,6 +107,9 @@ class World(Protocol[AnyPicture]):
 
     def survivors(self) -> list[AnyPicture]:
         """Everything that a crash at this moment can leave; the first is what is there."""
+
+    def take(self) -> dict[str, bytes]:
+        """Take every finished file away, as a consumer does; a sidecar stays."""
 
     def end_process(self) -> None:
         """The processes are gone: what the kernel frees for a dead process is free."""
@@ -177,6 +185,33 @@ class Camera(Generic[AnyPicture]):
 
     def _told(self) -> None:
         self._acknowledged = max(self._acknowledged, self._world.onlooker().position())
+
+
+class Consumed(Camera[AnyPicture]):
+    """A camera beside a consumer that takes each finished file the instant it is visible.
+
+    Args:
+        world: The place.
+        acknowledged: Rows that are known to be safe at the beginning.
+        taken: The rows that the consumer has by then.
+    """
+
+    def __init__(self, world: World[AnyPicture], acknowledged: int = 0, taken: Mapping[str, int] | None = None) -> None:
+        self.taken = Counter(taken)
+        """How often the consumer has each row."""
+        self.taken_by: dict[AnyPicture, Counter[str]] = {}
+        """The same at each moment."""
+        super().__init__(world, acknowledged)
+
+    def look(self, when: str) -> None:
+        """Let the consumer take what is finished, then take the picture."""
+        self.taken += rows_of(self._world.take())
+        super().look(when)
+        self.taken_by[self._world.now()] = Counter(self.taken)
+
+    def process(self) -> Process:
+        """See ``Camera.process``."""
+        return super().process()._replace(has_consumers=True)
 
 
 # Local directories for the crash harness: processes that are killed there, and hosts that lose their power.
@@ -273,6 +308,13 @@ class LocalWorld:
     def survivors(self) -> list[PosixPicture]:
         """See ``World.survivors``."""
         return [self.now()]
+
+    def take(self) -> dict[str, bytes]:
+        """See ``World.take``."""
+        taken = self.now().finished()
+        for path in taken:
+            (self.base / path).unlink()
+        return taken
 
     def end_process(self) -> None:
         """See ``World.end_process``; nothing is open after a process that ended by itself."""

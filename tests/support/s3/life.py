@@ -188,13 +188,13 @@ def written_in_batches(store: S3Store, batches: list[bytes], *, resumes: bool) -
 
 
 def written_open(store: S3Store, batches: list[bytes], name: str = "part-0") -> PartHandle:
-    """A part that gets one batch a checkpoint and stays open."""
+    """A part that gets one batch a checkpoint and stays open, prepared for publishing as a checkpoint holds it."""
     stream = store.create(new_part(name=name))
     for data in batches:
         stream.write(data)
         stream.persist()
     stream.close()
-    return stream.handle
+    return store.prepare(stream.handle)
 
 
 # The command line on S3: the words that name a base, and a sink that died there.

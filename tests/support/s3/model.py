@@ -106,8 +106,6 @@ class ModelCalls(S3Calls):
                 raise refusal("PreconditionFailed")
             self._write(key, bytes(data), tuple(sorted(metadata.items())))
 
-    put_finished = put
-
     def get(self, key: str, max_bytes: int) -> bytes:
         """See ``S3Calls.get``."""
         data = self._object(key).data

@@ -62,6 +62,13 @@ class ObjectWorld:
         """See ``World.survivors``: what was acknowledged is durable."""
         return [self.now()]
 
+    def take(self) -> dict[str, bytes]:
+        """See ``World.take``."""
+        taken = self.now().finished()
+        for path in taken:
+            self.calls.delete(f"base/{path}")
+        return taken
+
     def end_process(self) -> None:
         """See ``World.end_process``: no process holds anything."""
 

@@ -10,7 +10,10 @@ from support.sinks.life_cycle import batch, in_child, make_sink
 from support.sinks.staged_streams import StagingFiles, staged_sink
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from partfile.sink.states import PendingPart
 
 
 # Sinks that died at one place of their life, for those who look at what they left; see also ``life_cycle``.
@@ -21,7 +24,11 @@ _TOKEN = "0123456789abcdef" * 2
 class Dying:
     """In place of what publishes."""
 
-    def publish(self, *_: object) -> None:
+    def prepare(self, parts: Sequence[PendingPart]) -> Sequence[PendingPart]:
+        """Prepare nothing: parts on local disks are as they have to be."""
+        return parts
+
+    def publish(self, *_: object, **__: object) -> None:
         """The process ends here, without a word."""
         os._exit(0)
 

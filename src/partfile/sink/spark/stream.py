@@ -277,7 +277,7 @@ class SparkStream:
                 runtime = self._runtime or self._go_on(lambda left: has_pending_output(left, query_id))
                 if runtime is not None:
                     keep = self._settings.on_stop == "keep"
-                    done = runtime.coordinator.close_all(self._settings.clock(), keep=keep)
+                    done = runtime.coordinator.close_all(self._settings.now_ms(), keep=keep)
                     if done is not None:
                         self._tell(progress_of(self._settings.uid, runtime.coordinator, done))
                     if not keep:
@@ -354,12 +354,12 @@ class SparkStream:
 
     def _savepoint(self, runtime: Runtime, reserved: ReservedSavepoint, *, ends_the_job: bool) -> str:
         try:
-            runtime.coordinator.close_all(self._settings.clock())
+            runtime.coordinator.close_all(self._settings.now_ms())
         except BaseException:
             # The timer stays: an idle stream has no next batch that would restore.
             self._lose_epoch()
             raise
-        return reserved.complete(runtime.coordinator, self._settings.clock(), ends_the_job=ends_the_job)
+        return reserved.complete(runtime.coordinator, self._settings.now_ms(), ends_the_job=ends_the_job)
 
     def release(self) -> None:
         """Let go of everything without a clean end; the next run restores, maybe in another session."""
@@ -377,7 +377,7 @@ class SparkStream:
         runtime = self._live()
         stands = runtime.coordinator.state.position
         if check_replay(self._settings.uid, stands, batch, self._settings.rules) is ReplayDecision.REPLAY:
-            done = runtime.coordinator.publish_owed()
+            done = runtime.coordinator.publish_owed(self._settings.now_ms())
             self._tell(
                 BatchProgress(
                     uid=self._settings.uid,
@@ -390,7 +390,7 @@ class SparkStream:
                 )
             )
             return
-        now_ms = self._settings.clock()
+        now_ms = self._settings.now_ms()
         began = stopwatch_ms()
         triggered = runtime.coordinator.trigger(now_ms)
         hashed = hash_partitions(df, self._settings, stands)
@@ -476,7 +476,7 @@ class SparkStream:
         runtime = Runtime(self._settings, self._settings.uid, encoder=encoder)
         try:
             if is_wanted is None or is_wanted(runtime.coordinator.look()):
-                runtime.coordinator.start(check, self._settings.clock(), terms)
+                runtime.coordinator.start(check, self._settings.now_ms(), terms)
                 self._runtime = runtime
         finally:
             self._note(runtime.coordinator)
@@ -541,7 +541,7 @@ class SparkStream:
         runtime = self._runtime or self._go_on_with(run, lambda left: has_pending_output(left, run.query_id))
         if runtime is None:
             return False
-        done = runtime.coordinator.close_due(self._settings.clock())
+        done = runtime.coordinator.close_due(self._settings.now_ms())
         if done is not None:
             self._tell(progress_of(self._settings.uid, runtime.coordinator, done))
         return True
@@ -551,7 +551,7 @@ class SparkStream:
         return round(self._settings.rolling.check_interval_s * 1000)
 
     def _after(self, left_ms: int) -> int:
-        return self._settings.clock() + left_ms
+        return self._settings.now_ms() + left_ms
 
     def _lose_epoch(self) -> None:
         """Let go of the epoch: it is unknown what was applied. The timer comes again."""

@@ -31,6 +31,7 @@ from partfile.stores.parts import (
     checked_for_publishing,
     checked_staging_file,
     part_conflict,
+    part_gone,
     part_missing,
     part_refused,
     part_too_short,
@@ -210,6 +211,10 @@ class FsspecStore:
     def resume(self, handle: PartHandle) -> PartStream:
         """Always refused: nothing is appended to here."""
         raise part_refused(check_handle(handle), f"{self._access.url.scheme}:// takes no appended bytes")
+
+    def prepare(self, handle: PartHandle) -> PartHandle:
+        """The same handle: nothing has to begin before a part is published."""
+        return handle
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """Give the staged file its final name by the best way that there is, and delete the staged one."""
@@ -529,4 +534,4 @@ class FsspecStore:
 
 
 def _gone(handle: PartHandle) -> Exception:
-    return part_missing(handle, "its staged file is gone, and no finished file is there")
+    return part_gone(handle, "its staged file is gone, and no finished file is there")

@@ -27,7 +27,7 @@ from partfile.stores.parts import (
     checked_for_publishing,
     checked_staging_file,
     part_conflict,
-    part_missing,
+    part_gone,
     part_refused,
     part_too_short,
     rewritten,
@@ -176,6 +176,10 @@ class HdfsStore:
             return f"it has {status.length_bytes} bytes instead of {handle.valid_length}"
         return ""
 
+    def prepare(self, handle: PartHandle) -> PartHandle:
+        """The same handle: nothing has to begin before a part is published."""
+        return handle
+
     def publish(self, handle: PartHandle, cut: Cut) -> None:
         """Rename the part to pending, fence its writer, cut it, and rename it to its final name (R5).
 
@@ -204,7 +208,7 @@ class HdfsStore:
                 # It may have moved between two looks.
                 misses += 1
                 if misses > 1:
-                    raise part_missing(handle, "it is under none of its names") from None
+                    raise part_gone(handle, "it is under none of its names") from None
             except AlreadyExists as error:
                 raise part_conflict(handle, f"{handle.in_progress!r} and {handle.pending!r} are both there") from error
         raise NotApplied(f"part {handle.path_of(handle.name)!r} keeps moving", path=handle.path_of(handle.name))
@@ -404,7 +408,8 @@ class HdfsStore:
         try:
             self.create_file(handle.path_of(handle.sidecar), _as_sidecar(handle))
         except AlreadyExists:
-            self._check_sidecar(handle)
+            if not self._check_sidecar(handle):
+                raise
 
     def _check_sidecar(self, handle: PartHandle) -> bool:
         """Whether the part has a sidecar; one that says another length is not ours to change."""

@@ -29,7 +29,7 @@ from partfile.stores.parts import (
     checked_for_publishing,
     checked_staging_file,
     part_conflict,
-    part_missing,
+    part_gone,
     part_refused,
     part_too_short,
     rewritten,
@@ -161,6 +161,10 @@ class LocalStore:
         # Another name may be a finished one, or that of a file that is not ours at all.
         return "" if status.st_nlink == 1 else f"it has {status.st_nlink} names"
 
+    def prepare(self, handle: PartHandle) -> PartHandle:
+        """The same handle: nothing has to begin before a part is published."""
+        return handle
+
     def publish(self, handle: PartHandle, cut: Cut) -> None:
         """Cut the part under its lock, and rename it: to pending, then to its final name, which replaces nothing (R5).
 
@@ -179,7 +183,7 @@ class LocalStore:
                 name = next((name for name in reversed(names) if found[name] is not None), None)
                 misses += name is None
                 if misses > 1:
-                    raise part_missing(handle, "it is under none of its names")
+                    raise part_gone(handle, "it is under none of its names")
                 # What has moved meanwhile, or has been published, is looked for again.
                 with suppress(NotFound, AlreadyExists):
                     if name is not None:
@@ -434,7 +438,7 @@ class LocalStore:
             with self._tree.directory(handle.bucket) as directory:
                 yield directory
         except NotFound as error:
-            raise part_missing(handle, "its bucket is not there") from error
+            raise part_gone(handle, "its bucket is not there") from error
 
     @contextmanager
     def _leased(self, directory: int, name: str, path: str) -> Iterator[tuple[int, bool]]:
@@ -452,7 +456,8 @@ class LocalStore:
         try:
             self.create_file(handle.path_of(handle.sidecar), str(handle.valid_length).encode("ascii"))
         except AlreadyExists:
-            self._check_sidecar(directory, handle)
+            if not self._check_sidecar(directory, handle):
+                raise
 
     def _check_sidecar(self, directory: int, handle: PartHandle) -> bool:
         """Whether the part has a sidecar; one that says another length is not ours to change."""

@@ -280,7 +280,6 @@ def _new_client(options: S3Options, loop: asyncio.AbstractEventLoop) -> S3FileSy
 CHANGING_CALLS = frozenset(
     {
         "put",
-        "put_finished",
         "delete",
         "delete_many",
         "create_upload",
@@ -355,11 +354,9 @@ class S3Calls:
 
     def put(self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool) -> None:
         """Write an object of partfile's own, whole or not at all."""
-        self._put(key, data, metadata, if_absent=if_absent, more=self._options.encryption)
-
-    def put_finished(self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool) -> None:
-        """Write a finished file, whole or not at all."""
-        self._put(key, data, metadata, if_absent=if_absent, more={**self._options.encryption, **self._options.finished})
+        crc32 = crc32_of(data) if self._options.sends_checksums else None
+        sent: dict[str, Any] = {"Body": data, "Metadata": metadata, **_checksum(crc32)}
+        self._call("put_object", Key=key, **sent, **_condition(if_absent), **self._options.encryption)
 
     def get(self, key: str, max_bytes: int) -> bytes:
         """Read a whole object; raises FileTooLarge before it reads one that is longer than allowed."""
@@ -462,13 +459,6 @@ class S3Calls:
     def versioning(self) -> str:
         """``Enabled``, ``Suspended``, or nothing."""
         return str(self._call("get_bucket_versioning").get("Status", ""))
-
-    def _put(
-        self, key: str, data: bytes, metadata: Mapping[str, str], *, if_absent: bool, more: Mapping[str, str]
-    ) -> None:
-        crc32 = crc32_of(data) if self._options.sends_checksums else None
-        sent: dict[str, Any] = {"Body": data, "Metadata": metadata, **_checksum(crc32)}
-        self._call("put_object", Key=key, **sent, **_condition(if_absent), **more)
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return this_process().client(self._options).run(partial(self._ask, method, parameters))

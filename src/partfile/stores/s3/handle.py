@@ -79,7 +79,8 @@ class S3Staging(Persisted):
     closed: bool = False
     """No task extends it any more."""
     upload: str | None = None
-    """Id of the multipart upload under the final name; None as long as all bytes are in side objects."""
+    """Id of the multipart upload under the final name; None as long as all bytes are in side objects. A part that a
+    checkpoint holds as pending has one."""
     pieces: tuple[Piece, ...] = ()
     sides: tuple[SideObject, ...] = ()
     names_all: bool | None = None
@@ -103,8 +104,7 @@ class S3Staging(Persisted):
         except ValidationError as error:
             raise SnapshotCorrupt(f"part {handle.name!r} has no staging of an S3 store: {error}") from error
         numbers = [piece.number for piece in staging.pieces]
-        has_upload = bool(numbers) or (bool(staging.names_all) and staging.upload is not None)
-        if numbers != sorted(set(numbers)) or has_upload != (staging.upload is not None):
+        if numbers != sorted(set(numbers)) or (numbers and staging.upload is None):
             raise SnapshotCorrupt(f"part {handle.name!r} has upload parts {numbers} of upload {staging.upload!r}")
         return staging
 
@@ -159,7 +159,8 @@ class S3Staging(Persisted):
         # Where all that was sent has to be named, a writer may have begun to move the same bytes under these numbers.
         if self.names_all:
             return self.grouped_sides
-        return [self.sides] if self.sides else []
+        # A file without a byte is one empty upload part.
+        return [self.sides] if self.sides or not self.pieces else []
 
     @property
     def why_full(self) -> str:

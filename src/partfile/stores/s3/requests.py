@@ -314,12 +314,6 @@ class S3Access:
         except NotFound:
             return
 
-    def put_finished_once(self, path: str, data: bytes, metadata: Mapping[str, str]) -> None:
-        """Write a finished file by a single attempt, whose failure its caller judges; raises S3Failure."""
-        condition = self.traits.puts is not False
-        work = partial(self.calls.put_finished, self._key(path), data, metadata, if_absent=condition)
-        once(self.options, work, self.options.attempt_timeout_s)
-
     def complete_upload_once(self, path: str, upload: str, pieces: Sequence[Piece]) -> None:
         """Complete an upload by a single attempt, which has the time of a whole call; raises S3Failure."""
         condition = self.traits.completes is not False

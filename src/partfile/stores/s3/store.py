@@ -15,6 +15,7 @@ from partfile.errors import (
     ConfigError,
     NotApplied,
     NotFound,
+    NotReady,
     PartDamaged,
     PartfileError,
     PartMissing,
@@ -27,6 +28,7 @@ from partfile.stores.parts import (
     checked_for_publishing,
     checked_staging_file,
     part_conflict,
+    part_gone,
     part_missing,
     part_refused,
     split_path,
@@ -75,10 +77,9 @@ _PLACES: tuple[tuple[LeftoverKind, str, re.Pattern[str]], ...] = (
 _MOST_WAITING = 500
 _TRIES = 4
 """A zombie sends each number once, and once more if a reply is lost."""
-_GONE = "its upload is gone, and no finished file is there"
+_GONE = "neither its upload nor its finished file is there; a lifecycle rule may have aborted the upload (docs/S3.md)"
 _BROKEN_FOR_S = 10.0
 """How long a server that has answered 500 is believed to be busy with what is gone."""
-_LIFECYCLE = "Perhaps a lifecycle rule of the S3 bucket aborted the upload; see docs/S3.md."
 _THREADS = 16
 """Parts at a time, of which each does little but wait for the server."""
 
@@ -186,42 +187,50 @@ class S3Store:
         part = ClaimedPart(self._access, self._budgets.get(), handle, staging, is_claimed=True)
         return S3StagingStream(part) if handle.is_staging_file else S3PartStream(part)
 
+    def prepare(self, handle: PartHandle) -> PartHandle:
+        """The handle with the id of an upload in it, which is begun for a part whose bytes are all in side objects.
+
+        An upload can be completed once. Because a checkpoint holds its id first, every coordinator completes the same
+        one, and a finished file that a consumer has moved does not come back (R5).
+        """
+        staging = _staging_of(checked_for_publishing(handle))
+        if staging.upload is not None:
+            return handle
+        upload = self._access.create_upload(_path(handle), {PART_METADATA: part_id(handle)})
+        return handle.model_copy(update={"staging": staging.model_copy(update={"upload": upload}).as_json()})
+
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
-        """Put the small part, or complete its upload, once; then look, and try again while it is not known."""
+        """Complete the part's upload, once; then look, and try again while it is not known."""
         staging, garbage = _staging_of(checked_for_publishing(handle)), self._garbages.get()
-        if not self._conditions_hold(staging) and self._is_finished(handle):
+        if staging.upload is None:
+            raise NotReady(f"part {_path(handle)!r} has no upload in its checkpoint yet", path=_path(handle))
+        if self._access.traits.completes is False and self._is_finished(handle):
             garbage.add(staged_paths(handle, staging))
             return
         backoff, grace = Backoff(self._access.options.call_timeout_s), Backoff(_BROKEN_FOR_S)
         uncertain: S3Failure | None = None
         while True:
             try:
-                if staging.upload is None:
-                    self._put(handle, staging)
-                else:
-                    self._complete(handle, staging, staging.upload)
-            except (PartMissing, PartDamaged):
+                self._complete(handle, staging, staging.upload)
+            except (PartMissing, PartDamaged) as error:
                 # Its staged objects go when it is finished.
                 if not self._is_finished(handle):
+                    self._check_is_open(handle, staging.upload, error)
                     raise
             except S3Failure as failure:
                 uncertain = failure if failure.verdict in UNCERTAIN else uncertain
                 if not self._is_finished(handle):
                     if uncertain and uncertain.verdict is Verdict.BROKEN and not grace.left_s:
-                        self._check_hope(handle, staging, uncertain)
+                        self._check_hope(handle, staging.upload, uncertain)
                     # A completion that is not waited for any more may go on, while its upload is not open any more.
                     if (failure.verdict in RETRIED or uncertain) and backoff.pause():
                         continue
-                    self._check_hope(handle, staging, uncertain or failure)
+                    self._check_hope(handle, staging.upload, uncertain or failure)
                     raise (uncertain or failure).as_error(
                         "publish", self._access.shown(_path(handle)), reads=False
                     ) from failure
             garbage.add(staged_paths(handle, staging))
             return
-
-    def _put(self, handle: PartHandle, staging: S3Staging) -> None:
-        data = self._sides.read_committed(handle, staging.sides)
-        self._access.put_finished_once(_path(handle), data, {PART_METADATA: part_id(handle)})
 
     def _complete(self, handle: PartHandle, staging: S3Staging, upload: str) -> None:
         """Make a finished file of an upload and what is beside it; each request is a single attempt.
@@ -304,20 +313,19 @@ class S3Store:
             )
         return True
 
-    def _conditions_hold(self, staging: S3Staging) -> bool:
-        traits = self._access.traits
-        return (traits.completes if staging.upload else traits.puts) is not False
-
-    def _check_hope(self, handle: PartHandle, staging: S3Staging, failure: S3Failure) -> None:
+    def _check_hope(self, handle: PartHandle, upload: str, failure: S3Failure) -> None:
         """Raise PartMissing if a part that is not finished cannot be any more; some servers answer 500 to that.
 
         Where a completion was not answered it may be done yet: that part is only owed.
         """
-        if staging.upload is not None and failure.verdict in {Verdict.MISSING, Verdict.BROKEN}:
-            is_open = failure.verdict is Verdict.BROKEN and self._access.upload_is_open(_path(handle), staging.upload)
-            # Completed by another process between the two looks, it is finished.
-            if not is_open and not self._is_finished(handle):
-                raise part_missing(handle, f"{_GONE}. {_LIFECYCLE}") from failure
+        if failure.verdict in {Verdict.MISSING, Verdict.BROKEN}:
+            self._check_is_open(handle, upload, failure)
+
+    def _check_is_open(self, handle: PartHandle, upload: str, cause: Exception) -> None:
+        """Raise PartMissing if neither the upload nor the finished file of a part is there."""
+        # Completed by another process between the two looks, it is finished.
+        if not self._access.upload_is_open(_path(handle), upload) and not self._is_finished(handle):
+            raise part_gone(handle, _GONE) from cause
 
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - no lease is in the way.
         """Open a staging file to read its valid bytes: its side objects, a few at a time. Asks nothing before that."""

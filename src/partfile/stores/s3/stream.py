@@ -358,12 +358,13 @@ class S3PartStream(ClaimedStream):
         """Persist, and see to it that no attempt goes on from any handle that was given out."""
         self._check_usable()
         self._failure = "it could not be made pending"
-        if self._has_upload and self._waiting_bytes and self._may_send():
+        self._claim()
+        if not self._has_upload or (self._waiting_bytes and self._may_send()):
             # The last upload part may be as short as it is: the coordinator, which publishes, need not move the bytes.
+            # An upload that begins here holds nothing that no checkpoint vouches for.
             self._send(self._waiting_bytes)
         elif self._buffer:
             self._store_rest()
-        self._claim()
         self._staging = self._with_sent().model_copy(update={"closed": True})
         self._give_out()
         self._release()
