@@ -6,11 +6,15 @@ import errno
 import os
 import subprocess
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import partfile as pf
 from partfile.errors import (
@@ -26,6 +30,9 @@ from partfile.errors import (
     UnencodableState,
     UnsupportedTypeError,
 )
+from partfile.sink import local
+from partfile.sink.policies import PartNaming, RollingPolicy
+from partfile.sink.settings import SinkSettings
 from partfile.snapshot.documents import FORMAT_VERSION
 from partfile.testing.faults import FailAt, count_calls
 from support.sinks.life_cycle import (
@@ -41,7 +48,7 @@ from support.sinks.life_cycle import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.mark.parametrize(
@@ -246,10 +253,11 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize("inline_threshold_bytes", [0, 20 << 10], ids=["in a file", "inline"])
 @pytest.mark.parametrize("position", [nested(250), 10**4999], ids=["deep", "long"])
-def test_a_position_that_no_start_could_read_is_refused(
-    tmp_path: Path, position: Any, inline_threshold_bytes: int
+def test_a_checkpoint_that_no_start_could_read_is_not_created(
+    tmp_path: Path, position: Any, inline_threshold_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R1: the checkpoint is not created, and the one before it is in force; only the rows since then come again."""
+    """R1: whatever a check overlooks, the checkpoint before it is in force; only the rows since then come again."""
+    monkeypatch.setattr(local, "_check_position", lambda _: None)
     sink = make_sink(tmp_path, inline_threshold_bytes=inline_threshold_bytes, rolling=LONG)
     out = sink.local().open()
     out.write(batch(0, 2), position=2)
@@ -265,29 +273,131 @@ def test_a_position_that_no_start_could_read_is_refused(
     assert_exactly_once(tmp_path, 4)
 
 
-def test_a_clock_in_the_wrong_unit_begins_no_sink(tmp_path: Path) -> None:
-    """R1: a time of more digits than a reader takes enters no checkpoint; with a right clock the sink begins."""
+def test_a_time_that_no_start_could_read_enters_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R1: whatever a check overlooks, the entry of the log is not created."""
+    monkeypatch.setattr(SinkSettings, "now_ms", lambda _: 10**19)
     with pytest.raises(UnencodableState, match="clock"):
-        make_sink(tmp_path, clock=lambda: 10**19).local().open()
+        make_sink(tmp_path).local().open()
+    assert not list(tmp_path.rglob("_metadata"))
+
+
+@pytest.mark.parametrize(
+    ("position", "named"),
+    [
+        (nested(101), "100 lists or dictionaries deep"),
+        ({"a": {"b": 10**4299}}, "integer of"),
+        (["\udcff"], "no Unicode text"),
+        ({"\udcff": 1}, "no Unicode text"),
+        ({1: 2}, "keys are text"),
+        (float("nan"), "nan"),
+        (b"offset", "bytes"),
+        ((1, 2), "tuple"),
+    ],
+    ids=["deep", "long", "text", "key", "number as key", "nan", "bytes", "tuple"],
+)
+def test_a_position_that_would_not_come_back_is_refused(tmp_path: Path, position: Any, named: str) -> None:
+    """The error says why, and the sink goes on as if it had not been asked."""
+    with make_sink(tmp_path).local() as out:
+        for verb in (partial(out.write, batch(0, 2)), out.checkpoint):
+            with pytest.raises(ConfigError, match=named):
+                verb(position=position)
+        out.write(batch(0, 4), position=[nested(99), 10**3900, {"": "\u20ac"}])
+    with make_sink(tmp_path).local() as again:
+        assert again.position == [nested(99), 10**3900, {"": "\u20ac"}]
+    assert_exactly_once(tmp_path, 4)
+
+
+@pytest.mark.parametrize("told", [10**15, 10**19, 1.5, None, True, "1"], ids=repr)
+def test_a_clock_that_tells_no_milliseconds_begins_no_sink(tmp_path: Path, told: Any) -> None:
+    """It is named with what it should return; with a right clock the sink begins."""
+    with pytest.raises(ConfigError, match=r"the clock tells .*milliseconds"):
+        make_sink(tmp_path, clock=lambda: told).local().open()
     assert not list(tmp_path.rglob("_metadata"))
     run_to_the_end(make_sink(tmp_path), 6)
     assert_exactly_once(tmp_path, 6)
 
 
 def test_a_clock_that_goes_wrong_ends_the_run_before_its_checkpoint(tmp_path: Path) -> None:
-    """R1: also of a sink that has begun, and of the tombstone that would close the id."""
+    """Also of a sink that has begun; a later run goes on from the checkpoint before."""
     now_ms = [1_000_000]
     sink = make_sink(tmp_path, clock=lambda: now_ms[0], rolling=LONG)
     out = sink.local().open()
     out.write(batch(0, 2), position=2)
     out.checkpoint()
     now_ms[0] = 10**19
-    with pytest.raises(UnencodableState, match="no start could read it"):
+    with pytest.raises(ConfigError, match="the clock tells"):
         out.checkpoint()
     now_ms[0] = 2_000_000
     with sink.local() as again:
         again.write(batch(2, 2), position=4)
     assert_exactly_once(tmp_path, 4)
+
+
+def outcome_of(deed: Callable[[], object]) -> str:
+    """The message of the ConfigError that it ends in; empty if it does not."""
+    try:
+        deed()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
+)
+
+
+@given(position=JSON_VALUES)
+def test_whatever_is_a_position_comes_back_or_is_refused(position: Any) -> None:
+    """The first refusal names the position; a later start never meets one that it cannot read."""
+    with TemporaryDirectory() as base:
+        out = make_sink(Path(base)).local().open()
+        told = outcome_of(lambda: out.checkpoint(position))
+        if told:
+            assert "position" in told
+            position = "another"
+            out.checkpoint(position)
+        out.finish()
+        with make_sink(Path(base)).local() as again:
+            assert again.position == position
+
+
+OPTION_VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=3)
+    | st.lists(st.text(max_size=3), max_size=2)
+    | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
+)
+OPTIONS = sorted({*SinkSettings.model_fields, *RollingPolicy.model_fields, *PartNaming.model_fields} - {"base"})
+
+
+@given(name=st.sampled_from(OPTIONS), value=OPTION_VALUES)
+def test_whatever_is_an_option_is_taken_or_refused_by_its_name(name: str, value: Any) -> None:
+    """No option ends in another error than ConfigError, and the message names it."""
+    with TemporaryDirectory() as base:
+        options: dict[str, Any] = {"uid": "u", "format": "text", name: value}
+        told = outcome_of(lambda: pf.FileSink(base, **options))
+        assert not told or name in told
+
+
+@given(prefix=st.text(max_size=6), suffix=st.text(max_size=6), bucket=st.text(max_size=12))
+def test_whatever_is_in_a_name_is_found_again_or_refused(prefix: str, suffix: str, bucket: str) -> None:
+    """A part of any name that is taken is published where its rows belong, and read back."""
+    with TemporaryDirectory() as base:
+        rows = pa.record_batch({"text": ["row"]})
+        try:
+            naming = pf.PartNaming(part_prefix=prefix, part_suffix=suffix)
+            with make_sink(Path(base), naming=naming, bucketer=lambda _: [bucket]).local() as out:
+                out.write(rows)
+        except (ConfigError, BucketValueError):
+            return
+        (data,) = finished_files(Path(base)).values()
+        assert data == b"row\n"
 
 
 @pytest.mark.parametrize("deed", ["delete", "shorten"])

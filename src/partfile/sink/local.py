@@ -44,27 +44,55 @@ def kept_position(value: JsonValue) -> JsonValue:
     return deepcopy(value)
 
 
-def _check_position(value: object) -> None:
-    """Refuse a position that would not come back from a checkpoint as it is: whatever JSON has no form for.
+_DEEPEST = 100
+"""Lists and dictionaries in each other; a reader of a checkpoint takes about twice as many."""
+_WIDEST_BITS = 13_000
+"""Of an integer: some 3 900 digits. A reader of a checkpoint takes 4 300."""
+
+
+def _check_position(value: object, depth: int = 0) -> None:
+    """Refuse a position that would not come back from a checkpoint as it is.
 
     Raises:
         ConfigError: Names the value and its type.
     """
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"position holds {value!r}, which JSON has no form for", hint="Use a finite number.")
+    if depth > _DEEPEST:
+        raise ConfigError(f"position is more than {_DEEPEST} lists or dictionaries deep", hint="Use a flatter value.")
     if isinstance(value, dict):
         for key in value:
             if type(key) is not str:
                 raise ConfigError(f"position has the key {key!r}; in JSON keys are text", hint="Use str(key).")
-            _check_position(value[key])
+            _check_text(key)
+            _check_position(value[key], depth + 1)
     elif isinstance(value, list):
         for element in value:
-            _check_position(element)
-    elif value is not None and type(value) not in {bool, int, float, str}:
+            _check_position(element, depth + 1)
+    else:
+        _check_scalar(value)
+
+
+def _check_scalar(value: object) -> None:
+    if value is not None and type(value) not in {bool, int, float, str}:
         raise ConfigError(
             f"position holds {value!r}, of type {type(value).__name__}; it must be a JSON value",
             hint="Use None, bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
         )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"position holds {value!r}, which JSON has no form for", hint="Use a finite number.")
+    if isinstance(value, int) and value.bit_length() > _WIDEST_BITS:
+        raise ConfigError(f"position holds an integer of {value.bit_length()} bits", hint="Hand it over as text.")
+    if isinstance(value, str):
+        _check_text(value)
+
+
+def _check_text(text: str) -> None:
+    """Refuse text that UTF-8 has no form for, as ``os.fsdecode`` makes of some file names."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"position holds {text!r:.80}, which is no Unicode text", hint="Escape it, for instance by repr(text)."
+        ) from error
 
 
 def batches_of(rows: object) -> list[pa.RecordBatch]:
@@ -149,7 +177,7 @@ class LocalSink:
         if self._opened or self._closed:
             raise PartfileError(f"the sink has been {'closed' if self._closed else 'opened'} already", hint=_ANOTHER)
         try:
-            self._restore(self._settings.clock())
+            self._restore(self._settings.now_ms())
         except BaseException:
             self.close()
             raise
@@ -199,7 +227,7 @@ class LocalSink:
             )
         batches = batches_of(rows)
         try:
-            self._operator.advance(self._context(self._settings.clock()))
+            self._operator.advance(self._context(self._settings.now_ms()))
             for batch in batches:
                 self._operator.write(batch)
         except BaseException:
@@ -222,7 +250,7 @@ class LocalSink:
         if self._interval_ms is None:
             return None
         try:
-            triggered = self._runtime.coordinator.trigger_if_due(self._settings.clock())
+            triggered = self._runtime.coordinator.trigger_if_due(self._settings.now_ms())
             return None if triggered is None else self._complete(triggered)
         except BaseException:
             self.close()
@@ -278,12 +306,12 @@ class LocalSink:
             try:
                 self._operator.roll_all()
                 self._checkpoint()
-                coordinator.close_all(self._settings.clock())
+                coordinator.close_all(self._settings.now_ms())
             except BaseException:
                 self.close()
                 raise
             try:
-                return reserved.complete(coordinator, self._settings.clock(), ends_the_job=ends_the_job)
+                return reserved.complete(coordinator, self._settings.now_ms(), ends_the_job=ends_the_job)
             except BaseException:
                 if ends_the_job:
                     self.close()
@@ -311,7 +339,7 @@ class LocalSink:
                 self._operator.roll_all()
             self.checkpoint()
             self._operator.close()
-            coordinator.close_all(self._settings.clock(), keep=keep)
+            coordinator.close_all(self._settings.now_ms(), keep=keep)
         finally:
             self.close()
         if not keep:
@@ -330,7 +358,7 @@ class LocalSink:
             self.close()
 
     def _checkpoint(self) -> BatchProgress:
-        return self._complete(self._runtime.coordinator.trigger(self._settings.clock()))
+        return self._complete(self._runtime.coordinator.trigger(self._settings.now_ms()))
 
     def _complete(self, triggered: TriggeredCheckpoint) -> BatchProgress:
         coordinator = self._runtime.coordinator
@@ -345,7 +373,7 @@ class LocalSink:
         stands = coordinator.state.position.model_copy(update={"user_position": self._position})
         # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
         acknowledged = [snapshot.model_copy(update={"subtask": 0})]
-        done = coordinator.complete(triggered, acknowledged, stands, self._settings.clock())
+        done = coordinator.complete(triggered, acknowledged, stands, self._settings.now_ms())
         self._operator.notify_checkpoint_complete(done.checkpoint_id)
         progress = progress_of(
             self._settings.uid,
