@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -312,7 +312,8 @@ def test_a_publication_that_arrives_after_another_part_took_the_name(
 def test_two_sinks_on_one_base(moto: S3Server) -> None:
     """D11, D12: two uids that start at the same time never meet: not in names, not in what they delete."""
     base = f"s3://{moto.bucket()}/base"
-    sinks = [pf.FileSink(base, uid=uid, format="text", storage_options=store_options(moto)) for uid in ("a", "b")]
+    options: dict[str, Any] = {"format": "text", "storage_options": store_options(moto), "on_used_base": "accept"}
+    sinks = [pf.FileSink(base, uid=uid, **options) for uid in ("a", "b")]
     outs = [sink.local().open() for sink in sinks]
     for _ in range(4):
         for number, out in enumerate(outs):

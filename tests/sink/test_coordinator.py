@@ -338,7 +338,7 @@ def test_starts_that_cannot_publish_do_not_pile_up_checkpoints(tmp_path: Path) -
 def test_the_checkpoint_log_of_a_subtask_is_no_other_uids(tmp_path: Path) -> None:
     """Subtask 1 of the sink ``a`` and the sink ``a.1`` do not know each other."""
     first = pf.FileSink(tmp_path, uid="a", format="text")
-    second = pf.FileSink(tmp_path, uid="a.1", format="text")
+    second = pf.FileSink(tmp_path, uid="a.1", format="text", on_used_base="accept")
     with first.local(subtask_index=1) as one, second.local() as other:
         for out in (one, other):
             out.write(pa.record_batch({"row": ["x"]}))

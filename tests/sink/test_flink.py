@@ -28,7 +28,7 @@ def test_t_a01_t_b01_open_and_close_without_a_row(tmp_path: Path) -> None:
     job = Harness(tmp_path)
     job.checkpoint()
     job.crash()
-    with pf.FileSink(tmp_path, uid="other", format="text").local():
+    with pf.FileSink(tmp_path, uid="other", format="text", on_used_base="accept").local():
         pass
     assert job.counts() == (0, 0, 0, 0)
 

@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import partfile as pf
 from partfile.errors import ConfigError, Fenced, NotFound, PartfileError, RecoveryRefused, SnapshotCorrupt, StoreError
 from partfile.sink.coordinator import Runtime
 from partfile.sink.plan import SinkSnapshot
@@ -44,7 +46,9 @@ from support.sinks.life_cycle import (
     everything,
     finished_files,
     long_sink,
+    make_sink,
     rows_of,
+    run_to_the_end,
     stopped_with_savepoint,
 )
 from support.sinks.recovery import go_back, planned_recovery, recover_all
@@ -773,3 +777,71 @@ def test_a_refusal_by_what_is_there_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(PartfileError):
         long_sink(tmp_path / "out", uid="other", restore_from=newest.parent).local().open()
     assert sorted(tmp_path.rglob("*")) == held
+
+
+# A start without a checkpoint, where a sink has written before.
+
+
+def test_a_mistyped_uid_does_not_write_the_rows_again(tmp_path: Path) -> None:
+    """R12: the log of the sink that is there is named, and nothing is changed."""
+    run_to_the_end(make_sink(tmp_path))
+    before = everything(tmp_path)
+    with pytest.raises(
+        RecoveryRefused, match=r"sink 'lief' has no checkpoint in .*the checkpoints of sink 'life'"
+    ) as raised:
+        pf.FileSink(tmp_path, uid="lief", format="text").local().open()
+    assert "on_used_base='accept'" in raised.value.hint
+    assert everything(tmp_path) == before
+
+
+def test_a_changed_checkpoint_dir_does_not_write_the_rows_again(tmp_path: Path) -> None:
+    """R12: whether the log that it left lies below the base, or elsewhere: then a part tells."""
+    base, elsewhere = tmp_path / "base", str(tmp_path / "elsewhere")
+    run_to_the_end(make_sink(base))
+    with pytest.raises(RecoveryRefused, match="the checkpoints of sink 'life' are in it"):
+        make_sink(base, checkpoint_dir=elsewhere).local().open()
+    (base / "_partfile").rename(tmp_path / "moved")
+    # Finished ones, then staged ones.
+    for _ in range(2):
+        with pytest.raises(RecoveryRefused, match=r"the part '.*part-.*' is in it"):
+            make_sink(base, checkpoint_dir=elsewhere).local().open()
+        for file in finished_files(base):
+            (base / file).rename((base / file).with_name(f"_{Path(file).name}.{'0' * 32}.pending"))
+    assert not Path(elsewhere).exists() or not list(Path(elsewhere).rglob("_metadata"))
+
+
+def test_a_second_sink_says_that_it_means_the_base(tmp_path: Path) -> None:
+    """It says so once; from then on it has a log of its own."""
+    run_to_the_end(make_sink(tmp_path))
+    once: dict[str, Any] = {"on_used_base": "accept"}
+    for accepted in (once, dict[str, Any]()):
+        with pf.FileSink(tmp_path, uid="second", format="text", **accepted).local() as out:
+            out.write(pa.record_batch({"row": ["x"]}))
+    assert len(list(tmp_path.glob("part-*"))) == 2
+
+
+def test_what_no_sink_has_written_is_in_no_way(tmp_path: Path) -> None:
+    """Files of Spark, of Flink and of people, and directories that are called as a log may be."""
+    for name in (
+        "part-00000-1a2b3c4d-1234-4567-8910-1a2b3c4d5e6f-c000.snappy.parquet",
+        "part-0-0",
+        "report-2026-11-25.csv",
+        "_SUCCESS",
+    ):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "_partfile" / "life").mkdir(parents=True)
+    (tmp_path / "_partfile" / "other" / "notes").mkdir(parents=True)
+    with pf.FileSink(tmp_path, uid="u", format="text").local() as out:
+        out.write(pa.record_batch({"row": ["x"]}))
+    assert len(list(tmp_path.glob("part-*-*-*.txt"))) == 1
+
+
+def test_the_writers_of_one_sink_are_in_no_ones_way(tmp_path: Path) -> None:
+    """Each begins a log of its own, one after the other, in any order, also where the checkpoints are elsewhere."""
+    for checkpoint_dir in (None, str(tmp_path / "elsewhere")):
+        base = tmp_path / f"base-{checkpoint_dir is None}"
+        for index in (1, 0, 2):
+            sink = pf.FileSink(base, uid="u", format="text", checkpoint_dir=checkpoint_dir)
+            with sink.local(subtask_index=index) as out:
+                out.write(pa.record_batch({"row": [str(index)]}))
+        assert len(list(base.glob("part-*"))) == 3

@@ -35,9 +35,10 @@ class FileSink:
         rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
         **options: ``format_options`` (for instance ``{"header": False}``), and the other fields of SinkSettings:
             ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``inline_threshold_bytes``,
-            ``savepoint_dir``, ``restore_from``, ``storage_options``, ``retained_checkpoints``, ``max_open_parts``,
-            ``publish_threads``, ``on_stop``, ``on_gap``, ``on_new_query``, ``on_bad_bucket``, ``on_progress``,
-            ``clock``, ``open_store``. Giving parts up, going back and moving the base are ``partfile recover``'s.
+            ``savepoint_dir``, ``restore_from``, ``on_used_base``, ``consumers_take_files``, ``storage_options``,
+            ``retained_checkpoints``, ``max_open_parts``, ``publish_threads``, ``on_stop``, ``on_gap``,
+            ``on_new_query``, ``on_bad_bucket``, ``on_progress``, ``clock``, ``open_store``. Giving parts up, going back
+            and moving the base are ``partfile recover``'s.
 
     Raises:
         ConfigError: An option cannot be used; the message names it and what to do.

@@ -129,9 +129,18 @@ _NUMBER = re.compile(r"(?=-([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,18})(?![0-9]))")
 """Looks ahead, because a prefix may end in something that looks like a chain."""
 
 
+_PART = re.compile(r"-[0-9a-f]{8}-[0-9]{1,9}-[0-9]{1,18}(-x[0-9a-f]+)?(\.|$)")
+"""A number with nothing behind it but the mark of a bucket and suffixes."""
+
+
 def numbers_in(name: str) -> list[PartNumber]:
     """Each place in a name that can be the number of a part, whatever its affixes, hidden or not."""
     return [PartNumber(match[1], int(match[2]), int(match[3])) for match in _NUMBER.finditer(name)]
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a file is called as a part of some sink is, finished or not; a UUID in a name makes no part of it."""
+    return _PART.search(name) is not None
 
 
 def number_in(name: str, chains: Container[str]) -> PartNumber | None:

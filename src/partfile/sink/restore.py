@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from partfile.errors import ConfigError, Fenced, NotFound, RecoveryRefused, SnapshotCorrupt, SnapshotError, StoreError
 from partfile.sink import plan
 from partfile.sink.plan import SinkSnapshot
-from partfile.sink.policies import number_in, unmarked
+from partfile.sink.policies import is_part_name, number_in, unmarked
 from partfile.sink.restore_rules import (
     Choice,
     FinishedPart,
@@ -23,7 +23,10 @@ from partfile.sink.restore_rules import (
     applied_before,
     choose,
     doubled_parts,
+    holds_checkpoints,
     is_as_noted,
+    is_job,
+    is_of_sink,
     later_parts,
     names_of_shared,
     noted,
@@ -35,6 +38,7 @@ from partfile.sink.restore_rules import (
     refusal,
     refusal_of_a_log,
     refusal_of_missing,
+    refusal_of_used_base,
     refusal_over_damage,
     shown,
     unfinished,
@@ -46,6 +50,7 @@ from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, is_of_da
 from partfile.snapshot.operator_state import restored_operators
 from partfile.snapshot.savepoints import read_savepoint
 from partfile.snapshot.storage import CheckpointStorage, pointer_to
+from partfile.stores.base import STATE_DIRECTORY
 from partfile.stores.paths import new_chain_id
 from partfile.stores.registry import is_same_place, open_store, options_for, path_inside, resolved
 
@@ -226,8 +231,11 @@ class Restore:
         checkpoint = end.restored
         self._check_succession(checkpoint)
         if checkpoint is None:
-            fresh = self._on_demand(None) or SinkSnapshot.fresh(new_chain_id())
+            chosen = self._on_demand(None)
+            fresh = chosen or SinkSnapshot.fresh(new_chain_id())
             check_replay(fresh.position)
+            if chosen is None and self._settings.on_used_base == "fail":
+                self._check_unused()
             return self._planned(None, None, fresh, goes_back=True)
         try:
             current = plan.restored_state(checkpoint.operators, self._storage.read_state)
@@ -248,6 +256,38 @@ class Restore:
             may_keep=may_append and self._terms.keeps,
         )
         return self._planned(checkpoint.ref, current, begun, goes_back=not is_as_noted(current, restored))
+
+    def _check_unused(self) -> None:
+        """Refuse to begin afresh where a sink has written before: it may be this one, under another name (R12).
+
+        A sink with several writers begins a log for each, one after the other; those are no strangers to each other.
+
+        Raises:
+            RecoveryRefused: There is another checkpoint log below the base, or a part; nothing was changed.
+        """
+        uid = self._settings.uid
+        if any(is_of_sink(job, uid) for job in self._logs_beside()):
+            return
+        other = next(self._logs_below_base(), None)
+        if other is not None:
+            raise refusal_of_used_base(self._settings, f"the checkpoints of sink {other!r} are in it")
+        part = next((found.path for found in self._store.list() if is_part_name(found.path.rpartition("/")[2])), None)
+        if part is not None:
+            raise refusal_of_used_base(self._settings, f"the part {part!r} is in it, whose checkpoints are elsewhere")
+
+    def _logs_beside(self) -> Iterator[str]:
+        """Other checkpoint logs in the directory of this one."""
+        store = self._storage.store
+        for job in store.list_names(""):
+            if is_job(job) and job != self._storage.job and holds_checkpoints(store.list_names(job)):
+                yield job
+
+    def _logs_below_base(self) -> Iterator[str]:
+        """Checkpoint logs below the base but this one."""
+        own = self._storage.job if self._tie.note is None and self._settings.checkpoint_dir is None else None
+        for job in self._store.list_names(STATE_DIRECTORY):
+            if is_job(job) and job != own and holds_checkpoints(self._store.list_names(f"{STATE_DIRECTORY}/{job}")):
+                yield job
 
     def _check_succession(self, checkpoint: CheckpointMetadata | None) -> None:
         """Refuse to succeed an epoch that another process has ended already; raises Fenced."""

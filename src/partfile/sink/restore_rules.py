@@ -7,8 +7,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt
-from partfile.sink.policies import ADOPT, ReplayRules, unmarked
+from partfile.sink.policies import ADOPT, HIDING_PREFIXES, ReplayRules, unmarked
 from partfile.sink.states import ClosedStagingFile, OpenPart
+from partfile.snapshot.documents import checkpoint_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -278,6 +279,31 @@ def refusal_of_a_log(settings: RestoreSettings, location: str) -> RecoveryRefuse
         f"sink {settings.uid!r} has checkpoints of its own, and restore_from={location!r} begins a sink without any",
         hint="Nothing was changed. Leave restore_from out to go on. To go back, stop the sink and type: "
         f"{settings.recover_command('--restore-from', location)}. Or restore onto another base path.",
+    )
+
+
+def holds_checkpoints(names: Iterable[str]) -> bool:
+    """Whether these are names in the directory of a checkpoint log that has been begun."""
+    return any(checkpoint_id_of(name) is not None for name in names)
+
+
+def is_job(name: str) -> bool:
+    """Whether a directory beside checkpoint logs may be one; those of partfile's own begin with an underscore."""
+    return not name.startswith(HIDING_PREFIXES)
+
+
+def is_of_sink(job: str, uid: str) -> bool:
+    """Whether a checkpoint log is that of a sink, or of one of its writers in plain Python."""
+    return job.partition("~")[0] == uid
+
+
+def refusal_of_used_base(settings: RestoreSettings, found: str) -> RecoveryRefused:
+    """The error of a start that has no checkpoint, at a base where a sink has written before."""
+    return RecoveryRefused(
+        f"sink {settings.uid!r} has no checkpoint in {settings.checkpoint_url!r}, and its base {settings.base!r} is "
+        f"used already: {found}",
+        hint="Nothing was changed. If it is the same sink, give it the uid and checkpoint_dir that it had: begun anew, "
+        "it would write its rows again. If another sink is to write here as well, say on_used_base='accept'.",
     )
 
 

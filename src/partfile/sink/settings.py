@@ -41,7 +41,7 @@ class RestoreSettings(Options):
     base: str
     """Where finished files go: a local path, ``file://``, ``hdfs://`` or ``s3://``."""
     uid: str
-    """Stable name of the sink; its checkpoints are found by it. Changing it starts from nothing."""
+    """Stable name of the sink; its checkpoints are found by it. Under another one the sink has no state."""
     rolling: RollingPolicy = Field(default_factory=RollingPolicy)
     """When a part is closed."""
     cut: Cut = "auto"
@@ -60,6 +60,9 @@ class RestoreSettings(Options):
     consumers_take_files: bool = False
     """Whether consumers move or delete finished files as soon as they see them. Then a part that a start publishes
     again and of which nothing is left counts as taken; without it the start stops with ``PartMissing``."""
+    on_used_base: Literal["fail", "accept"] = "fail"
+    """What a start without a checkpoint does where a sink has written below the base before: refuse, because a changed
+    ``uid`` or ``checkpoint_dir`` would write its rows again, or begin beside it."""
     publish_threads: int | None = Field(default=None, ge=1)
     """Parts published at the same time; None takes what suits the store: 8, and 64 on HDFS, where that is waiting."""
     clock: Clock = system_clock_ms

@@ -553,7 +553,7 @@ class CommitContract(ContractBase):
     def test_a_finished_file_shorter_than_its_sidecar_is_a_conflict(self, store: Store) -> None:
         """A right sidecar does not make up for bytes that are gone."""
         # A coordinator asks what a store can do before it publishes; some find out by trying.
-        assert store.capabilities
+        assert store.capabilities is not None
         handle = write_part(store, DATA)
         store.create_file(handle.path_of(handle.sidecar), str(len(DATA)).encode())
         store.create_file(handle.path_of(handle.name), DATA[:-1])

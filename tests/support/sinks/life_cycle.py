@@ -143,6 +143,9 @@ def make_sink(base: Path | str, *, interceptor: Any = None, **options: Any) -> F
         "publish_threads": 1,
         "open_store": opener,
     }
+    if "uid" in options:
+        # A second sink on one base says that it means it.
+        fixed["on_used_base"] = "accept"
     return FileSink(base, **(fixed | options))
 
 
