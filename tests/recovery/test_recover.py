@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import time
@@ -123,6 +124,23 @@ def test_a_held_marker_proves_a_driver(tmp_path: Path) -> None:
         assert "holds its marker" in refused.stderr
         assert finished_files(base) == before
         told("recover", base, "--apply", "--fence")
+    assert sum(rows_of(finished_files(base)).values()) == 4
+
+
+@pytest.mark.fault("H4")
+def test_a_free_marker_proves_that_the_driver_is_gone(tmp_path: Path) -> None:
+    """The command that status prints, and --apply, need no wait, young as the newest checkpoint is."""
+    base = seeded(tmp_path)
+    for checkpoint in base.rglob("_metadata"):
+        os.utime(checkpoint)
+    assert run("recover", base, "--apply").exit_code == 1
+    with LocalStore(str(base / "_partfile")) as store:
+        assert store.hold_marker("life/_marker")
+    shown = run("status", base).stdout
+    (command,) = {line[line.index("partfile recover") :] for line in shown.splitlines() if "partfile recover" in line}
+    words = shlex.split(command)[1:]
+    assert "seems to run" not in run(*words).stdout
+    told(*words, "--apply")
     assert sum(rows_of(finished_files(base)).values()) == 4
 
 

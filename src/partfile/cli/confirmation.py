@@ -33,7 +33,7 @@ IdleFor = Annotated[
     typer.Option(
         "--idle-for",
         metavar="T",
-        help="A sink whose newest checkpoint is younger counts as running, by the store's clock. 10m if left out; 1h "
+        help="Where no lock can tell, a sink whose newest checkpoint is younger counts as running. 10m if left out; 1h "
         "where the store has no locks, as S3.",
     ),
 ]

@@ -102,7 +102,7 @@ class Liveness:
 
     job: Job
     is_marker_held: bool | None
-    """Whether a driver holds the marker; None where that is unknown, as for a sink in plain Python."""
+    """Whether a driver holds the marker; if none does, it is gone. None where that is unknown, as in plain Python."""
     moved_at_ms: int | None
     """When its newest checkpoint was created, by the store's clock; None if there is none."""
     is_released: bool
@@ -118,7 +118,7 @@ class Liveness:
         """
         if self.is_marker_held:
             return "a driver holds its marker, so it is running"
-        if self.is_released or self.moved_at_ms is None:
+        if self.is_marker_held is False or self.is_released or self.moved_at_ms is None:
             return ""
         quiet_s = (now_ms - self.moved_at_ms) / 1000
         if quiet_s >= idle_for_s:
@@ -154,7 +154,7 @@ def check_idle(stores: Stores, job: Job, now_ms: int, idle_for_s: float) -> None
     """
     life = liveness_of(stores.checkpoints, job)
     why = life.why_live(now_ms, idle_for_s)
-    if not why and not life.is_released and life.is_marker_held is None:
+    if not why and not life.is_released and not life.is_marker_held:
         # Asked last, of a sink that seems to be gone: trying the lease disturbs a task that is to reopen its part.
         path = _part_being_written(stores, job)
         why = f"a task is writing its part {path!r}, so it is running" if path else ""
