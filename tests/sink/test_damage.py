@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +17,15 @@ from partfile.sink.restore import RestoreTerms
 from partfile.sink.states import QueryPosition
 from partfile.snapshot.documents import FORMAT_VERSION, MAX_IDS_AHEAD
 from partfile.stores.local.store import LocalStore
-from partfile.testing.faults import FailAt, intercept
+from partfile.testing.faults import FailAt, KillAt, intercept
 from support.sinks.life_cycle import (
+    assert_exactly_once,
     assert_only_grew,
     batch,
     continue_to,
     everything,
     finished_files,
+    in_child,
     long_sink,
     make_sink,
     rows_of,
@@ -32,6 +36,8 @@ from support.sinks.recovery import go_back, recover_all
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from partfile.stores.base import Cut
 
 
 # A checkpoint log whose newest checkpoint is damaged, as tests make it and look at it.
@@ -396,3 +402,27 @@ def owing(base: Path) -> Path:
     writer.close()
     damage(base, newest_id(base))
     return chosen
+
+
+@pytest.mark.parametrize("cut", ["valid-length", "truncate", "rewrite"])
+def test_a_sidecar_that_a_rollback_has_outdated_stops_no_start(tmp_path: Path, cut: Cut) -> None:
+    """Killed between sidecar and final name, and gone back over a damaged checkpoint: the part is owed at less."""
+    sink = partial(long_sink, tmp_path, cut="valid-length", retained_checkpoints=9)
+    out = sink().local().open()
+    for first in (0, 2):
+        out.write(batch(first, 2), position=first + 2)
+        out.checkpoint()
+    out.write(batch(4, 2))
+    out._operator.snapshot(99)
+    out.close()
+    killer = KillAt(1, "before", only=["rename_noreplace"])
+    assert in_child(lambda: sink(interceptor=killer).local().open()) == -signal.SIGKILL
+    assert list(tmp_path.rglob("*.valid-length"))
+    newest = chk(tmp_path, newest_id(tmp_path))
+    (newest / "_metadata").write_bytes((newest / "_metadata").read_bytes()[:-2])
+    go_back(tmp_path, chk(tmp_path, 2), cut=cut)
+    assert list(tmp_path.rglob("*.valid-length")) == [] or cut == "valid-length"
+    with long_sink(tmp_path).local() as again:
+        assert again.position == 2
+        again.write(batch(2, 7), position=9)
+    assert_exactly_once(tmp_path, 9)

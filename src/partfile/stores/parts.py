@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _TOKEN = re.compile(rf"[0-9a-f]{{{TOKEN_HEX_DIGITS}}}")
+_LENGTH = re.compile(rb"0|[1-9][0-9]{0,18}")
 
 
 def split_path(path: str) -> tuple[str, str]:
@@ -182,6 +183,11 @@ def part_gone(handle: PartHandle, reason: str) -> PartMissing:
 def part_too_short(handle: PartHandle, size: int) -> PartMissing:
     """A part has lost bytes that a completed checkpoint vouches for."""
     return part_missing(handle, f"only {size} bytes are left, {handle.valid_length - size} are gone")
+
+
+def is_length(content: bytes) -> bool:
+    """Whether these are the bytes of a sidecar, of whatever length."""
+    return _LENGTH.fullmatch(content) is not None
 
 
 def part_damaged(handle: PartHandle, reason: str) -> PartDamaged:

@@ -537,8 +537,34 @@ class CommitContract(ContractBase):
             assert store.read_file(handle.path_of(handle.sidecar), 20) == str(len(DATA)).encode()
         assert files_in(store)[handle.path_of(handle.name)] == len(DATA + TAIL)
 
+    @pytest.mark.parametrize("state", ["in-progress", "pending"])
+    @pytest.mark.parametrize("cut", CUTS)
+    @pytest.mark.parametrize("length", [b"3", b"13"])
+    def test_a_sidecar_from_before_a_rollback_is_in_no_way(
+        self, store: Store, state: State, cut: Cut, length: bytes
+    ) -> None:
+        """Nothing has the final name, so no reader has looked at it; a crash and a rollback may leave one (R3, R6)."""
+        needs(store, "lease")
+        _needs_cut(store, cut)
+        handle = write_part(store, DATA, tail=TAIL, state=state)
+        store.create_file(handle.path_of(handle.sidecar), length)
+        for _ in range(2):
+            store.publish(handle, cut)
+            assert finished_bytes(store, handle) == DATA
+
+    def test_a_sidecar_of_another_length_beside_a_finished_file_is_a_conflict(self, store: Store) -> None:
+        """Readers believe it, so it is not changed."""
+        needs(store, "staged_files")
+        handle = write_part(store, DATA, tail=TAIL, state="finished")
+        store.create_file(handle.path_of(handle.sidecar), b"3")
+        before = files_in(store)
+        for cut in CUTS:
+            with pytest.raises(CommitConflict):
+                store.publish(handle, cut)
+        assert files_in(store) == before
+
     @pytest.mark.parametrize("state", STATES)
-    @pytest.mark.parametrize("content", [b"3", b"", b"eleven", b" 11", b"011", b"-11", b"9" * 30])
+    @pytest.mark.parametrize("content", [b"", b"eleven", b" 11", b"011", b"-11", b"9" * 30])
     def test_a_sidecar_that_says_something_else_is_a_conflict(self, store: Store, state: State, content: bytes) -> None:
         """Readers would believe the sidecar, so nothing is published beside one that is wrong."""
         needs(store, "staged_files")

@@ -26,6 +26,7 @@ from partfile.stores.parts import (
     check_new,
     checked_for_publishing,
     checked_staging_file,
+    is_length,
     part_conflict,
     part_gone,
     part_refused,
@@ -289,7 +290,7 @@ class HdfsStore:
             CommitConflict: Another sidecar stands beside it.
             NotApplied: It cannot be cut this way, or not yet.
         """
-        is_noted = self._check_sidecar(handle)
+        is_noted = self._check_sidecar(handle, is_finished=False)
         # A rewrite that a dead process began is finished, however the part is cut now: its copy would stay behind.
         if self._has_copy(handle):
             self._put_aside(handle)
@@ -411,8 +412,12 @@ class HdfsStore:
             if not self._check_sidecar(handle):
                 raise
 
-    def _check_sidecar(self, handle: PartHandle) -> bool:
-        """Whether the part has a sidecar; one that says another length is not ours to change."""
+    def _check_sidecar(self, handle: PartHandle, *, is_finished: bool = True) -> bool:
+        """Whether the part has a sidecar of its valid length.
+
+        Another length is one from before a rollback if the part has no final name: no reader has looked at it, and it
+        is deleted. Beside a finished file it is not ours to change.
+        """
         path = handle.path_of(handle.sidecar)
         if self._access.status(path) is None:
             return False
@@ -420,11 +425,14 @@ class HdfsStore:
             content = self.read_file(path, _MAX_SIDECAR_BYTES)
         except FileTooLarge as error:
             raise part_conflict(handle, f"sidecar {path!r} is none: it is too long") from error
-        if content != _as_sidecar(handle):
+        if content == _as_sidecar(handle):
+            return True
+        if is_finished or not is_length(content):
             raise part_conflict(
                 handle, f"sidecar {path!r} says {content[:_MAX_SIDECAR_BYTES]!r}, not {handle.valid_length}"
             )
-        return True
+        self._access.delete(path)
+        return False
 
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:
         """Open a staging file to read its valid bytes. What a writer has open is read over WebHDFS."""

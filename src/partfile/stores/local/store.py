@@ -28,6 +28,7 @@ from partfile.stores.parts import (
     check_new,
     checked_for_publishing,
     checked_staging_file,
+    is_length,
     part_conflict,
     part_gone,
     part_refused,
@@ -199,13 +200,14 @@ class LocalStore:
             AlreadyExists: The final name has been taken.
         """
         path, copy = handle.path_of(name), rewritten(handle)
-        self._check_sidecar(directory, handle)
         with self._leased(directory, name, path) as (part, is_leased):
             # Looked at again under the lock: a rival may have moved or even published it before we had it.
             if is_leased and not self._tree.names(directory, name, path, part):
                 raise NotFound(f"{path!r} has moved", path=path)
             if self._tree.status(directory, handle.name, handle.path_of(handle.name)) is not None:
                 raise AlreadyExists(f"{handle.path_of(handle.name)!r} has been published", path=path)
+            # Before the part is cut, so that no crash leaves a cut part beside the sidecar of a longer one.
+            self._check_sidecar(directory, handle, is_finished=False)
             if name == copy.pending:
                 self._check_copy(directory, handle, part, is_leased=is_leased)
                 self._publish_copy(directory, handle, part)
@@ -459,8 +461,12 @@ class LocalStore:
             if not self._check_sidecar(directory, handle):
                 raise
 
-    def _check_sidecar(self, directory: int, handle: PartHandle) -> bool:
-        """Whether the part has a sidecar; one that says another length is not ours to change."""
+    def _check_sidecar(self, directory: int, handle: PartHandle, *, is_finished: bool = True) -> bool:
+        """Whether the part has a sidecar of its valid length.
+
+        Another length is one from before a rollback if the part has no final name: no reader has looked at it, and it
+        is deleted. Beside a finished file it is not ours to change.
+        """
         path = handle.path_of(handle.sidecar)
         if self._tree.status(directory, handle.sidecar, path) is None:
             return False
@@ -468,11 +474,15 @@ class LocalStore:
             content = self.read_file(path, _MAX_SIDECAR_BYTES)
         except NotApplied as error:
             raise part_conflict(handle, f"sidecar {path!r} cannot be read") from error
-        if content != str(handle.valid_length).encode("ascii"):
+        if content == str(handle.valid_length).encode("ascii"):
+            return True
+        if is_finished or not is_length(content):
             raise part_conflict(
                 handle, f"sidecar {path!r} says {content[:_MAX_SIDECAR_BYTES]!r}, not {handle.valid_length}"
             )
-        return True
+        self._tree.drop_name(directory, handle.sidecar, path)
+        self._tree.sync_directory(directory, path)
+        return False
 
     def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> io.BufferedReader:  # noqa: ARG002 - no lease is in the way.
         """Open a staging file to read its valid bytes; takes no lock, so its writer is not disturbed."""
