@@ -154,7 +154,7 @@ def check_idle(stores: Stores, job: Job, now_ms: int, idle_for_s: float) -> None
     """
     life = liveness_of(stores.checkpoints, job)
     why = life.why_live(now_ms, idle_for_s)
-    if not why and not life.is_released and not life.is_marker_held:
+    if not why and not life.is_released and life.is_marker_held is None:
         # Asked last, of a sink that seems to be gone: trying the lease disturbs a task that is to reopen its part.
         path = _part_being_written(stores, job)
         why = f"a task is writing its part {path!r}, so it is running" if path else ""
