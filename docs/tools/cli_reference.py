@@ -67,7 +67,8 @@ Verbs that change something print a plan with its digest, and do nothing. `--app
 command was faster, it is refused and nothing of it is done. The sink is taken over first, as its own next start would:
 it goes on afterwards from where it stood. One that seems to run is left alone unless `--fence` is given: that stops it
 for good, at its next checkpoint at the latest. A sink seems to run while a Spark driver holds its marker (on local
-disk and HDFS). If its driver is gone, that marker is free, and the sink counts as stopped at once. Where no lock can
+disk and HDFS), which it does as soon as it has restored. If its driver is gone, the marker is free, and the sink counts
+as stopped at once. Where no lock can
 tell, it seems to run while its newest checkpoint is younger than `--idle-for`. A sink in plain Python has no marker;
 on local disk and HDFS `--apply` asks whether a process holds the lease of a part that its newest checkpoint names as
 open, as such a sink does from its first row after that checkpoint to the next one. Between two rows that come seldom it

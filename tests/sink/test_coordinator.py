@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from partfile.sink.spark.stream import SparkStream
+    from partfile.stores.base import Cut, PartHandle
     from partfile.testing.faults import Call
 
 
@@ -182,7 +183,7 @@ def test_a_part_that_a_consumer_took_stops_a_start_until_it_is_said_that_consume
     """R5: nothing left of a part may be a loss. The message names both readings, the hint the option."""
     first, *_ = crashed_before_its_mark(tmp_path)
     (tmp_path / first).unlink()
-    with pytest.raises(PartMissing, match="deleted, or a consumer took its file") as raised:
+    with pytest.raises(PartMissing, match="or a consumer took its file") as raised:
         long_sink(tmp_path).local().open()
     assert "consumers_take_files=True" in raised.value.hint
     with long_sink(tmp_path, consumers_take_files=True).local() as out:
@@ -197,11 +198,83 @@ def test_a_part_that_a_consumer_took_stops_a_start_until_it_is_said_that_consume
 
 
 def test_a_part_that_was_never_published_is_not_taken_for_taken(tmp_path: Path) -> None:
-    """The start that makes it pending is the first to publish it: that nothing is left of it is a loss."""
+    """It is looked for before a checkpoint first holds it as pending, so each start is refused, and changes nothing."""
     seed_with_a_tail(tmp_path)
     next(tmp_path.rglob("*.in-progress")).unlink()
-    with pytest.raises(PartMissing):
-        long_sink(tmp_path, consumers_take_files=True).local().open()
+    checkpoints = sorted(tmp_path.rglob("_metadata"))
+    for _ in range(3):
+        with pytest.raises(PartMissing, match="never published"):
+            long_sink(tmp_path, consumers_take_files=True).local().open()
+    assert sorted(tmp_path.rglob("_metadata")) == checkpoints
+
+
+def test_what_is_published_leaves_the_state_though_a_part_is_in_conflict(tmp_path: Path) -> None:
+    """R5: once the foreign file is moved away, the start looks for no part that was finished and taken."""
+    out = long_sink(tmp_path).local().open()
+    out.write(batch(0, 4), position=4)
+    out.checkpoint()
+    (first, second) = sorted(tmp_path.rglob("_part-*"))
+    foreign = first.with_name(first.name[1:].partition(".txt")[0] + ".txt")
+    foreign.write_text("foreign")
+    with pytest.raises(CommitConflict):
+        out.finish()
+    (taken,) = {*finished_files(tmp_path)} - {str(foreign.relative_to(tmp_path))}
+    assert second.name[1:].startswith(Path(taken).name)
+    (tmp_path / taken).unlink()
+    foreign.unlink()
+    with long_sink(tmp_path).local() as again:
+        assert again.position == 4
+    assert list(finished_files(tmp_path)) == [str(foreign.relative_to(tmp_path))]
+
+
+def test_a_part_that_cannot_be_prepared_is_owed_and_published_by_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    """As where S3 refuses to begin an upload: what is not prepared is not published, and the timer tries both again."""
+
+    class Preparing(LocalStore):
+        """Publishes only what is prepared."""
+
+        def prepare(self, handle: PartHandle) -> PartHandle:
+            """Mark the handle."""
+            return handle if handle.staging else handle.model_copy(update={"staging": {"prepared": True}})
+
+        def publish(self, handle: PartHandle, cut: Cut) -> None:
+            """Refuse a handle without the mark."""
+            if not handle.staging:
+                raise NotReady("not prepared")
+            super().publish(handle, cut)
+
+    refusing = FailAt(1, NotApplied("no upload"), only=["prepare"])
+    job = Harness(tmp_path, max_part_bytes=1, open_store=lambda url, _options: intercept(Preparing(url), refusing))
+    job.write("a@1", "a@2")
+    done = job.checkpoint()
+    assert (done.published, done.owed) == (1, 1)
+    newest = job.coordinator.newest_checkpoint_id
+    again = job.coordinator.close_due(0)
+    assert again is not None
+    assert (again.published, again.owed) == (1, 0)
+    assert job.coordinator.newest_checkpoint_id > newest
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n"]
+
+
+def test_a_checkpoint_of_owed_parts_that_cannot_be_made_is_left_to_the_next_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told, nothing is lost, and the next checkpoint holds what is owed."""
+    failing = [FailAt(1, NotApplied("no room"), only=["publish"]), FailAt(3, NotApplied("full"), only=["create_file"])]
+
+    def opener(url: str, _options: Any) -> Any:
+        store: Any = LocalStore(url)
+        for interceptor in failing:
+            store = intercept(store, interceptor)
+        return store
+
+    job = Harness(tmp_path, max_part_bytes=1, open_store=opener)
+    job.write("a@1", "a@2")
+    assert job.checkpoint().owed == 1
+    assert "the next checkpoint will say which parts are finished: full" in caplog.text
+    job.write("a@3")
+    assert job.checkpoint().published == 2
+    assert sorted(job.finished().values()) == ["a@1\n", "a@2\n", "a@3\n"]
 
 
 def test_a_part_that_is_too_short_is_not_taken_for_taken(tmp_path: Path) -> None:

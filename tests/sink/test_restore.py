@@ -826,14 +826,32 @@ def test_what_no_sink_has_written_is_in_no_way(tmp_path: Path) -> None:
         "part-00000-1a2b3c4d-1234-4567-8910-1a2b3c4d5e6f-c000.snappy.parquet",
         "part-0-0",
         "report-2026-11-25.csv",
+        "events-20240101-12-30.json",
+        ".part-1a2b3c4d-0-0.txt.crc",
+        "_archive/part-1a2b3c4d-0-0.txt",
+        "_partfile/notes.txt",
         "_SUCCESS",
     ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    (tmp_path / "_partfile" / "life").mkdir(parents=True)
+    (tmp_path / "_partfile" / "life").mkdir()
+    (tmp_path / "_partfile" / "linked").symlink_to(tmp_path)
     (tmp_path / "_partfile" / "other" / "notes").mkdir(parents=True)
     with pf.FileSink(tmp_path, uid="u", format="text").local() as out:
         out.write(pa.record_batch({"row": ["x"]}))
     assert len(list(tmp_path.glob("part-*-*-*.txt"))) == 1
+
+
+def test_a_first_start_that_died_is_in_no_way_of_the_next_one(tmp_path: Path) -> None:
+    """It left a directory without a checkpoint; also where the directory of the checkpoints was given as it is."""
+    for uid in ("u", "v"):
+        (tmp_path / "_partfile" / uid / "chk-1").mkdir(parents=True)
+        (tmp_path / "_partfile" / uid / "chk-1" / f"_tmp.{'0' * 32}").write_bytes(b"half")
+    with pf.FileSink(tmp_path, uid="u", format="text", checkpoint_dir=str(tmp_path / "_partfile")).local() as out:
+        out.write(pa.record_batch({"row": ["x"]}))
+    with pf.FileSink(tmp_path, uid="u", format="text").local() as out:
+        out.write(pa.record_batch({"row": ["y"]}))
+    assert len(list(tmp_path.glob("part-*"))) == 2
 
 
 def test_the_writers_of_one_sink_are_in_no_ones_way(tmp_path: Path) -> None:

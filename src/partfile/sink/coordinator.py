@@ -213,7 +213,7 @@ class SinkCoordinator:
             end = self._log.see()
             planned = restore.decide(end, check_replay, may_append=may_append)
             approve(planned)
-            after = self._prepared(planned.after)
+            after = self._prepared(planned.after, end.next_id)
             operators = self._write_state(end.next_id, after)
             # What the next start would refuse must be known before there is a takeover that it has to begin with.
             self._check_readable(end.next_id, operators)
@@ -320,7 +320,7 @@ class SinkCoordinator:
         if triggered != self._triggered:
             raise PartfileError("this checkpoint is not under way", checkpoint_id=triggered.checkpoint_id)
         checkpoint_id = triggered.checkpoint_id
-        after = self._prepared(after)
+        after = self._prepared(after, checkpoint_id)
         operators = self._write_state(checkpoint_id, after)
         # What a start would refuse must be known before there is a checkpoint that it has to begin with.
         self._check_readable(checkpoint_id, operators)
@@ -330,8 +330,14 @@ class SinkCoordinator:
         # Readers see no part before the checkpoint that holds it, and older checkpoints go last.
         return self._publish_and_subsume(began_ms, now_ms)
 
-    def _prepared(self, state: SinkSnapshot) -> SinkSnapshot:
-        """A state whose pending parts can be published once a checkpoint holds it; the very same if they could be."""
+    def _prepared(self, state: SinkSnapshot, checkpoint_id: int) -> SinkSnapshot:
+        """A state whose pending parts can be published once this checkpoint holds it; the same object if they could be.
+
+        Raises:
+            PartMissing: Consumers take files, and a part that the checkpoint is the first to hold as pending is gone.
+        """
+        if self._settings.consumers_take_files:
+            self._publisher.check_staged([part for part in state.pending if part.since == checkpoint_id])
         pending = self._publisher.prepare(state.pending)
         is_same = all(now is before for now, before in zip(pending, state.pending, strict=True))
         return state if is_same else replace(state, pending=pending)
@@ -392,7 +398,7 @@ class SinkCoordinator:
 
         What could not be prepared for that checkpoint is published by one of its own.
         """
-        prepared = self._prepared(self.state)
+        prepared = self._prepared(self.state, self._next_id)
         if prepared is not self.state:
             return self._checkpoint_of_its_own(prepared, now_ms)
         return self._publish(0.0, now_ms) if self.state.pending else None
@@ -401,13 +407,14 @@ class SinkCoordinator:
         """Publish what the newest checkpoint owes, and note in the log what no start has to look for again."""
         began_ms, checkpoint_id = stopwatch_ms(), self._completed_id
         parts = self.state.pending
-        tried_before = self._completed_id if self._settings.consumers_take_files else None
-        done = self._publisher.publish(parts, self._gives_up, tried_before=tried_before)
+        done = self._publisher.publish(parts, self._gives_up, may_be_taken=self._settings.consumers_take_files)
         self._state = replace(self.state, pending=done.owed)
         if parts and not done.owed:
             mark_published(self._storage, checkpoint_id)
         elif len(done.owed) < len(parts):
             self._note_owed(now_ms)
+        if done.failure is not None:
+            raise done.failure
         return CommitReport(
             checkpoint_id=checkpoint_id,
             published=len(parts) - len(done.owed) - len(done.given_up),
@@ -425,8 +432,9 @@ class SinkCoordinator:
         triggered = self.trigger(now_ms)
         try:
             operators = self._write_state(triggered.checkpoint_id, self.state)
+            self._check_readable(triggered.checkpoint_id, operators)
             self._append(self._log.next_entry("checkpoint", triggered.checkpoint_id, now_ms, operators))
-        except StoreError as error:
+        except NotApplied as error:
             self._triggered = None
             logger.warning("job %s: the next checkpoint will say which parts are finished: %s", self.job, error)
         else:

@@ -45,7 +45,7 @@ def kept_position(value: JsonValue) -> JsonValue:
 
 
 _DEEPEST = 100
-"""Lists and dictionaries in each other; a reader of a checkpoint takes about twice as many."""
+"""Levels of lists and dictionaries; a reader of a checkpoint takes about twice as many."""
 _WIDEST_BITS = 13_000
 """Of an integer: some 3 900 digits. A reader of a checkpoint takes 4 300."""
 

@@ -138,9 +138,16 @@ def numbers_in(name: str) -> list[PartNumber]:
     return [PartNumber(match[1], int(match[2]), int(match[3])) for match in _NUMBER.finditer(name)]
 
 
-def is_part_name(name: str) -> bool:
-    """Whether a file is called as a part of some sink is, finished or not; a UUID in a name makes no part of it."""
-    return _PART.search(name) is not None
+def is_part_path(path: str, prefix: str) -> bool:
+    """Whether a file is called as a part of some sink is, finished or staged; a UUID in a name makes no part of it.
+
+    Args:
+        path: Relative to the base. Nothing in a hidden directory is a part.
+        prefix: Start of final names.
+    """
+    directory, _, name = path.rpartition("/")
+    is_hidden = any(step.startswith(HIDING_PREFIXES) for step in directory.split("/"))
+    return not is_hidden and name.startswith((prefix, f"_{prefix}")) and _PART.search(name) is not None
 
 
 def number_in(name: str, chains: Container[str]) -> PartNumber | None:

@@ -11,11 +11,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, StoreError
+from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, SnapshotError, StoreError
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import CircuitBreaker, for_each
 from partfile.sink.encode import EncodeRetries
+from partfile.stores.parts import part_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -38,6 +39,8 @@ class Publication:
     """Could not be published now; tried again."""
     given_up: tuple[PendingPart, ...]
     """Gone, and looked for no more."""
+    failure: PartfileError | None = None
+    """Of the first part that no further try will publish; raised once it is noted what is finished."""
 
 
 class Publisher:
@@ -69,8 +72,8 @@ class Publisher:
     def prepare(self, parts: Sequence[PendingPart]) -> tuple[PendingPart, ...]:
         """The parts as a checkpoint has to hold them, so that they can be published once it is complete.
 
-        Idempotent. After a storage failure a part stays as it is, and is owed until a later checkpoint holds it
-        prepared.
+        Idempotent. After a failure a part stays as it is: owed until a later checkpoint holds it prepared. Whatever
+        else is wrong with it, ``publish`` says.
         """
         circuit_breaker = CircuitBreaker(self._threads)
 
@@ -79,7 +82,7 @@ class Publisher:
                 return part
             try:
                 prepared = self._store.prepare(part.part)
-            except StoreError as error:
+            except (StoreError, CommitError, SnapshotError) as error:
                 circuit_breaker.note(error)
                 logger.warning("part %s cannot be published yet: %s", part.part.path_of(part.part.name), error)
                 return part
@@ -88,7 +91,7 @@ class Publisher:
         return tuple(for_each(attempt, parts, self._threads, "partfile-prepare"))
 
     def publish(
-        self, parts: Sequence[PendingPart], gives_up: Collection[str] = (), *, tried_before: int | None = None
+        self, parts: Sequence[PendingPart], gives_up: Collection[str] = (), *, may_be_taken: bool = False
     ) -> Publication:
         """Publish each part.
 
@@ -98,16 +101,11 @@ class Publisher:
         Args:
             parts: To be published.
             gives_up: Final paths of parts that are given up if they are gone, with a line in the log.
-            tried_before: Consumers take files: of a part that a checkpoint below this one held as pending, and of which
-                nothing is left, one has taken the file. None where they do not.
+            may_be_taken: Consumers take files: if nothing is left of a part, one has taken its file.
 
         Returns:
-            Those that were not published.
-
-        Raises:
-            PartMissing: A part that the checkpoint vouches for is gone; the others have been published.
-            PartDamaged: One is not what was written, as its store can tell; the others have been published.
-            CommitConflict: Foreign bytes stand in the place of one; the others have been published.
+            Those that were not published, and why one of them never can be: ``PartMissing``, ``PartDamaged`` or
+            ``CommitConflict``. Such a part is owed all the same.
         """
         circuit_breaker = CircuitBreaker(self._threads)
 
@@ -117,22 +115,43 @@ class Publisher:
             return failure
 
         failures = for_each(attempt, parts, self._threads, "partfile-publish")
-        owed, given_up = [], []
+        owed, given_up, fatal = [], [], None
         for part, failure in zip(parts, failures, strict=True):
             path = part.part.path_of(part.part.name)
-            if isinstance(failure, PartMissing) and failure.nothing_left and part.since < (tried_before or 0):
+            if isinstance(failure, PartMissing) and failure.nothing_left and may_be_taken:
                 logger.warning("nothing is left of part %s: taken by a consumer (consumers_take_files)", path)
             elif isinstance(failure, PartMissing) and path in gives_up:
                 given_up.append(part)
                 logger.error("given up, because of --accept-missing: %s", failure)
             elif isinstance(failure, CommitError):
-                where = f"sink {self._job!r} at {self._store.base!r}"
-                raise type(failure)(f"{where}: {failure.message}", hint=failure.hint, path=failure.path) from failure
+                owed.append(part)
+                fatal = fatal or failure
             elif failure is not None and not isinstance(failure, StoreError):
                 raise failure
             elif failure is not None:
                 owed.append(part)
-        return Publication(tuple(owed), tuple(given_up))
+        return Publication(tuple(owed), tuple(given_up), None if fatal is None else self._explained(fatal))
+
+    def _explained(self, failure: CommitError) -> CommitError:
+        where = f"sink {self._job!r} at {self._store.base!r}"
+        explained = type(failure)(f"{where}: {failure.message}", hint=failure.hint, path=failure.path)
+        explained.__cause__ = failure
+        return explained
+
+    def check_staged(self, parts: Sequence[PendingPart]) -> None:
+        """See that parts are there before a checkpoint first holds them as pending.
+
+        From then on a consumer may have taken the file of a part of which nothing is left; before that it is a loss.
+
+        Raises:
+            PartMissing: One is not there.
+        """
+
+        def look(part: PendingPart) -> None:
+            if not self._store.is_staged(part.part):
+                raise self._explained(part_missing(part.part, "it is not there, and was never published"))
+
+        for_each(look, parts, self._threads, "partfile-look")
 
     def _attempt(self, circuit_breaker: CircuitBreaker, part: PendingPart) -> Exception | None:
         if circuit_breaker.is_over:

@@ -11,10 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from partfile.errors import ConfigError, Fenced, NotFound, RecoveryRefused, SnapshotCorrupt, SnapshotError, StoreError
+from partfile.errors import (
+    ConfigError,
+    Fenced,
+    NotApplied,
+    NotFound,
+    RecoveryRefused,
+    SnapshotCorrupt,
+    SnapshotError,
+    StoreError,
+)
 from partfile.sink import plan
 from partfile.sink.plan import SinkSnapshot
-from partfile.sink.policies import is_part_name, number_in, unmarked
+from partfile.sink.policies import is_part_path, number_in, unmarked
 from partfile.sink.restore_rules import (
     Choice,
     FinishedPart,
@@ -23,7 +32,6 @@ from partfile.sink.restore_rules import (
     applied_before,
     choose,
     doubled_parts,
-    holds_checkpoints,
     is_as_noted,
     is_job,
     is_of_sink,
@@ -45,8 +53,10 @@ from partfile.sink.restore_rules import (
     unknown_since,
     with_the_way_back,
 )
+from partfile.sink.settings import checkpoint_url_of
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, is_of_damage
+from partfile.snapshot.documents import METADATA, checkpoint_id_of
 from partfile.snapshot.operator_state import restored_operators
 from partfile.snapshot.savepoints import read_savepoint
 from partfile.snapshot.storage import CheckpointStorage, pointer_to
@@ -62,7 +72,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.checkpoint_log import LogEnd
     from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
     from partfile.snapshot.storage import Pointer
-    from partfile.stores.base import Store
+    from partfile.stores.base import MetadataStore, Store
 
 
 logger = logging.getLogger("partfile")
@@ -266,27 +276,25 @@ class Restore:
             RecoveryRefused: There is another checkpoint log below the base, or a part; nothing was changed.
         """
         uid = self._settings.uid
-        if any(is_of_sink(job, uid) for job in self._logs_beside()):
+        root = self._storage.store
+        writers = (job for job in root.list_names("") if is_of_sink(job, uid) and job != self._storage.job)
+        if any(is_begun(root, job) for job in writers):
             return
         other = next(self._logs_below_base(), None)
         if other is not None:
             raise refusal_of_used_base(self._settings, f"the checkpoints of sink {other!r} are in it")
-        part = next((found.path for found in self._store.list() if is_part_name(found.path.rpartition("/")[2])), None)
+        prefix = self._settings.part_prefix
+        part = next((found.path for found in self._store.list() if is_part_path(found.path, prefix)), None)
         if part is not None:
             raise refusal_of_used_base(self._settings, f"the part {part!r} is in it, whose checkpoints are elsewhere")
 
-    def _logs_beside(self) -> Iterator[str]:
-        """Other checkpoint logs in the directory of this one."""
-        store = self._storage.store
-        for job in store.list_names(""):
-            if is_job(job) and job != self._storage.job and holds_checkpoints(store.list_names(job)):
-                yield job
-
     def _logs_below_base(self) -> Iterator[str]:
-        """Checkpoint logs below the base but this one."""
-        own = self._storage.job if self._tie.note is None and self._settings.checkpoint_dir is None else None
+        """Checkpoint logs in the directory of this kind below the base, but this one."""
+        place = checkpoint_url_of(self._settings.base, None)
+        is_here = is_same_place(self._settings.checkpoint_url, place, self._settings.storage_options)
         for job in self._store.list_names(STATE_DIRECTORY):
-            if is_job(job) and job != own and holds_checkpoints(self._store.list_names(f"{STATE_DIRECTORY}/{job}")):
+            is_own = is_here and job == self._storage.job
+            if is_job(job) and not is_own and is_begun(self._store, f"{STATE_DIRECTORY}/{job}"):
                 yield job
 
     def _check_succession(self, checkpoint: CheckpointMetadata | None) -> None:
@@ -605,6 +613,15 @@ def _named(location: str) -> Iterator[None]:
             path=error.path,
             checkpoint_id=error.checkpoint_id,
         ) from error
+
+
+def is_begun(store: MetadataStore, directory: str) -> bool:
+    """Whether a directory is that of a checkpoint log with an entry. What cannot be listed is none."""
+    try:
+        checkpoints = [name for name in store.list_names(directory) if checkpoint_id_of(name) is not None]
+        return any(METADATA in store.list_names(f"{directory}/{name}") for name in checkpoints)
+    except (NotApplied, ConfigError):
+        return False
 
 
 def _writer(job: str) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt
 from partfile.sink.policies import ADOPT, HIDING_PREFIXES, ReplayRules, unmarked
 from partfile.sink.states import ClosedStagingFile, OpenPart
-from partfile.snapshot.documents import checkpoint_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -280,11 +279,6 @@ def refusal_of_a_log(settings: RestoreSettings, location: str) -> RecoveryRefuse
         hint="Nothing was changed. Leave restore_from out to go on. To go back, stop the sink and type: "
         f"{settings.recover_command('--restore-from', location)}. Or restore onto another base path.",
     )
-
-
-def holds_checkpoints(names: Iterable[str]) -> bool:
-    """Whether these are names in the directory of a checkpoint log that has been begun."""
-    return any(checkpoint_id_of(name) is not None for name in names)
 
 
 def is_job(name: str) -> bool:

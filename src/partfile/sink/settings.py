@@ -58,8 +58,8 @@ class RestoreSettings(Options):
     retained_checkpoints: int = Field(default=2, ge=1)
     """Completed checkpoints that are kept."""
     consumers_take_files: bool = False
-    """Whether consumers move or delete finished files as soon as they see them. Then a part that a start publishes
-    again and of which nothing is left counts as taken; without it the start stops with ``PartMissing``."""
+    """Whether consumers move or delete finished files as soon as they see them. Then a part that a checkpoint promises
+    and of which nothing is left counts as taken; without it the sink stops with ``PartMissing``."""
     on_used_base: Literal["fail", "accept"] = "fail"
     """What a start without a checkpoint does where a sink has written below the base before: refuse, because a changed
     ``uid`` or ``checkpoint_dir`` would write its rows again, or begin beside it."""
@@ -128,6 +128,11 @@ class RestoreSettings(Options):
                 be secrets.
         """
         return recover_command(self.base, self.uid, self.checkpoint_dir, self.storage_options, *options)
+
+    @property
+    def part_prefix(self) -> str:
+        """Start of the final names of parts."""
+        return PartNaming().part_prefix
 
     @property
     def sink_format(self) -> Format | None:
@@ -264,6 +269,11 @@ class SinkSettings(RestoreSettings):
 
         check_spec(value)
         return value
+
+    @property
+    def part_prefix(self) -> str:
+        """Start of the final names of parts."""
+        return self.naming.part_prefix
 
     @property
     def sink_format(self) -> Format:

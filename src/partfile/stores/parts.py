@@ -170,7 +170,9 @@ def part_missing(handle: PartHandle, reason: str) -> PartMissing:
 def part_gone(handle: PartHandle, reason: str) -> PartMissing:
     """Nothing of a part is left, as after a consumer has taken its file."""
     error = part_missing(
-        handle, f"{reason}. It was deleted, or a consumer took its file before the sink could note that it is finished"
+        handle,
+        f"{reason}. It was deleted (on S3 a lifecycle rule may have aborted its upload), or a consumer took its file "
+        "before the sink could note that it is finished",
     )
     error.hint = (
         "If consumers take files, say so with consumers_take_files=True and start again. Else put the file back, or "

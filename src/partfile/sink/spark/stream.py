@@ -434,11 +434,7 @@ class SparkStream:
 
     def _go_on_with(self, run: QueryRun, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
         """Begin an epoch for a run that lost its last one between two batches; not if the query has ended."""
-        runtime = self._go_on(is_wanted) if is_active(self._session, run) else None
-        if runtime is not None:
-            # As a write job does: a command that sees it held knows that the sink runs.
-            runtime.storage.store.hold_marker(runtime.marker_path)
-        return runtime
+        return self._go_on(is_wanted) if is_active(self._session, run) else None
 
     def _go_on(self, is_wanted: Callable[[SinkSnapshot | None], bool]) -> Runtime | None:
         """Begin an epoch after the last one of this driver, if the newest checkpoint is as wanted.
@@ -477,6 +473,8 @@ class SparkStream:
         try:
             if is_wanted is None or is_wanted(runtime.coordinator.look()):
                 runtime.coordinator.start(check, self._settings.now_ms(), terms)
+                # Also of a driver that has nothing to write yet: a free marker tells recover that there is none.
+                runtime.storage.store.hold_marker(runtime.marker_path)
                 self._runtime = runtime
         finally:
             self._note(runtime.coordinator)

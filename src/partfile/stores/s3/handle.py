@@ -81,6 +81,8 @@ class S3Staging(Persisted):
     upload: str | None = None
     """Id of the multipart upload under the final name; None as long as all bytes are in side objects. A part that a
     checkpoint holds as pending has one."""
+    has_checksums: bool | None = None
+    """Whether the upload was begun with checksums, as ``prepare`` notes; None where its upload parts tell."""
     pieces: tuple[Piece, ...] = ()
     sides: tuple[SideObject, ...] = ()
     names_all: bool | None = None
@@ -130,7 +132,8 @@ class S3Staging(Persisted):
             data: Its bytes.
             sends_checksums: Whether those of a fresh upload have one.
         """
-        has_checksum = self.pieces[0].crc32 is not None if self.pieces else sends_checksums
+        begun_so = sends_checksums if self.has_checksums is None else self.has_checksums
+        has_checksum = self.pieces[0].crc32 is not None if self.pieces else begun_so
         return crc32_of(data) if has_checksum else None
 
     @property

@@ -77,7 +77,7 @@ _PLACES: tuple[tuple[LeftoverKind, str, re.Pattern[str]], ...] = (
 _MOST_WAITING = 500
 _TRIES = 4
 """A zombie sends each number once, and once more if a reply is lost."""
-_GONE = "neither its upload nor its finished file is there; a lifecycle rule may have aborted the upload (docs/S3.md)"
+_GONE = "neither its upload nor its finished file is there"
 _BROKEN_FOR_S = 10.0
 """How long a server that has answered 500 is believed to be busy with what is gone."""
 _THREADS = 16
@@ -197,7 +197,8 @@ class S3Store:
         if staging.upload is not None:
             return handle
         upload = self._access.create_upload(_path(handle), {PART_METADATA: part_id(handle)})
-        return handle.model_copy(update={"staging": staging.model_copy(update={"upload": upload}).as_json()})
+        begun = {"upload": upload, "has_checksums": self._access.options.sends_checksums}
+        return handle.model_copy(update={"staging": staging.model_copy(update=begun).as_json()})
 
     def publish(self, handle: PartHandle, cut: Cut) -> None:  # noqa: ARG002 - there is nothing to cut.
         """Complete the part's upload, once; then look, and try again while it is not known."""
