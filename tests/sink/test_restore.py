@@ -34,6 +34,7 @@ from partfile.sink.restore_rules import (
 )
 from partfile.sink.spark.stream import SparkStream
 from partfile.sink.states import ClosedStagingFile, OpenPart, PendingPart, QueryPosition, StagingFile, StreamPosition
+from partfile.snapshot.checkpoint_log import CheckpointLog
 from partfile.snapshot.savepoints import complete_savepoint, read_savepoint, reserve_savepoint
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
@@ -852,6 +853,25 @@ def test_a_first_start_that_died_is_in_no_way_of_the_next_one(tmp_path: Path) ->
     with pf.FileSink(tmp_path, uid="u", format="text").local() as out:
         out.write(pa.record_batch({"row": ["y"]}))
     assert len(list(tmp_path.glob("part-*"))) == 2
+
+
+def test_what_another_start_of_this_sink_has_written_meanwhile_is_in_no_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R7: it saw an empty log and slept, while the other one ran to the end; then it begins after it."""
+    see, slept = CheckpointLog.see, list[None]()
+
+    def see_and_sleep(log: CheckpointLog) -> Any:
+        end = see(log)
+        if not slept:
+            slept.append(None)
+            run_to_the_end(make_sink(tmp_path), 6)
+        return end
+
+    monkeypatch.setattr(CheckpointLog, "see", see_and_sleep)
+    with make_sink(tmp_path).local() as out:
+        assert out.position == 6
+    assert rows_of(finished_files(tmp_path)).total() == 6
 
 
 def test_the_writers_of_one_sink_are_in_no_ones_way(tmp_path: Path) -> None:

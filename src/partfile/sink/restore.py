@@ -270,23 +270,30 @@ class Restore:
     def _check_unused(self) -> None:
         """Refuse to begin afresh where a sink has written before: it may be this one, under another name (R12).
 
-        A sink with several writers begins a log for each, one after the other; those are no strangers to each other.
-
         Raises:
             RecoveryRefused: There is another checkpoint log below the base, or a part; nothing was changed.
         """
-        uid = self._settings.uid
+        found = self._use_of_base()
+        # Looked at last: another start may have begun this very log since it was seen to be empty, and have written
+        # what was found. Then the takeover of this one does not count, and it begins anew (R7).
+        if found and not self._storage.newest_completed_id():
+            raise refusal_of_used_base(self._settings, found)
+
+    def _use_of_base(self) -> str:
+        """A trace of another sink below the base, as a phrase; empty if there is none.
+
+        A sink with several writers begins a log for each, one after the other: one does not count for another.
+        """
         root = self._storage.store
-        writers = (job for job in root.list_names("") if is_of_sink(job, uid) and job != self._storage.job)
-        if any(is_begun(root, job) for job in writers):
-            return
+        writers = (job for job in root.list_names("") if is_of_sink(job, self._settings.uid))
+        if any(is_begun(root, job) for job in writers if job != self._storage.job):
+            return ""
         other = next(self._logs_below_base(), None)
         if other is not None:
-            raise refusal_of_used_base(self._settings, f"the checkpoints of sink {other!r} are in it")
+            return f"the checkpoints of sink {other!r} are in it"
         prefix = self._settings.part_prefix
         part = next((found.path for found in self._store.list() if is_part_path(found.path, prefix)), None)
-        if part is not None:
-            raise refusal_of_used_base(self._settings, f"the part {part!r} is in it, whose checkpoints are elsewhere")
+        return "" if part is None else f"the part {part!r} is in it, whose checkpoints are elsewhere"
 
     def _logs_below_base(self) -> Iterator[str]:
         """Checkpoint logs in the directory of this kind below the base, but this one."""
