@@ -364,7 +364,7 @@ def test_a_picture_is_what_a_real_kill_leaves(
 def test_what_a_consumer_takes_at_once_is_each_row_once(
     scenario: Scenario, numbered_tokens: NumberedTokens, failing: Choose, second: Choose
 ) -> None:
-    """R5: whatever dies when, no file comes back after a consumer has moved it, and a start needs nobody."""
+    """R5: no file comes back after a consumer has moved it, and each start goes on by itself."""
     harness = CrashHarness(scenario, Local(), numbered_tokens, first=failing, second=second)
     explored = harness.explore_beside_a_consumer()
     assert explored.moments >= len(explored.calls) // 3 > 13

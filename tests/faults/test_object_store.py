@@ -144,7 +144,7 @@ def test_what_a_consumer_takes_at_once_is_each_row_once(  # noqa: PLR0917 - fixt
     failing: Choose,
     second: Choose,
 ) -> None:
-    """R5: whatever dies when, no file comes back after a consumer has moved it, and a start needs nobody."""
+    """R5: no file comes back after a consumer has moved it, and each start goes on by itself."""
     make_small(monkeypatch)
     harness = CrashHarness(scenario, Objects(rules), numbered_tokens, first=failing, second=second)
     explored = harness.explore_beside_a_consumer()

@@ -57,17 +57,19 @@ if TYPE_CHECKING:
 
 
 def failing_job(base: Path, failures: int, error: Exception) -> Harness:
-    failing = [FailAt(number + 1, error, only=["publish"]) for number in range(failures)]
+    job = faulty_job(base, [FailAt(number + 1, error, only=["publish"]) for number in range(failures)])
+    job.write("a@1", "a@2")
+    return job
 
+
+def faulty_job(base: Path, failing: list[FailAt]) -> Harness:
     def opener(url: str, _options: Any) -> Any:
         store: Any = LocalStore(url)
         for interceptor in failing:
             store = intercept(store, interceptor)
         return store
 
-    job = Harness(base, max_part_bytes=1, open_store=opener)
-    job.write("a@1", "a@2")
-    return job
+    return Harness(base, max_part_bytes=1, open_store=opener)
 
 
 def is_marked(job: Harness) -> bool:
@@ -260,15 +262,8 @@ def test_a_checkpoint_of_owed_parts_that_cannot_be_made_is_left_to_the_next_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told, nothing is lost, and the next checkpoint holds what is owed."""
-    failing = [FailAt(1, NotApplied("no room"), only=["publish"]), FailAt(3, NotApplied("full"), only=["create_file"])]
-
-    def opener(url: str, _options: Any) -> Any:
-        store: Any = LocalStore(url)
-        for interceptor in failing:
-            store = intercept(store, interceptor)
-        return store
-
-    job = Harness(tmp_path, max_part_bytes=1, open_store=opener)
+    no_room, full = FailAt(1, NotApplied("no room"), only=["publish"]), NotApplied("full")
+    job = faulty_job(tmp_path, [no_room, FailAt(3, full, only=["create_file"])])
     job.write("a@1", "a@2")
     assert job.checkpoint().owed == 1
     assert "the next checkpoint will say which parts are finished: full" in caplog.text
