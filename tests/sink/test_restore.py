@@ -874,7 +874,7 @@ def test_what_another_start_of_this_sink_has_written_meanwhile_is_in_no_way(
     assert rows_of(finished_files(tmp_path)).total() == 6
 
 
-def test_the_writers_of_one_sink_are_in_no_ones_way(tmp_path: Path) -> None:
+def test_the_writers_of_one_sink_begin_one_after_the_other(tmp_path: Path) -> None:
     """Each begins a log of its own, one after the other, in any order, also where the checkpoints are elsewhere."""
     for checkpoint_dir in (None, str(tmp_path / "elsewhere")):
         base = tmp_path / f"base-{checkpoint_dir is None}"

@@ -331,7 +331,7 @@ class SinkCoordinator:
         return self._publish_and_subsume(began_ms, now_ms)
 
     def _prepared(self, state: SinkSnapshot, checkpoint_id: int) -> SinkSnapshot:
-        """A state whose pending parts can be published once this checkpoint holds it; the same object if they could be.
+        """A state with its pending parts prepared, for this checkpoint to hold; the same object if nothing was to do.
 
         Raises:
             PartMissing: Consumers take files, and a part that the checkpoint is the first to hold as pending is gone.

@@ -296,7 +296,7 @@ class Restore:
         return "" if part is None else f"the part {part!r} is in it, whose checkpoints are elsewhere"
 
     def _logs_below_base(self) -> Iterator[str]:
-        """Checkpoint logs in the directory of this kind below the base, but this one."""
+        """Other checkpoint logs in ``_partfile`` below the base."""
         place = checkpoint_url_of(self._settings.base, None)
         is_here = is_same_place(self._settings.checkpoint_url, place, self._settings.storage_options)
         for job in self._store.list_names(STATE_DIRECTORY):
