@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ import partfile as pf
 from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, intercept
+from partfile.writers.parquet import ParquetFormat
 from support.sinks.life_cycle import in_child
 
 if TYPE_CHECKING:
@@ -239,6 +241,22 @@ def staging_file_stuck(terminal: Terminal) -> None:
     terminal.partfile("recover", base, "--apply", "--accept-missing", *AT_ONCE)
 
 
+def part_refused(terminal: Terminal) -> None:
+    """A staging file from a time when its codec took a level."""
+    base = terminal.root / "landing"
+    with mock.patch("partfile.writers.parquet.check_level"), mock.patch("partfile.writers.parquet.check_columns"):
+        die(base, format=ParquetFormat(compression="snappy", compression_level=5), columnar="staged")
+    terminal.section("seen")
+    terminal.job(lambda: run_batches(base, format="orc"))
+    (staged,) = base.glob("_part-*")
+    part = staged.name[1:].partition(".parquet")[0] + ".parquet"
+    terminal.section("mended")
+    terminal.partfile("recover", base, "--set-aside", part)
+    terminal.partfile("recover", base, "--set-aside", part, "--apply", *AT_ONCE)
+    terminal.partfile("status", base)
+    terminal.job(lambda: run_batches(base, format="orc"))
+
+
 def spoil(path: Path) -> None:
     """Let a disk eat the beginning of a file."""
     with path.open("r+b") as file:
@@ -255,5 +273,6 @@ LOCAL = {
     "disk-full": disk_full,
     "back-to-a-savepoint": back_to_a_savepoint,
     "staging-file-stuck": staging_file_stuck,
+    "part-refused": part_refused,
 }
 """Those on local disk, by the names in the document."""

@@ -369,7 +369,7 @@ def test_status_and_recover_say_how_many_buckets_have_their_files(tmp_path: Path
     assert f"({ROWS} rows) and publish in those {theirs}: part-" in plan
     assert "theirs in files already" not in plan
     (tmp_path / STUCK).unlink()
-    assert "sink life: 1 parts published" in told("recover", tmp_path, "--apply", "--fence")
+    assert "sink life: 1 part published" in told("recover", tmp_path, "--apply", "--fence")
     assert len(list(tmp_path.rglob("part-*"))) == BUCKETS
 
 
@@ -381,7 +381,7 @@ def test_giving_a_staging_file_up_is_told_with_what_stays(tmp_path: Path) -> Non
     finished = everything(tmp_path)
     stays = f"with their rows; but {BUCKETS - 1} buckets have theirs in files already"
     assert f"--accept-missing gives them up, {stays}" in told("recover", tmp_path, code=1)
-    assert f"1 parts are given up, {stays}" in told("recover", tmp_path, "--accept-missing", code=1)
+    assert f"given up: 1 part, {stays}" in told("recover", tmp_path, "--accept-missing", code=1)
     assert everything(tmp_path) == finished
     assert "1 GIVEN UP" in told("recover", tmp_path, "--accept-missing", "--apply", "--fence", code=1)
     assert len(list(tmp_path.rglob("part-*"))) == BUCKETS - 1

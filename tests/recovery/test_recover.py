@@ -621,7 +621,7 @@ def test_a_missing_part_is_told_and_given_up_on_demand(tmp_path: Path) -> None:
     assert "--accept-missing" in failed.stdout
     assert everything(base) == before, "the sink was taken over"
     said = told("recover", base, "--apply", "--accept-missing", code=1)
-    assert "1 parts published, 1 GIVEN UP" in said
+    assert "1 part published, 1 GIVEN UP" in said
     assert sum(rows_of(finished_files(base)).values()) == 2
     assert "nothing to recover" in told("recover", base)
     assert continue_to(long_sink(base), 6) == 4

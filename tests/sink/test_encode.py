@@ -13,7 +13,15 @@ import pytest
 from pyspark.sql import Row
 
 import partfile as pf
-from partfile.errors import ConfigError, NotReady, OutcomeUnknown, PartfileError, PartMissing, UnsupportedTypeError
+from partfile.errors import (
+    CommitConflict,
+    ConfigError,
+    NotReady,
+    OutcomeUnknown,
+    PartfileError,
+    PartMissing,
+    UnsupportedTypeError,
+)
 from partfile.sink.concurrency import MOST_WAIT_MS, wait_ms
 from partfile.sink.coordinator import Runtime
 from partfile.sink.encode import FIRST_WAIT_MS, EncodeResult, EncodeRetries, LocalEncoder, encode_staging_file
@@ -31,7 +39,14 @@ from support.files.encryption import encryption
 from support.s3.lost_objects import Elsewhere
 from support.sinks.life_cycle import batch
 from support.sinks.recovery import giving_all_up, recover_all
-from support.sinks.staged_streams import finished_rows, names, staged_sink, staging_files_in
+from support.sinks.staged_streams import (
+    BAD,
+    finished_rows,
+    leave_staging_files_of_a_refused_spec,
+    names,
+    staged_sink,
+    staging_files_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -508,20 +523,6 @@ def test_rows_that_look_dangerous_and_are_not_are_taken(tmp_path: Path) -> None:
     assert pq.read_table(path)["a"].to_pylist() == [1, 2]
 
 
-BAD: dict[str, Any] = {"compression": "snappy", "compression_level": 5}
-
-
-def leave_staging_files_of_a_refused_spec(base: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """Four rows in two staging files that were begun before Parquet's levels were asked for when a sink is made."""
-    with monkeypatch.context() as patch:
-        patch.setattr("partfile.writers.parquet.check_level", lambda *_: None)
-        patch.setattr("partfile.writers.parquet.check_columns", lambda *_: None)
-        out = staged_sink(base, format=ParquetFormat(**BAD, **options)).local().open()
-        out.write(batch(0, 4))
-        out.checkpoint()
-        out.close()
-
-
 def test_a_start_with_options_that_work_gets_past_a_refused_spec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -593,3 +594,37 @@ def test_trouble_of_the_host_is_worth_another_try(
         runtime.close()
     with staged_sink(tmp_path).local():
         assert finished_rows(tmp_path) == names(0, 4)
+
+
+class _NotIn(LocalStore):
+    """Reads no staging file of one bucket, as long as it is told one."""
+
+    unreadable = ""
+
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
+        if handle.bucket == self.unreadable:
+            raise NotReady("not now", path=handle.path_of(handle.in_progress))
+        return super().open_staging_file(handle, fences=fences)
+
+
+def test_a_part_in_conflict_keeps_no_staging_file_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start ends with the conflict once the staging file beside it is encoded and its part published."""
+    sink = staged_sink(tmp_path, open_store=lambda url, _options: _NotIn(url))
+    out = sink.local().open()
+    out.write(batch(0, 2))
+    out.checkpoint()
+    out.close()
+    (staged,) = (tmp_path / "bucket=b0").glob("_part-*")
+    taken = staged.with_name(staged.name[1:].partition(".parquet")[0] + ".parquet")
+    taken.write_bytes(b"another program's")
+    with monkeypatch.context() as patch:
+        patch.setattr(_NotIn, "unreadable", "bucket=b1")
+        with pytest.raises(CommitConflict):
+            sink.local().open()
+    assert not list((tmp_path / "bucket=b1").glob("part-*"))
+    with pytest.raises(CommitConflict):
+        sink.local().open()
+    assert list((tmp_path / "bucket=b1").glob("part-*"))
+    taken.unlink()
+    with sink.local():
+        assert finished_rows(tmp_path) == names(0, 2)

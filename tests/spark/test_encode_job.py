@@ -33,7 +33,7 @@ from partfile.sink.spark.encode_job import (
     staging_encoder,
 )
 from partfile.sink.states import ClosedStagingFile, StagingFile
-from partfile.snapshot.storage import open_storage
+from partfile.snapshot.storage import CheckpointStorage, open_storage
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
 from partfile.version import __version__
@@ -349,7 +349,9 @@ def test_what_only_tasks_miss_is_not_given_up(spark: SparkSession, tmp_path: Pat
     before = replace(SinkSnapshot.fresh("00000000"), closed=tuple(staging_files))
     with encoder(spark, base, open_store_in_tasks=parts_elsewhere) as by_spark, LocalStore(str(base)) as store:
         assert [type(one.problem) for one in by_spark.encode(staging_files)] == [PartMissing] * 3
-        encoding = StagedParts(store, by_spark, job="numbers").encode(before, 2, 0, gives_up=paths_of(before))
+        encoding = StagedParts(store, CheckpointStorage(store, "numbers"), by_spark, recover_command=str).encode(
+            before, 2, 0, gives_up=paths_of(before)
+        )
     assert (encoding.failure, encoding.given_up, encoding.after) == (None, 0, before)
 
 

@@ -212,6 +212,11 @@ def shown_seconds(seconds: float | None) -> str:
     return " ".join(words[:2])
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, which gets an s unless there is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def shown_bytes(count: int | None) -> str:
     """A size as people say it; ``?`` if it is not known."""
     if count is None:

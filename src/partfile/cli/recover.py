@@ -10,7 +10,7 @@ from pydantic import Field
 from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
-from partfile.cli.output import shown_bytes, tell_failed
+from partfile.cli.output import counted, shown_bytes, tell_failed
 from partfile.errors import ConfigError, PartfileError, RecoveryRefused
 from partfile.recovery.adopt.apply import AdoptedReport, adopt, check_idle, plan_adoption
 from partfile.recovery.adopt.flink_names import FlinkNames
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from partfile.cli.confirmation import Confirmation
     from partfile.cli.output import Output
     from partfile.recovery.adopt.plan import AdoptedItem
+    from partfile.recovery.inspect.places import Place
     from partfile.recovery.recover import PlannedJob, PlannedPart, PlannedPosition
 
 
@@ -245,21 +246,25 @@ def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output)
         if len(job.parts) > _SHOWN:
             out.line(f"  and {len(job.parts) - _SHOWN} parts more; --json shows all")
         if job.lost and options.accept_missing:
-            out.line(f"  {len(job.lost)} parts are given up, with their rows{_but_finished(job)}", "bold red")
+            out.line(f"  given up: {counted(len(job.lost), 'part')}, with their rows{_but_finished(job)}", "bold red")
         elif job.lost:
-            out.line(f"  {len(job.lost)} parts are missing or too short: --apply is refused", "bold red")
+            out.line(f"  missing or too short: {counted(len(job.lost), 'part')}; --apply is refused", "bold red")
             does = f"put them back; or --accept-missing gives them up, with their rows{_but_finished(job)}"
             out.line(f"  {does}", "bold red")
 
 
-def show_recovered(planned: RecoveryPlan, done: RecoveredJob, out: Output) -> None:
+def show_recovered(planned: RecoveryPlan, done: RecoveredJob, place: Place, out: Output) -> None:
     """Print what was done to a job."""
     if out.as_json:
         return
     owed = f", {done.owed} could not be published: run it again" if done.owed else ""
     owed += f", {done.closed_staging_files} could not be encoded: run it again" if done.closed_staging_files else ""
     lost = f", {done.given_up} GIVEN UP" if done.given_up else ""
-    out.line(f"sink {done.job}: {done.published} parts published{lost}{owed}", "red" if lost or owed else "green")
+    out.line(
+        f"sink {done.job}: {counted(done.published, 'part')} published{lost}{owed}", "red" if lost or owed else "green"
+    )
+    for directory in done.set_aside:
+        out.line(f"  rows set aside, as Arrow files: {place.checkpoint_url}/{directory}", "yellow")
     show_sidecars((job for job in planned.jobs if job.job == done.job), planned.options, out)
 
 
@@ -316,20 +321,25 @@ def _show_way_back(job: PlannedJob, options: RecoveryOptions, out: Output) -> No
 
 def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None:
     end = shown_bytes(part.valid_length)
-    if part.buckets is not None:
+    if part.is_set_aside:
         does = (
-            f"encode {end} of a staging file that {part.buckets} buckets or more share ({part.rows} "
-            f"rows) and publish in "
+            f"set aside: keep {end} of a staging file ({counted(part.rows, 'row')}) as Arrow files, and make no file of"
+        )
+    elif part.buckets is not None:
+        does = (
+            f"encode {end} of a staging file that {part.buckets} buckets or more share "
+            f"({counted(part.rows, 'row')}) and publish in "
         )
         does += f"those without a file yet ({part.finished_buckets} have theirs)" if part.finished_buckets else "each"
     elif part.is_staged:
-        does = f"encode {end} of a staging file ({part.rows} rows) and publish"
+        does = f"encode {end} of a staging file ({counted(part.rows, 'row')}) and publish"
     elif part.was_open and options.cut == "valid-length":
-        does = f"publish, with a sidecar if longer than {end} ({part.rows} rows): only readers of sidecars stop there"
+        rows = counted(part.rows, "row")
+        does = f"publish, with a sidecar if longer than {end} ({rows}): only readers of sidecars stop there"
     elif part.was_open:
-        does = f"cut to {end} ({part.rows} rows) and publish"
+        does = f"cut to {end} ({counted(part.rows, 'row')}) and publish"
     else:
-        does = f"publish {end} ({part.rows} rows)"
+        does = f"publish {end} ({counted(part.rows, 'row')})"
     found = f"{_FOUND[part.found]}, CANNOT BE ENCODED HERE: {part.problem}" if part.problem else _FOUND[part.found]
     is_wrong = part.found in {"short", "missing"} or bool(part.problem)
     out.line(f"  {does}: {part.path}{found}", "bold red" if is_wrong else None)
@@ -369,6 +379,14 @@ def recover_(  # noqa: PLR0913 - the options of a command
             "--moved-from", metavar="OLD", help="The base in --checkpoint-dir D was OLD, and has been moved to PATH."
         ),
     ] = None,
+    set_aside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set-aside",
+            metavar="PART",
+            help="Make no file of this part, which cannot be encoded; keep its rows as Arrow files. May be repeated.",
+        ),
+    ] = None,
     adopt_layout: AdoptLayout = None,
     publish_pending: PublishPending = False,
     quarantine_in_progress: QuarantineInProgress = False,
@@ -389,6 +407,7 @@ def recover_(  # noqa: PLR0913 - the options of a command
         restore_from=restore_from,
         accept_newer=accept_newer,
         moved_from=moved_from,
+        set_aside=tuple(set_aside or ()),
     )
     _check_options(options)
     if foreign is not None:
@@ -489,5 +508,5 @@ def _recover(planned: RecoveryPlan, call: Call, job: Job) -> RecoveredJob | Fail
         if not call.out.as_json:
             tell_failed([failed], call.out)
         return failed
-    show_recovered(planned, done, call.out)
+    show_recovered(planned, done, call.place, call.out)
     return done

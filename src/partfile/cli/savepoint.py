@@ -10,7 +10,7 @@ from pydantic import Field
 from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
-from partfile.cli.output import seconds_of, shown_seconds
+from partfile.cli.output import counted, seconds_of, shown_seconds
 from partfile.cli.recover import show_jobs, show_sidecars
 from partfile.errors import ConfigError, NotFound
 from partfile.recovery.documents import DONE, FINDINGS, Json
@@ -182,7 +182,7 @@ def _report_created(call: Call, planned: CreationPlan, done: CreatedSavepoint | 
         )
     elif done is not None:
         lost = f", {done.given_up} GIVEN UP" if done.given_up else ""
-        call.out.line(f"{done.published} parts published{lost}", "red" if lost else "green")
+        call.out.line(f"{counted(done.published, 'part')} published{lost}", "red" if lost else "green")
         show_sidecars((planned.job,), planned.options, call.out)
         call.out.line(f"savepoint {done.location}", "green")
 

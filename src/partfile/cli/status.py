@@ -9,10 +9,10 @@ import typer
 
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, silence_s
-from partfile.cli.output import command_line, seconds_of, shown_bytes, shown_seconds, tell_unread
+from partfile.cli.output import command_line, counted, seconds_of, shown_bytes, shown_seconds, tell_unread
 from partfile.recovery.documents import DONE, FINDINGS
 from partfile.recovery.inspect.files import MEANING, SeenBase, read_base
-from partfile.recovery.inspect.status import SinkStatus, StatusReport, status_of
+from partfile.recovery.inspect.status import SinkStatus, StatusReport, set_aside_in, status_of
 from partfile.recovery.inspect.tree import ScanReport, scan
 from partfile.recovery.ownership import liveness_of
 
@@ -67,6 +67,7 @@ def status(
                 status_of(seen, log, call.now_ms, quiet_after_s, _moved_at_ms(log, checkpoints))
                 for log in seen.chosen(call.uid)
             ),
+            set_aside=() if checkpoints is None else set_aside_in(checkpoints),
             scan=_scan(call, seen, checkpoints) if scan_tree else None,
         )
     if call.out.as_json:
@@ -96,6 +97,8 @@ def _show(report: StatusReport, place: Place, out: Output) -> None:
         _show_sink(sink, out)
         if sink.may_be_stuck:
             _show_doubt(sink, report.quiet_after_s, place, out)
+    if report.set_aside:
+        _show_set_aside(report, out)
     if report.scan is not None:
         _show_scan(report.scan, place, out)
 
@@ -107,7 +110,7 @@ def _show_stuck(sink: SinkStatus, place: Place, out: Output) -> None:
         out.line(f"  look:  {_command('checkpoints', place, sink.job)}")
     if not sink.stuck:
         return
-    out.line(f"STUCK  {sink.job}: {_count(len(sink.stuck), 'part')}", "bold red")
+    out.line(f"STUCK  {sink.job}: {counted(len(sink.stuck), 'part')}", "bold red")
     for part in sink.stuck[:_SHOWN_PARTS]:
         _show_part(part, out)
     if len(sink.stuck) > _SHOWN_PARTS:
@@ -121,8 +124,8 @@ def _show_stuck(sink: SinkStatus, place: Place, out: Output) -> None:
 def _show_part(part: PartStatus, out: Output) -> None:
     out.line(f"  {part.path}", "yellow")
     out.line(
-        f"    {part.state}, {shown_bytes(part.valid_length)} valid, {_count(part.rows, 'row')}{_shared(part.buckets)}, "
-        f"{_age(part.age_s)}"
+        f"    {part.state}, {shown_bytes(part.valid_length)} valid, {counted(part.rows, 'row')}"
+        f"{_shared(part.buckets)}, {_age(part.age_s)}"
     )
     out.line(f"    why:  {part.why}")
     out.line(f"    then: {part.outcome}")
@@ -141,12 +144,15 @@ def _show_sink(sink: SinkStatus, out: Output) -> None:
     for state, total in sink.parts.items():
         if state == "encoded-staging-file" and total.count:
             rows.append(
-                (state, f"{_count(total.count, 'staging file')}, {shown_bytes(total.bytes)} held for older checkpoints")
+                (
+                    state,
+                    f"{counted(total.count, 'staging file')}, {shown_bytes(total.bytes)} held for older checkpoints",
+                )
             )
         elif total.count:
             shared = f", {total.shared} of them{_shared(total.buckets)}" if total.shared else ""
             oldest = f", the oldest {_age(total.oldest_age_s)}"
-            rows.append((state, f"{_count(total.count, 'part')}, {shown_bytes(total.bytes)} valid{shared}{oldest}"))
+            rows.append((state, f"{counted(total.count, 'part')}, {shown_bytes(total.bytes)} valid{shared}{oldest}"))
     if sink.problem is None and not sink.is_unfinished:
         rows.append(("unfinished parts", "none"))
     width = max(len(name) for name, _ in rows)
@@ -164,6 +170,17 @@ def _show_doubt(sink: SinkStatus, quiet_after_s: float, place: Place, out: Outpu
     out.line(f"  If it has stopped:  {_command('status', place, sink.job, '--quiet-after', '0s')}")
 
 
+def _show_set_aside(report: StatusReport, out: Output) -> None:
+    out.line(
+        f"SET ASIDE: {counted(len(report.set_aside), 'part')}, of which no reader of the base sees the rows", "yellow"
+    )
+    for path in report.set_aside[:_SHOWN_PARTS]:
+        out.line(f"  {report.checkpoints_at}/{path}")
+    if len(report.set_aside) > _SHOWN_PARTS:
+        out.line(f"  and {len(report.set_aside) - _SHOWN_PARTS} more; --json shows all")
+    out.line("  Their rows are Arrow files: write them again through a sink, then delete the directory.", "dim")
+
+
 def _show_scan(found: ScanReport, place: Place, out: Output) -> None:
     out.line()
     out.line("files below the base", "bold")
@@ -178,7 +195,7 @@ def _show_scan(found: ScanReport, place: Place, out: Output) -> None:
                 out.line(f"    and {one.files - _SHOWN_PARTS} more: {_command('list', place, None, '--state', kind)}")
     tell_unread(found.unreadable, out)
     if found.missing:
-        out.line(f"  MISSING: {_count(len(found.missing), 'part')} that the newest checkpoint vouches for", "bold red")
+        out.line(f"  MISSING: {counted(len(found.missing), 'part')} that the newest checkpoint vouches for", "bold red")
         for path in found.missing[:_SHOWN_PARTS]:
             out.line(f"    {path}")
     if not found.is_complete:
@@ -207,7 +224,3 @@ def _age(seconds: float | None) -> str:
 
 def _known(value: object) -> str:
     return "?" if value is None else str(value)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

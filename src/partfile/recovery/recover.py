@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from partfile.errors import ConfigError, NotApplied, PartfileError, PartMissing, SnapshotCorrupt
+from partfile.errors import ConfigError, NotApplied, PartfileError, PartMissing, RecoveryRefused, SnapshotCorrupt
 from partfile.recovery.documents import Json, Plan, check_same
 from partfile.recovery.inspect.checkpoints import as_damage
 from partfile.recovery.ownership import FailedJob, Stores, settings_of, taken_over
@@ -49,6 +49,8 @@ class RecoveryOptions(Json):
     """Go back although later parts stay, so that their rows come twice."""
     moved_from: str | None = None
     """The base that the checkpoints are of, if it has been moved."""
+    set_aside: tuple[str, ...] = ()
+    """Final paths, or staged ones, of parts that no file can be made of: their rows are kept as Arrow files."""
 
 
 class PlannedPart(Json):
@@ -72,6 +74,8 @@ class PlannedPart(Json):
     found: Found
     """staged; short: staged, and shorter than its valid length as far as can be seen; finished: has its final name
     already, which a staging file never has; missing: under none of its names."""
+    is_set_aside: bool = False
+    """Whether its rows are kept as Arrow files beside the checkpoints, and no finished file is made of them."""
     problem: str = ""
     """Why a staging file cannot be encoded by this command, but only by its sink; empty if it can. The other parts are
     published all the same."""
@@ -116,7 +120,7 @@ class PlannedJob(Json):
     @property
     def to_encode(self) -> int:
         """The number of parts that are encoded first."""
-        return sum(part.is_staged for part in self.parts)
+        return sum(part.is_staged and not part.is_set_aside for part in self.parts)
 
     @property
     def lost(self) -> tuple[PlannedPart, ...]:
@@ -167,6 +171,8 @@ class RecoveredJob(Json):
     """Staging files that could not be encoded now; recover again."""
     given_up: int
     """Parts that were gone, whose rows are lost."""
+    set_aside: tuple[str, ...] = ()
+    """Directories with the rows of parts that were set aside, relative to the directory of checkpoints."""
 
 
 _LOOKS = 5
@@ -188,7 +194,8 @@ def plan_recovery(place: Place, jobs: Sequence[Job], options: RecoveryOptions, s
     Raises:
         ConfigError: More than one job is to go back to one place.
         SnapshotCorrupt: The newest checkpoint of the only job cannot be read, and no older one was chosen.
-        RecoveryRefused: What was chosen for it cannot be restored, or would make rows come twice.
+        RecoveryRefused: What was chosen for it cannot be restored, or would make rows come twice; or no staging file
+            waits for a part that is to be set aside.
     """
     if options.restore_from is not None and len(jobs) > 1:
         names = ", ".join(job.name for job in jobs)
@@ -204,7 +211,23 @@ def plan_recovery(place: Place, jobs: Sequence[Job], options: RecoveryOptions, s
                 raise
             failed.append(FailedJob.of(job, error))
     needed = tuple(one for one in planned if one is not None and one.is_needed)
+    _check_set_aside(needed, options)
     return RecoveryPlan(base=stores.base.base, options=options, jobs=needed, failed=tuple(failed))
+
+
+def _check_set_aside(jobs: Sequence[PlannedJob], options: RecoveryOptions) -> None:
+    """Refuse to set aside what is no staging file that waits to be encoded; raises RecoveryRefused."""
+    parts = [part for job in jobs for part in job.parts]
+    chosen = sum(part.is_set_aside for part in parts)
+    if chosen == len(options.set_aside):
+        return
+    waiting = [part.path for part in parts if part.is_staged]
+    raise RecoveryRefused(
+        f"{len(options.set_aside)} parts are named to be set aside, of which {chosen} wait to be encoded",
+        hint="Nothing was changed. Only what waits to be encoded can be set aside, named once and as status prints it: "
+        f"{shown(waiting) if waiting else 'there is nothing of the kind'}. A part that waits to be published stands "
+        "behind another file of its name: move that one away.",
+    )
 
 
 def recover(
@@ -242,6 +265,7 @@ def recover(
             owed=done.owed,
             given_up=done.given_up,
             closed_staging_files=len(runtime.coordinator.state.closed),
+            set_aside=done.set_aside,
         )
 
 
@@ -280,7 +304,8 @@ def planned_takeover(
             _check_there(found, base)
 
     gives_up = planned.given_up(planned.jobs[0]) if planned.jobs else frozenset[str]()
-    terms = replace(_terms(plan.options), gives_up=gives_up)
+    sets_aside = frozenset(part.path for one in planned.jobs for part in one.parts if part.is_set_aside)
+    terms = replace(_terms(plan.options), gives_up=gives_up, sets_aside=sets_aside)
     return taken_over(settings, job, terms, now_ms, approve=approve, tried=step)
 
 
@@ -359,7 +384,7 @@ def _job(
         else set[str]()
     )
     parts += [
-        _staged(staging_file, found, was_open=staging_file.part.in_progress not in waited)
+        _staged(staging_file, found, options, was_open=staging_file.part.in_progress not in waited)
         for staging_file in seen.after.closed
     ]
     return PlannedJob(
@@ -396,10 +421,13 @@ def _part(pending: PendingPart, found: Mapping[str, Found]) -> PlannedPart:
     )
 
 
-def _staged(staging_file: ClosedStagingFile, found: Mapping[str, Found], *, was_open: bool) -> PlannedPart:
+def _staged(
+    staging_file: ClosedStagingFile, found: Mapping[str, Found], options: RecoveryOptions, *, was_open: bool
+) -> PlannedPart:
     from partfile.sink.encode import why_not_here  # noqa: PLC0415 - it loads pyarrow, which a plan without staging files does not need.
 
     part = staging_file.part
+    is_set_aside = not {part.path_of(part.name), part.path_of(part.in_progress)}.isdisjoint(options.set_aside)
     return PlannedPart(
         path=part.path_of(part.name),
         is_staged=True,
@@ -409,7 +437,8 @@ def _staged(staging_file: ClosedStagingFile, found: Mapping[str, Found], *, was_
         finished_buckets=len(staging_file.staging_file.finished_buckets) if staging_file.staging_file.shared else None,
         was_open=was_open,
         found=found[part.in_progress],
-        problem=why_not_here(staging_file.staging_file),
+        is_set_aside=is_set_aside,
+        problem="" if is_set_aside else why_not_here(staging_file.staging_file),
     )
 
 

@@ -68,6 +68,20 @@ class CommitReport:
     encoded: int = 0
     """Staging files that were encoded for it, or for the checkpoint that came before it and closed them."""
     encode_ms: float = 0.0
+    set_aside: tuple[str, ...] = ()
+    """Directories of the rows that were set aside, relative to the directory of checkpoints."""
+    failure: Exception | None = None
+    """Why a part can never be published, or a staging file never be encoded; the first of them."""
+
+    def check(self) -> None:
+        """Raise the failure, now that everything else of the checkpoint is done.
+
+        Raises:
+            PartMissing, PartDamaged, CommitConflict: A part can never be published, or a staging file never be encoded.
+            PartfileError: No file can be made of a staging file.
+        """
+        if self.failure is not None:
+            raise self.failure
 
     def followed_by(self, later: CommitReport) -> CommitReport:
         """What this checkpoint and the one after it did together."""
@@ -78,6 +92,7 @@ class CommitReport:
             commit_ms=self.commit_ms + later.commit_ms,
             publish_ms=self.publish_ms + later.publish_ms,
             given_up=self.given_up + later.given_up,
+            failure=self.failure or later.failure,
         )
 
     def with_encoding(self, encoding: Encoding) -> CommitReport:
@@ -87,6 +102,8 @@ class CommitReport:
             given_up=self.given_up + encoding.given_up,
             encoded=encoding.encoded,
             encode_ms=encoding.encode_ms,
+            set_aside=encoding.set_aside,
+            failure=self.failure or encoding.failure,
         )
 
 
@@ -130,7 +147,7 @@ class SinkCoordinator:
         self._interval_ms = interval_ms
         self._log = CheckpointLog(storage, retained=settings.retained_checkpoints)
         self._publisher = Publisher(store, settings.cut, settings.publish_threads, job=storage.job, tried=tried)
-        self._staging_files = StagedParts(store, encoder, job=storage.job)
+        self._staging_files = StagedParts(store, storage, encoder, recover_command=settings.recover_command)
         self._gives_up: Collection[str] = ()
         """Final paths of parts whose rows the start of this epoch was told to give up if they are gone."""
         self._state: SinkSnapshot | None = None
@@ -228,12 +245,10 @@ class SinkCoordinator:
             owed = len(self.state.pending)
             return CommitReport(takeover.checkpoint_id, 0, owed, commit_ms=stopwatch_ms() - began_ms, publish_ms=0.0)
         done = self._publish_and_subsume(began_ms, now_ms)
-        encoding = self._encode(self.state, now_ms)
+        encoding = self._encode(self.state, now_ms, sets_aside=terms.sets_aside)
         if encoding.after is not self.state:
             done = done.followed_by(self._checkpoint_of_its_own(encoding.after, now_ms))
-        self._discard_encoded()
-        encoding.check()
-        return done.with_encoding(encoding)
+        return self._ended(done, encoding)
 
     def assignment(self) -> tuple[SubtaskSnapshot, ...]:
         """The share of each subtask that has one: its open parts and the part counter to go on from."""
@@ -310,9 +325,7 @@ class SinkCoordinator:
         if encoding.after is not self.state:
             # Their files are published because this second checkpoint holds them.
             done = done.followed_by(self._checkpoint_of_its_own(encoding.after, ended_ms))
-        self._discard_encoded()
-        encoding.check()
-        return done.with_encoding(encoding)
+        return self._ended(done, encoding)
 
     def _commit(self, triggered: TriggeredCheckpoint, after: SinkSnapshot, now_ms: int) -> CommitReport:
         """Complete the triggered checkpoint with a state. This order is what exactly-once rests on (R1)."""
@@ -393,11 +406,27 @@ class SinkCoordinator:
             # A part that can never be published must not make every checkpoint stay for ever.
             self._subsume()
 
+    def _ended(self, done: CommitReport, encoding: Encoding) -> CommitReport:
+        """End a step by what failed in it: one part for which there is no further try keeps no other one waiting."""
+        self._discard_encoded()
+        done = done.with_encoding(encoding)
+        done.check()
+        return done
+
     def publish_owed(self, now_ms: int) -> CommitReport | None:
         """Try again to publish what the newest checkpoint still owes; None if it owes nothing.
 
         What could not be prepared for that checkpoint is published by one of its own.
+
+        Raises:
+            PartMissing, PartDamaged, CommitConflict: A part can never be published.
         """
+        done = self._publish_owed(now_ms)
+        if done is not None:
+            done.check()
+        return done
+
+    def _publish_owed(self, now_ms: int) -> CommitReport | None:
         prepared = self._prepared(self.state, self._next_id)
         if prepared is not self.state:
             return self._checkpoint_of_its_own(prepared, now_ms)
@@ -413,8 +442,6 @@ class SinkCoordinator:
             mark_published(self._storage, checkpoint_id)
         elif len(done.owed) < len(parts):
             self._note_owed(now_ms)
-        if done.failure is not None:
-            raise done.failure
         return CommitReport(
             checkpoint_id=checkpoint_id,
             published=len(parts) - len(done.owed) - len(done.given_up),
@@ -422,6 +449,7 @@ class SinkCoordinator:
             given_up=len(done.given_up),
             commit_ms=commit_ms,
             publish_ms=stopwatch_ms() - began_ms,
+            failure=done.failure,
         )
 
     def _note_owed(self, now_ms: int) -> None:
@@ -459,10 +487,12 @@ class SinkCoordinator:
         due = plan.roll_due(before, self._settings.rolling, now_ms, self._next_id)
         encoding = self._encode(due, now_ms)
         is_same = encoding.after is before
-        done = self.publish_owed(now_ms) if is_same else self._checkpoint_of_its_own(encoding.after, now_ms)
+        done = self._publish_owed(now_ms) if is_same else self._checkpoint_of_its_own(encoding.after, now_ms)
+        if done is not None:
+            return self._ended(done, encoding)
         self._discard_encoded()
         encoding.check()
-        return None if done is None else done.with_encoding(encoding)
+        return None
 
     def close_all(self, now_ms: int, *, keep: bool = False) -> CommitReport | None:
         """Publish every open part, so that nothing is staged any more, or keep them all for the next run.
@@ -475,10 +505,7 @@ class SinkCoordinator:
             return None
         ended = plan.at_clean_end(before, keep=keep, checkpoint_id=self._next_id)
         encoding = self._encode(ended, now_ms, at_once=True)
-        done = self._checkpoint_of_its_own(encoding.after, now_ms)
-        self._discard_encoded()
-        encoding.check()
-        return done.with_encoding(encoding)
+        return self._ended(self._checkpoint_of_its_own(encoding.after, now_ms), encoding)
 
     def check_fence(self) -> None:
         """See that no other coordinator has taken the sink over.
@@ -517,9 +544,13 @@ class SinkCoordinator:
     def _checkpoint_of_its_own(self, after: SinkSnapshot, now_ms: int) -> CommitReport:
         return self._commit(self.trigger(now_ms), after, now_ms)
 
-    def _encode(self, before: SinkSnapshot, now_ms: int, *, at_once: bool = False) -> Encoding:
+    def _encode(
+        self, before: SinkSnapshot, now_ms: int, *, at_once: bool = False, sets_aside: Collection[str] = ()
+    ) -> Encoding:
         """Encode the closed staging files of a state, for the next checkpoint to hold the files."""
-        return self._staging_files.encode(before, self._next_id, now_ms, gives_up=self._gives_up, at_once=at_once)
+        return self._staging_files.encode(
+            before, self._next_id, now_ms, gives_up=self._gives_up, at_once=at_once, sets_aside=sets_aside
+        )
 
     def _discard_encoded(self) -> None:
         """Delete the staging files that no retained checkpoint names as data."""

@@ -1,6 +1,7 @@
 """Encode staging files: read each up to its valid length, once, and write the files that readers will see.
 
 One staging file becomes one file, or one file a bucket where many buckets share it. A failed one is tried again later.
+One of which no file can ever be made is set aside when an operator says so: its rows are kept as Arrow files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partfile.bucketers.base import is_safe_path
-from partfile.errors import CommitError, ConfigError, NotReady, PartfileError, StoreError
+from partfile.errors import (
+    AlreadyExists,
+    CommitConflict,
+    CommitError,
+    ConfigError,
+    NotReady,
+    PartfileError,
+    StoreError,
+)
 from partfile.sink.batches import BucketRows, BucketSpill
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import CircuitBreaker, for_each, wait_ms
@@ -31,6 +40,7 @@ from partfile.sink.encoded_files import (
 )
 from partfile.sink.multi_bucket import file_schema
 from partfile.sink.policies import clashing, own_name
+from partfile.sink.states import SET_ASIDE_DIRECTORY
 from partfile.writers.arrow_staging import content_of, weight
 from partfile.writers.base import BulkFormat, EncodedRows, RowWriter
 from partfile.writers.registry import format_of, lent_for
@@ -40,7 +50,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.encoded_files import WrittenFile
     from partfile.sink.states import ClosedStagingFile, StagingFile
-    from partfile.stores.base import PartHandle, PartStore
+    from partfile.stores.base import MetadataStore, PartHandle, PartStore
     from partfile.writers.arrow_staging import StagingContent
     from partfile.writers.base import ByteStream, Format
 
@@ -69,6 +79,9 @@ class EncodeResult:
     """Why it is not encoded, or not wholly. A StoreError is worth another try later."""
     is_given_up: bool = False
     """Whether the staging file is given up: it is gone, and the user accepts that."""
+    set_aside: str = ""
+    """Directory of the Arrow files that hold its rows, relative to that of checkpoints; empty if it was not set aside.
+    One that was has no files."""
 
     @property
     def is_done(self) -> bool:
@@ -222,6 +235,80 @@ def _encode_in(
             return found
 
         return (written_file(store, target_of(part), write).commit(store),)
+
+
+def set_aside(store: PartStore, checkpoints: MetadataStore, staging_file: ClosedStagingFile) -> str:
+    """Keep the rows of a staging file that have no file yet as Arrow files beside the checkpoints, uncompressed.
+
+    The bucket is in their path, or in the last column if many share the staging file; lines of a row format are bytes.
+
+    Atomicity: each file is there whole or not at all. Idempotence: what an earlier try has made is compared, and kept.
+    Durability: when it returns, all files survive power loss, so that a checkpoint may let go of the staging file.
+
+    Args:
+        store: Where the staging file is.
+        checkpoints: Where the files go: the directory of checkpoints.
+        staging_file: What is set aside.
+
+    Returns:
+        The directory of the files, relative to that of checkpoints.
+
+    Raises:
+        PartMissing: The staging file is gone, or shorter than its valid length.
+        PartDamaged: It is not what was written, or does not hold its rows.
+        CommitConflict: Another file has the name of one of the Arrow files.
+        StoreError: It could not be read, or a file not be written.
+    """
+    part, what = staging_file.part, staging_file.staging_file
+    with closing(store.open_staging_file(part, fences=True)) as file:
+        path = part.path_of(part.in_progress)
+        content = content_of(file, part.valid_length, path, what.crc32, checks_reads=store.checks_reads)
+        # Counted before anything is written: what does not hold its rows is no copy of them.
+        check_rows(part, sum(batch.num_rows for batch in content.read()[1]), staging_file.rows)
+        schema, batches = content.read()
+        # Columns that only the path holds stay with the rows.
+        directory = f"{SET_ASIDE_DIRECTORY}/{part.path_of(part.name)}"
+        rest = (_without(batch, what.finished_buckets) for batch in batches)
+        for number, piece in enumerate(_pieces(schema, rest)):
+            _keep(checkpoints, f"{directory}/{number:04d}.arrow", piece)
+    return directory
+
+
+def _pieces(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """All rows as tables that can be held in memory; one without rows if there are none."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        held_bytes += weight(batch)
+        if held_bytes >= MOST_HELD_BYTES:
+            yield pa.Table.from_batches(held, schema)
+            held, held_bytes = [], 0
+    yield pa.Table.from_batches(held, schema)
+
+
+def _keep(checkpoints: MetadataStore, path: str, rows: pa.Table) -> None:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_file(buffer, rows.schema) as writer:
+        writer.write_table(rows)
+    data = buffer.getvalue().to_pybytes()
+    try:
+        checkpoints.create_file(path, data)
+    except AlreadyExists:
+        # An earlier try was killed before its checkpoint; another version of Arrow may have laid it out otherwise.
+        if not _holds(checkpoints.read_file(path, 2 * len(data) + MOST_HELD_BYTES), rows):
+            raise CommitConflict(
+                f"{path!r} is there, and does not hold the rows that are to be set aside",
+                hint="Move that file away, and set the part aside again.",
+                path=path,
+            ) from None
+
+
+def _holds(data: bytes, rows: pa.Table) -> bool:
+    try:
+        return bool(pa.ipc.open_file(data).read_all().equals(rows))
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def _not_now(part: PartHandle, what: str) -> NotReady:

@@ -424,7 +424,7 @@ class ActivePart:
 
     @property
     def is_staging_file(self) -> bool:
-        """Whether it is encoded later, and so can be set aside instead of being rolled."""
+        """Whether it is encoded later, and so can be released instead of being rolled."""
         return self._state.staging_file is not None
 
     @property

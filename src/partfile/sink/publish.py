@@ -15,13 +15,13 @@ from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, S
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import CircuitBreaker, for_each
-from partfile.sink.encode import EncodeRetries
+from partfile.sink.encode import EncodeResult, EncodeRetries, set_aside
 from partfile.stores.parts import part_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from partfile.sink.encode import EncodeResult, StagingEncoder
+    from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.states import ClosedStagingFile, EncodedStagingFile, PendingPart
     from partfile.snapshot.storage import CheckpointStorage
@@ -190,6 +190,8 @@ class Encoding(NamedTuple):
     encoded: int = 0
     """Staging files that have become files."""
     encode_ms: float = 0.0
+    set_aside: tuple[str, ...] = ()
+    """Directories of the rows that were set aside, relative to the directory of checkpoints."""
 
     def check(self) -> None:
         """Raise what the encode met.
@@ -202,18 +204,27 @@ class Encoding(NamedTuple):
 
 
 class StagedParts:
-    """Encodes and deletes the staging files of one sink.
+    """Encodes, sets aside and deletes the staging files of one sink.
 
     Args:
         store: Where they are.
+        storage: The sink's checkpoints.
         encoder: Encodes them.
-        job: Whose they are, for messages.
+        recover_command: Makes ``partfile recover`` for this sink with further words, for messages.
     """
 
-    def __init__(self, store: PartStore, encoder: StagingEncoder, *, job: str) -> None:
+    def __init__(
+        self,
+        store: PartStore,
+        storage: CheckpointStorage,
+        encoder: StagingEncoder,
+        *,
+        recover_command: Callable[..., str],
+    ) -> None:
         self._store = store
+        self._storage = storage
         self._encoder = encoder
-        self._job = job
+        self._recover_command = recover_command
         self._retries = EncodeRetries()
 
     def encode(
@@ -224,6 +235,7 @@ class StagedParts:
         *,
         gives_up: Collection[str] = (),
         at_once: bool = False,
+        sets_aside: Collection[str] = (),
     ) -> Encoding:
         """Encode the closed staging files of a state.
 
@@ -237,25 +249,37 @@ class StagedParts:
             gives_up: Final paths of staging files that are given up if they are gone, with a line in the log.
             at_once: Try also those that have failed and are left alone for a while, since this is the end or the state
                 is for a savepoint. It makes no wait longer.
+            sets_aside: Final paths of staging files that are set aside instead.
         """
         staging_files = before.closed if at_once else self._retries.due(before.closed, now_ms)
         if not staging_files:
             return Encoding(before, None)
         began = stopwatch_ms()
-        encoded = [self._judged(self._looked_at(one), gives_up) for one in self._encoder.encode(staging_files)]
+        aside = [self._set_aside(one) for one in staging_files if _path_of(one) in sets_aside]
+        rest = [one for one in staging_files if _path_of(one) not in sets_aside]
+        encoded = [self._judged(self._looked_at(one), gives_up) for one in self._encoder.encode(rest)] if rest else []
+        encoded += [self._judged(one, gives_up) for one in aside]
         self._retries.note(encoded, now_ms, at_once=at_once)
-        took_ms, done = stopwatch_ms() - began, sum(one.is_done for one in encoded)
-        failures = [one.problem for one in encoded if one.problem is not None and not one.is_given_up]
+        took_ms, done = stopwatch_ms() - began, sum(one.is_done and not one.set_aside for one in encoded)
         for one in encoded:
             if isinstance(one.problem, StoreError):
                 what = "is left for later" if at_once else f"is tried again {self._when(one.staging_file, now_ms)}"
                 logger.warning("staging file %s is not wholly encoded yet, and %s: %s", _path(one), what, one.problem)
-        fatal = next((error for error in failures if not isinstance(error, StoreError)), None)
+        fatal = next((one for one in encoded if _is_fatal(one)), None)
         if not any(one.files is not None or one.is_given_up for one in encoded):
             return Encoding(before, self._explained(fatal), encode_ms=took_ms)
         after = plan.after_encoding(before, encoded, checkpoint_id)
         given_up = sum(one.is_given_up for one in encoded)
-        return Encoding(after, self._explained(fatal), given_up, done, took_ms)
+        directories = tuple(one.set_aside for one in encoded if one.set_aside)
+        return Encoding(after, self._explained(fatal), given_up, done, took_ms, directories)
+
+    def _set_aside(self, staging_file: ClosedStagingFile) -> EncodeResult:
+        try:
+            directory = set_aside(self._store, self._storage.store, staging_file)
+        except PartfileError as error:
+            return EncodeResult(staging_file, problem=error)
+        logger.warning("staging file %s is set aside: its rows are in %s", _path_of(staging_file), directory)
+        return EncodeResult(staging_file, files=(), set_aside=directory)
 
     def discard(self, snapshot: SinkSnapshot, oldest_retained_id: int) -> SinkSnapshot:
         """Delete the encoded staging files that no retained checkpoint needs any more, and take them out of the state.
@@ -325,16 +349,30 @@ class StagedParts:
         logger.error("given up, because of --accept-missing: %s", one.problem)
         return replace(one, is_given_up=True)
 
-    def _explained(self, error: Exception | None) -> Exception | None:
-        if error is None:
+    def _explained(self, fatal: EncodeResult | None) -> Exception | None:
+        """The problem of a staging file with its sink, and with the command that lets the sink go on without it."""
+        if fatal is None or fatal.problem is None:
             return None
-        where = f"sink {self._job!r} at {self._store.base!r}"
+        where, error = f"sink {self._storage.job!r} at {self._store.base!r}", fatal.problem
         if not isinstance(error, PartfileError):
             error = PartfileError(f"{type(error).__name__}: {error}")
-        explained = type(error)(f"{where}: {error.message}", hint=error.hint, path=error.path)
+        hint = error.hint
+        if not isinstance(error, CommitError):
+            # Its rows are whole, and every other part is done with.
+            command = self._recover_command("--set-aside", _path(fatal))
+            hint = f"{hint} Or set it aside, its rows kept as Arrow files, so that the sink goes on: {command}".lstrip()
+        explained = type(error)(f"{where}: {error.message}", hint=hint, path=error.path)
         explained.__cause__ = error
         return explained
 
 
+def _is_fatal(one: EncodeResult) -> bool:
+    return one.problem is not None and not one.is_given_up and not isinstance(one.problem, StoreError)
+
+
 def _path(one: EncodeResult) -> str:
-    return one.staging_file.part.path_of(one.staging_file.part.name)
+    return _path_of(one.staging_file)
+
+
+def _path_of(staging_file: ClosedStagingFile) -> str:
+    return staging_file.part.path_of(staging_file.part.name)

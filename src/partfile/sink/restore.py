@@ -180,6 +180,8 @@ class RestoreTerms:
     """Whether parts that a clean stop kept stay open for this epoch; else they are published as all others."""
     gives_up: Collection[str] = ()
     """Final paths of parts whose rows are given up if they are gone."""
+    sets_aside: Collection[str] = ()
+    """Final paths of staging files that are not encoded: their rows are kept as Arrow files, and they are let go of."""
     holds: bool = False
     """Finalize and publish nothing: the takeover holds what the newest checkpoint does, for the start after it to go on
     from."""

@@ -215,7 +215,7 @@ class SinkSettings(RestoreSettings):
     hash_partitions: int | None = Field(default=None, ge=1)
     """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
     max_open_parts: int = Field(default=1000, ge=1)
-    """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or set aside if it is a
+    """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or released if it is a
     staging file."""
     columnar: Literal["staged", "per_checkpoint"] = "staged"
     """``staged`` keeps parts of a columnar format open over checkpoints and encodes each once, when it is rolled;

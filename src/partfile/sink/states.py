@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 
 OPERATOR = "file-sink"
+SET_ASIDE_DIRECTORY = "_set-aside"
+"""Beside the checkpoint logs. Has the path of each part that was set aside as a directory, with its rows as Arrow files
+in it."""
 Crc32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 

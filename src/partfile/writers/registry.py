@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pydantic
 
-from partfile.errors import ConfigError
+from partfile.errors import ConfigError, PartfileError
 from partfile.writers.avro import AvroFormat
 from partfile.writers.base import BulkFormat, Format
 from partfile.writers.compression import Compression
@@ -181,7 +181,9 @@ def format_of(spec: Mapping[str, JsonValue], sink_format: Format | None = None) 
         made: Format = pydantic.TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise _refused(".".join(str(place) for place in first["loc"]), first["msg"]) from error
+        cause = first.get("ctx", {}).get("error")
+        what = cause.message if isinstance(cause, PartfileError) else first["msg"]
+        raise _refused(".".join(str(place) for place in first["loc"]), what.rstrip(".")) from error
     return _encrypted(made, sink_format) if is_encrypted else made
 
 

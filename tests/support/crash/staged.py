@@ -44,7 +44,7 @@ def _full_staging_files(process: Process) -> None:
     run_to_the_end(_sink(process, rolling=LONG.model_copy(update={"max_part_bytes": 25})), 6)
 
 
-def _staging_files_set_aside(process: Process) -> None:
+def _released_staging_files(process: Process) -> None:
     """Fewer parts may be open than there are buckets."""
     run_to_the_end(_sink(process, max_open_parts=1), 6)
 
@@ -153,7 +153,7 @@ def _of(
 STAGED_SCENARIOS = [
     _of("long staging files", _long_staging_files),
     _of("full staging files", _full_staging_files),
-    _of("staging files set aside", _staging_files_set_aside),
+    _of("released staging files", _released_staging_files),
     _of("restored staging files", staging_files_to_the_end, leave_staging_files_with_a_tail),
     _of("idle staging files", _idle_staging_files),
     _of("kept staging files", _keep, _keep_fewer, _keep, keeps_parts=True),

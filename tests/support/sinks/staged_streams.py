@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from partfile.errors import NotReady
 from partfile.stores.local.store import LocalStore
+from partfile.writers.parquet import ParquetFormat
 from support.sinks.life_cycle import LONG, batch, finished_files, make_sink, rows_of
 
 if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
+
+    import pytest
 
     from partfile.sink.file_sink import FileSink
     from partfile.stores.base import PartHandle
@@ -83,3 +86,17 @@ def crashed(base: Path, **options: Any) -> None:
     out.checkpoint()
     out.write(batch(4, 3), position=7)
     out.close()
+
+
+BAD: dict[str, Any] = {"compression": "snappy", "compression_level": 5}
+
+
+def leave_staging_files_of_a_refused_spec(base: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Four rows in two staging files that were begun before Parquet's levels were asked for when a sink is made."""
+    with monkeypatch.context() as patch:
+        patch.setattr("partfile.writers.parquet.check_level", lambda *_: None)
+        patch.setattr("partfile.writers.parquet.check_columns", lambda *_: None)
+        out = staged_sink(base, format=ParquetFormat(**BAD, **options)).local().open()
+        out.write(batch(0, 4))
+        out.checkpoint()
+        out.close()

@@ -14,13 +14,15 @@ from partfile.recovery.documents import Json, in_words_of_a_command
 from partfile.recovery.inspect.checkpoints import is_marker_held
 from partfile.recovery.inspect.files import OPEN_STATES, KnownState, parts_of
 from partfile.recovery.inspect.tree import ScanReport
+from partfile.sink.states import SET_ASIDE_DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from partfile.errors import PartfileError
     from partfile.recovery.inspect.checkpoints import SeenLog
     from partfile.recovery.inspect.files import KnownPart, SeenBase
+    from partfile.stores.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +256,31 @@ class StatusReport(Json):
     """A sink that shows nothing else counts as stopped so long after its newest checkpoint, in seconds."""
     sinks: tuple[SinkStatus, ...]
     """Each sink and writer, by name."""
+    set_aside: tuple[str, ...] = ()
+    """Directories with the rows of parts that were set aside, which no reader of the base sees; relative to
+    ``checkpoints_at``."""
     scan: ScanReport | None = None
     """With ``--scan``."""
 
     @property
     def has_findings(self) -> bool:
-        """Whether something is stuck, damaged or missing."""
+        """Whether something is stuck, damaged, missing or set aside."""
         missing = self.scan is not None and bool(self.scan.missing)
-        return missing or any(sink.stuck or sink.problem for sink in self.sinks)
+        return missing or bool(self.set_aside) or any(sink.stuck or sink.problem for sink in self.sinks)
+
+
+def set_aside_in(checkpoints: Store) -> tuple[str, ...]:
+    """The directories with rows that were set aside, relative to the directory of checkpoints."""
+    return tuple(_directories_with_files(checkpoints, SET_ASIDE_DIRECTORY))
+
+
+def _directories_with_files(checkpoints: Store, directory: str) -> Iterator[str]:
+    names = sorted(checkpoints.list_names(directory))
+    if any(name.endswith(".arrow") for name in names):
+        yield directory
+        return
+    for name in names:
+        yield from _directories_with_files(checkpoints, f"{directory}/{name}")
 
 
 def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, moved_at_ms: int | None) -> SinkStatus:
