@@ -130,7 +130,7 @@ def test_an_epoch_that_failed_after_its_takeover_is_gone_on_from(
     job.tick()
     job.commits.answer = "made"
 
-    def refuse(*_anything: Any) -> None:
+    def refuse(*_anything: Any, **_more: Any) -> None:
         raise NotReady("not now")
 
     with monkeypatch.context() as patch:
