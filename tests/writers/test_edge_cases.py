@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
+from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.arrow_staging import StagingFormat, read_staging_file
 from partfile.writers.base import BulkFormat
 from partfile.writers.registry import resolve_format
@@ -181,3 +182,89 @@ def test_csv_reads_back(case: str, tmp_path: Path, memory_part: Any) -> None:
     found = duckdb.execute(query, {"path": str(path), "columns": columns})
     names = [each[0] for each in found.description]
     assert [dict(zip(names, row, strict=True)) for row in found.fetchall()] == rows
+
+
+_DAY = dt.date(2024, 2, 29)
+_UNION = pa.dense_union([pa.field("a", pa.int32()), pa.field("b", pa.string())])
+_TWICE = pa.struct([pa.field("x", pa.int32()), pa.field("x", pa.string())])
+_NEGATIVE = pa.decimal128(5, -2)
+
+
+def _around(kind: pa.DataType) -> dict[str, pa.DataType]:
+    """A type at the top and in each kind of nested column."""
+    return {
+        "top": kind,
+        "list": pa.list_(kind),
+        "large list": pa.large_list(kind),
+        "fixed list": pa.list_(kind, 1),
+        "struct": pa.struct([pa.field("f", kind)]),
+        "map": pa.map_(pa.string(), kind),
+        "list of structs": pa.list_(pa.struct([pa.field("f", kind)])),
+    }
+
+
+def _in(place: str, value: Any) -> Any:
+    """A value as a column of that type has it."""
+    if place == "struct":
+        return {"f": value}
+    if place == "map":
+        return [("k", value)]
+    return value if place == "top" else [{"f": value}] if place == "list of structs" else [value]
+
+
+@pytest.mark.parametrize("name", ["parquet", "orc", "avro", "json"])
+@pytest.mark.parametrize("place", _around(_UNION))
+@pytest.mark.parametrize("kind", [_UNION, _TWICE, _NEGATIVE], ids=["union", "name twice", "negative scale"])
+def test_what_no_reader_gets_back_is_refused_by_name(kind: pa.DataType, place: str, name: str) -> None:
+    """Unions, doubled names and negative scales, wherever they are; ORC would end the process over the last."""
+    schema = pa.schema({"ok": pa.int8(), "bad": _around(kind)[place]})
+    form = resolve_format(name)
+    with pytest.raises(UnsupportedTypeError, match="bad"):
+        form.check(schema)
+    if isinstance(form, BulkFormat):
+        with pytest.raises(UnsupportedTypeError, match="bad"):
+            StagingFormat(form).check(schema)
+
+
+@pytest.mark.parametrize("name", ["parquet", "orc"])
+@pytest.mark.parametrize("place", _around(pa.date64()))
+def test_days_in_milliseconds_read_back_as_days(place: str, name: str, tmp_path: Path, memory_part: Any) -> None:
+    """Nested as well, also from a staging file; below a null there is no day to refuse."""
+    kind = _around(pa.date64())[place]
+    schema, rows = pa.schema({"day": kind}), [{"day": _in(place, _DAY)}, {"day": None}]
+    path = tmp_path / "part"
+    path.write_bytes(_write(name, schema, rows, memory_part))
+    table = pq.read_table(path) if name == "parquet" else orc.read_table(path)
+    assert table.to_pylist() == rows
+    assert "timestamp" not in str(table.schema)
+
+
+@pytest.mark.parametrize("name", ["parquet", "orc", "avro", "json"])
+@pytest.mark.parametrize("place", _around(pa.date64()))
+@pytest.mark.parametrize("ticks", [(1 << 31) * 86_400_000, 86_400_001], ids=["too far", "no whole day"])
+def test_milliseconds_that_are_no_day_are_refused_with_their_batch(
+    ticks: int, place: str, name: str, memory_part: Any
+) -> None:
+    """Arrow's Parquet writer would write another day, without a word."""
+    wrong = pa.array([ticks], pa.int64()).view(pa.date64())
+    batch = pa.record_batch([_nested(place, wrong)], names=["day"])
+    form = resolve_format(name)
+    opened = StagingFormat(form) if isinstance(form, BulkFormat) else form
+    opened.check(batch.schema)
+    writer = opened.open(memory_part(), batch.schema)
+    with pytest.raises(ConfigError, match="date64"):
+        writer.write(batch)
+
+
+def _nested(place: str, values: Any) -> Any:
+    """One row of one value, as a column of that type."""
+    structs = pa.StructArray.from_arrays([values], names=["f"])
+    return {
+        "top": lambda: values,
+        "list": lambda: pa.ListArray.from_arrays([0, 1], values),
+        "large list": lambda: pa.LargeListArray.from_arrays([0, 1], values),
+        "fixed list": lambda: pa.FixedSizeListArray.from_arrays(values, 1),
+        "struct": lambda: structs,
+        "map": lambda: pa.MapArray.from_arrays([0, 1], pa.array(["k"]), values),
+        "list of structs": lambda: pa.ListArray.from_arrays([0, 1], structs),
+    }[place]()

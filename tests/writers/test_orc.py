@@ -248,6 +248,10 @@ _JULIAN = dt.date(1582, 10, 14)
         (pa.map_(pa.string(), _WHEN), [("at", _EARLY)], "before 1970"),
         (pa.date32(), _JULIAN, "before 15 October 1582"),
         (pa.timestamp("s"), -141_427 * 86_400 - 1, "before 15 October 1582"),
+        (pa.date64(), _JULIAN, "before 15 October 1582"),
+        (pa.list_(pa.date64()), [None, _JULIAN], "before 15 October 1582"),
+        (pa.struct({"at": pa.date64()}), {"at": _JULIAN}, "before 15 October 1582"),
+        (pa.map_(pa.string(), pa.date64()), [("at", _JULIAN)], "before 15 October 1582"),
     ],
 )
 def test_what_spark_would_misread_is_refused(kind: Any, value: Any, words: str, memory_part: Any) -> None:

@@ -5,13 +5,18 @@ A stream of dictionaries repeats them with each batch, and a slice of views keep
 
 from __future__ import annotations
 
+from collections import Counter
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import types
 
+from partfile.errors import UnsupportedTypeError
 from partfile.writers.scalars import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -43,6 +48,61 @@ def map_entries(column: Any) -> Any:
     """A column of maps as lists of structs: the keys and items of a slice of maps are those of the whole column."""
     entries = pa.struct([column.type.key_field, column.type.item_field])
     return column.cast(pa.list_(pa.field("entries", entries, nullable=False)))
+
+
+def nested_values(column: Any) -> Iterator[Any]:
+    """The columns of single values in a column, itself or all that is nested in it but for what lies below a null."""
+    kind = column.type
+    if types.is_struct(kind):
+        for child in column.flatten():
+            yield from nested_values(child)
+    elif types.is_map(kind):
+        yield from nested_values(map_entries(column))
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        yield from nested_values(column.flatten())
+    else:
+        yield column
+
+
+def check_types(schema: pa.Schema, form: str) -> None:
+    """Refuse types that Arrow takes and then writes so that no reader gets them back, or that end the process.
+
+    These are unions, structs with a name twice, and decimals of a negative scale, at the top and nested.
+
+    Args:
+        schema: Plain columns.
+        form: What the message calls the format.
+
+    Raises:
+        UnsupportedTypeError: Names the column, the place within it, and its type.
+    """
+    for column in schema:
+        for path, what, hint in _unwritable(column.name, column.type):
+            at = f" at {path!r}" if path != column.name else ""
+            raise UnsupportedTypeError(
+                f"Column {column.name!r} of type {column.type} cannot be written as {form}: {what} has no form{at}.",
+                hint=hint,
+            )
+
+
+def _unwritable(path: str, kind: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield the place, name and way out of each part of a column that cannot be written."""
+    if types.is_union(kind):
+        yield path, "a union", "Make it a struct with a field for each of its types, or drop it."
+    elif types.is_decimal(kind) and kind.scale < 0:
+        yield path, str(kind), "Cast it to a decimal whose scale is not negative."
+    elif types.is_map(kind):
+        yield from _unwritable(f"{path}.key", kind.key_type)
+        yield from _unwritable(f"{path}.value", kind.item_type)
+    elif types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        for name, count in Counter(field.name for field in fields).items():
+            if count > 1:
+                yield f"{path}.{name}", "a name that occurs twice", "Rename one of them."
+        for field in fields:
+            yield from _unwritable(f"{path}.{field.name}", field.type)
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        yield from _unwritable(f"{path}[]", kind.value_type)
 
 
 def _plain_field(field: pa.Field[Any], *, may_be_null: bool = False) -> pa.Field[Any]:

@@ -15,8 +15,8 @@ from pyarrow import types
 from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.arrow_staging import HeldRows, StreamFile
 from partfile.writers.base import BulkFormat, Writer, resolve_options
-from partfile.writers.columns import as_plain, map_entries, plain_schema, sample_row
-from partfile.writers.scalars import is_any, kernels
+from partfile.writers.columns import as_plain, check_types, map_entries, nested_values, plain_schema, sample_row
+from partfile.writers.scalars import is_any, kernels, whole_days
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -169,6 +169,7 @@ class OrcFormat(BulkFormat):
         """
         if len(schema) == 0:
             raise UnsupportedTypeError("ORC needs at least one column, and there is none.")
+        check_types(plain_schema(schema), "ORC")
         column_ids(_orc_schema(schema), self.bloom_filter_columns, "bloom_filter_columns")
         for column in _orc_schema(schema):
             try:
@@ -183,7 +184,7 @@ class OrcFormat(BulkFormat):
         """Refuse dates and instants that Spark would fail on, or take for others, as Arrow writes them.
 
         Raises:
-            ConfigError: Names the column.
+            ConfigError: Names the column; or it is a ``date64`` that is no whole day.
         """
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             for values in _moments(column):
@@ -251,21 +252,31 @@ class OrcPartWriter(Writer):
 
 def _orc_schema(schema: pa.Schema) -> pa.Schema:
     """Plain columns; a date in milliseconds would become a timestamp."""
-    plain = plain_schema(schema)
-    return pa.schema([field.with_type(pa.date32()) if types.is_date64(field.type) else field for field in plain])
+    return pa.schema([_orc_field(field) for field in plain_schema(schema)])
+
+
+def _orc_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    kind: Any = field.type
+    if types.is_date64(kind):
+        return field.with_type(pa.date32())
+    if types.is_struct(kind):
+        return field.with_type(pa.struct([_orc_field(kind.field(index)) for index in range(kind.num_fields)]))
+    if types.is_map(kind):
+        return field.with_type(pa.map_(_orc_field(kind.key_field), _orc_field(kind.item_field), kind.keys_sorted))
+    if types.is_fixed_size_list(kind):
+        return field.with_type(pa.list_(_orc_field(kind.value_field), kind.list_size))
+    if types.is_list(kind):
+        return field.with_type(pa.list_(_orc_field(kind.value_field)))
+    return field.with_type(pa.large_list(_orc_field(kind.value_field))) if types.is_large_list(kind) else field
 
 
 def _moments(column: Any) -> Iterator[Any]:
-    """The dates and timestamps in a column, also those in nested values."""
-    if types.is_timestamp(column.type) or types.is_date32(column.type):
-        yield column
-    elif types.is_struct(column.type):
-        for child in column.flatten():
-            yield from _moments(child)
-    elif types.is_map(column.type):
-        yield from _moments(map_entries(column))
-    elif types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
-        yield from _moments(column.flatten())
+    """The dates and timestamps in a column, also those in nested values; days where it holds milliseconds of them."""
+    for values in nested_values(column):
+        if types.is_timestamp(values.type) or types.is_date32(values.type):
+            yield values
+        elif types.is_date64(values.type):
+            yield whole_days(values)
 
 
 def _unreadable(column: Any) -> str | None:

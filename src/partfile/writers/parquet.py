@@ -18,9 +18,9 @@ from pyarrow import types
 from partfile.errors import ConfigError, NotReady, PartfileError, UnsupportedTypeError
 from partfile.writers.arrow_staging import HeldRows, StreamFile
 from partfile.writers.base import BulkFormat, Writer, resolve_options
-from partfile.writers.columns import map_entries, sample_row
+from partfile.writers.columns import check_types, map_entries, nested_values, plain_schema, sample_row
 from partfile.writers.external_sort import ExternalSort
-from partfile.writers.scalars import kernels
+from partfile.writers.scalars import kernels, whole_days
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -72,6 +72,7 @@ _LOOKED_INTO = {
     kind.id
     for kind in (
         pa.timestamp("s"),
+        pa.date64(),
         pa.dictionary(pa.int32(), pa.string()),
         pa.struct([]),
         pa.map_(pa.string(), pa.string()),
@@ -148,7 +149,8 @@ def may_refuse(schema: pa.Schema) -> bool:
 def check_values(batch: pa.RecordBatch) -> None:
     """Refuse values that no Parquet file can hold: nulls where there may be none, seconds beyond all milliseconds.
 
-    What might be refused is seen by looks that cost nearly nothing; whether it is, by writing that column.
+    And those of ``date64`` that Arrow would write as another day. What might be refused is seen by looks that cost
+    nearly nothing; whether nulls and seconds are, by writing that column.
 
     Raises:
         ConfigError: Names the column.
@@ -157,6 +159,9 @@ def check_values(batch: pa.RecordBatch) -> None:
         if not _may_be_refused(column_field):
             continue
         column = batch.column(index)
+        for values in nested_values(column):
+            if types.is_date64(values.type):
+                whole_days(values)
         if any(_is_suspect(*leaf) for leaf in _leaves(column_field, column)):
             try:
                 _written(pa.Table.from_arrays([column], schema=pa.schema([column_field])), {})
@@ -268,6 +273,7 @@ class ParquetFormat(BulkFormat):
         """
         if len(schema) == 0:
             raise UnsupportedTypeError("Parquet needs at least one column, and there is none.")
+        check_types(plain_schema(schema), "Parquet")
         self._check_names(schema)
         check_columns(schema, self._options(), self.bloom_filter_columns)
 

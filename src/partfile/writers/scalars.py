@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyarrow import types
 
-from partfile.errors import UnsupportedTypeError
+from partfile.errors import ConfigError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -114,10 +114,25 @@ _ERA_YEARS = 400
 _ERA_DAYS = 146_097
 
 
+def whole_days(column: Any) -> Any:
+    """A column of ``date64`` as ``date32``, which is what every format holds of it.
+
+    Raises:
+        ConfigError: A value is no whole day, or too far away for one.
+    """
+    try:
+        return column.cast(pa.date32())
+    except pa.ArrowInvalid as error:
+        raise ConfigError(
+            f"A value of type {column.type} is no whole day, or too far away: {error}",
+            hint="Cast it before the sink, to a timestamp or to days.",
+        ) from error
+
+
 def date_text(column: Any) -> Any:
     """``2024-02-29``; years outside 0 to 9999 with a sign, ``+10000-01-01``."""
     if pa.types.is_date64(column.type):
-        column = column.cast(pa.date32())
+        column = whole_days(column)
     days = column.view(pa.int32()).cast(pa.int64())
     outside = _outside(days, _FIRST_DAY, _LAST_DAY)
     if outside is None:
