@@ -474,7 +474,12 @@ def _check_moved(call: Call, options: RecoveryOptions, stores: Stores, jobs: Seq
 
 
 def _check_nothing_to_restore(call: Call, options: RecoveryOptions) -> None:
-    """Refuse to leave out what was to be restored; raises RecoveryRefused."""
+    """Refuse to leave out what was to be restored or set aside; raises RecoveryRefused."""
+    if options.set_aside:
+        raise RecoveryRefused(
+            f"no sink has checkpoints at {call.place.checkpoint_url!r}, so no part waits there to be set aside",
+            hint="Check PATH and --checkpoint-dir.",
+        )
     if options.restore_from is not None:
         raise RecoveryRefused(
             f"no sink has checkpoints at {call.place.checkpoint_url!r} that could go back to {options.restore_from!r}",

@@ -275,7 +275,7 @@ def set_aside(store: PartStore, checkpoints: MetadataStore, staging_file: Closed
 
 
 def _pieces(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """All rows as tables that can be held in memory; one without rows if there are none."""
+    """All rows as tables that can be held in memory; the last may be without rows."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:

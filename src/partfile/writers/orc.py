@@ -184,10 +184,10 @@ class OrcFormat(BulkFormat):
         """Refuse dates and instants that Spark would fail on, or take for others, as Arrow writes them.
 
         Raises:
-            ConfigError: Names the column; or it is a ``date64`` that is no whole day.
+            ConfigError: Names the column.
         """
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            for values in _moments(column):
+            for values in _moments(column, name):
                 if (what := _unreadable(values)) is not None:
                     raise ConfigError(
                         f"Column {name!r} cannot be written as ORC: Spark does not read {what} as they are.",
@@ -270,13 +270,13 @@ def _orc_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return field.with_type(pa.large_list(_orc_field(kind.value_field))) if types.is_large_list(kind) else field
 
 
-def _moments(column: Any) -> Iterator[Any]:
+def _moments(column: Any, name: str) -> Iterator[Any]:
     """The dates and timestamps in a column, also those in nested values; days where it holds milliseconds of them."""
     for values in nested_values(column):
         if types.is_timestamp(values.type) or types.is_date32(values.type):
             yield values
         elif types.is_date64(values.type):
-            yield whole_days(values)
+            yield whole_days(values, name)
 
 
 def _unreadable(column: Any) -> str | None:

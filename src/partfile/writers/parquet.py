@@ -161,7 +161,7 @@ def check_values(batch: pa.RecordBatch) -> None:
         column = batch.column(index)
         for values in nested_values(column):
             if types.is_date64(values.type):
-                whole_days(values)
+                whole_days(values, column_field.name)
         if any(_is_suspect(*leaf) for leaf in _leaves(column_field, column)):
             try:
                 _written(pa.Table.from_arrays([column], schema=pa.schema([column_field])), {})

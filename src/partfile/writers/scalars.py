@@ -114,8 +114,12 @@ _ERA_YEARS = 400
 _ERA_DAYS = 146_097
 
 
-def whole_days(column: Any) -> Any:
+def whole_days(column: Any, name: str = "") -> Any:
     """A column of ``date64`` as ``date32``, which is what every format holds of it.
+
+    Args:
+        column: The values.
+        name: Of the column that they are in, for the message, where it is known.
 
     Raises:
         ConfigError: A value is no whole day, or too far away for one.
@@ -124,7 +128,8 @@ def whole_days(column: Any) -> Any:
         return column.cast(pa.date32())
     except pa.ArrowInvalid as error:
         raise ConfigError(
-            f"A value of type {column.type} is no whole day, or too far away: {error}",
+            f"A value of type {column.type}{f' in column {name!r}' if name else ''} is no whole day, or too far away: "
+            f"{error}",
             hint="Cast it before the sink, to a timestamp or to days.",
         ) from error
 
