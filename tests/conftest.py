@@ -77,7 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark what needs servers; draw cases; begin with what takes longest, so that it is never alone."""
     lanes.mark_servers(items)
     if not _takes_all(config):
-        left_out = selection.left_out(items, config.getoption("randomly_seed", None))
+        most = lanes.MOST_DRAWN if config.option.markexpr == lanes.QUICK else None
+        left_out = selection.left_out(items, config.getoption("randomly_seed", None), most)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
 

@@ -138,6 +138,7 @@ class HugeStore(LocalStore):
             yield StoredFile(path=path, size=1, modified_at_ms=0)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     """A stream and a page hold a bounded number of files, however many there are."""
     seen = SeenBase((), PartIndex(chains={"0a1b2c3d": KnownChain(Job("huge"), HugeStore.files)}))

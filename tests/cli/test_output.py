@@ -230,6 +230,7 @@ def test_long_work_shows_its_progress(tmp_path: Path) -> None:
     assert "listing files" not in on_a_terminal("status", tmp_path, "--scan", "--json")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

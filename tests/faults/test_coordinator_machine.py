@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -329,4 +330,4 @@ def pending_ids(one: RandomOwner, which: int) -> list[int]:
 
 
 CoordinatorMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
-TestCoordinators = CoordinatorMachine.TestCase
+TestCoordinators = pytest.mark.slow(CoordinatorMachine.TestCase)

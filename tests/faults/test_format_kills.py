@@ -40,6 +40,7 @@ def test_a_kill_anywhere_loses_and_doubles_nothing(
     assert explored.moments > len(explored.calls) // 3 > 6
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.fault("K4", "K5", "K7", "K8", "K12")
 def test_a_power_loss_loses_and_doubles_nothing(
@@ -51,6 +52,7 @@ def test_a_power_loss_loses_and_doubles_nothing(
     assert explored.moments > len(explored.calls)
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
 @pytest.mark.fault("F16")

@@ -78,6 +78,7 @@ def life(url: str, base: Path, interceptor: Any = None, make: Callable[..., Fssp
     run_to_the_end(make_sink(url.format(base), open_store=opener), ROWS)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K11", "K13")
 def test_a_kill_at_any_call_loses_and_doubles_nothing(
@@ -95,6 +96,7 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(
         assert_only_grew(seen, assert_exactly_once(base, ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.fault("F8", "F16")
 def test_a_call_that_fails_or_whose_reply_is_lost(

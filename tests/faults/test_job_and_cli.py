@@ -95,6 +95,7 @@ def end_of(base: Path) -> None:
     assert not broken_invariants(base)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("H4")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", VERBS)
@@ -125,6 +126,7 @@ def test_the_verb_comes_at_any_call_of_a_checkpoint(verb: str, when: When, tmp_p
         end_of(base)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("H4")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", VERBS)
@@ -202,6 +204,7 @@ def test_recover_comes_at_any_call_of_a_start(when: When, tmp_path: Path, chosen
         end_of(base)
 
 
+@pytest.mark.drawn
 @pytest.mark.fault("H5")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", VERBS)

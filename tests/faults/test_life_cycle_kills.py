@@ -78,6 +78,7 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(
         assert_only_grew(seen, assert_exactly_once(base))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("cut", [*CUTS, "auto"])
 @pytest.mark.fault("K3", "K6", "K11b", "K14")
@@ -136,6 +137,7 @@ def seed(root: Path, *, is_published: bool) -> None:
     Path(other.stop_with_savepoint(root / "savepoints")).rename(root / "savepoint")
 
 
+@pytest.mark.drawn
 @pytest.mark.item("SP-14", "DL-10")
 @pytest.mark.parametrize(
     "case",
@@ -196,6 +198,7 @@ def interrupted(base: Path, number: int, kind: signal.Signals) -> None:
     signal_life(base, ActAt(number, partial(os.kill, os.getpid(), kind), only=CHANGING_CALLS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT], ids=lambda kind: kind.name)
 @pytest.mark.fault("K18")
 def test_a_signal_at_any_call_loses_and_doubles_nothing(
@@ -288,6 +291,7 @@ def kind(form: str) -> str:
     return str(FORMS[form].get("format", "parquet"))
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13", "K16")
@@ -374,6 +378,7 @@ def test_what_a_consumer_takes_at_once_is_each_row_once(
 # Kill at every call, then the recovery at some of its calls or all, where parts are copied or get sidecars.
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("cut", ["rewrite", "valid-length"])
 @pytest.mark.fault("K3", "K14", "K16")

@@ -250,6 +250,7 @@ def test_a_reply_is_lost(
     assert ended == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.drawn(8)
 @pytest.mark.parametrize("scenario", FAULTY_SCENARIOS, ids=lambda one: one.name)
@@ -267,6 +268,7 @@ def test_a_request_is_done_after_it_was_given_up(
     assert lives > 10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("scenario", FAULTY_SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.fault("N6")

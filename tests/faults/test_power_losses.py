@@ -27,6 +27,7 @@ FEW = 40
 """Different pictures of what a power loss leaves that are gone on from, in every run."""
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.fault("K4", "K5", "K7", "K8", "K12", "K14")
 def test_a_power_loss_loses_and_doubles_nothing(
@@ -41,6 +42,7 @@ def test_a_power_loss_loses_and_doubles_nothing(
 # The power fails twice, or after a kill: a recovery finds what its predecessor has not synced. Random moments.
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.fault("K12", "K16")
@@ -53,6 +55,7 @@ def test_two_power_losses(
     assert explored.second_moments > 10
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.fault("K8", "K12")
@@ -67,6 +70,7 @@ def test_a_power_loss_after_a_kill(
 # System calls that fail, done or not, once or from then on, at each call of each life on a local directory.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
 @pytest.mark.fault("F16")
@@ -89,6 +93,7 @@ CASES = [(errno.ENOSPC, one) for one in EVERY_SCENARIO] + [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "scenario"), CASES, ids=lambda one: getattr(one, "name", None))
 @pytest.mark.fault("F3", "F4")
 def test_calls_fail_from_one_on(

@@ -65,6 +65,7 @@ def copied(tmp_path: Path, name: str | int) -> Path:
     return Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{name}", copy_function=shutil.copy2))
 
 
+@pytest.mark.drawn
 @pytest.mark.fault("H6")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("cut", ["auto", "rewrite", "valid-length"])
@@ -90,6 +91,7 @@ def test_a_kill_at_any_call_of_recover(cut: Cut, when: When, chosen: Choose, tmp
         shutil.rmtree(base)
 
 
+@pytest.mark.drawn
 @pytest.mark.fault("H6")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("delete", [False, True])
@@ -118,6 +120,7 @@ def test_a_kill_at_any_call_of_clean(tmp_path: Path, when: When, chosen: Choose,
         shutil.rmtree(base)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("H6")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_second_kill_at_any_call_of_the_recovery_that_follows(when: When, chosen: Choose, tmp_path: Path) -> None:
@@ -172,6 +175,7 @@ def test_a_kill_at_any_call_of_a_savepoint(when: When, chosen: Choose, tmp_path:
 FIRST, SECOND = 5, 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [*COMMANDS, *CLEANED_TWICE], ids=lambda one: one.name)
 @pytest.mark.fault("K16", "H6")
 def test_two_kills_of_commands_lose_and_double_nothing(
@@ -192,6 +196,7 @@ COMMAND_FEW = 40
 """Different pictures of what a power loss leaves that are gone on from, in every run."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", COMMANDS, ids=lambda one: one.name)
 @pytest.mark.fault("H6")
 def test_a_power_loss_during_a_command_loses_and_doubles_nothing(
@@ -240,6 +245,7 @@ def block(base: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "json"])
 @pytest.mark.fault("K1", "K2", "K3", "K6")
 def test_a_kill_beside_a_stuck_bucket_loses_and_doubles_nothing(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from support.state.tokens import NumberedTokens
 
 
+@pytest.mark.slow
 @pytest.mark.fault("D1", "D2", "D3", "D9", "D10", "D14", "D16", "K17", "H4", "H6")
 def test_no_schedule_loses_or_doubles_a_row(
     rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config
@@ -30,6 +31,7 @@ def test_no_schedule_loses_or_doubles_a_row(
         assert violation_of(rng.getrandbits(32)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.fault("D1", "D2", "D3", "D9", "D10", "D14", "D16", "K17", "H4", "H6")
 def test_no_schedule_loses_or_doubles_a_row_of_a_staging_file(
     rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config
@@ -40,6 +42,7 @@ def test_no_schedule_loses_or_doubles_a_row_of_a_staging_file(
         assert violation_of(rng.getrandbits(32), is_staged=True) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_staged", [False, True])
 def test_a_seed_repeats_a_run(numbered_tokens: NumberedTokens, *, is_staged: bool) -> None:
     """The same steps, to the last one; so a violation can be looked at again."""
@@ -58,6 +61,7 @@ def test_a_seed_repeats_a_run(numbered_tokens: NumberedTokens, *, is_staged: boo
 SEEDS_TO_FIND_IT = 200
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_change_of_the_protocol_is_found(
@@ -68,6 +72,7 @@ def test_a_change_of_the_protocol_is_found(
     assert finds_it([MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, is_staged=False)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("mutation", STAGING_MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_change_of_what_becomes_of_staging_files_is_found(

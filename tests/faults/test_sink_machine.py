@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -292,7 +293,7 @@ for machine in (StagedBatchMachine, StagedOperatorMachine):
     machine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
 BatchMachine.TestCase.settings = settings(max_examples=2 * EXAMPLES, stateful_step_count=25, deadline=None)
 OperatorMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
-TestBatches = BatchMachine.TestCase
+TestBatches = pytest.mark.slow(BatchMachine.TestCase)
 TestOperator = OperatorMachine.TestCase
-TestStagedBatches = StagedBatchMachine.TestCase
+TestStagedBatches = pytest.mark.slow(StagedBatchMachine.TestCase)
 TestStagedOperator = StagedOperatorMachine.TestCase

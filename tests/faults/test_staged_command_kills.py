@@ -94,6 +94,7 @@ def test_a_kill_at_any_call_of_recover(when: When, chosen: Choose, tmp_path: Pat
         shutil.rmtree(base)
 
 
+@pytest.mark.drawn
 @WHEN
 @pytest.mark.parametrize("delete", [False, True])
 @pytest.mark.fault("H6")

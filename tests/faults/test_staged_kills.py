@@ -43,6 +43,7 @@ def some_groups(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
     monkeypatch.setattr(shared_files, "_MOST_OPEN", rng.choice([1, 64]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("some_groups")
 @pytest.mark.drawn(4)
 @EACH
@@ -69,6 +70,7 @@ def test_a_power_loss_loses_and_doubles_nothing(
     assert explored.moments > len(explored.calls)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("some_groups")
 @pytest.mark.drawn(8)
 @EACH
@@ -86,6 +88,7 @@ def test_a_call_fails_once(
     assert 0 <= ended < lives
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("some_groups")
 @EACH
 @pytest.mark.fault("F3", "F4")

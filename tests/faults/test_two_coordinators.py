@@ -80,6 +80,7 @@ def is_link(call: Call) -> bool:
     return call.name == "link" and call.arguments[-1] == "_metadata"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("cut", ["truncate", "rewrite", "valid-length"])
 @pytest.mark.fault("D9", "D10")
 def test_a_restore_stopped_at_any_call_is_fenced(
@@ -109,6 +110,7 @@ def test_a_restore_stopped_at_any_call_is_fenced(
         shutil.rmtree(base)
 
 
+@pytest.mark.slow
 def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(
     tmp_path: Path, chosen: Callable[[int, int], list[int]]
 ) -> None:

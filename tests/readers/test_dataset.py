@@ -249,6 +249,7 @@ def test_reading_beside_a_live_sink_only_ever_sees_more(tmp_path: Path) -> None:
     assert looks > 3
 
 
+@pytest.mark.slow
 def test_two_thousand_files_are_read(tmp_path: Path) -> None:
     """Many small files, every tenth with a tail that does not count."""
     for number in range(2000):

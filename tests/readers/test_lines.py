@@ -57,7 +57,10 @@ def outcome(way: Callable[[ds.Dataset], Any], base: Path, schema: pa.Schema | No
         return error
 
 
-@pytest.mark.parametrize("compression", [None, "gzip", "zstd", "lz4", "bz2", "snappy"])
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("gzip", "lz4", "bz2", "snappy")]
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", *OTHERS])
 @pytest.mark.parametrize("long", [0, 1, 2])
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["found", "given"])
 @pytest.mark.parametrize("way", WAYS)

@@ -295,6 +295,7 @@ def test_of_two_commands_one_is_refused(tmp_path: Path) -> None:
     adopt_all(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.fault("H6")
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -247,6 +247,7 @@ def test_a_young_log_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / STRAY).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.fault("H6")
 @pytest.mark.parametrize("when", ["before", "after"])

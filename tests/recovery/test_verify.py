@@ -244,6 +244,7 @@ def test_only_one_sink_is_checked_if_it_is_named(tmp_path: Path) -> None:
     assert [one["job"] for one in told_json("verify", tmp_path, "--uid", "other", code=1)["findings"]] == ["other"]
 
 
+@pytest.mark.slow
 def test_a_running_sink_never_looks_broken(tmp_path: Path) -> None:
     """While another process writes, rolls and publishes as fast as it can, no look finds an error or fails."""
     flag = tmp_path / "stop"

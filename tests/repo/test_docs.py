@@ -8,6 +8,8 @@ from collections import Counter
 from configparser import ConfigParser
 from pathlib import Path
 
+import pytest
+
 from support.repo.fault_rows import PAGE, excused_rows, held_rows
 
 # docs/GUARANTEES.md is held by tests: each one that it names exists, and no guarantee is without one.
@@ -98,6 +100,7 @@ def marked() -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_every_row_is_held_or_excused_and_no_other_is_marked() -> None:
     """A row is marked on a test, or it has a reason; a mark with an id that the page does not have is a slip."""
     rows, excused = held_rows().keys(), excused_rows().keys()

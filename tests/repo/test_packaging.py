@@ -115,6 +115,7 @@ def test_the_links_at_the_top_are_relative_and_right() -> None:
     assert [path for path in SOURCE.rglob("*") if path.is_symlink()] == []
 
 
+@pytest.mark.slow
 def test_wheel_and_sdist_hold_the_package_and_nothing_else(dist: Path, wheel: Path) -> None:
     """Each file of the package is in both, under one name, whether or not the checkout has links."""
     in_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -134,6 +135,7 @@ def test_the_wheel_imports_in_a_clean_environment(wheel: Path, clean_python: Pat
     assert run(clean_python, "-c", find).strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "hdfs"])
 def test_a_url_without_its_client_names_the_command_that_installs_it(clean_python: Path, scheme: str) -> None:
     """Sink and reader say which extra to install, where the package of the store is missing."""
@@ -149,6 +151,7 @@ for ask in (lambda: pf.FileSink("{scheme}://place/path", uid="u").local(subtask_
     assert said.count(f"pip install 'partfile[{'hdfs' if scheme == 'hdfs' else 's3'}]'") == 2
 
 
+@pytest.mark.slow
 def test_the_wheel_brings_the_command(clean_python: Path) -> None:
     """``partfile`` runs with what the package requires alone, and so does ``python -m partfile``."""
     by_script = run(clean_python.with_name("partfile"), "--version")

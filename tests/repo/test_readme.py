@@ -37,6 +37,7 @@ with partfile.FileSink("landing/flights", uid="flights", bucketer=partfile.HiveB
 """
 """Writes what the blocks of docs/READING.md read."""
 
+SPARK = [pytest.mark.spark, pytest.mark.slow]
 PYTHON_WORKERS = "import os, sys\nos.environ['PYSPARK_PYTHON'] = sys.executable\n"
 
 
@@ -49,7 +50,7 @@ def every_block() -> list[Any]:
     """Each Python block of the README and of docs but the README's with Spark, which has a test of its own."""
     documents = [path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
     return [
-        pytest.param(document, block, id=f"{document}-{at}", marks=[pytest.mark.spark] if "pyspark" in block else [])
+        pytest.param(document, block, id=f"{document}-{at}", marks=SPARK if "pyspark" in block else [])
         for document in documents
         for at, block in enumerate(blocks(document), start=1)
         if not (document == "README.md" and "SparkSession" in block)
@@ -84,6 +85,7 @@ def test_the_plain_example_writes_each_row_once_however_often_it_runs(tmp_path: 
         assert sorted(rows) == sorted([*(f"{number}\n" for number in range(10)), "id\n"])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_spark_example_prints_each_row_once(tmp_path: Path) -> None:
     """The README's example with Spark ends with as many rows as ids, and with none left out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 
+ANY = object()
+"""In place of a number: the mark says none."""
+
+
 @dataclass(frozen=True)
 class Case:
     """What is asked of a collected test."""
@@ -32,15 +37,27 @@ class Case:
         if name == "skip":
             return pytest.mark.skip.mark if self.is_skipped else None
         assert name == "drawn"
-        return None if self.few is None else pytest.mark.drawn(self.few).mark
+        if self.few is None:
+            return None
+        return (pytest.mark.drawn if self.few is ANY else pytest.mark.drawn(self.few)).mark
 
 
-def left_out(cases: Sequence[Case], seed: int) -> set[str]:
-    return {test.nodeid for test in selection.left_out(cast("list[pytest.Item]", cases), seed)}
+def left_out(cases: Sequence[Case], seed: int, most: int | None = None) -> set[str]:
+    return {test.nodeid for test in selection.left_out(cast("list[pytest.Item]", cases), seed, most)}
 
 
 def cases_of(test: str, count: int, few: Any = None) -> list[Case]:
     return [Case(f"{test}[{number}]", few) for number in range(count)]
+
+
+def test_the_quick_lane_draws_fewer_cases() -> None:
+    """As many as it says at most of each test; a mark that says fewer stands."""
+    numbers = {"a.py::kills": 4, "b.py::kills": 1, "c.py::kills": ANY, "d.py::all": None}
+    cases = [case for name, few in numbers.items() for case in cases_of(name, 9, few)]
+    for most, wanted in ((2, [2, 1, 2, 9]), (None, [4, 1, 9, 9])):
+        left = left_out(cases, 7, most)
+        taken = Counter(case.nodeid.partition("[")[0] for case in cases if case.nodeid not in left)
+        assert [taken[name] for name in numbers] == wanted
 
 
 def test_of_each_marked_test_so_many_cases_are_left() -> None:

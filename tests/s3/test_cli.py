@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 HIDDEN = "hush-hush"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB], ids=["side objects", "uploads"])
 def test_parts_that_are_no_objects_are_told(moto: S3Server, tmp_path: Path, row_bytes: int) -> None:
     """Open parts are stuck, listed without a size, not missing and no error; only GET and HEAD are sent."""
@@ -70,6 +71,7 @@ def test_parts_that_are_no_objects_are_told(moto: S3Server, tmp_path: Path, row_
     told("cat", base, min(stream.finished()), *direct[1:])
 
 
+@pytest.mark.slow
 def test_an_upload_that_was_aborted_is_missing(moto: S3Server, tmp_path: Path) -> None:
     """Side objects that another program deleted make their part missing, to the scan and to verify."""
     bucket = moto.bucket()

@@ -257,6 +257,7 @@ def process(s3_proxy: S3Proxy, s3_base: str) -> Process:
     return Process(s3_base, lambda url, _options: S3Store(url, options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, OBJECTS - 1])
 @pytest.mark.fault("F7")
 def test_an_object_that_is_gone_is_told_and_given_up_on_demand(
@@ -276,6 +277,7 @@ def test_an_object_that_is_gone_is_told_and_given_up_on_demand(
     assert not process.owes()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F18")
 def test_an_object_that_was_changed_is_damage(process: Process, rng: random.Random) -> None:
     """A recovery that gives missing parts up does not lose a large staging file by one bit; put back, it is encoded."""

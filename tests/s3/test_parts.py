@@ -52,6 +52,7 @@ def store(s3_base: str, s3_options: S3Options) -> Iterator[S3Store]:
         yield store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [True, False])
 @pytest.mark.parametrize("batch_bytes", [MIB, MIB + 12345, 3 * MIB, 5 * MIB, 100])
 def test_a_part_of_many_batches(

@@ -179,8 +179,12 @@ def test_two_coordinators_that_publish_at_once_make_one_file(s3_base: str, s3_op
 
 @pytest.mark.parametrize("batches", [[b"small"], [bytes(6 * MIB)], [bytes(6 * MIB), b"tail"]])
 @pytest.mark.fault("N7")
-def test_a_part_whose_bytes_are_gone_is_missing(store: S3Store, batches: list[bytes]) -> None:
+def test_a_part_whose_bytes_are_gone_is_missing(
+    store: S3Store, batches: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """N7: an upload that was aborted, or a side object that was deleted, is reported."""
+    # moto answers 500 to the completion of an upload that is gone.
+    monkeypatch.setattr("partfile.stores.s3.store._BROKEN_FOR_S", 1.0)
     handle = written_open(store, batches)
     assert store.discard(handle)
     with pytest.raises(PartMissing, match=handle.name):

@@ -55,6 +55,7 @@ def job_on(server: S3Server, options: S3Options, notes: Path | None = None) -> S
     return StagingJob(open_store, resumes=True, notes=notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.fault("D14")
 def test_a_kill_at_a_request_loses_and_doubles_nothing(
@@ -78,6 +79,7 @@ def test_a_kill_at_a_request_loses_and_doubles_nothing(
         assert survivor.done == len(BATCHES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.fault("N2", "N3")
 def test_a_request_that_goes_wrong_once(

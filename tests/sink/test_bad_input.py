@@ -207,6 +207,7 @@ def test_a_full_disk_loses_nothing_and_goes_on_once_there_is_room(tmp_path: Path
         assert_exactly_once(base, done)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
 def test_a_failing_call_anywhere_loses_and_doubles_nothing(tmp_path: Path, code: int) -> None:

@@ -433,6 +433,7 @@ def check(base: Path, format: str, written: dict[int, str], *, files: int | None
         assert len(paths) == files
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("format", "way"), CASES)
 def test_each_schema_has_parts_of_its_own(tmp_path: Path, format: str, way: str) -> None:
     """Schemas that take turns, in a checkpoint and over several, never meet in a file; each goes on with its own."""
@@ -451,6 +452,7 @@ def test_each_schema_has_parts_of_its_own(tmp_path: Path, format: str, way: str)
     check(tmp_path, format, written, files=3 * few if way == "per checkpoint" else few)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("format", "way"), [case for case in CASES if case[1] != "per checkpoint"])
 def test_a_run_with_another_schema_goes_on_beside_what_was_kept(tmp_path: Path, format: str, way: str) -> None:
     """Parts kept by a clean stop are gone on with by rows of their own schema alone, in whichever run they come."""

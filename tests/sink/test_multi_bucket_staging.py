@@ -84,6 +84,7 @@ def test_compressed_lines_are_of_one_frame_a_file(tmp_path: Path, compression: s
         assert all(path.read_bytes().count(b"\x1f\x8b\x08") == 1 for path in files)
 
 
+@pytest.mark.slow
 def test_two_thousand_buckets_a_batch(tmp_path: Path) -> None:
     """Files that are open do not grow with buckets, nor with checkpoints; nor does what is written to a bucket."""
     before = open_files()

@@ -68,6 +68,7 @@ def test_per_checkpoint_writes_a_file_a_checkpoint(tmp_path: Path) -> None:
     assert finished_rows(tmp_path) == names(0, 18)
 
 
+@pytest.mark.slow
 def test_a_full_staging_file_is_encoded_by_its_task(tmp_path: Path) -> None:
     """It rolls by size before further rows, and at a checkpoint; its file needs no checkpoint of its own."""
     with SinkHarness(staged_sink(tmp_path, rolling=rolling(max_part_bytes=2 << 20))) as job:

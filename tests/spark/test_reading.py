@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCHEMAS = {"text": None, "json": "id long, text string", "csv": "id long, text string"}
 EXPECTED = sorted((text, bucket) for _, text, bucket in rows())

@@ -101,6 +101,7 @@ def let_it_write(flag: Path) -> dict[str, Any]:
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("cut", ["auto", "rewrite"])
 @pytest.mark.fault("D3")

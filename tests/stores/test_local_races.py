@@ -82,6 +82,7 @@ def publish_or_owe(store: LocalStore, handle: PartHandle, cut: Cut) -> None:
         store.publish(handle, cut)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("cut", ["auto", "rewrite", "valid-length"])
 @pytest.mark.parametrize("state", ["in-progress", "pending"])
 @pytest.mark.fault("F5", "D10")

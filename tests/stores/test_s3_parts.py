@@ -86,6 +86,7 @@ def store_of(max_buffered_bytes: int) -> tuple[S3Store, SlowServer]:
     return S3Store("s3://bucket/base", options, calls=server), server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parts", "write_bytes"), [(20, 8 * MIB), (20, MIB), (1, 100 * MIB)])
 @pytest.mark.usefixtures("held")
 def test_what_is_on_its_way_counts_as_held(parts: int, write_bytes: int) -> None:

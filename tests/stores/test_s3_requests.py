@@ -359,6 +359,7 @@ def test_a_body_tells_what_was_taken_of_it() -> None:
     assert len(moved) == 2
 
 
+@pytest.mark.slow
 def test_after_a_stall_while_sending_the_client_works_as_before() -> None:
     """What was given up is cancelled: it keeps no connection of the few that there are."""
     with S3Stub(lambda _: Said(headers={"Connection": "close"})) as stub:
@@ -378,6 +379,7 @@ async def _tasks_that_stay() -> set[asyncio.Task[object]]:
     return (await asyncio.wait(others, timeout=5))[1] if others else set()
 
 
+@pytest.mark.slow
 def test_a_slow_link_gets_on(clock: Clock) -> None:
     """A body that takes longer than an attempt and a call may arrives by its first attempt, and nothing beside it.
 
@@ -391,6 +393,7 @@ def test_a_slow_link_gets_on(clock: Clock) -> None:
         assert [len(heard.body) for heard in stub.heard if heard.request.operation == "PutObject"] == [14 * MIB] * 2
 
 
+@pytest.mark.slow
 def test_what_an_attempt_spent_on_moving_bytes_is_not_waiting(clock: Clock) -> None:
     """A body that took longer than a call may wait, and was broken off at its end, is sent again."""
     # The client repeats a PUT once by itself where it has used the connection before.

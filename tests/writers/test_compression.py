@@ -133,6 +133,7 @@ def test_a_gzip_part_reaches_the_stream_before_it_is_persisted(memory_part: Any)
     assert part.position > 6 << 20
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("codec", _CODECS[1:])
 def test_a_writer_that_is_given_up_writes_nothing_more(codec: str, memory_part: Any) -> None:
     """Once a writer is dropped without a persist, as after an error, no byte reaches its part from the collector."""

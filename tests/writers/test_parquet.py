@@ -141,6 +141,7 @@ def test_encoding_holds_one_row_group(memory_part: Any) -> None:
     assert most < 8 << 20
 
 
+@pytest.mark.slow
 def test_a_part_that_is_given_up_gets_no_footer(memory_part: Any) -> None:
     """An error in the middle, or a writer that is dropped, leaves the part as it is: no footer makes it look whole."""
     part = memory_part()
@@ -328,6 +329,7 @@ def test_rows_are_sorted_within_a_part(run_bytes: int, memory_part: Any) -> None
     ]
 
 
+@pytest.mark.slow
 def test_sorting_holds_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory does not grow with the rows: eighty megabytes are sorted in a few runs of four, whose files vanish."""
     files: list[Any] = []

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 SERVERS = ("hdfs", "radosgw", "rclone", "spark_avro")
 """What a test may need besides Python and Java. Each is a marker, and the last word of the fixtures that start it."""
 
-FIXTURES = ("s3_server",)
-"""Fixtures whose parameter is the name of a server."""
+PARAMETERS = ("s3_server", "kind")
+"""Parameters of fixtures and tests that are names of servers."""
 
 QUICK = " and ".join(f"not {marker}" for marker in ("slow", *SERVERS))
 """What ``make test`` passes to ``-m``."""
+
+MOST_DRAWN = 1
+"""Cases that ``make test`` draws of a test of many slow ones."""
 
 
 def mark_servers(tests: Iterable[pytest.Item]) -> None:
@@ -25,7 +28,7 @@ def mark_servers(tests: Iterable[pytest.Item]) -> None:
     for test in tests:
         if isinstance(test, pytest.Function):
             chosen = test.callspec.params if hasattr(test, "callspec") else {}
-            named = {*test.fixturenames, *(str(chosen.get(fixture)) for fixture in FIXTURES)}
+            named = {*test.fixturenames, *(str(chosen.get(parameter)) for parameter in PARAMETERS)}
             for server in SERVERS:
                 if any(name == server or name.endswith(f"_{server}") for name in named):
                     test.add_marker(server)

@@ -1,8 +1,9 @@
-"""Tests of many cases of which a run draws a few: ``@pytest.mark.drawn(few)``."""
+"""Tests of many cases of which a run draws a few: ``@pytest.mark.drawn(few)``; ``drawn`` alone is the quick lane's."""
 
 from __future__ import annotations
 
 import random
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def left_out(tests: Sequence[pytest.Item], seed: object) -> set[pytest.Item]:
+def left_out(tests: Sequence[pytest.Item], seed: object, most: int | None = None) -> set[pytest.Item]:
     """The cases that this run does not draw.
 
     Args:
         tests: All that were collected; processes that share them must leave out the same, so their order is nothing.
         seed: Of the run. Each test draws by itself, so that a choice of tests repeats what a whole run drew.
+        most: Cases of one test that are drawn; None draws as many as its mark says.
 
     Raises:
         pytest.UsageError: A mark says no number.
@@ -26,7 +28,8 @@ def left_out(tests: Sequence[pytest.Item], seed: object) -> set[pytest.Item]:
     for test in tests:
         # What is skipped anyway must not take the place of what would run.
         if (mark := test.get_closest_marker("drawn")) is not None and test.get_closest_marker("skip") is None:
-            cases[test.nodeid.partition("[")[0], _few(test, mark)].append(test)
+            few = _few(test, mark)
+            cases[test.nodeid.partition("[")[0], few if most is None else min(few, most)].append(test)
     return {
         test
         for (name, few), own in cases.items()
@@ -45,6 +48,8 @@ def names(tests: Sequence[pytest.Item]) -> list[str]:
 
 
 def _few(test: pytest.Item, mark: pytest.Mark) -> int:
+    if not mark.args:
+        return sys.maxsize
     if len(mark.args) != 1 or not isinstance(mark.args[0], int) or mark.args[0] < 1:
         raise pytest.UsageError(f"{test.nodeid}: @pytest.mark.drawn takes the number of cases that a run draws")
     return mark.args[0]
