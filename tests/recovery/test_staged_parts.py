@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 def stopped(tmp_path: Path) -> Path:
     """A sink that ended cleanly, with two files, and encoded staging files that its older checkpoints name."""
     base = tmp_path / "out"
-    with staged_sink(base).local() as out:
+    with staged_sink(base, retained_checkpoints=3).local() as out:
         out.write(batch(0, 4), position=4)
         out.checkpoint()
     return base

@@ -26,7 +26,7 @@ from partfile.errors import (
 )
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.spark.stream import StartedQuery
+from partfile.sink.spark.stream import QueryWatch, StartedQuery
 from partfile.sink.states import SubtaskSnapshot
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, Recorder, intercept
@@ -306,8 +306,12 @@ def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pyt
     class Query:
         isActive = False  # noqa: N815 - Spark's name
         id = "query"
+        runId = "run"  # noqa: N815 - Spark's name
 
         def stop(self) -> None:
+            """It has."""
+
+        def awaitTermination(self) -> None:  # noqa: N802 - Spark's name
             """It has."""
 
         def exception(self) -> None:
@@ -317,15 +321,15 @@ def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pyt
         def wait_for_batch(self) -> None:
             """None runs."""
 
-        def finish(self, _query_id: str) -> None:
-            """Not all is visible."""
-            raise refusal
+    def end(_watch: QueryWatch, is_clean: bool) -> None:
+        assert is_clean
+        raise refusal
 
-    query, stream = cast("StreamingQuery", Query()), cast("SparkStream", Stream())
-    with pytest.raises(KeyboardInterrupt), StartedQuery(query, stream, ends_itself=False):
+    watch, stream = QueryWatch(cast("StreamingQuery", Query()), end), cast("SparkStream", Stream())
+    with pytest.raises(KeyboardInterrupt), StartedQuery(watch, stream, ends_itself=False):
         raise KeyboardInterrupt
     assert refusal.message in caplog.text
-    with pytest.raises(NotReady), StartedQuery(query, stream, ends_itself=False):
+    with pytest.raises(NotReady), StartedQuery(watch, stream, ends_itself=False):
         pass
 
 

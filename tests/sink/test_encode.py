@@ -357,7 +357,7 @@ def leave_staging_files(base: Path) -> None:
 def start_with_encoder_of(other: Path, base: Path) -> CommitReport:
     """A start that gives missing parts up, whose encoder works on another disk."""
     settings = staged_sink(base).settings
-    runtime = Runtime(settings, "life", encoder=lambda _storage: Elsewhere(LocalStore(str(other)), 1))
+    runtime = Runtime(settings, "life", encoder=lambda _storage, _here: Elsewhere(LocalStore(str(other)), 1))
     try:
         return runtime.coordinator.start(lambda _position: None, 10**12, giving_all_up(runtime))
     finally:

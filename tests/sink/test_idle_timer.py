@@ -25,6 +25,7 @@ from support.sinks.staged_streams import finished_rows, names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from partfile.sink.encode import StagingEncoder
     from partfile.snapshot.storage import CheckpointStorage
 
 
@@ -157,7 +158,7 @@ def test_an_epoch_that_a_tick_has_begun_encodes_as_the_batch_does(job: IdleDrive
     """In the pool of the query, and without the staging files together that have ended a job."""
     made: list[str] = []
 
-    def make(storage: CheckpointStorage) -> LocalEncoder:
+    def make(storage: CheckpointStorage, _here: StagingEncoder) -> LocalEncoder:
         made.append(storage.job)
         return LocalEncoder(LocalStore(str(job.base)), 1)
 
@@ -343,9 +344,9 @@ def test_a_later_run_encodes_in_its_own_session(job: IdleDriver, monkeypatch: py
     """Also where no batch of it came: the session of the run before may have been stopped."""
     asked: list[object] = []
 
-    def encoder(_settings: object, session: object) -> Callable[[CheckpointStorage], LocalEncoder]:
+    def encoder(_settings: object, session: object) -> Callable[[CheckpointStorage, StagingEncoder], LocalEncoder]:
         asked.append(session)
-        return lambda _storage: LocalEncoder(LocalStore(str(job.base)), 1)
+        return lambda _storage, _here: LocalEncoder(LocalStore(str(job.base)), 1)
 
     # Another test of this process may have left a session of Spark, of which the run has an encoder already.
     job.stream.release()
@@ -363,8 +364,16 @@ class LostExecutors:
     defaultParallelism = 2  # noqa: N815 - Spark's name.
 
     def __init__(self) -> None:
-        self.sparkContext = self
+        self.sparkContext = self._jsc = self
         self.jobs = 0
+
+    def sc(self) -> LostExecutors:
+        """The context of the JVM."""
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802 - Spark's name.
+        """It runs."""
+        return False
 
     def getLocalProperty(self, _name: str) -> None:  # noqa: N802 - Spark's name.
         """None is set."""

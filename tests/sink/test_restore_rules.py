@@ -72,6 +72,22 @@ def test_a_gap_is_refused_unless_accepted() -> None:
         assert check_replay("u", position, batch, accepting) is ReplayDecision.WRITE
 
 
+def test_a_gap_of_entries_that_were_copied_holds_no_rows() -> None:
+    """Spark repartitions a checkpoint by a copy of its last entry: admitted; not if one batch of the gap was run."""
+    asked: list[int] = []
+
+    def is_copied(batch_id: int) -> bool:
+        asked.append(batch_id)
+        return batch_id != 7
+
+    assert check_replay("u", stands(at(4)), at(7), STRICT, is_copied) is ReplayDecision.WRITE
+    assert asked == [5, 6]
+    with pytest.raises(CheckpointMismatch, match="on_gap='accept'"):
+        check_replay("u", stands(at(4)), at(8), STRICT, is_copied)
+    with pytest.raises(CheckpointMismatch, match="adopt:q1"):
+        check_replay("u", stands(at(4)), at(6, "q2"), STRICT, is_copied)
+
+
 def test_an_unknown_query_is_refused_unless_it_adopts_the_known_one() -> None:
     """A new query id on a used uid is refused with the way out; adopting must name the right predecessor."""
     with pytest.raises(CheckpointMismatch, match=r"on_new_query='adopt:q1'"):

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from partfile.errors import NotReady, PartDamaged, PartfileError, PartMissing, RecoveryRefused
-from partfile.sink.coordinator import CommitReport, Runtime
+from partfile.sink.coordinator import CommitReport, Runtime, SinkCoordinator
 from partfile.sink.encode import LocalEncoder
 from partfile.sink.operator import SinkOperator
 from partfile.sink.plan import with_closed
@@ -415,9 +415,46 @@ def test_a_clean_end_without_an_older_checkpoint_holds_nothing(tmp_path: Path) -
     assert staging_files_in(tmp_path) == []
 
 
-def test_a_start_lets_go_of_what_a_clean_end_holds(tmp_path: Path) -> None:
-    """By default one is enough, whether rows come or not; status said until then how much it was."""
+def test_a_clean_end_leaves_finished_files_alone(tmp_path: Path) -> None:
+    """By default one checkpoint more takes the place of the one that names staging files; it holds the same state."""
     ended(tmp_path)
+    assert staging_files_in(tmp_path) == pending_in(tmp_path) == []
+    assert len(checkpoint_ids(tmp_path)) == 2
+    with staged_sink(tmp_path).local() as out:
+        assert out.position == 4
+    assert finished_rows(tmp_path) == names(0, 4)
+
+
+def test_a_clean_end_that_cannot_delete_staging_files_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every row is visible; the log says that the next start deletes them, and it does."""
+    is_full = [False]
+    really = SinkCoordinator.discard_staging_files
+
+    class Store(LocalStore):
+        def create_file(self, path: str, data: bytes) -> None:
+            if is_full[0]:
+                raise NotReady("over the quota", path=path)
+            super().create_file(path, data)
+
+    def discard(coordinator: SinkCoordinator, now_ms: int) -> None:
+        is_full[0] = True
+        really(coordinator, now_ms)
+
+    monkeypatch.setattr(SinkCoordinator, "discard_staging_files", discard)
+    ended(tmp_path, open_store=lambda url, _options: Store(url))
+    assert "the next start deletes the staging files" in caplog.text
+    assert len(staging_files_in(tmp_path)) == 2
+    monkeypatch.undo()
+    staged_sink(tmp_path).local().open().close()
+    assert staging_files_in(tmp_path) == []
+    assert finished_rows(tmp_path) == names(0, 4)
+
+
+def test_a_start_lets_go_of_what_a_clean_end_holds(tmp_path: Path) -> None:
+    """Where more checkpoints were retained, one start with fewer is enough, whether rows come or not."""
+    ended(tmp_path, retained_checkpoints=3)
     held = sum(path.stat().st_size for path in staging_files_in(tmp_path))
     assert held > 0
     (sink,) = told_json("status", tmp_path)["sinks"]
@@ -444,11 +481,13 @@ def test_who_retains_more_lets_go_later(tmp_path: Path, retained: int) -> None:
 
 def test_a_multi_bucket_staging_file_is_let_go_of_likewise(tmp_path: Path) -> None:
     """One staging file stands behind a file in each bucket."""
-    continue_sharing(sharing_sink(tmp_path), 2 * BUCKETS)
-    assert len(shared_in(tmp_path)) == 1
-    sharing_sink(tmp_path).local().open().close()
-    assert shared_in(tmp_path) == []
-    assert rows_in(tmp_path) == counted(0, 2 * BUCKETS)
+    for retained, left in ((3, 1), (2, 0)):
+        base = tmp_path / str(retained)
+        continue_sharing(sharing_sink(base, retained_checkpoints=retained), 2 * BUCKETS)
+        assert len(shared_in(base)) == left
+        sharing_sink(base).local().open().close()
+        assert shared_in(base) == []
+        assert rows_in(base) == counted(0, 2 * BUCKETS)
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -19,7 +19,7 @@ from partfile.bucketers.builtin import resolve_bucketer
 from partfile.errors import ConfigError, Fenced, NotReady
 from partfile.sink.coordinator import Runtime
 from partfile.sink.spark.identity import QueryRun, is_active
-from partfile.sink.spark.stream import StartedQuery
+from partfile.sink.spark.stream import SparkStream, StartedQuery
 from partfile.sink.spark.write_job import by_bucket
 from partfile.stores.local.store import LocalStore
 from support.processes.deadline import wait_until
@@ -50,6 +50,12 @@ class Clock:
 def start(spark: SparkSession, path: Path, write: Any) -> StreamingQuery:
     writer = stream(spark, path / "source").writeStream.foreachBatch(write)
     return writer.option("checkpointLocation", str(path / "checkpoint")).trigger(availableNow=True).start()
+
+
+def watched(sink: pf.FileSink, query: StreamingQuery) -> StartedQuery:
+    """What ``sink.start`` makes of a query."""
+    driver: SparkStream = sink._spark_stream()
+    return StartedQuery(driver._watch_query(query), driver, ends_itself=True)
 
 
 def take_over(base: Path) -> Runtime:
@@ -209,7 +215,7 @@ def test_a_query_that_failed_lets_go_of_the_sink(
     query = start(spark, tmp_path, write)
     with (
         pytest.raises(StreamingQueryException, match="deliberate"),
-        StartedQuery(query, sink._spark_stream(), ends_itself=True),
+        watched(sink, query),
     ):
         pass
     for _ in range(50):
@@ -249,7 +255,7 @@ def test_a_sink_used_for_another_query_after_the_first_failed(spark: SparkSessio
     other = writer.option("checkpointLocation", str(tmp_path / "other")).trigger(availableNow=True)
     with pytest.raises(StreamingQueryException, match="on_new_query"):
         other.start().awaitTermination()
-    with StartedQuery(start(spark, tmp_path, write), sink._spark_stream(), ends_itself=True):
+    with watched(sink, start(spark, tmp_path, write)):
         pass
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
 

@@ -18,7 +18,7 @@ from pyspark.sql import Row
 
 import partfile as pf
 from partfile.errors import ConfigError, NotReady, OutcomeUnknown, PartDamaged, PartfileError, PartMissing
-from partfile.sink.encode import EncodeResult
+from partfile.sink.encode import EncodeResult, LocalEncoder
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, PartlyEncoded, SharedJobFailed
 from partfile.sink.plan import SinkSnapshot
 from partfile.sink.publish import StagedParts
@@ -237,10 +237,10 @@ def encoder(spark: SparkSession, base: Path, **options: Any) -> Iterator[SparkEn
     """The encoder of a sink with these options, as its driver has it."""
     settings = make_sink(base, **options).settings
     storage = open_storage(settings.checkpoints, settings.uid)
-    with closing(storage.store):
+    with closing(storage.store), LocalStore(str(base)) as store:
         make = staging_encoder(settings, spark)
         assert make is not None
-        yield make(storage)
+        yield make(storage, LocalEncoder(store, 1))
 
 
 def ids(base: Path, encoded: EncodeResult) -> list[int]:

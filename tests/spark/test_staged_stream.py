@@ -57,7 +57,7 @@ def _driver_encodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_function(spark: SparkSession, function: Any, root: Path) -> None:
-    """Stream everything that is there through a foreachBatch function, without any clean end."""
+    """Stream everything that is there through a foreachBatch function, and do not wait for the end of its sink."""
     writer = stream(spark, root / "source").writeStream.foreachBatch(function)
     writer.option("checkpointLocation", str(root / "spark")).trigger(availableNow=True).start().awaitTermination()
 
@@ -108,7 +108,7 @@ def test_per_checkpoint_makes_a_file_a_task_and_batch(spark: SparkSession, tmp_p
 def test_staging_files_are_deleted_once_no_checkpoint_needs_them(spark: SparkSession, tmp_path: Path) -> None:
     """After two more checkpoints only finished files are left, so that disk space is bounded by what is open."""
     rows = write_source(tmp_path / "source", 3)
-    sink = staged_sink(tmp_path / "out")
+    sink = staged_sink(tmp_path / "out", retained_checkpoints=3)
     run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     encoded = staging_files(tmp_path / "out")
     for _ in range(2):
@@ -181,7 +181,7 @@ def test_a_process_that_just_ends_leaves_staging_files_that_the_next_run_encodes
 ) -> None:
     """Never appended to again (R2), so a bucket has a file a run; the restore is what encodes them."""
     rows = write_source(tmp_path / "source", 3)
-    run_function(spark, staged_sink(tmp_path / "out").foreach_batch, tmp_path)
+    run_without_end(staged_sink(tmp_path / "out"), stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     rows = write_source(tmp_path / "source", 1, first=rows)
     first: list[int] = []
     sink = staged_sink(tmp_path / "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ def run_to_the_end(
 
 
 def run_function(spark: SparkSession, function: Any, root: Path, checkpoint: str = "spark") -> None:
-    """Stream everything that is there through a foreachBatch function, without any clean end."""
+    """Stream everything that is there through a foreachBatch function, and do not wait for the end of its sink."""
     writer = stream(spark, root / "source").writeStream.foreachBatch(function)
     writer.option("checkpointLocation", str(root / checkpoint)).trigger(availableNow=True).start().awaitTermination()
 
@@ -67,6 +68,7 @@ def test_many_batches_become_few_files_that_every_reader_reads(spark: SparkSessi
     assert len(finished(base)) <= 2 * BUCKETS
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_hash_distribution_leaves_one_file_a_bucket(spark: SparkSession, tmp_path: Path) -> None:
     """With distribution="hash" each bucket is open in one subtask alone, by a Spark key and by a Python bucketer."""
@@ -84,11 +86,11 @@ def test_hash_distribution_leaves_one_file_a_bucket(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.spark
-def test_plain_foreach_batch_leaves_parts_that_the_next_run_publishes(spark: SparkSession, tmp_path: Path) -> None:
-    """A process that just ends loses nothing: its parts stay staged, and a later run finalizes and publishes them."""
+def test_a_process_that_just_ends_leaves_parts_that_the_next_run_publishes(spark: SparkSession, tmp_path: Path) -> None:
+    """It loses nothing: its parts stay staged, and a later run finalizes and publishes them."""
     write_source(tmp_path / "source", 3)
     base = tmp_path / "out"
-    run_function(spark, make_sink(base).foreach_batch, tmp_path)
+    run_without_end(make_sink(base), stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
     assert finished(base) == []
     rows = write_source(tmp_path / "source", 1, first=90)
     run_to_the_end(spark, make_sink(base), tmp_path)
@@ -166,6 +168,46 @@ def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_p
         run_to_the_end(spark, make_sink(base), tmp_path)
 
 
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.fault("D8")
+@pytest.mark.parametrize("copied", [True, False])
+def test_the_batch_of_a_repartitioned_checkpoint_is_no_gap(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, copied: bool
+) -> None:
+    """Spark copies its last entry and runs no batch; an entry with a time of its own is a batch that the sink lacks."""
+    base, checkpoint = tmp_path / "out", tmp_path / "spark"
+
+    def go_on() -> None:
+        spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        try:
+            run(make_sink(base), stream(spark, tmp_path / "source").dropDuplicates(["id"]), str(checkpoint))
+        finally:
+            spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+
+    write_source(tmp_path / "source", 2)
+    go_on()
+    spark._streamingCheckpointManager.repartition(str(checkpoint), 3)
+    entry = checkpoint / "offsets" / "2"
+    assert entry.read_text().splitlines()[2:] == (checkpoint / "offsets" / "1").read_text().splitlines()[2:]
+    if not copied:
+        entry.write_text(re.sub(r'"batchTimestampMs":\d+', '"batchTimestampMs":1', entry.read_text()))
+        (checkpoint / "offsets" / ".2.crc").unlink()
+    rows = write_source(tmp_path / "source", 1, first=60)
+    if copied:
+        go_on()
+        assert "batch 2 was never run" in caplog.text
+        assert caplog.text.count("was never run") == 1
+        assert ids_by_duckdb(base) == expected(rows)
+    else:
+        with pytest.raises(PySparkException, match="the batches between would be missing"):
+            go_on()
+
+
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.fault("D7")
 def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSession, tmp_path: Path) -> None:
@@ -231,6 +273,7 @@ def test_an_empty_batch_without_partitions_changes_nothing(spark: SparkSession, 
     assert len(finished(base)) <= 2 * BUCKETS
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_open_parts_follow_a_changing_number_of_partitions(spark: SparkSession, tmp_path: Path) -> None:
     """From 4 partitions to 2 to 7: open parts are carried and dealt out again, no row is lost or doubled."""
@@ -291,6 +334,7 @@ def test_kept_parts_are_resumed_after_a_clean_stop(spark: SparkSession, tmp_path
 # A real Spark stream to a file system of fsspec: exactly once, although every part rolls at each checkpoint.
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_stream_through_a_failing_task_is_read_exactly_once(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -350,6 +394,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_partition_directories_equal_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
     """For texts, numbers, booleans, dates, timestamps, decimals and nulls, row by row."""

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _MOST_ENCODE_THREADS = 4
 """Each holds a row group in memory."""
+_FEWEST_TO_GO_BACK = 2
+"""Retained checkpoints with which a damaged newest one can be gone over, and no more."""
 
 logger = logging.getLogger("partfile")
 
@@ -507,6 +509,22 @@ class SinkCoordinator:
         encoding = self._encode(ended, now_ms, at_once=True)
         return self._ended(self._checkpoint_of_its_own(encoding.after, now_ms), encoding)
 
+    def discard_staging_files(self, now_ms: int) -> None:
+        """Leave no staging file beside its finished file at a clean end, by a last checkpoint with the same state.
+
+        Where two checkpoints are retained, it takes the place of the one that still names staging files as data. Where
+        more are, their user wants to go back further, which takes these files. Nothing is lost where it fails.
+        """
+        state = self.state
+        is_finished = not (state.open or state.pending or state.closed)
+        if not state.encoded or not is_finished or self._settings.retained_checkpoints != _FEWEST_TO_GO_BACK:
+            return
+        try:
+            self._checkpoint_of_its_own(state, now_ms)
+            self._discard_encoded()
+        except PartfileError as error:
+            logger.warning("job %s: the next start deletes the staging files of this run: %s", self.job, error)
+
     def check_fence(self) -> None:
         """See that no other coordinator has taken the sink over.
 
@@ -564,8 +582,8 @@ class Runtime:
         settings: The sink's options.
         job: The name of the checkpoint log: the uid, or a name made from it.
         interval_ms: Between periodic checkpoints; None takes none.
-        encoder: Makes what encodes closed staging files, given the storage of the checkpoints; None does it in this
-            process.
+        encoder: Makes what encodes closed staging files, given the storage of the checkpoints and what encodes them in
+            this process; None takes the latter.
         tried: Told how many parts more were published, and staging files encoded in this process, or could not be; from
             any thread.
     """
@@ -576,7 +594,7 @@ class Runtime:
         job: str,
         *,
         interval_ms: int | None = None,
-        encoder: Callable[[CheckpointStorage], StagingEncoder] | None = None,
+        encoder: Callable[[CheckpointStorage, StagingEncoder], StagingEncoder] | None = None,
         tried: Callable[[int], None] = lambda _parts: None,
     ) -> None:
         self.job = job
@@ -589,13 +607,13 @@ class Runtime:
             self.store.close()
             raise
         self._warn(settings)
+        threads = _encode_threads(settings.publish_threads)
+        here = LocalEncoder(self.store, threads, tried, sink_format=settings.sink_format)
         self.coordinator = SinkCoordinator(
             self.store,
             self.storage,
             settings,
-            LocalEncoder(self.store, _encode_threads(settings.publish_threads), tried, sink_format=settings.sink_format)
-            if encoder is None
-            else encoder(self.storage),
+            here if encoder is None else encoder(self.storage, here),
             interval_ms=interval_ms,
             tried=tried,
         )

@@ -81,12 +81,27 @@ class FileSink:
         Returns once the batch counts: it is in a durably completed checkpoint. A batch that comes again in a later run
         of the query is recognised and not written twice. Call it once a batch, with one DataFrame.
 
+        The sink ends with the query: when it ends without an error, open parts are published, or kept (``on_stop``).
+        The interpreter waits for that when it exits, and ``finish`` does.
+
         Raises:
             CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
                 batch already; nothing was written.
             Fenced: Another query has taken the sink over.
         """
         self._spark_stream().foreach_batch(df, batch_id)
+
+    def finish(self) -> None:
+        """Wait until the sink has ended with its query, so that every file is there: for ``writeStream.foreachBatch``.
+
+        Does nothing while the query is active, or before its first batch. After a query that failed, nothing is
+        published; the next start does it.
+
+        Raises:
+            Fenced: Another driver has taken the sink over; it publishes what is left.
+            NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
+        """
+        self._spark_stream().check_end()
 
     def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
         """Take a savepoint of a running query between two of its batches; the query goes on.

@@ -340,6 +340,8 @@ class LocalSink:
             self.checkpoint()
             self._operator.close()
             coordinator.close_all(self._settings.now_ms(), keep=keep)
+            if not keep:
+                coordinator.discard_staging_files(self._settings.now_ms())
         finally:
             self.close()
         if not keep:

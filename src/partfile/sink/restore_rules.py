@@ -11,7 +11,7 @@ from partfile.sink.policies import ADOPT, HIDING_PREFIXES, ReplayRules, unmarked
 from partfile.sink.states import ClosedStagingFile, OpenPart
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.policies import PartNumber
@@ -507,7 +507,13 @@ class ReplayDecision(Enum):
     REPLAY = "replay"
 
 
-def check_replay(uid: str, stands: StreamPosition, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:
+def check_replay(
+    uid: str,
+    stands: StreamPosition,
+    batch: QueryPosition,
+    rules: ReplayRules,
+    is_copied: Callable[[int], bool] = lambda _batch_id: False,
+) -> ReplayDecision:
     """Decide about a batch.
 
     Args:
@@ -515,6 +521,8 @@ def check_replay(uid: str, stands: StreamPosition, batch: QueryPosition, rules: 
         stands: Where the stream stands by the newest checkpoint.
         batch: The query, batch id and digest that came.
         rules: What the user allows.
+        is_copied: Whether the engine has made the entry of a batch by copying the one before it, without running a
+            batch: such an entry holds no rows. Asked only where a batch id skips others.
 
     Returns:
         WRITE for the next batch, REPLAY for the last one come again in a later run.
@@ -538,7 +546,7 @@ def check_replay(uid: str, stands: StreamPosition, batch: QueryPosition, rules: 
         return _first(uid, batch, rules)
     if batch.query_id != last.query_id:
         return _unknown_query(uid, last, batch, rules)
-    return _next(uid, last, batch, rules)
+    return _next(uid, last, batch, rules, is_copied)
 
 
 def position_after(stands: StreamPosition, batch: QueryPosition) -> StreamPosition:
@@ -595,7 +603,9 @@ def _unknown_query(uid: str, last: QueryPosition, batch: QueryPosition, rules: R
     )
 
 
-def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:
+def _next(
+    uid: str, last: QueryPosition, batch: QueryPosition, rules: ReplayRules, is_copied: Callable[[int], bool]
+) -> ReplayDecision:
     if batch.batch_id == last.batch_id:
         if None not in {batch.offsets_digest, last.offsets_digest} and batch.offsets_digest != last.offsets_digest:
             raise CheckpointMismatch(
@@ -618,7 +628,8 @@ def _next(uid: str, last: QueryPosition, batch: QueryPosition, rules: ReplayRule
             f"{last.batch_id}: Spark's checkpoint went back in time",
             hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
         )
-    if batch.batch_id > last.batch_id + 1 and rules.on_gap == "fail":
+    missing = [] if rules.on_gap == "accept" else [*range(last.batch_id + 1, batch.batch_id)]
+    if not all(is_copied(batch_id) for batch_id in missing):
         raise CheckpointMismatch(
             f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete only up to batch "
             f"{last.batch_id}: the batches between would be missing",

@@ -86,14 +86,18 @@ def main() -> None:
         sys.stdin.readline()
     sink = make_sink(job["base"], **sink_options(job))
 
+    driver: Any = sink._spark_stream()
+    really = driver.foreach_batch
+
     def batch(df: DataFrame, batch_id: int) -> None:
         say(f"begin {batch_id}")
         rows = df.repartition(job["repartition"]) if "repartition" in job else df
-        sink.foreach_batch(widen(rows, job["wide_bytes"]) if "wide_bytes" in job else rows, batch_id)
+        really(widen(rows, job["wide_bytes"]) if "wide_bytes" in job else rows, batch_id)
         say(f"end {batch_id}")
 
-    writer = stream(spark, Path(job["source"]), job.get("files", 1)).writeStream.foreachBatch(batch)
-    query = writer.option("checkpointLocation", job["checkpoint"]).trigger(availableNow=True).start()
+    driver.foreach_batch = batch
+    source = stream(spark, Path(job["source"]), job.get("files", 1))
+    query = sink.start(source, checkpoint_location=job["checkpoint"], trigger={"availableNow": True})
     try:
         query.awaitTermination()
     except Exception as error:
@@ -101,7 +105,7 @@ def main() -> None:
             raise
         say("fenced")
         return
-    sink._spark_stream().finish(str(query.id))
+    query.finish()
     say("done")
 
 

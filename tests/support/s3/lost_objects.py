@@ -53,7 +53,7 @@ def start(process: Process, worker: Process, *, gives_up: bool = False) -> Commi
     """A start of the sink, whose staging files are encoded by a worker with a view of its own."""
     settings = process.sink(**STAGED, rolling=_ROLLING).settings
     with worker.open_store(worker.base, {}) as store:
-        runtime = Runtime(settings, "life", encoder=lambda _storage: Elsewhere(store, 1))
+        runtime = Runtime(settings, "life", encoder=lambda _storage, _here: Elsewhere(store, 1))
         try:
             terms = giving_all_up(runtime) if gives_up else None
             return runtime.coordinator.start(lambda _position: None, 10**12, terms)

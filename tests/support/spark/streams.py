@@ -93,8 +93,13 @@ def run(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
 
 
 def run_without_end(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
-    """Stream everything that is there through plain foreachBatch: what is open stays open."""
-    writer = df.writeStream.foreachBatch(sink.foreach_batch)
+    """Stream everything that is there, and leave the sink as a driver does that dies: what is open stays open."""
+
+    def batch(rows: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(rows, batch_id)
+        sink._spark_stream()._watch.is_dismissed = True
+
+    writer = df.writeStream.foreachBatch(batch)
     writer.option("checkpointLocation", checkpoint).trigger(**NOW).start().awaitTermination()
 
 

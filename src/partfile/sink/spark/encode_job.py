@@ -20,6 +20,7 @@ from partfile import errors
 from partfile.errors import NotReady, PartfileError, StoreError
 from partfile.sink.encode import EncodeResult, LocalEncoder
 from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, SharedJobFailed
+from partfile.sink.spark.identity import is_stopped
 from partfile.sink.spark.write_job import begin_task, check_version
 from partfile.snapshot.documents import MARKER
 from partfile.snapshot.storage import open_storage
@@ -30,6 +31,7 @@ from partfile.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from partfile.sink.encode import StagingEncoder
     from partfile.sink.settings import SinkSettings, StoreOpener
     from partfile.sink.states import ClosedStagingFile
     from partfile.snapshot.storage import CheckpointStorage, StorageSettings
@@ -219,11 +221,12 @@ class EncodeTask:
 
 
 class SparkEncoder:
-    """Encodes staging files by Spark jobs of their own.
+    """Encodes staging files by Spark jobs of their own; on the driver once the Spark application has stopped.
 
     Args:
         settings: The sink's options.
         storage: Of the sink's checkpoints; its store holds the marker that tasks look for.
+        here: Encodes in this process.
         session: Runs the jobs.
         pool: The scheduler pool that they run in.
         groups: Knows which staging files have been in jobs that failed.
@@ -233,12 +236,15 @@ class SparkEncoder:
         self,
         settings: SinkSettings,
         storage: CheckpointStorage,
+        here: StagingEncoder,
         session: SparkSession,
+        *,
         pool: str | None,
         groups: EncodeGroups,
     ) -> None:
         self._settings = settings
         self._storage = storage
+        self._here = here
         self._session = session
         self._pool = pool
         self._groups = groups
@@ -252,8 +258,18 @@ class SparkEncoder:
         """Encode staging files by Spark jobs, a task each. Spark tries a task again whose worker died.
 
         A job that fails does not end the query: the rows are safe in their staging files, and another try may work. The
-        next try splits the job, so that a staging file that kills its worker does not hold back the others.
+        next try splits the job, so that a staging file that kills its worker does not hold back the others. A program
+        that stops Spark as soon as its query has ended has no jobs any more: then this process encodes.
         """
+        encoded = {} if is_stopped(self._session) else self._encode_by_jobs(staging_files)
+        left = [one for one in staging_files if not _is_encoded(encoded.get(one.part.in_progress))]
+        if left and is_stopped(self._session):
+            uid = self._settings.uid
+            logger.warning("%s: Spark has stopped, and the driver encodes %d parts itself", uid, len(left))
+            encoded |= _by_staging_file(self._here.encode(left))
+        return [encoded[one.part.in_progress] for one in staging_files]
+
+    def _encode_by_jobs(self, staging_files: Sequence[ClosedStagingFile]) -> dict[str, EncodeResult]:
         encoded: dict[str, EncodeResult] = {}
         failure: Exception | None = None
         failures = 0
@@ -272,12 +288,9 @@ class SparkEncoder:
                 if len(group) == 1:
                     encoded[group[0].part.in_progress] = _not_encoded(group[0], error, JobFailed)
             else:
-                encoded |= {one.staging_file.part.in_progress: one for one in read_answers(group, submission, rows)}
-        shared = SharedJobFailed
-        return [
-            encoded.get(staging_file.part.in_progress) or _not_encoded(staging_file, failure, shared)
-            for staging_file in staging_files
-        ]
+                encoded |= _by_staging_file(read_answers(group, submission, rows))
+        left = [one for one in staging_files if one.part.in_progress not in encoded]
+        return encoded | _by_staging_file(_not_encoded(one, failure, SharedJobFailed) for one in left)
 
     def _run(self, staging_files: Sequence[ClosedStagingFile]) -> tuple[Sequence[Any], str]:
         """Run one job; return the answers of its tasks and its submission. Raises the error that ends the job."""
@@ -315,8 +328,8 @@ class SparkEncoder:
 
 def staging_encoder(
     settings: SinkSettings, session: SparkSession | None
-) -> Callable[[CheckpointStorage], SparkEncoder] | None:
-    """A factory of encoders of a driver, in the pool of this thread; None where there is no Spark.
+) -> Callable[[CheckpointStorage, StagingEncoder], SparkEncoder] | None:
+    """A factory of encoders of a driver, in the pool of this thread; None where Spark does not run.
 
     Each encoder knows of the jobs that failed for those before it.
 
@@ -325,11 +338,11 @@ def staging_encoder(
         session: Of the query; None takes the one that is active.
     """
     session = session or SparkSession.getActiveSession()
-    if session is None:
+    if session is None or is_stopped(session):
         return None
     pool: str | None = session.sparkContext.getLocalProperty(_POOL)
     groups = EncodeGroups()
-    return lambda storage: SparkEncoder(settings, storage, session, pool, groups)
+    return lambda storage, here: SparkEncoder(settings, storage, here, session, pool=pool, groups=groups)
 
 
 def read_answers(
@@ -352,6 +365,14 @@ def read_answers(
             answer = EncodeAnswer.model_validate_json(bytes(row.answer))
             answers.setdefault(answer.staging_file, answer)
     return [_encoded(staging_file, answers.get(staging_file.part.in_progress)) for staging_file in staging_files]
+
+
+def _by_staging_file(results: Iterable[EncodeResult]) -> dict[str, EncodeResult]:
+    return {one.staging_file.part.in_progress: one for one in results}
+
+
+def _is_encoded(result: EncodeResult | None) -> bool:
+    return result is not None and result.problem is None
 
 
 def _encoded(staging_file: ClosedStagingFile, answer: EncodeAnswer | None) -> EncodeResult:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.streaming.query import StreamingQuery
+
 from partfile.errors import PartfileError
 
 if TYPE_CHECKING:
@@ -59,6 +61,18 @@ def _active_query(session: SparkSession, query_id: str) -> Any:
     return queries.get(java.java.util.UUID.fromString(query_id))
 
 
+def active_query(session: SparkSession, run: QueryRun) -> StreamingQuery:
+    """The query of a run that is active, of any session of the application.
+
+    Raises:
+        PartfileError: It has ended meanwhile.
+    """
+    query = _active_query(session, run.query_id)
+    if query is None:
+        raise PartfileError(f"query {run.query_id} has ended", hint="Start it again: the batch comes again then.")
+    return StreamingQuery(query)
+
+
 def is_active(session: SparkSession | None, run: QueryRun) -> bool:
     """Whether a run of a query has not ended yet.
 
@@ -72,12 +86,25 @@ def is_active(session: SparkSession | None, run: QueryRun) -> bool:
     return query is not None and str(query.runId()) == run.run_id
 
 
+def is_stopped(session: SparkSession) -> bool:
+    """Whether the Spark application of a session has been stopped, or its JVM is gone: it runs no more jobs."""
+    context: Any = session.sparkContext
+    try:
+        # PySpark forgets its context only after the JVM has stopped its own.
+        return context._jsc is None or bool(context._jsc.sc().isStopped())  # noqa: SLF001
+    except Exception as error:  # noqa: BLE001 - whatever Py4J raises when nothing answers it
+        logger.debug("Spark's JVM does not answer: %s", error)
+        return True
+
+
 class OffsetsLog:
     """Spark's own record of the offsets of each batch, as far as it can be read. Remembers where a run keeps it."""
 
     def __init__(self) -> None:
         self._run: QueryRun | None = None
         self._root = ""
+        self._copied: set[int] = set()
+        """Batches of the run whose entry is a copy."""
 
     def digest(self, session: SparkSession, run: QueryRun, batch_id: int) -> str | None:
         """Digest of ``offsets/N`` without its time stamp and settings; None where it cannot be read.
@@ -93,6 +120,35 @@ class OffsetsLog:
             logger.debug("offsets of batch %d cannot be read: %s", batch_id, error)
             return None
         return hashlib.sha256("\n".join([*offsets, *files]).encode()).hexdigest()[:32] if offsets else None
+
+    def is_copied(self, session: SparkSession, run: QueryRun, batch_id: int) -> bool:
+        """Whether Spark made ``offsets/N`` by copying ``offsets/N-1``, without running a batch.
+
+        Spark 4.2 does so when it repartitions a checkpoint offline, time stamp and watermark included. A batch that ran
+        without new data has a time stamp of its own, and may hold rows: those of a window that has closed.
+
+        Returns:
+            False also where one of the two cannot be read.
+        """
+        try:
+            self._find_root(session, run)
+            entry, before = (self._entry(session, at) for at in (batch_id, batch_id - 1))
+        except Exception as error:  # noqa: BLE001 - whatever Py4J raises, the batch then counts as one that ran
+            logger.debug("offsets up to batch %d cannot be read: %s", batch_id, error)
+            return False
+        if entry == before and batch_id not in self._copied:
+            self._copied.add(batch_id)
+            logger.warning(
+                "query %s: batch %d was never run: Spark copied its entry when the checkpoint was repartitioned",
+                run.query_id,
+                batch_id,
+            )
+        return entry == before
+
+    def _entry(self, session: SparkSession, batch_id: int) -> tuple[Any, list[str]]:
+        """The time stamp and watermark of a batch, and its offsets; the settings are left out."""
+        _, settings, *offsets = self._read(session, f"offsets/{batch_id}").splitlines()
+        return {name: value for name, value in json.loads(settings).items() if name != "conf"}, offsets
 
     def _files(self, session: SparkSession, index: int, offset: str) -> list[str]:
         """The entries of a file source's log behind one offset; none for other sources.
@@ -110,7 +166,7 @@ class OffsetsLog:
     def _find_root(self, session: SparkSession, run: QueryRun) -> None:
         if run != self._run:
             query = _active_query(session, run.query_id)
-            self._root, self._run = str(query.resolvedCheckpointRoot()), run
+            self._root, self._run, self._copied = str(query.resolvedCheckpointRoot()), run, set()
 
     def _exists(self, session: SparkSession, name: str) -> bool:
         path = self._path(session, name)

@@ -1,7 +1,7 @@
 """The sink on a Spark driver, where a micro-batch is a checkpoint.
 
 ``SparkStream`` restores once a run, recognises batches that come again, writes, completes and publishes. Between two
-batches its timer closes what is due. ``StartedQuery`` binds the end of a query to the end of the sink.
+batches its timer closes what is due. ``QueryWatch`` ends the sink with its query. ``StartedQuery`` waits for that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 from partfile.errors import ConfigError, Fenced, NotReady, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
@@ -23,7 +24,7 @@ from partfile.sink.restore_rules import ReplayDecision, check_replay, has_pendin
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.settings import check_hidden
 from partfile.sink.spark.encode_job import staging_encoder
-from partfile.sink.spark.identity import OffsetsLog, current_run, is_active
+from partfile.sink.spark.identity import OffsetsLog, active_query, current_run, is_active
 from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
 from partfile.sink.states import QueryPosition
 from partfile.snapshot.timer import Timer
@@ -53,18 +54,20 @@ logger = logging.getLogger("partfile")
 class StartedQuery:
     """A streaming query into a sink. Everything of Spark's ``StreamingQuery`` is available on it.
 
-    In a ``with`` block the end is clean: a query that ends by itself (``availableNow``) is waited for, any other is
-    stopped between two batches, then the sink publishes its open parts. If the block or the query fails, nothing more
-    is published now; the next run finalizes what completed checkpoints vouch for.
+    However the query ends, the sink ends with it. In a ``with`` block that is waited for: a query that ends by itself
+    (``availableNow``) may do so, any other is stopped between two batches, then the sink publishes its open parts. If
+    the block or the query fails, nothing more is published now; the next run finalizes what completed checkpoints vouch
+    for.
 
     Args:
-        query: Spark's query.
+        watch: Ends the sink when the query ends.
         stream: The sink's side of it.
         ends_itself: Whether the trigger lets the query end by itself.
     """
 
-    def __init__(self, query: StreamingQuery, stream: SparkStream, *, ends_itself: bool) -> None:
-        self._query = query
+    def __init__(self, watch: QueryWatch, stream: SparkStream, *, ends_itself: bool) -> None:
+        self._query = watch.query
+        self._watch = watch
         self._stream = stream
         self._ends_itself = ends_itself
 
@@ -114,22 +117,17 @@ class StartedQuery:
             ConfigError: There is no directory for it; the query goes on.
             StoreError: The directory cannot be written. If that shows before the stop, the query goes on.
         """
-        return self._stream.stop_with_savepoint(self._query, directory)
+        return self._stream.stop_with_savepoint(self._watch, directory)
 
     def finish(self) -> None:
-        """End the sink cleanly once the query has ended: publish every open part, or keep them (``on_stop``).
+        """Wait for the clean end of the sink once the query has ended: open parts are published, or kept (``on_stop``).
 
-        Does nothing while the query is active. After it failed, publishes nothing and lets go of the sink.
+        Does nothing while the query is active. After it failed, nothing is published, and the sink is released.
 
         Raises:
             NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
         """
-        if self._query.isActive:
-            return
-        if self._query.exception() is None:
-            self._stream.finish(str(self._query.id))
-        else:
-            self._stream.release()
+        self._watch.check_end()
 
     def __enter__(self) -> Self:
         return self
@@ -151,8 +149,81 @@ class StartedQuery:
                 # The interrupt is what its user waits for.
                 logger.warning("%s", error)
         else:
+            self._watch.is_dismissed = True
             self._query.stop()
             self._stream.release()
+
+
+class QueryWatch:
+    """Waits for the end of one run of a query in a thread, and then ends the sink.
+
+    No listener of Spark's does it: Spark drops events where their queue is full, and tells a listener of the queries of
+    its own session alone, while a batch comes in a clone of it.
+
+    Args:
+        query: Spark's.
+        end: Ends the sink; called once, in the watch's thread, with whether the end shall be clean.
+    """
+
+    def __init__(self, query: StreamingQuery, end: Callable[[QueryWatch, bool], None]) -> None:
+        self.query = query
+        self.query_id = str(query.id)
+        self.run_id = str(query.runId)
+        self._end = end
+        self.is_dismissed = False
+        """Whether the thread that stops the query ends the sink as well, instead of the watch."""
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="partfile-query-watch", daemon=True)
+        self._thread.start()
+        _WATCHES.add(self)
+
+    def check_end(self) -> None:
+        """Wait for the end of the sink if the query has ended.
+
+        Raises:
+            PartfileError: What kept the sink from a clean end.
+        """
+        if self.query.isActive:
+            return
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def wait_at_exit(self) -> None:
+        """Wait for the end of the sink if the query has ended; one that is active ends with this process."""
+        with suppress(Exception):  # What kept the sink from a clean end is logged; or the JVM is gone.
+            self.check_end()
+
+    def _run(self) -> None:
+        try:
+            with suppress(Exception):  # What ended the query, or that the JVM is gone.
+                self.query.awaitTermination()
+            self._end(self, self._has_succeeded())
+        except PartfileError as error:
+            self._error = error
+            logger.warning("%s", error)
+        except BaseException as error:
+            self._error = error
+            logger.exception("the clean end of query %s failed; a later start, or recover, does it", self.query_id)
+
+    def _has_succeeded(self) -> bool:
+        try:
+            return self.query.exception() is None
+        except Exception as error:  # noqa: BLE001 - whatever Py4J raises when the JVM is gone: the query was killed
+            logger.warning("query %s: Spark's JVM is gone: %s", self.query_id, error)
+            return False
+
+
+_WATCHES: WeakSet[QueryWatch] = WeakSet()
+
+
+def _finish_ended_queries() -> None:
+    for watch in list(_WATCHES):
+        watch.wait_at_exit()
+
+
+# A hook of atexit would come too late: by then no thread pool takes work, and the end publishes by one.
+threading._register_atexit(_finish_ended_queries)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class SparkStream:
@@ -175,7 +246,7 @@ class SparkStream:
         """Of that run."""
         self._failed_ticks = 0
         """Ticks in a row in which storage failed."""
-        self._encoder: Callable[[CheckpointStorage], StagingEncoder] | None = None
+        self._encoder: Callable[[CheckpointStorage, StagingEncoder], StagingEncoder] | None = None
         """Made in the thread of the query's batches, for all epochs of its run: it knows which jobs failed."""
         self._encoder_run: QueryRun | None = None
         self._last_epoch: int | None = None
@@ -185,6 +256,9 @@ class SparkStream:
         self._fenced: tuple[QueryRun, Fenced] | None = None
         """The run that was fenced between two batches: it must stop, and not begin a new epoch."""
         self._offsets = OffsetsLog()
+        self._watch: QueryWatch | None = None
+        """Of the last run that was seen."""
+        self._watch_lock = threading.Lock()
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch and complete its checkpoint, unless an earlier run has completed it.
@@ -203,6 +277,8 @@ class SparkStream:
                 hint="Select at least one column.",
             )
         run = current_run(df.sparkSession)
+        if self._watch is None or self._watch.run_id != run.run_id:
+            self._watch_query(active_query(df.sparkSession, run))
         self._session = df.sparkSession
         batch = QueryPosition(
             query_id=run.query_id,
@@ -251,7 +327,7 @@ class SparkStream:
         if trigger:
             writer = writer.trigger(**trigger)
         ends_itself = any(name in (trigger or {}) for name in ("availableNow", "once"))
-        return StartedQuery(writer.start(), self, ends_itself=ends_itself)
+        return StartedQuery(self._watch_query(writer.start()), self, ends_itself=ends_itself)
 
     def wait_for_batch(self) -> None:
         """Wait until no batch is being written."""
@@ -282,7 +358,30 @@ class SparkStream:
                         self._tell(progress_of(self._settings.uid, runtime.coordinator, done))
                     if not keep:
                         runtime.coordinator.check_all_is_visible()
+                        runtime.coordinator.discard_staging_files(self._settings.now_ms())
             finally:
+                self.release()
+
+    def check_end(self) -> None:
+        """Wait for the end of the sink if its query has ended; raises what kept it from a clean one."""
+        if self._watch is not None:
+            self._watch.check_end()
+
+    def _watch_query(self, query: StreamingQuery) -> QueryWatch:
+        """Watch a run of a query for its end; there is one watch a run."""
+        with self._watch_lock:
+            if self._watch is None or self._watch.run_id != str(query.runId):
+                self._watch = QueryWatch(query, self._end)
+            return self._watch
+
+    def _end(self, watch: QueryWatch, is_clean: bool) -> None:
+        """End the sink with a run of a query, unless a later run has it, or what stopped the query ends it."""
+        with self._mutex:
+            if watch is not self._watch or watch.is_dismissed:
+                return
+            if is_clean:
+                self.finish(watch.query_id)
+            else:
                 self.release()
 
     def savepoint(self, directory: str | os.PathLike[str] | None) -> str:
@@ -315,11 +414,11 @@ class SparkStream:
             with reserved_savepoint(self._settings, self._settings.uid, directory) as reserved:
                 return self._savepoint(self._runtime, reserved, ends_the_job=False)
 
-    def stop_with_savepoint(self, query: StreamingQuery, directory: str | os.PathLike[str] | None) -> str:
+    def stop_with_savepoint(self, watch: QueryWatch, directory: str | os.PathLike[str] | None) -> str:
         """Stop a query between two batches, publish everything, take a savepoint, and release the sink.
 
         Args:
-            query: Spark's.
+            watch: Of the query.
             directory: Where to make it; None takes ``savepoint_dir``.
 
         Returns:
@@ -332,9 +431,10 @@ class SparkStream:
                 published.
             StoreError: The directory cannot be written, or the last checkpoint. Before the stop, the query goes on.
         """
-        uid = self._settings.uid
+        uid, query = self._settings.uid, watch.query
         with reserved_savepoint(self._settings, uid, directory) as reserved:
             self.wait_for_batch()
+            watch.is_dismissed = True
             query.stop()
             with self._mutex:
                 try:
@@ -376,7 +476,7 @@ class SparkStream:
         restore_ms = self._restore(run, batch) if self._runtime is None or run != self._run else 0.0
         runtime = self._live()
         stands = runtime.coordinator.state.position
-        if check_replay(self._settings.uid, stands, batch, self._settings.rules) is ReplayDecision.REPLAY:
+        if self._check_replay(stands, run, batch) is ReplayDecision.REPLAY:
             done = runtime.coordinator.publish_owed(self._settings.now_ms())
             self._tell(
                 BatchProgress(
@@ -416,11 +516,19 @@ class SparkStream:
         )
         self._tell(told.model_copy(update={"restore_ms": restore_ms, "write_ms": write_ms}))
 
+    def _check_replay(self, stands: StreamPosition, run: QueryRun, batch: QueryPosition) -> ReplayDecision:
+        """Decide about a batch by where the sink stands, and by Spark's own record where the batch id skips others."""
+
+        def is_copied(batch_id: int) -> bool:
+            return self._session is not None and self._offsets.is_copied(self._session, run, batch_id)
+
+        return check_replay(self._settings.uid, stands, batch, self._settings.rules, is_copied)
+
     def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
         """Begin an epoch for this run; raises before anything is changed if the run may not go on."""
 
         def check(stands: StreamPosition) -> None:
-            check_replay(self._settings.uid, stands, batch, self._settings.rules)
+            self._check_replay(stands, run, batch)
 
         began = stopwatch_ms()
         self._end_epoch()
