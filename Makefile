@@ -17,6 +17,8 @@ JOBS ?= 4
 
 # Of the files of the demos: json or parquet.
 FORMAT ?= json
+# How the demos start their queries: sink.start, or plain writeStream.foreachBatch.
+MODE ?= start
 
 # Java as PySpark finds it: JAVA_HOME first, then the PATH.
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
@@ -36,16 +38,16 @@ help: ## Show this list
 setup: $(VENV)/.installed-dev ## Build .venv with everything for development (fast when nothing changed)
 
 .PHONY: demo
-demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three SIGKILLs and compare (under four minutes); FORMAT=parquet
-	@$(BIN)/python examples/flights.py --format=$(FORMAT) $(ARGS)
+demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three SIGKILLs and compare (under four minutes); FORMAT=parquet, MODE=plain
+	@$(BIN)/python examples/flights.py --format=$(FORMAT) --mode=$(MODE) $(ARGS)
 
 .PHONY: demo-hdfs
 demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (under five minutes)
-	@PYTHONPATH=tests $(BIN)/python examples/flights_hdfs.py --format=$(FORMAT) $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python examples/flights_hdfs.py --format=$(FORMAT) --mode=$(MODE) $(ARGS)
 
 .PHONY: demo-s3
 demo-s3: java setup ## The same on a real S3 server that is restarted too (under five minutes)
-	@PYTHONPATH=tests $(BIN)/python examples/flights_s3.py --format=$(FORMAT) $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python examples/flights_s3.py --format=$(FORMAT) --mode=$(MODE) $(ARGS)
 
 .PHONY: demo-stuck
 demo-stuck: java setup ## Make a mess with real kills, and mend it with the command line (about a minute)

@@ -10,13 +10,14 @@ import os
 import random
 import secrets
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flights_reader import PATTERNS, Comparison, Files, compare, files_below
+from flights_reader import PATTERNS, Comparison, Files, compare, files_below, hidden_below
 from flights_source import FlightsSource, prepare
-from flights_supervisor import Job, Outcome, Supervisor, TheDriver
+from flights_supervisor import MODES, Job, Outcome, Supervisor, TheDriver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,16 @@ _MARKER = ".flights-demo"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns 0 if nothing was lost or duplicated and every kill landed inside a batch."""
-    directory, source, rng, format = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo"))
+    directory, source, rng, options = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo"))
+    format, mode = options.format, options.mode
     outputs = [directory / sink for sink in ("partfile", "spark")]
     jobs = [
-        Job(output.name, source, str(output), f"{output}-checkpoint", directory / f"{output.name}.log", format)
+        Job(output.name, source, str(output), f"{output}-checkpoint", directory / f"{output.name}.log", format, mode)
         for output in outputs
     ]
     victims = [[TheDriver()] * KILLS, []]
     outcomes = [Supervisor(job, killed, rng).run() for job, killed in zip(jobs, victims, strict=True)]
+    clean(outputs[0])
     print(
         f"\nDuckDB reads both directories by FROM '<directory>/{PATTERNS[format]}' and compares them with the source",
         flush=True,
@@ -46,30 +49,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours, kills = compared[0], len(outcomes[0].kills)
     print(
         f"demo: rows={ours.rows} lost={ours.lost} duplicated={ours.duplicated} files={files[0].count} "
-        f"native_files={files[1].count} kills={kills}"
+        f"native_files={files[1].count} kills={kills} hidden={hidden_below(outputs[0])}"
     )
     return 0 if ours.lost == ours.duplicated == 0 and kills == KILLS else 1
 
 
 def begin(
     arguments: Sequence[str] | None, description: str, output: Path
-) -> tuple[Path, FlightsSource, random.Random, str]:
+) -> tuple[Path, FlightsSource, random.Random, argparse.Namespace]:
     """Read the command line and prepare everything that is the same wherever the files go.
 
     Returns:
-        The directory to work in, the source, what chooses the instants of the kills, and the format of the files.
+        The directory to work in, the source, what chooses the instants of the kills, and the options.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--output", type=Path, default=output, help="directory to work in")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="chooses the instants of the kills")
     parser.add_argument("--format", choices=sorted(PATTERNS), default="json", help="format of the files")
+    parser.add_argument("--mode", choices=MODES, default="start", help="by sink.start, or by plain foreachBatch")
     options = parser.parse_args(arguments)
     directory = fresh(options.output)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be this Python, which has partfile.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     print(f"seed {options.seed}: the instants of the kills (--seed repeats them)")
     print("preparing the source: 336 776 flights as a stream of 48 micro-batches", flush=True)
-    return directory, prepare(directory / "source"), random.Random(options.seed), options.format
+    return directory, prepare(directory / "source"), random.Random(options.seed), options
 
 
 def fresh(directory: Path) -> Path:
@@ -81,6 +85,13 @@ def fresh(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / _MARKER).touch()
     return directory.absolute()
+
+
+def clean(output: Path) -> None:
+    """Take away what the killed tasks left of batches that never completed, as an operator does."""
+    print("\npartfile clean: files of batches that no checkpoint names", flush=True)
+    command = [sys.executable, "-m", "partfile", "clean", str(output), "--older-than", "0s", "--apply", "--delete"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def print_table(

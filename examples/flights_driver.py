@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", required=True, help="directory that the files go to")
     parser.add_argument("--checkpoint", required=True, help="Spark's checkpoint directory")
     parser.add_argument("--format", choices=sorted(COMPRESSIONS), default="json", help="format of the files")
+    parser.add_argument("--mode", choices=("start", "plain"), default="start", help="sink.start or foreachBatch")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("partfile").setLevel(logging.INFO)  # one line a batch
@@ -52,14 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         .option("maxFilesPerTrigger", options.files_per_batch)
         .parquet(options.source)
     )
-    write = write_with_partfile if options.sink == "partfile" else write_with_spark
-    write(flights, options.output, options.checkpoint, options.format)
+    if options.sink == "spark":
+        write_with_spark(flights, options.output, options.checkpoint, options.format)
+    elif options.mode == "start":
+        start(make_sink(options.output, options.format), flights, options.checkpoint)
+    else:
+        start_plain(make_sink(options.output, options.format), flights, options.checkpoint)
     spark.stop()
 
 
-def write_with_partfile(flights: DataFrame, output: str, checkpoint: str, format: str) -> None:
+def make_sink(output: str, format: str) -> pf.FileSink:
     """One directory a day; a file stays open, whatever its format, until its day has had no flight for 5 seconds."""
-    sink = pf.FileSink(
+    return pf.FileSink(
         output,
         uid="flights",
         format=format,
@@ -68,8 +73,18 @@ def write_with_partfile(flights: DataFrame, output: str, checkpoint: str, format
         rolling=pf.RollingPolicy(inactivity_interval_s=5),
         distribution="hash",
     )
+
+
+def start(sink: pf.FileSink, flights: DataFrame, checkpoint: str) -> None:
+    """Stream in a ``with`` block, which ends with every file published."""
     with sink.start(flights, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query:
         query.awaitTermination()
+
+
+def start_plain(sink: pf.FileSink, flights: DataFrame, checkpoint: str) -> None:
+    """Stream as Spark's own documentation does: the sink ends with its query, and the program stops Spark at once."""
+    writer = flights.writeStream.foreachBatch(sink.foreach_batch).option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def write_with_spark(flights: DataFrame, output: str, checkpoint: str, format: str) -> None:

@@ -54,7 +54,8 @@ class TheNameNode:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns 0 if nothing was lost or duplicated and every kill landed inside a batch."""
-    directory, source, rng, format = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo-hdfs"))
+    directory, source, rng, options = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo-hdfs"))
+    format = options.format
     print("starting a NameNode and a DataNode", flush=True)
     try:
         cluster = HdfsCluster(directory / "cluster", PATIENCE)
@@ -63,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with cluster:
         os.environ["HADOOP_CONF_DIR"] = str(cluster.configuration_directory)
         checkpoint = f"{cluster.url}/spark-checkpoint"
-        job = Job("partfile", source, f"{cluster.url}/flights", checkpoint, directory / "partfile.log", format)
+        job = Job(
+            "partfile", source, f"{cluster.url}/flights", checkpoint, directory / "partfile.log", format, options.mode
+        )
         victims: list[Victim] = [TheDriver(), TheNameNode(cluster), TheDriver()]
         outcome = Supervisor(job, victims, rng, poll_s=0.05).run()
         copy = directory / "copy"

@@ -72,6 +72,12 @@ def files_below(output: Path, format: str = "json") -> Files:
     return Files(len(sizes), sum(sizes), round(statistics.median(sizes)) if sizes else 0)
 
 
+def hidden_below(output: Path) -> int:
+    """Count the data files that no reader sees: those with a hidden name, outside of the checkpoints."""
+    names = (path.relative_to(output).parts for path in output.rglob("*") if path.is_file())
+    return sum(parts[0] != "_partfile" and parts[-1].startswith(("_", ".")) for parts in names)
+
+
 def _count(database: duckdb.DuckDBPyConnection, rows: str) -> int:
     answer = database.execute(f"SELECT count(*) FROM ({rows})").fetchall()  # noqa: S608 - constants of this module
     return int(answer[0][0])

@@ -85,7 +85,8 @@ class TheServer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns 0 if nothing was lost, duplicated or left pending and every kill was inside a batch."""
-    directory, source, rng, format = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo-s3"))
+    directory, source, rng, options = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo-s3"))
+    format = options.format
     with choose_server(directory) as server:
         endpoint: Endpoint = ProxiedMoto(server) if isinstance(server, MotoServer) else server
         bucket = server.bucket()
@@ -96,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             AWS_ENDPOINT_URL_S3=endpoint.endpoint_url,
         )
         checkpoint = str(directory / "spark-checkpoint")  # Spark itself needs jars for S3; partfile needs none.
-        job = Job("partfile", source, f"s3://{bucket}/flights", checkpoint, directory / "partfile.log", format)
+        job = Job(
+            "partfile", source, f"s3://{bucket}/flights", checkpoint, directory / "partfile.log", format, options.mode
+        )
         victims: list[Victim] = [TheDriver(), TheServer(endpoint), TheDriver()]
         outcome = Supervisor(job, victims, rng).run()
         copy = directory / "copy"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from flights_source import FlightsSource
 
+MODES = ("start", "plain")
+"""A query is started by ``sink.start``, or by plain ``writeStream.foreachBatch``."""
 _NAP_S = 0.01
 _FREEZE_S = 0.05
 _FIRST_GUESS_S = 0.5
@@ -44,6 +46,8 @@ class Job:
     log: Path
     format: str = "json"
     """Of the files: ``json`` or ``parquet``."""
+    mode: str = "start"
+    """How the query is started; one of ``MODES``."""
 
     @property
     def command(self) -> Sequence[str]:
@@ -57,6 +61,7 @@ class Job:
             f"--output={self.output}",
             f"--checkpoint={self.checkpoint}",
             f"--format={self.format}",
+            f"--mode={self.mode}",
         )
 
 

@@ -77,8 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark what needs servers; draw cases; begin with what takes longest, so that it is never alone."""
     lanes.mark_servers(items)
     if not _takes_all(config):
-        most = lanes.MOST_DRAWN if config.option.markexpr == lanes.QUICK else None
-        left_out = selection.left_out(items, config.getoption("randomly_seed", None), most)
+        left_out = selection.left_out(items, config.getoption("randomly_seed", None), lanes.most_drawn(config))
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
 
@@ -86,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
 def pytest_begin_with_the_longest(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort what is taken, after pytest-randomly has shuffled it; note which cases were drawn."""
-    config.stash[_DRAWN] = [] if _takes_all(config) else selection.names(items)
+    config.stash[_DRAWN] = [] if _takes_all(config) else selection.names(items, lanes.most_drawn(config))
     if hasattr(config, "workeroutput"):
         config.workeroutput["drawn"] = config.stash[_DRAWN]
     places = {name: place for place, name in enumerate(_LONGEST_FIRST)}

@@ -420,6 +420,8 @@ def test_a_clean_end_leaves_finished_files_alone(tmp_path: Path) -> None:
     ended(tmp_path)
     assert staging_files_in(tmp_path) == pending_in(tmp_path) == []
     assert len(checkpoint_ids(tmp_path)) == 2
+    (sink,) = told_json("status", tmp_path)["sinks"]
+    assert sink["parts"]["encoded-staging-file"]["count"] == 0
     with staged_sink(tmp_path).local() as out:
         assert out.position == 4
     assert finished_rows(tmp_path) == names(0, 4)

@@ -19,9 +19,6 @@ PARAMETERS = ("s3_server", "kind")
 QUICK = " and ".join(f"not {marker}" for marker in ("slow", *SERVERS))
 """What ``make test`` passes to ``-m``."""
 
-MOST_DRAWN = 1
-"""Cases that ``make test`` draws of a test of many slow ones."""
-
 
 def mark_servers(tests: Iterable[pytest.Item]) -> None:
     """Give each test the markers of the servers that its fixtures start."""
@@ -32,6 +29,11 @@ def mark_servers(tests: Iterable[pytest.Item]) -> None:
             for server in SERVERS:
                 if any(name == server or name.endswith(f"_{server}") for name in named):
                     test.add_marker(server)
+
+
+def most_drawn(config: pytest.Config) -> int | None:
+    """How many cases a run draws of a test of many slow ones at most; None leaves it to the test."""
+    return 1 if config.option.markexpr == QUICK else None
 
 
 def name_of(markers: str) -> str:

@@ -37,11 +37,17 @@ def left_out(tests: Sequence[pytest.Item], seed: object, most: int | None = None
     }
 
 
-def names(tests: Sequence[pytest.Item]) -> list[str]:
-    """A line for each test of which cases were drawn: its name and their parameters."""
+def names(tests: Sequence[pytest.Item], most: int | None = None) -> list[str]:
+    """A line for each test of which cases were drawn: its name and their parameters.
+
+    Args:
+        tests: What is run.
+        most: As ``left_out`` was told.
+    """
     cases: dict[str, list[str]] = defaultdict(list)
     for test in sorted(tests, key=_nodeid):
-        if test.get_closest_marker("drawn") is not None:
+        mark = test.get_closest_marker("drawn")
+        if mark is not None and (mark.args or most is not None):
             name, _, parameters = test.nodeid.partition("[")
             cases[name].append(f"[{parameters}" if parameters else "")
     return [f"{name}{' '.join(drawn)}" for name, drawn in cases.items()]

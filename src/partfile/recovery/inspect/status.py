@@ -307,7 +307,10 @@ def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, m
     current = [part for part in seen.known.current if part.job == log.job]
     if newest is not None:
         named = parts_of(log, newest.checkpoint.checkpoint_id, newest.state)
-        current += [part for part in named if part.state == "encoded-staging-file"]
+        encoded = [part for part in named if part.state == "encoded-staging-file"]
+        # The sink has deleted the others, or the next start does.
+        oldest_id = log.checkpoints[0].checkpoint_id
+        current += [part for part in encoded if part.since is not None and part.since > oldest_id]
     parts = [_part_status(part, log, facts, now_ms) for part in current]
     problem = log.problem or seen.elsewhere.get(log.job)
     return SinkStatus(
