@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
+from flights_supervisor import MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", required=True, help="directory that the files go to")
     parser.add_argument("--checkpoint", required=True, help="Spark's checkpoint directory")
     parser.add_argument("--format", choices=sorted(COMPRESSIONS), default="json", help="format of the files")
-    parser.add_argument("--mode", choices=("start", "plain"), default="start", help="sink.start or foreachBatch")
+    parser.add_argument("--mode", choices=MODES, default="start", help="sink.start or foreachBatch")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("partfile").setLevel(logging.INFO)  # one line a batch

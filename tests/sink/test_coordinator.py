@@ -321,15 +321,22 @@ def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pyt
         def wait_for_batch(self) -> None:
             """None runs."""
 
-    def end(_watch: QueryWatch, is_clean: bool) -> None:
-        assert is_clean
+        def finish_run(self, watch: QueryWatch) -> None:
+            """Not all is visible."""
+            watch.check_end()
+
+    def end(_watch: QueryWatch) -> None:
         raise refusal
 
-    watch, stream = QueryWatch(cast("StreamingQuery", Query()), end), cast("SparkStream", Stream())
-    with pytest.raises(KeyboardInterrupt), StartedQuery(watch, stream, ends_itself=False):
+    def started() -> StartedQuery:
+        return StartedQuery(
+            QueryWatch(cast("StreamingQuery", Query()), end), cast("SparkStream", Stream()), ends_itself=False
+        )
+
+    with pytest.raises(KeyboardInterrupt), started():
         raise KeyboardInterrupt
     assert refusal.message in caplog.text
-    with pytest.raises(NotReady), StartedQuery(watch, stream, ends_itself=False):
+    with pytest.raises(NotReady), started():
         pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 
+import partfile as pf
 from partfile.errors import NotReady
 from partfile.stores.local.store import LocalStore
 from support.processes.deadline import wait_until
@@ -58,7 +60,7 @@ def test_a_query_that_ends_by_itself_leaves_finished_files_alone(spark: SparkSes
 
 
 def test_a_query_that_is_stopped_ends_cleanly(spark: SparkSession, tmp_path: Path) -> None:
-    """Plain ``query.stop()``, while the query waits for data, and later in the middle of a batch."""
+    """Plain ``query.stop()``, while the query waits for data."""
     rows = write_source(tmp_path / "source", 2)
     sink = make_sink(tmp_path / "out")
     written = threading.Event()
@@ -192,6 +194,119 @@ def test_an_end_that_fails_is_told_and_mended_by_the_next_run(
     start(spark, tmp_path, sink.foreach_batch).awaitTermination()
     sink.finish()
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+def test_a_query_that_is_refused_takes_no_clean_end_away(spark: SparkSession, tmp_path: Path) -> None:
+    """Another query comes to the sink of one that runs, and fails; the first one ends cleanly all the same."""
+    rows = write_source(tmp_path / "source", 1)
+    sink, written = make_sink(tmp_path / "out"), threading.Event()
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        written.set()
+
+    query = start(spark, tmp_path, write, processingTime="0 seconds")
+    assert written.wait(120)
+    with pytest.raises(StreamingQueryException, match="is another one"):
+        start(spark, tmp_path, sink.foreach_batch, "other").awaitTermination()
+    query.stop()
+    wait_until(partial(all_show, [tmp_path / "out"], expected(rows)))
+
+
+@pytest.mark.parametrize("how", ["stop", "finish"])
+def test_what_hears_of_progress_may_end_the_sink(spark: SparkSession, tmp_path: Path, how: str) -> None:
+    """The timer reports while it holds the sink; nothing waits for itself."""
+    rows = write_source(tmp_path / "source", 1)
+    reports: list[Any] = []
+    ended = threading.Event()
+
+    def told(progress: Any) -> None:
+        reports.append(progress)
+        if progress.batch_id is None and not ended.is_set():
+            query.stop() if how == "stop" else sink.finish()
+            ended.set()
+
+    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=0.5)
+    sink = make_sink(tmp_path / "out", on_progress=told, rolling=rolling)
+    frame = stream(spark, tmp_path / "source")
+    query = sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"processingTime": "0 seconds"})
+    assert ended.wait(120)
+    query.stop()
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+def test_a_batch_function_may_ask_for_the_end(spark: SparkSession, tmp_path: Path) -> None:
+    """Also while another thread stops the query: then Spark waits for that very function."""
+    rows = write_source(tmp_path / "source", 1)
+    sink, written, go_on = make_sink(tmp_path / "out"), threading.Event(), threading.Event()
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        written.set()
+        go_on.wait(120)
+        sink.finish()
+
+    query = start(spark, tmp_path, write, processingTime="0 seconds")
+    assert written.wait(120)
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    wait_until(lambda: not query.isActive)
+    go_on.set()
+    stopping.join(120)
+    assert not stopping.is_alive()
+    sink.finish()
+    assert ids_by_duckdb(tmp_path / "out") == expected(rows)
+
+
+def test_a_stop_that_spark_gives_up_leaves_the_end_to_the_watch(spark: SparkSession, tmp_path: Path) -> None:
+    """A savepoint was to end the query, and its batch takes longer than Spark waits."""
+    rows = write_source(tmp_path / "source", 2)
+    sink, began, go_on = make_sink(tmp_path / "out"), threading.Event(), threading.Event()
+    driver: Any = sink._spark_stream()
+    really = driver.foreach_batch
+
+    def slow(df: DataFrame, batch_id: int) -> None:
+        if batch_id == 1:
+            began.set()
+            go_on.wait(120)
+        really(df, batch_id)
+
+    driver.foreach_batch = slow
+    spark.conf.set("spark.sql.streaming.stopTimeout", "1000")
+    try:
+        query = sink.start(stream(spark, tmp_path / "source"), checkpoint_location=str(tmp_path / "spark"))
+        assert began.wait(120)
+        with pytest.raises(Exception, match=r"(?i)timeout"):
+            query.stop_with_savepoint(tmp_path / "saved")
+    finally:
+        spark.conf.unset("spark.sql.streaming.stopTimeout")
+        go_on.set()
+    query.awaitTermination()
+    query.finish()
+    assert hidden(tmp_path / "out") == []
+    assert set(ids_by_duckdb(tmp_path / "out")) <= set(range(rows))
+    assert len(ids_by_duckdb(tmp_path / "out")) >= 30
+
+
+def test_a_forked_child_asks_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """At its exit it would wait for the parent's query, over the parent's connection to the JVM."""
+    write_source(tmp_path / "source", 1)
+    sink, written = make_sink(tmp_path / "out"), threading.Event()
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        sink.foreach_batch(df, batch_id)
+        written.set()
+
+    query = start(spark, tmp_path, write, processingTime="0 seconds")
+    assert written.wait(120)
+    child = multiprocessing.get_context("fork").Process(target=sink.finish)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert query.awaitTermination(1) is False
+    query.stop()
+    sink.finish()
+    assert len(finished(tmp_path / "out")) == 3
 
 
 PROGRAM = """

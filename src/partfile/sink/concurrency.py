@@ -1,7 +1,8 @@
-"""Doing one thing to several parts at a time, where the store makes each of them wait."""
+"""Doing one thing to several parts at a time, where the store makes each of them wait; and what an exit waits for."""
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -14,6 +15,22 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+AT_EXIT: set[Callable[[], None]] = set()
+"""What the interpreter calls before it shuts its thread pools down; not in a child that was forked."""
+
+
+def _run_at_exit() -> None:
+    for wait in list(AT_EXIT):
+        wait()
+
+
+# A hook of atexit would come too late: by then no thread pool takes work. This one has no public name. The pools are
+# imported above: what is registered after their hook runs before it. While Python exits none can be registered.
+threading._register_atexit(_run_at_exit)  # type: ignore[attr-defined]  # noqa: SLF001
+# A child of a fork asks nothing over the sockets of its parent.
+os.register_at_fork(after_in_child=AT_EXIT.clear)
 
 
 class CircuitBreaker:

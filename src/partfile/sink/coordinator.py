@@ -522,7 +522,7 @@ class SinkCoordinator:
         try:
             self._checkpoint_of_its_own(state, now_ms)
             self._discard_encoded()
-        except PartfileError as error:
+        except StoreError as error:
             logger.warning("job %s: the next start deletes the staging files of this run: %s", self.job, error)
 
     def check_fence(self) -> None:

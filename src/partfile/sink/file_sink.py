@@ -94,14 +94,15 @@ class FileSink:
     def finish(self) -> None:
         """Wait until the sink has ended with its query, so that every file is there: for ``writeStream.foreachBatch``.
 
-        Does nothing while the query is active, or before its first batch. After a query that failed, nothing is
-        published; the next start does it.
+        Does nothing while the query is active, in a batch of it, or before its first one. After a query that failed,
+        nothing is published; the next start does it.
 
         Raises:
             Fenced: Another driver has taken the sink over; it publishes what is left.
             NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
         """
-        self._spark_stream().check_end()
+        if self._stream is not None:
+            self._stream.finish_run()
 
     def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
         """Take a savepoint of a running query between two of its batches; the query goes on.

@@ -7,15 +7,15 @@ batches its timer closes what is due. ``QueryWatch`` ends the sink with its quer
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakSet
 
 from partfile.errors import ConfigError, Fenced, NotReady, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
-from partfile.sink.concurrency import wait_ms
+from partfile.sink.concurrency import AT_EXIT, wait_ms
 from partfile.sink.coordinator import Runtime
 from partfile.sink.progress import BatchProgress
 from partfile.sink.report import progress_of, report
@@ -31,8 +31,7 @@ from partfile.snapshot.timer import Timer
 from partfile.stores.registry import check_url
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
@@ -122,12 +121,13 @@ class StartedQuery:
     def finish(self) -> None:
         """Wait for the clean end of the sink once the query has ended: open parts are published, or kept (``on_stop``).
 
-        Does nothing while the query is active. After it failed, nothing is published, and the sink is released.
+        Does nothing while the query is active. After it failed, nothing is published, and the sink is released. A run
+        that no batch came to finalizes what the last completed checkpoint holds.
 
         Raises:
             NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
         """
-        self._watch.check_end()
+        self._stream.finish_run(self._watch)
 
     def __enter__(self) -> Self:
         return self
@@ -149,9 +149,11 @@ class StartedQuery:
                 # The interrupt is what its user waits for.
                 logger.warning("%s", error)
         else:
-            self._watch.is_dismissed = True
-            self._query.stop()
-            self._stream.release()
+            try:
+                with self._watch.dismissed():
+                    self._query.stop()
+            finally:
+                self._stream.release()
 
 
 class QueryWatch:
@@ -162,68 +164,90 @@ class QueryWatch:
 
     Args:
         query: Spark's.
-        end: Ends the sink; called once, in the watch's thread, with whether the end shall be clean.
+        end: Ends the sink with this run; called in the watch's thread.
     """
 
-    def __init__(self, query: StreamingQuery, end: Callable[[QueryWatch, bool], None]) -> None:
+    def __init__(self, query: StreamingQuery, end: Callable[[QueryWatch], None]) -> None:
         self.query = query
         self.query_id = str(query.id)
         self.run_id = str(query.runId)
-        self._end = end
         self.is_dismissed = False
-        """Whether the thread that stops the query ends the sink as well, instead of the watch."""
+        """Whether another thread ends the sink with this run, instead of the watch."""
+        self.has_ended_sink = False
+        self._end = end
         self._error: BaseException | None = None
+        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run, name="partfile-query-watch", daemon=True)
+        AT_EXIT.add(self.wait_at_exit)
         self._thread.start()
-        _WATCHES.add(self)
 
-    def check_end(self) -> None:
-        """Wait for the end of the sink if the query has ended.
-
-        Raises:
-            PartfileError: What kept the sink from a clean end.
-        """
-        if self.query.isActive:
-            return
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def wait_at_exit(self) -> None:
-        """Wait for the end of the sink if the query has ended; one that is active ends with this process."""
-        with suppress(Exception):  # What kept the sink from a clean end is logged; or the JVM is gone.
-            self.check_end()
-
-    def _run(self) -> None:
+    @property
+    def is_active(self) -> bool:
+        """Whether the query goes on; one whose JVM does not answer does not."""
         try:
-            with suppress(Exception):  # What ended the query, or that the JVM is gone.
-                self.query.awaitTermination()
-            self._end(self, self._has_succeeded())
-        except PartfileError as error:
-            self._error = error
-            logger.warning("%s", error)
-        except BaseException as error:
-            self._error = error
-            logger.exception("the clean end of query %s failed; a later start, or recover, does it", self.query_id)
+            return bool(self.query.isActive)
+        except Exception as error:  # noqa: BLE001 - whatever Py4J raises when the JVM is gone
+            logger.debug("query %s: %s", self.query_id, error)
+            return False
 
-    def _has_succeeded(self) -> bool:
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the query has ended without an error."""
         try:
             return self.query.exception() is None
         except Exception as error:  # noqa: BLE001 - whatever Py4J raises when the JVM is gone: the query was killed
             logger.warning("query %s: Spark's JVM is gone: %s", self.query_id, error)
             return False
 
+    @contextmanager
+    def dismissed(self) -> Iterator[None]:
+        """Stop the query in this block, and end the sink after it; if the stop fails, the watch ends the sink."""
+        self.is_dismissed = True
+        try:
+            yield
+        except BaseException:
+            self.is_dismissed = False
+            if not self._thread.is_alive():
+                # It found itself dismissed.
+                self._end(self)
+            raise
 
-_WATCHES: WeakSet[QueryWatch] = WeakSet()
+    def check_end(self) -> None:
+        """Wait for the end of the sink if the query has ended; a failure of it is raised once.
 
+        Raises:
+            PartfileError: What kept the sink from a clean end.
+        """
+        if os.getpid() != self._process_id or self.is_active or threading.current_thread() is self._thread:
+            return
+        self._thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
-def _finish_ended_queries() -> None:
-    for watch in list(_WATCHES):
-        watch.wait_at_exit()
+    def wait_at_exit(self) -> None:
+        """Wait for the end of the sink if the query has ended; one that is active ends with this process."""
+        if self.is_active:
+            logger.warning(
+                "query %s is active while Python exits: what is open in its sink stays hidden until the next start",
+                self.query_id,
+            )
+        else:
+            self._thread.join()
 
-
-# A hook of atexit would come too late: by then no thread pool takes work, and the end publishes by one.
-threading._register_atexit(_finish_ended_queries)  # type: ignore[attr-defined]  # noqa: SLF001
+    def _run(self) -> None:
+        try:
+            with suppress(Exception):  # What ended the query, or that the JVM is gone.
+                self.query.awaitTermination()
+            self._end(self)
+        except PartfileError as error:
+            self._error = error
+            logger.warning("%s", error)
+        except BaseException as error:
+            self._error = error
+            logger.exception("the clean end of query %s failed; a later start, or recover, does it", self.query_id)
+        finally:
+            AT_EXIT.discard(self.wait_at_exit)
 
 
 class SparkStream:
@@ -259,6 +283,10 @@ class SparkStream:
         self._watch: QueryWatch | None = None
         """Of the last run that was seen."""
         self._watch_lock = threading.Lock()
+        self._begun_run_id: str | None = None
+        """The last run that a batch has begun an epoch for, until the sink ends with it."""
+        self._batch_thread: threading.Thread | None = None
+        """That Spark calls for the batches of the last run."""
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch and complete its checkpoint, unless an earlier run has completed it.
@@ -279,7 +307,7 @@ class SparkStream:
         run = current_run(df.sparkSession)
         if self._watch is None or self._watch.run_id != run.run_id:
             self._watch_query(active_query(df.sparkSession, run))
-        self._session = df.sparkSession
+        self._session, self._batch_thread = df.sparkSession, threading.current_thread()
         batch = QueryPosition(
             query_id=run.query_id,
             batch_id=batch_id,
@@ -362,10 +390,26 @@ class SparkStream:
             finally:
                 self.release()
 
-    def check_end(self) -> None:
-        """Wait for the end of the sink if its query has ended; raises what kept it from a clean one."""
-        if self._watch is not None:
-            self._watch.check_end()
+    def finish_run(self, watch: QueryWatch | None = None) -> None:
+        """Wait for the end of the sink if a run has ended; does nothing in a batch of the query, which has not.
+
+        Args:
+            watch: Of a run that ``start`` began, to which maybe no batch came; None takes the last run with a batch.
+
+        Raises:
+            PartfileError: What kept the sink from a clean end.
+        """
+        of = watch or self._watch
+        if of is None or of.is_active or threading.current_thread() is self._batch_thread:
+            return
+        if self._mutex._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - the watch would wait for this thread
+            self._end(of)
+        else:
+            of.check_end()
+        with self._mutex:
+            is_others = self._begun_run_id not in {None, of.run_id}
+            if watch is not None and not (watch.has_ended_sink or watch.is_dismissed or is_others):
+                self._end_with(watch)
 
     def _watch_query(self, query: StreamingQuery) -> QueryWatch:
         """Watch a run of a query for its end; there is one watch a run."""
@@ -374,15 +418,18 @@ class SparkStream:
                 self._watch = QueryWatch(query, self._end)
             return self._watch
 
-    def _end(self, watch: QueryWatch, is_clean: bool) -> None:
-        """End the sink with a run of a query, unless a later run has it, or what stopped the query ends it."""
+    def _end(self, watch: QueryWatch) -> None:
+        """End the sink with a run that has begun an epoch of it; a later run, or what stops the query, may have it."""
         with self._mutex:
-            if watch is not self._watch or watch.is_dismissed:
-                return
-            if is_clean:
-                self.finish(watch.query_id)
-            else:
-                self.release()
+            if not watch.is_dismissed and self._begun_run_id == watch.run_id:
+                self._end_with(watch)
+
+    def _end_with(self, watch: QueryWatch) -> None:
+        watch.has_ended_sink, self._begun_run_id = True, None
+        if watch.has_succeeded:
+            self.finish(watch.query_id)
+        else:
+            self.release()
 
     def savepoint(self, directory: str | os.PathLike[str] | None) -> str:
         """Publish everything between two batches, take a savepoint, and go on.
@@ -434,8 +481,8 @@ class SparkStream:
         uid, query = self._settings.uid, watch.query
         with reserved_savepoint(self._settings, uid, directory) as reserved:
             self.wait_for_batch()
-            watch.is_dismissed = True
-            query.stop()
+            with watch.dismissed():
+                query.stop()
             with self._mutex:
                 try:
                     self._check_fence()
@@ -536,6 +583,7 @@ class SparkStream:
             self._encoder, self._encoder_run = staging_encoder(self._settings, self._session), run
         self._begin(RestoreTerms(restore_from=self._settings.restore_from), check)
         self._run, self._fenced, self._failed_ticks = run, None, 0
+        self._begun_run_id = run.run_id
         self._timer = Timer(partial(self._tick, run), self._settings.clock, name="partfile-idle-timer")
         self._timer.set(self._after(self._check_interval_ms))
         return stopwatch_ms() - began
