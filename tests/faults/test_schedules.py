@@ -62,6 +62,7 @@ SEEDS_TO_FIND_IT = 200
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_change_of_the_protocol_is_found(
