@@ -83,7 +83,7 @@ class Terminal:
 def _last_word(error: Exception) -> str:
     """The line that names what partfile refused: the traceback's last, or the one that Spark quotes."""
     kind = type(error)
-    quoted = re.search(r"^partfile\.errors\.\w+: .*$", str(error), flags=re.MULTILINE)
+    quoted = re.search(r"^partfile\.errors\.\w+: .*(?:\nHint: .*)?$", str(error), flags=re.MULTILINE)
     return quoted[0] if quoted else f"{kind.__module__}.{kind.__qualname__}: {error}"
 
 

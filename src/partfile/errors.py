@@ -53,11 +53,15 @@ class PartfileError(Exception):
         self.path = path
         self.checkpoint_id = checkpoint_id
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """What happened and where, without the hint."""
         where = [f"path {self.path!r}"] if self.path is not None and self.path not in self.message else []
         where += [f"checkpoint {self.checkpoint_id}"] if self.checkpoint_id is not None else []
-        text = f"{self.message} ({', '.join(where)})" if where else self.message
-        return f"{text} Hint: {self.hint}" if self.hint else text
+        return f"{self.message} ({', '.join(where)})" if where else self.message
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\nHint: {self.hint}" if self.hint else self.sentence
 
     def __reduce__(self) -> tuple[object, ...]:
         # Spark carries errors from worker to driver; keyword-only fields would be lost on the way.

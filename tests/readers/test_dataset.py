@@ -48,7 +48,7 @@ def numbered(numbers: Iterable[int]) -> list[str]:
 def test_an_empty_base_needs_a_schema(tmp_path: Path) -> None:
     """Without a file the columns are unknown; with a schema there are no rows."""
     long_sink(tmp_path).local().open().close()
-    with pytest.raises(ConfigError, match=f"'{tmp_path}' holds no finished file with rows.*schema="):
+    with pytest.raises(ConfigError, match=f"(?s)'{tmp_path}' holds no finished file with rows.*schema="):
         pf.read(tmp_path)
     dataset = pf.read(tmp_path, schema=TEXT)
     assert dataset.schema == TEXT
@@ -127,7 +127,7 @@ def test_columns_that_come_later_are_in_the_schema(tmp_path: Path) -> None:
     assert pf.read(tmp_path).schema.names == ["id", "late", "more"]
     assert values(pf.read(tmp_path), "id") == [1, 2]
     (tmp_path / "part-2.json").write_text('{"id": "three"}\n')
-    with pytest.raises(ConfigError, match=r"columns cannot be told from the files.*schema="):
+    with pytest.raises(ConfigError, match=r"(?s)columns cannot be told from the files.*schema="):
         pf.read(tmp_path)
 
 
@@ -315,7 +315,7 @@ def test_a_part_that_is_finished_by_now_is_read_once() -> None:
 def test_pending_parts_need_checkpoints(tmp_path: Path) -> None:
     """Where they are not found the error says so; where the sink keeps them elsewhere, the reader is told."""
     (tmp_path / "part-0.txt").write_text("a\n")
-    with pytest.raises(NotFound, match=r"no checkpoints at '.*_partfile'.*checkpoint_dir="):
+    with pytest.raises(NotFound, match=r"(?s)no checkpoints at '.*_partfile'.*checkpoint_dir="):
         pf.read(tmp_path, include="pending")
     base, elsewhere = tmp_path / "base", tmp_path / "checkpoints"
     with pytest.raises(NotReady, match="2 parts not published"):

@@ -8,8 +8,8 @@ from collections import Counter
 from configparser import ConfigParser
 from pathlib import Path
 
-import pytest
-
+import partfile as pf
+from partfile import errors
 from support.repo.fault_rows import PAGE, excused_rows, held_rows
 
 # docs/GUARANTEES.md is held by tests: each one that it names exists, and no guarantee is without one.
@@ -85,27 +85,38 @@ def test_every_threat_is_held_by_a_test() -> None:
         assert re.search(r"\(tests/[a-z0-9_/]+/test_[a-z0-9_]+\.py\)", threat[-1]), threat[0]
 
 
+def test_every_error_that_a_document_names_is_public() -> None:
+    """Users catch it as ``partfile.NAME``."""
+    known = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    documents = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
+    named = set().union(*(re.findall(r"\b[A-Z]\w+\b", path.read_text()) for path in documents)) & known
+    assert {"NotReady", "PartMissing"} < named
+    assert named - {*pf.__all__} == set()
+
+
 # Every row of docs/FAULTS.md is held by a marked test or excused with a reason, and no mark names another.
 
 
-def marked() -> set[str]:
-    """The ids of every fault mark of the tests."""
+def ids_of_marks(mark: str) -> set[str]:
+    """The ids that tests are marked with by a mark of this name: fault or item."""
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
     return {
         argument.value
-        for path in (ROOT / "tests").rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("mark.fault")
+        for text in texts
+        if f"mark.{mark}(" in text
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == mark
         for argument in call.args
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     }
 
 
-@pytest.mark.slow
 def test_every_row_is_held_or_excused_and_no_other_is_marked() -> None:
     """A row is marked on a test, or it has a reason; a mark with an id that the page does not have is a slip."""
     rows, excused = held_rows().keys(), excused_rows().keys()
-    assert rows - marked() == set()
-    assert marked() - rows == set()
+    marked = ids_of_marks("fault")
+    assert rows - marked == set()
+    assert marked - rows == set()
     assert rows & excused == set()
 
 
@@ -129,20 +140,9 @@ def test_every_line_of_the_page_is_a_row() -> None:
 ITEMS_PAGE = (ROOT / "docs" / "SNAPSHOT_ITEMS.md").read_text()
 
 
-def marked_items(source: str) -> set[str]:
-    """The ids of every item mark in a source file."""
-    return {
-        argument.value
-        for call in ast.walk(ast.parse(source))
-        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("mark.item")
-        for argument in call.args
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-    }
-
-
 def test_every_item_of_a_test_is_explained_once() -> None:
     """Each id that a test is marked with has one line that says what holds, and no line is about another."""
-    used = set().union(*(marked_items(path.read_text()) for path in (ROOT / "tests").rglob("*.py")))
+    used = ids_of_marks("item")
     explained = Counter(re.findall(r"^\| ([A-Z]{2}-\d\d) \| \S.*\|$", ITEMS_PAGE, flags=re.MULTILINE))
     assert len(used) > 90
     assert sorted(explained) == sorted(used)

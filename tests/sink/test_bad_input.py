@@ -72,7 +72,15 @@ if TYPE_CHECKING:
         ({"cut": "axe"}, "cut='axe'"),
         ({"retained_checkpoints": 0}, "retained_checkpoints=0"),
         ({"checkpoint_dir": ""}, "checkpoint_dir=''"),
-        ({"rolling": 5}, "rolling"),
+        ({"rolling": 5}, "FileSink: rolling=5: it must be a RollingPolicy"),
+        ({"retained_checkpoints": "two"}, "FileSink: retained_checkpoints='two': it must be a whole number"),
+        ({"on_stop": "stop"}, "FileSink: on_stop='stop': it must be 'publish' or 'keep'"),
+        (
+            {"partition_by": ["country"]},
+            "Hint: Did you mean bucketer? Pass for instance bucketer=",
+        ),
+        ({"checkpointLocation": "spark"}, "Hint: Spark's checkpoint goes to start(..., checkpoint_location=...)."),
+        ({"path": "out"}, "Hint: The path is the first argument, base."),
         ({"format": "csv", "format_options": {"separator": "\n"}}, "separator"),
     ],
 )
@@ -82,6 +90,34 @@ def test_a_bad_option_is_named_when_the_sink_is_made(tmp_path: Path, options: di
         pf.FileSink(tmp_path / "out", **({"uid": "job", "format": "text"} | options))
     assert named in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["Parquet", "JSON", "cSv"])
+def test_the_name_of_a_format_is_known_in_any_case(tmp_path: Path, name: str) -> None:
+    """As Spark knows it."""
+    one, other = (pf.FileSink(tmp_path / "out", uid="job", format=each).settings for each in (name, name.lower()))
+    assert one.format == other.format
+
+
+@pytest.mark.parametrize("base", ["~", "~/landing", Path("~/landing")])
+@pytest.mark.parametrize("option", ["base", "checkpoint_dir", "savepoint_dir"])
+def test_a_tilde_makes_no_directory(
+    tmp_path: Path, base: str | Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a shell makes it a home directory, and a user may delete the wrong one later; ``./~`` can be meant."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"(?s)begins with ~.*Write os\.path\.expanduser\('~.*or \./~"):
+        pf.FileSink(**{"base": "out", "uid": "job", option: base})  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+    with pf.FileSink("./~/landing", uid="job").local():
+        assert (tmp_path / "~" / "landing").is_dir()
+
+
+def test_a_bucket_of_s3_that_cannot_be_is_told_by_its_name() -> None:
+    """Not by its scheme: s3a:// is taken."""
+    assert pf.FileSink("s3a://bucket/landing", uid="job").settings.base == "s3a://bucket/landing"
+    with pytest.raises(ConfigError, match="names no S3 bucket: the name of one is 2 to 63 letters"):
+        pf.FileSink("s3a://b/landing", uid="job")
 
 
 def test_an_empty_base_is_refused() -> None:
@@ -115,7 +151,7 @@ def test_a_base_that_is_a_file_is_refused(tmp_path: Path) -> None:
     """The error names the path and says that it is a file; once it is moved away the sink works."""
     base = tmp_path / "base"
     base.write_text("precious")
-    with pytest.raises(ConfigError, match=r"base.*is a file"):
+    with pytest.raises(ConfigError, match=r"(?s)base.*is a file"):
         make_sink(base).local().open()
     assert base.read_text() == "precious"
     base.rename(tmp_path / "moved")
@@ -265,7 +301,7 @@ def test_a_checkpoint_that_no_start_could_read_is_not_created(
     out.checkpoint()
     out.write(batch(2, 2))
     checkpoints = sorted(tmp_path.rglob("_metadata"))
-    with pytest.raises(UnencodableState, match=r"checkpoint 3 .*was not created.*no start could read it"):
+    with pytest.raises(UnencodableState, match=r"(?s)checkpoint 3 .*was not created.*no start could read it"):
         out.checkpoint(position)
     assert sorted(tmp_path.rglob("_metadata")) == checkpoints
     with sink.local() as again:
@@ -311,7 +347,7 @@ def test_a_position_that_would_not_come_back_is_refused(tmp_path: Path, position
 @pytest.mark.parametrize("told", [10**15, 10**19, 1.5, None, True, "1"], ids=repr)
 def test_a_clock_that_tells_no_milliseconds_begins_no_sink(tmp_path: Path, told: Any) -> None:
     """It is named with what it should return; with a right clock the sink begins."""
-    with pytest.raises(ConfigError, match=r"the clock tells .*milliseconds"):
+    with pytest.raises(ConfigError, match=r"(?s)the clock tells .*milliseconds"):
         make_sink(tmp_path, clock=lambda: told).local().open()
     assert not list(tmp_path.rglob("_metadata"))
     run_to_the_end(make_sink(tmp_path), 6)

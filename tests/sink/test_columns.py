@@ -195,6 +195,7 @@ def test_a_thousand_columns(tmp_path: Path, format: str, way: str) -> None:
     assert found_texts(tmp_path, format, schema) == texts_of(plain_table(rows))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("format", "way"), [*COLUMNAR, *ROWWISE])
 def test_texts_of_a_megabyte(tmp_path: Path, format: str, way: str) -> None:
     """A row that is as large as a message, a block or a chunk of lines is whole."""
@@ -241,6 +242,7 @@ def required(kind: Any, values: Iterable[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values, kind)], schema=schema)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("format", ["parquet", "orc", "avro", "json"])
 def test_a_null_that_the_schema_forbids_is_no_staging_file_that_cannot_be_encoded(

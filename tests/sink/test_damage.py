@@ -159,7 +159,7 @@ def test_going_back_over_a_newest_checkpoint_that_was_deleted(tmp_path: Path, *,
     lost = newest_id(out)
     (chk(out, lost) / "_metadata").unlink()
     assert (chk(out, lost) / "_published").exists()
-    with pytest.raises(SnapshotCorrupt, match=f"checkpoint {lost} .* is gone.*--restore-from OLDER --accept-newer"):
+    with pytest.raises(SnapshotCorrupt, match=f"(?s)checkpoint {lost} .* is gone.*--restore-from OLDER --accept-newer"):
         long_sink(out).local().open()
     older = chk(out, newest_id(out))
     for _ in range(2 if is_rival_there else 1):
@@ -267,7 +267,7 @@ def test_the_log_tells_what_is_not_known(tmp_path: Path, caplog: pytest.LogCaptu
     moved, left = sorted(finished_files(out))
     (out / moved).rename(tmp_path / "moved")
     held = everything(out)
-    with pytest.raises(RecoveryRefused, match=r"1 parts.*--accept-missing") as raised:
+    with pytest.raises(RecoveryRefused, match=r"(?s)1 parts.*--accept-missing") as raised:
         go_back(out, chosen)
     assert moved in str(raised.value)
     assert everything(out) == held

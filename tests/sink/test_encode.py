@@ -332,7 +332,7 @@ def test_a_savepoint_can_be_made_of_what_was_waiting(tmp_path: Path) -> None:
         out.write(batch(0, 2))
         for _ in range(2):
             with pytest.raises(
-                PartfileError, match=r"1 staging files not be encoded.*ask again: they are tried at once"
+                PartfileError, match=r"(?s)1 staging files not be encoded.*ask again: they are tried at once"
             ):
                 out.savepoint(tmp_path / "savepoints")
         staging_files.read.clear()

@@ -566,7 +566,7 @@ def test_a_fresh_log_on_a_base_that_has_moved_on_is_refused_too(tmp_path: Path, 
         options["uid"] = "other"
     else:
         shutil.rmtree(tmp_path / "out" / "_partfile")
-    with pytest.raises(RecoveryRefused, match=r"2 later parts.*onto another base path") as raised:
+    with pytest.raises(RecoveryRefused, match=r"(?s)2 later parts.*onto another base path") as raised:
         continue_to(long_sink(tmp_path / "out", **options), 9)
     assert "--accept-newer" not in str(raised.value)
 
@@ -788,7 +788,7 @@ def test_a_mistyped_uid_does_not_write_the_rows_again(tmp_path: Path) -> None:
     run_to_the_end(make_sink(tmp_path))
     before = everything(tmp_path)
     with pytest.raises(
-        RecoveryRefused, match=r"sink 'lief' has no checkpoint in .*the checkpoints of sink 'life'"
+        RecoveryRefused, match=r"(?s)sink 'lief' has no checkpoint in .*the checkpoints of sink 'life'"
     ) as raised:
         pf.FileSink(tmp_path, uid="lief", format="text").local().open()
     assert "on_used_base='accept'" in raised.value.hint
@@ -804,7 +804,7 @@ def test_a_changed_checkpoint_dir_does_not_write_the_rows_again(tmp_path: Path) 
     (base / "_partfile").rename(tmp_path / "moved")
     # Finished ones, then staged ones.
     for _ in range(2):
-        with pytest.raises(RecoveryRefused, match=r"the part '.*part-.*' is in it"):
+        with pytest.raises(RecoveryRefused, match=r"(?s)the part '.*part-.*' is in it"):
             make_sink(base, checkpoint_dir=elsewhere).local().open()
         for file in finished_files(base):
             (base / file).rename((base / file).with_name(f"_{Path(file).name}.{'0' * 32}.pending"))

@@ -41,7 +41,7 @@ def test_the_last_batch_again_is_a_replay(kept: str | None, came: str | None) ->
 def test_a_second_call_for_a_batch_in_one_run_is_refused() -> None:
     """Its rows are other rows of the batch; only a later run brings the same ones again."""
     done = at(4).model_copy(update={"run_id": "run 1"})
-    with pytest.raises(CheckpointMismatch, match=r"batch 4 .*a second time.*unionByName"):
+    with pytest.raises(CheckpointMismatch, match=r"(?s)batch 4 .*a second time.*unionByName"):
         check_replay("u", stands(done), done, STRICT)
     later = done.model_copy(update={"run_id": "run 2"})
     assert check_replay("u", stands(done), later, STRICT) is ReplayDecision.REPLAY
@@ -50,7 +50,7 @@ def test_a_second_call_for_a_batch_in_one_run_is_refused() -> None:
 @pytest.mark.fault("D6")
 def test_the_same_batch_with_other_offsets_is_refused() -> None:
     """A completed batch id whose offsets changed is neither skipped nor written."""
-    with pytest.raises(CheckpointMismatch, match=r"batch 4 .* other offsets"):
+    with pytest.raises(CheckpointMismatch, match=r"(?s)batch 4 .* other offsets"):
         check_replay("u", stands(at(4, digest="x")), at(4, digest="y"), STRICT)
 
 
@@ -58,7 +58,7 @@ def test_the_same_batch_with_other_offsets_is_refused() -> None:
 @pytest.mark.fault("D7")
 def test_a_batch_that_went_backwards_is_refused(came: int) -> None:
     """A batch id below the completed one is refused, naming both."""
-    with pytest.raises(CheckpointMismatch, match=rf"batch {came}.*up to batch 4"):
+    with pytest.raises(CheckpointMismatch, match=rf"(?s)batch {came}.*up to batch 4"):
         check_replay("u", stands(at(4)), at(came), STRICT)
 
 

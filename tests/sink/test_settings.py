@@ -126,12 +126,12 @@ def test_a_savepoint_that_no_hdfs_serves_is_no_file(tmp_path: Path, monkeypatch:
     """The message is about the configuration, whatever lies at the path; a file at a local path is called one."""
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     sink = long_sink(tmp_path / "out", restore_from="hdfs:///sv/sps/savepoint-x")
-    with pytest.raises(ConfigError, match=r"restore_from=.*fs\.defaultFS, which is ''"), sink.local():
+    with pytest.raises(ConfigError, match=r"(?s)restore_from=.*fs\.defaultFS, which is ''"), sink.local():
         pass
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "core-site.xml").write_text("<<<")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "conf"))
-    with pytest.raises(ConfigError, match=r"restore_from=.*core-site\.xml' cannot be read"), sink.local():
+    with pytest.raises(ConfigError, match=r"(?s)restore_from=.*core-site\.xml' cannot be read"), sink.local():
         pass
     (tmp_path / "file").write_text("")
     sink = long_sink(tmp_path / "out", restore_from=str(tmp_path / "file" / "savepoint-x"))

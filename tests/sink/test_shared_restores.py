@@ -133,7 +133,7 @@ def test_an_encode_that_fails_is_tried_again(tmp_path: Path) -> None:
     out = sink.local().open()
     out.write(many(0))
     staging_files.are_readable = False
-    with pytest.raises(NotReady, match=r"has ended .*1 staging files not encoded"):
+    with pytest.raises(NotReady, match=r"(?s)has ended .*1 staging files not encoded"):
         out.finish()
     assert rows_in(tmp_path).total() == 0
     staging_files.are_readable = True
@@ -206,7 +206,7 @@ def test_going_back_leaves_files_that_were_promised_since(tmp_path: Path) -> Non
     out.finish()
     # The newest checkpoint names them no more: they are known by what is finished.
     sharing_sink(tmp_path, **options).local().open().close()
-    with pytest.raises(RecoveryRefused, match=f"{BUCKETS} later parts.*'k=0/part-"):
+    with pytest.raises(RecoveryRefused, match=f"(?s){BUCKETS} later parts.*'k=0/part-"):
         recover_all(tmp_path, restore_from=str(chosen))
     go_back(tmp_path, chosen)
     with sharing_sink(tmp_path, **options).local() as again:

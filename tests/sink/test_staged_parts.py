@@ -390,7 +390,7 @@ def test_a_function_that_is_wrong_stops_the_sink(tmp_path: Path, columnar: str, 
 
     options: dict[str, Any] = {"columnar": columnar}
     sink = pf.FileSink(tmp_path, uid="secrets", format=ParquetFormat(encryption=wrong), **options)
-    with pytest.raises(ConfigError, match=f"function encryption .* has failed: {error.__name__}: a slip") as told:
+    with pytest.raises(ConfigError, match=f"(?s)function encryption .* has failed: {error.__name__}: a slip") as told:
         write_rows(sink)
     assert "Mend the function" in told.value.hint
     with encrypting_sink(tmp_path, **options).local() as out:
@@ -465,5 +465,5 @@ def test_a_staging_file_goes_on_with_another_compression(tmp_path: Path) -> None
 
 def test_an_unknown_compression_is_refused(tmp_path: Path) -> None:
     """The option says what there is."""
-    with pytest.raises(pf.ConfigError, match=r"staging_compression.*'zstd'"):
+    with pytest.raises(pf.ConfigError, match=r"(?s)staging_compression.*'zstd'"):
         _sink(tmp_path, staging_compression="brotli")

@@ -159,7 +159,7 @@ def test_a_clean_end_leaves_to_the_next_start_what_it_cannot_encode(tmp_path: Pa
     staging_files.are_readable = False
     with pytest.raises(PartfileError, match="2 staging files not be encoded"):
         out.savepoint(tmp_path / "savepoints")
-    with pytest.raises(NotReady, match=r"has ended .*2 staging files not encoded"):
+    with pytest.raises(NotReady, match=r"(?s)has ended .*2 staging files not encoded"):
         out.finish()
     assert finished_rows(tmp_path / "out") == {}
     staging_files.are_readable = True

@@ -175,7 +175,7 @@ def test_a_staging_file_that_has_lost_any_object_stops_the_start(place: int) -> 
     """By name; whichever object it is. Who accepts that gives the staging file up, and nothing waits any more."""
     calls = ModelCalls(AWS)
     calls.delete(left(calls)[place])
-    with pytest.raises(PartMissing, match=r"'life' at .*side object .* is not there"):
+    with pytest.raises(PartMissing, match=r"(?s)'life' at .*side object .* is not there"):
         start(process(calls), process(calls))
     report = start(process(calls), process(calls), gives_up=True)
     assert (report.given_up, report.encoded) == (1, 0)
@@ -202,7 +202,7 @@ def test_a_staging_file_with_a_changed_object_is_damaged_and_not_given_up(
     written = calls.get(key, 1 << 20)
     calls.put(key, harm(written), {}, if_absent=False)
     for gives_up in (False, True):
-        with pytest.raises(PartDamaged, match=r"is damaged: side object .* is not what was written"):
+        with pytest.raises(PartDamaged, match=r"(?s)is damaged: side object .* is not what was written"):
             start(process(calls), process(calls), gives_up=gives_up)
     assert process(calls).owes()
     calls.put(key, written, {}, if_absent=False)

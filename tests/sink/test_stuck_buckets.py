@@ -156,7 +156,7 @@ def test_going_back_leaves_the_files_that_some_buckets_have_got(tmp_path: Path) 
     chosen = tmp_path / "_partfile" / "life" / f"chk-{checkpoint_ids(tmp_path)[-1]}"
     blocking = block(tmp_path)
     out.write(many(BUCKETS), position=2 * BUCKETS)
-    with pytest.raises(NotReady, match=r"has ended .*1 staging files not encoded"):
+    with pytest.raises(NotReady, match=r"(?s)has ended .*1 staging files not encoded"):
         out.finish()
     assert rows_in(tmp_path) == but_stuck(counted(0, 2 * BUCKETS))
     blocking.unlink()
@@ -196,7 +196,10 @@ def test_a_path_that_no_file_can_have_is_refused_when_its_rows_are_staged(tmp_pa
 
     options: dict[str, Any] = {"open_store": lambda url, _options: Narrow(url)}
     rows = pa.RecordBatch.from_pydict({"k": [1, 2, 3, 10**9, 4], "row": range(5)})
-    with sharing_sink(tmp_path, **options).local() as out, pytest.raises(ConfigError, match=r"k=1000000000/part-.*0-0"):
+    with (
+        sharing_sink(tmp_path, **options).local() as out,
+        pytest.raises(ConfigError, match=r"k=1000000000/part-.*0-0"),
+    ):
         out.write(rows)
     assert shared_in(tmp_path) == []
     with sharing_sink(tmp_path, **options).local() as out:

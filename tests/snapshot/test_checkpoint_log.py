@@ -205,7 +205,7 @@ def test_a_look_that_fails_does_not_decide(n: int, tmp_path: Path) -> None:
     base = tmp_path / str(n)
     one = Owner(base, unread) if n == 1 else Owner(base, Both(FailAt(2, OutcomeUnknown("lost"), only=CREATE), untried))
     one.start()
-    with pytest.raises(OutcomeUnknown, match=r"does not say whether the checkpoint at '.*/_metadata' counts"):
+    with pytest.raises(OutcomeUnknown, match=r"(?s)does not say whether the checkpoint at '.*/_metadata' counts"):
         one.complete("a")
     assert one.told == [("complete", 1)]
     assert [held(Owner(base).start())] == (["a"] if n == 1 else ["fresh"])

@@ -129,7 +129,7 @@ def test_one_name_is_one_state() -> None:
     items, rules = states.list_state(ITEMS), states.broadcast_state(RULES)
     assert states.list_state(ListStateDescriptor("items", JsonCodec())) is items
     assert states.broadcast_state(RULES) is rules
-    with pytest.raises(ConfigError, match=r"'items' is registered as split .* union"):
+    with pytest.raises(ConfigError, match=r"(?s)'items' is registered as split .* union"):
         states.union_list_state(ITEMS)
     with pytest.raises(ConfigError, match="'rules'"):
         states.list_state(ListStateDescriptor("rules", JsonCodec()))
@@ -388,7 +388,7 @@ NO_STATE = OperatorState(parallelism=1)
 @pytest.mark.item("SP-15", "SP-20")
 def test_state_of_a_removed_operator_is_refused() -> None:
     """Its id is named; operators without state may go."""
-    with pytest.raises(RecoveryRefused, match=r"'gone'.*the job that wrote it"):
+    with pytest.raises(RecoveryRefused, match=r"(?s)'gone'.*the job that wrote it"):
         restored_operators({"gone": FULL, "empty": NO_STATE, "kept": FULL}, {"kept"})
     assert restored_operators({"empty": NO_STATE, "kept": FULL}, {"kept"}) == {"kept": FULL}
 

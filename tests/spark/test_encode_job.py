@@ -399,7 +399,7 @@ def test_the_idle_timer_survives_a_job_that_fails(spark: SparkSession, tmp_path:
     query.processAllAvailable()
     wait_until(others_are_visible)
     assert query.isActive
-    with pytest.raises(NotReady, match=r"has ended .*1 staging files not encoded"):
+    with pytest.raises(NotReady, match=r"(?s)has ended .*1 staging files not encoded"):
         query.stop()
     run(staged_sink(base), stream(spark, tmp_path / "source"), checkpoint)
     assert rows_by_duckdb(base) == numbered(rows)

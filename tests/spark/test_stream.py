@@ -125,7 +125,7 @@ def test_a_second_call_in_one_batch_fails_the_query(spark: SparkSession, tmp_pat
         for part in ("id % 2 = 0", "id % 2 = 1"):
             (kept if sinks == "one sink" else make_sink(base)).foreach_batch(df.where(part), batch_id)
 
-    with pytest.raises(PySparkException, match=r"a second time.*unionByName"):
+    with pytest.raises(PySparkException, match=r"(?s)a second time.*unionByName"):
         run_function(spark, split, tmp_path)
 
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_spark_where_readers_look_is_refused(spark: SparkSession
     write_source(tmp_path / "source", 1)
     location = place.format(root=tmp_path) if ":" in place else str(tmp_path / place)
     frame = stream(spark, tmp_path / "source")
-    with pytest.raises(ConfigError, match=r"checkpoint_location=.* lies visibly below the base"):
+    with pytest.raises(ConfigError, match=r"(?s)checkpoint_location=.* lies visibly below the base"):
         make_sink(tmp_path / "out").start(frame, checkpoint_location=location)
     assert not (tmp_path / "out").exists()
     hidden = str(tmp_path / "out" / "_partfile" / "spark")
@@ -284,6 +284,7 @@ def test_open_parts_follow_a_changing_number_of_partitions(spark: SparkSession, 
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.drawn
 @pytest.mark.spark
 @pytest.mark.parametrize("deed", ["raise", "kill"])
 @pytest.mark.fault("D1", "D4")
@@ -316,6 +317,7 @@ def test_a_sink_object_is_used_again_after_its_query_failed(spark: SparkSession,
     assert ids_by_duckdb(base) == expected(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_kept_parts_are_resumed_after_a_clean_stop(spark: SparkSession, tmp_path: Path) -> None:
     """With on_stop="keep" a restart appends to the parts of the run before, so that restarts make no files."""

@@ -45,7 +45,7 @@ def test_every_error_survives_pickling_with_all_it_says(kind: type[PartfileError
     error = kind("it failed", hint="Do this.", path="a/b", checkpoint_id=7)
     for arrived in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - made here.
         assert type(arrived) is kind
-        assert str(arrived) == str(error) == "it failed (path 'a/b', checkpoint 7) Hint: Do this."
+        assert str(arrived) == str(error) == "it failed (path 'a/b', checkpoint 7)\nHint: Do this."
         assert (arrived.hint, arrived.path, arrived.checkpoint_id) == ("Do this.", "a/b", 7)
 
 

@@ -322,7 +322,7 @@ def test_each_changed_bit_is_told_before_anything_is_decoded(memory_part: Any) -
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(PartDamaged, match="is not what was written: the CRC-32"):
             check_staging_file(io.BytesIO(damaged), len(data), crc32, "the/staging file")
-    with pytest.raises(PartDamaged, match=r"'the/staging file'.*the file ends"):
+    with pytest.raises(PartDamaged, match=r"(?s)'the/staging file'.*the file ends"):
         check_staging_file(io.BytesIO(data[:-1]), len(data), crc32, "the/staging file")
 
 

@@ -234,7 +234,7 @@ def test_a_staging_file_is_encoded_once_there_is_room_again(
         with caplog.at_level(logging.WARNING, "partfile"):
             out = staged_sink(tmp_path, **options).local().open()
             assert finished_rows(tmp_path) == {}
-            with pytest.raises(NotReady, match=r"has ended .*1 staging files not encoded"):
+            with pytest.raises(NotReady, match=r"(?s)has ended .*1 staging files not encoded"):
                 out.finish()
         assert "rows cannot be sorted by way of temporary files" in caplog.text
     with staged_sink(tmp_path, **options).local():

@@ -260,7 +260,7 @@ def test_what_spark_would_misread_is_refused(kind: Any, value: Any, words: str, 
     for form in (OrcFormat(), StagingFormat(OrcFormat())):
         form.check(batch.schema)
         writer = form.open(memory_part(), batch.schema)
-        with pytest.raises(ConfigError, match=f"'early' .* {words}"):
+        with pytest.raises(ConfigError, match=f"(?s)'early' .* {words}"):
             writer.write(batch)
         writer.write(batch.slice(0, 1))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import shlex
 import sys
 import traceback
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from partfile.errors import ConfigError, PartfileError
 from partfile.recovery.documents import Json, code_of, in_words_of_a_command, json_text
+from partfile.sink.quantities import DURATION_HINT, SECONDS, SIZE_HINT, bytes_in, seconds_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -155,12 +155,6 @@ class Output:
             yield lambda steps: progress.update(task, advance=steps)
 
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([smhdw])")
-_SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
-
-
 def seconds_of(text: str, option: str) -> float:
     """The seconds that ``90s``, ``15m``, ``24h``, ``7d`` or ``2w`` stand for.
 
@@ -171,12 +165,10 @@ def seconds_of(text: str, option: str) -> float:
     Raises:
         ConfigError: It is something else.
     """
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(
-            f"{option} {text!r} is not a duration", hint="Write a number and s, m, h, d or w, for instance 24h."
-        )
-    return float(match[1]) * _SECONDS[match[2]]
+    found = seconds_in(text)
+    if found is None:
+        raise ConfigError(f"{option} {text!r} is not a duration", hint=DURATION_HINT)
+    return found
 
 
 def bytes_of(text: str, option: str) -> int:
@@ -189,12 +181,10 @@ def bytes_of(text: str, option: str) -> int:
     Raises:
         ConfigError: It is something else.
     """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(
-            f"{option} {text!r} is not a size", hint="Write bytes, or a number and K, M, G or T, for instance 5M."
-        )
-    return int(match[1]) * _BYTES[match[2].upper()]
+    found = bytes_in(text)
+    if found is None:
+        raise ConfigError(f"{option} {text!r} is not a size", hint=SIZE_HINT)
+    return found
 
 
 def shown_seconds(seconds: float | None) -> str:
@@ -204,7 +194,7 @@ def shown_seconds(seconds: float | None) -> str:
     left = max(0, int(seconds))
     words: list[str] = []
     for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, _SECONDS[unit])
+        count, left = divmod(left, SECONDS[unit])
         if count or (unit == "s" and not words):
             words.append(f"{count}{unit}")
         if len(words) == 2 or (words and not count):  # noqa: PLR2004 - two units
@@ -248,7 +238,7 @@ class _Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message that has not been printed yet."""
-        text = in_words_of_a_command(record.getMessage())
+        text = in_words_of_a_command(record.getMessage().replace("\nHint: ", " Hint: "))
         if text in self._told:
             return
         self._told.add(text)

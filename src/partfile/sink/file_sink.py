@@ -12,6 +12,7 @@ from partfile.stores.registry import is_of_one_process
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
+    from datetime import timedelta
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -65,13 +66,16 @@ class FileSink:
     def __repr__(self) -> str:
         return f"FileSink({self.settings.base!r}, uid={self.settings.uid!r})"
 
-    def local(self, *, subtask_index: int = 0, checkpoint_interval_s: float | None = None) -> LocalSink:
+    def local(
+        self, *, subtask_index: int = 0, checkpoint_interval_s: float | str | timedelta | None = None
+    ) -> LocalSink:
         """The sink without Spark, to be used in a ``with`` block.
 
         Args:
             subtask_index: Tells independent writers with this uid apart; each has checkpoints of its own.
-            checkpoint_interval_s: Takes checkpoints by itself, so many seconds after the last one; each ``write`` must
-                then say its ``position``. None takes those alone that are asked for.
+            checkpoint_interval_s: Takes checkpoints by itself, so many seconds after the last one; a ``timedelta`` and
+                text such as ``"1m"`` will do. Each ``write`` must then say its ``position``. None takes those alone
+                that are asked for.
         """
         return LocalSink(self.settings, subtask_index, checkpoint_interval_s)
 

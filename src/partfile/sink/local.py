@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from copy import deepcopy
+from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from partfile.errors import CheckpointMismatch, ConfigError, LeaseUnavailable, P
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
+from partfile.sink.quantities import seconds_in
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
 from partfile.sink.savepoints import reserved_savepoint
@@ -112,13 +114,17 @@ def batches_of(rows: object) -> list[pa.RecordBatch]:
 
 
 def milliseconds_of(interval_s: object) -> int | None:
-    """An interval between checkpoints, from seconds; None for none.
+    """An interval between checkpoints, from seconds, a ``timedelta`` or text such as ``1m``; None for none.
 
     Raises:
-        ConfigError: It is no number, or none that makes sense.
+        ConfigError: It is none of them, or makes no sense.
     """
     if interval_s is None:
         return None
+    if isinstance(interval_s, timedelta):
+        interval_s = interval_s.total_seconds()
+    elif isinstance(interval_s, str):
+        interval_s = seconds_in(interval_s) or interval_s
     if (
         isinstance(interval_s, int | float)
         and _MIN_INTERVAL_S <= interval_s <= _MAX_INTERVAL_S
@@ -126,8 +132,8 @@ def milliseconds_of(interval_s: object) -> int | None:
     ):
         return round(interval_s * 1000)
     raise ConfigError(
-        f"checkpoint_interval_s is {interval_s!r}; it must be a number from {_MIN_INTERVAL_S} to {_MAX_INTERVAL_S}",
-        hint="Leave it out to take checkpoints by checkpoint() alone.",
+        f"checkpoint_interval_s is {interval_s!r}; it must be from {_MIN_INTERVAL_S} to {_MAX_INTERVAL_S} s",
+        hint="Write seconds, a timedelta, or for instance '1m'; without it checkpoint() alone takes checkpoints.",
     )
 
 
@@ -150,7 +156,10 @@ class LocalSink:
     """
 
     def __init__(
-        self, settings: SinkSettings, subtask_index: int = 0, checkpoint_interval_s: float | None = None
+        self,
+        settings: SinkSettings,
+        subtask_index: int = 0,
+        checkpoint_interval_s: float | str | timedelta | None = None,
     ) -> None:
         self._settings = settings
         self._interval_ms = milliseconds_of(checkpoint_interval_s)

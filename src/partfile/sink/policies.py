@@ -7,12 +7,15 @@ import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from partfile.errors import ConfigError
+from partfile.sink.quantities import bytes_in, seconds_in
 from partfile.stores.base import PartHandle
+from partfile.stores.options import described
 from partfile.stores.paths import check_relative_path
 
 if TYPE_CHECKING:
@@ -29,12 +32,14 @@ class Options(BaseModel):
     """Options that a user passes. A value that cannot be used raises ConfigError, which names the field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
+    shown_as: ClassVar[str] = ""
+    """What a user passes the options to; empty if that is the model itself."""
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(describe(type(self).__name__, type(self), error)) from error
+            raise ConfigError(describe(self.shown_as or type(self).__name__, type(self), error)) from error
 
 
 def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
@@ -42,7 +47,7 @@ def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
     problems = []
     for problem in error.errors(include_url=False):
         field = ".".join(str(step) for step in problem["loc"])
-        text = problem["msg"].removeprefix("Value error, ")
+        text = described(problem["type"], problem["msg"], problem.get("ctx", {}))
         if problem["type"] == "extra_forbidden":
             text = f"no such option; there are {', '.join(model.model_fields)}"
         is_shown = field and problem["type"] != "missing" and not _is_secret(model, problem["loc"])
@@ -69,18 +74,46 @@ class PartProgress:
     """Batch time of its last row, in milliseconds since 1970."""
 
 
+def _as_seconds(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        found = seconds_in(value)
+        if found is None:
+            raise ValueError("it is no duration; write seconds, a timedelta, or for instance '15m'")
+        return found
+    return value
+
+
+def _as_bytes(value: object) -> object:
+    if isinstance(value, str):
+        found = bytes_in(value)
+        if found is None:
+            raise ValueError("it is no size; write bytes, or for instance '128 MiB'")
+        return found
+    return value
+
+
+_Seconds = Annotated[float, BeforeValidator(_as_seconds)]
+_Bytes = Annotated[int, BeforeValidator(_as_bytes)]
+
+
 class RollingPolicy(Options):
     """Rolls a part when it is large enough, old enough or idle for long enough. Subclass it to decide otherwise.
+
+    Intervals are seconds, a ``timedelta``, or text such as ``"15m"``.
 
     The three hooks are asked before rows are added, at a checkpoint, and when time has passed. They must be pure: the
     same part and time give the same answer in every process.
     """
 
-    max_part_bytes: int = Field(default=128 << 20, gt=0)
-    """A part that has reached this many bytes gets no more rows. It may exceed it by the rows of one record batch."""
-    rollover_interval_s: float = Field(default=900, gt=0)
+    max_part_bytes: _Bytes = Field(default=128 << 20, gt=0)
+    """A part that has reached this many bytes gets no more rows. It may exceed it by the rows of one record batch.
+
+    A number, or text such as ``"128 MiB"``."""
+    rollover_interval_s: _Seconds = Field(default=900, gt=0)
     """A part this many seconds old is rolled, so that readers see its rows; larger means fewer files, seen later."""
-    inactivity_interval_s: float = Field(default=60, gt=0)
+    inactivity_interval_s: _Seconds = Field(default=60, gt=0)
     """A part without new rows for this many seconds is rolled."""
     on_checkpoint: bool = False
     """Roll every part at every checkpoint: rows are seen at once, at the price of one file a part and checkpoint."""

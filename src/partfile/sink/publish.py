@@ -122,7 +122,7 @@ class Publisher:
                 logger.warning("nothing is left of part %s: taken by a consumer (consumers_take_files)", path)
             elif isinstance(failure, PartMissing) and path in gives_up:
                 given_up.append(part)
-                logger.error("given up, because of --accept-missing: %s", failure)
+                logger.error("given up, because of --accept-missing: %s", failure.sentence)
             elif isinstance(failure, CommitError):
                 owed.append(part)
                 fatal = fatal or failure
@@ -346,7 +346,7 @@ class StagedParts:
     def _judged(self, one: EncodeResult, gives_up: Collection[str]) -> EncodeResult:
         if not isinstance(one.problem, PartMissing) or _path(one) not in gives_up:
             return one
-        logger.error("given up, because of --accept-missing: %s", one.problem)
+        logger.error("given up, because of --accept-missing: %s", one.problem.sentence)
         return replace(one, is_given_up=True)
 
     def _explained(self, fatal: EncodeResult | None) -> Exception | None:

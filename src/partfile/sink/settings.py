@@ -204,6 +204,8 @@ def check_hidden(path: str, base: str, name: str, storage_options: Mapping[str, 
 class SinkSettings(RestoreSettings):
     """Options of a sink."""
 
+    shown_as = "FileSink"
+
     format: Format
     """How rows become bytes."""
     bucketer: Bucketer = Field(default_factory=lambda: _base_path())  # noqa: PLW0108 - it is defined below.
@@ -367,6 +369,19 @@ _OF_RECOVER: Mapping[str, tuple[str, ...]] = {
 }
 """Options of the command alone, because a user has to see its plan first."""
 
+_HIVE = "Did you mean bucketer? Pass for instance bucketer=partfile.HiveBucketer('country')."
+_OF_OTHERS = {
+    "partition_by": _HIVE,
+    "partitionBy": _HIVE,
+    "partitions": _HIVE,
+    "partition_cols": _HIVE,
+    "checkpoint_location": "Spark's checkpoint goes to start(..., checkpoint_location=...).",
+    "checkpointLocation": "Spark's checkpoint goes to start(..., checkpoint_location=...).",
+    "path": "The path is the first argument, base.",
+    "rolling_policy": "Did you mean rolling?",
+}
+"""What users of Spark, Flink and Arrow call things, and what to write here."""
+
 
 def _check_names(base: object, options: Mapping[str, Any]) -> None:
     """Refuse an option that a user cannot pass, and show the one that was probably meant."""
@@ -384,6 +399,8 @@ def _check_names(base: object, options: Mapping[str, Any]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             meant = f"Did you mean {near[0]}? " if near else ""
-            if name in format_option_names():
+            if name in _OF_OTHERS:
+                meant = f"{_OF_OTHERS[name]} "
+            elif name in format_option_names():
                 meant = "It is an option of a format: pass it in format_options. "
             raise ConfigError(f"FileSink has no option {name!r}.", hint=f"{meant}There are {', '.join(sorted(known))}.")

@@ -72,6 +72,11 @@ def local_path(url: str) -> str:
     if match is None:
         if not url:
             raise ConfigError("the base path is empty", hint="Name a directory; the working directory is '.'.")
+        if url.partition("/")[0] == "~":
+            raise ConfigError(
+                f"{url!r} begins with ~, which only a shell makes a home directory",
+                hint=f"Write os.path.expanduser({url!r}), or ./{url} for a directory that is called so.",
+            )
         return str(Path(url).absolute())
     scheme = match.group(1).lower()
     if scheme != "file":
@@ -171,8 +176,13 @@ class S3Url(NamedTuple):
         """
         shown = shown_url(url)
         match = _S3_URL.fullmatch(url)
-        if match is None or not _BUCKET.fullmatch(match.group(1)):
+        if match is None or not match.group(1):
             raise ConfigError(f"{shown} names no S3 bucket", hint="Write s3://bucket/prefix; keys go elsewhere.")
+        if not _BUCKET.fullmatch(match.group(1)):
+            raise ConfigError(
+                f"{shown} names no S3 bucket: the name of one is 2 to 63 letters, digits, '.', '_' or '-'",
+                hint="Write s3://bucket/prefix; keys go elsewhere.",
+            )
         prefix = (match.group(2) or "").strip("/")
         if prefix and {"", ".", ".."} & set(prefix.split("/")):
             raise ConfigError(f"{shown} has an empty segment, '.' or '..' in its path", hint="S3 takes them literally.")

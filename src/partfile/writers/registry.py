@@ -82,9 +82,10 @@ def format_option_names() -> set[str]:
 
 
 def _kind(name: object) -> type[Format]:
-    if not isinstance(name, str) or name not in FORMATS:
+    kind = FORMATS.get(name.lower()) if isinstance(name, str) else None
+    if kind is None:
         raise ConfigError(f"The format {name!r} is not known.", hint=_list(FORMATS) + " A Format object works too.")
-    return FORMATS[name]
+    return kind
 
 
 def _list(names: Iterable[str]) -> str:
