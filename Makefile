@@ -27,8 +27,9 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # The same order of sets in every run of the same commit.
 export PYTHONHASHSEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# A PYTHONPATH of the shell's would be searched before .venv, here and in Spark's workers.
-unexport PYTHONPATH SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
+# A PYTHONPATH of the shell's would be searched before .venv, here and in Spark's workers. Without bytecode on disk each
+# of the many processes of the tests compiles all it imports, and pytest rewrites every test.
+unexport PYTHONPATH PYTHONDONTWRITEBYTECODE SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
 
 .PHONY: help
 help: ## Show this list
@@ -129,6 +130,8 @@ clean: ## Remove what builds, tests, the demo and the benchmarks leave behind (.
 $(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/.python
 	@echo "Installing partfile and what its development needs into $(VENV) (the first time: a minute or two)"
 	@$(BIN)/python -m pip install -qq --editable '.[dev]'
+	@# pytest rewrites the asserts of every test: here once, not in each process of the first run, which tells of errors.
+	@$(BIN)/python -m pytest -qq --collect-only > /dev/null || true
 	@touch $(VENV)/.installed-demo $@
 
 $(VENV)/.installed-bench: setup.cfg pyproject.toml | $(VENV)/.python

@@ -144,6 +144,7 @@ def test_a_second_kill_at_any_call_of_the_recovery_that_follows(when: When, chos
             shutil.rmtree(base)
 
 
+@pytest.mark.drawn
 @pytest.mark.fault("H6")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_any_call_of_a_savepoint(when: When, chosen: Choose, tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_a_kill_at_any_call_of_clean(tmp_path: Path, when: When, chosen: Choose,
         shutil.rmtree(base)
 
 
+@pytest.mark.drawn
 @WHEN
 @pytest.mark.fault("H6")
 def test_a_kill_at_any_call_of_a_savepoint(when: When, chosen: Choose, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_pyarrow_reads_through_the_file_system(tree: tuple[Path, str]) -> None:
     assert texts_and_buckets(dataset.to_table()) == EXPECTED
 
 
+@pytest.mark.drawn
 @pytest.mark.timeout(240)
 def test_a_scan_can_be_given_up(tree: tuple[Path, str]) -> None:
     """Streams that are read, or dropped after one batch, end: where Python opens files pyarrow alone would hang."""

@@ -61,7 +61,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("gzip", "lz4",
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", *OTHERS])
-@pytest.mark.parametrize("long", [0, 1, 2])
+@pytest.mark.parametrize("long", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["found", "given"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_line_is_read_or_refused_and_never_nulls(

@@ -115,6 +115,7 @@ def test_nothing_else_is_shared(tmp_path: Path) -> None:
     assert {part.buckets for job in planned_recovery(tmp_path).jobs for part in job.parts} == {None}
 
 
+@pytest.mark.drawn
 @pytest.mark.usefixtures("some_marked")
 @EACH_DEATH
 @EACH_FORMAT

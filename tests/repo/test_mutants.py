@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from functools import cache
 
 import pytest
 
 from support.repo.mutants import ROOT, Mutant, mutants
 
 
+@cache
+def _program_of(file: str) -> str:
+    return ast.dump(ast.parse((ROOT / file).read_text()))
+
+
+@cache
+def _defined_in(path: str) -> set[str]:
+    source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
+    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+
+
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
 def test_a_mutant_applies_once_and_is_a_program(mutant: Mutant) -> None:
     """The text that it changes is in its file exactly once, and what comes of it is another program."""
-    changed = ast.parse(mutant.source())
-    assert ast.dump(changed) != ast.dump(ast.parse((ROOT / mutant.file).read_text()))
+    assert ast.dump(ast.parse(mutant.source())) != _program_of(mutant.file)
 
 
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
@@ -23,12 +34,8 @@ def test_the_tests_that_are_to_kill_it_are_there(mutant: Mutant) -> None:
     assert mutant.tests
     for test in mutant.tests:
         path, *names = test.split("::")
-        source = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
-        assert source or (ROOT / path).is_dir()
-        defined = [
-            node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef | ast.FunctionDef)
-        ]
-        assert set(names) <= set(defined)
+        assert (ROOT / path).exists()
+        assert set(names) <= _defined_in(path)
 
 
 def test_there_are_enough_mutants_and_none_twice() -> None:

@@ -46,11 +46,17 @@ def blocks(document: str) -> list[str]:
     return BLOCK.findall((ROOT / document).read_text())
 
 
+def _marks_of(document: str, block: str) -> list[Any]:
+    if "pyspark" in block:
+        return SPARK
+    return [] if document == "README.md" else [pytest.mark.slow]
+
+
 def every_block() -> list[Any]:
     """Each Python block of the README and of docs but the README's with Spark, which has a test of its own."""
     documents = [path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
     return [
-        pytest.param(document, block, id=f"{document}-{at}", marks=SPARK if "pyspark" in block else [])
+        pytest.param(document, block, id=f"{document}-{at}", marks=_marks_of(document, block))
         for document in documents
         for at, block in enumerate(blocks(document), start=1)
         if not (document == "README.md" and "SparkSession" in block)

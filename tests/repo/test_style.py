@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,12 @@ def sources(folders: tuple[str, ...]) -> list[Path]:
 def name_of(path: Path) -> str:
     """The path of a source file as messages show it."""
     return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """What a source file says."""
+    return ast.parse(path.read_text())
 
 
 def long_functions(tree: ast.AST, limit: int) -> list[str]:
@@ -112,15 +119,13 @@ def referrals_in(tree: ast.AST) -> list[str]:
 
 def test_functions_are_short() -> None:
     """No function is longer than the hard limit."""
-    found = {
-        name_of(path): long_functions(ast.parse(path.read_text()), FUNCTION_LINES_HARD) for path in sources(EVERYTHING)
-    }
+    found = {name_of(path): long_functions(tree_of(path), FUNCTION_LINES_HARD) for path in sources(EVERYTHING)}
     assert {name: functions for name, functions in found.items() if functions} == {}
 
 
 def test_docstrings_can_be_understood_without_the_code() -> None:
     """None says "see" and a name of the code instead of what is done."""
-    found = {name_of(path): referrals_in(ast.parse(path.read_text())) for path in sources(PACKAGE)}
+    found = {name_of(path): referrals_in(tree_of(path)) for path in sources(PACKAGE)}
     assert {name: summaries for name, summaries in found.items() if summaries} == {}
 
 
@@ -148,7 +153,7 @@ def test_other_uses_of_the_word_pass(summary: str) -> None:
 @pytest.mark.fault("T3")
 def test_no_pickle_no_hidden_clock_no_hidden_chance() -> None:
     """Persisted state is never code (R10), clocks are injected (R8), tokens come from one module."""
-    found = {name_of(path): forbidden_in(ast.parse(path.read_text()), name_of(path)) for path in sources(PACKAGE)}
+    found = {name_of(path): forbidden_in(tree_of(path), name_of(path)) for path in sources(PACKAGE)}
     assert {name: uses for name, uses in found.items() if uses} == {}
 
 
@@ -192,7 +197,7 @@ def test_every_test_says_what_it_states() -> None:
     silent = [
         f"{name_of(path)}: {node.name}"
         for path in sources(("tests",))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
     ]
     assert silent == []

@@ -21,6 +21,7 @@ def stream_on(server: S3Server, row_bytes: int = 10) -> Stream:
     return Stream(f"s3://{server.bucket()}/base", options_of(server), row_bytes=row_bytes)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("row_bytes", [10, 3 * MIB])
 def test_parts_that_a_clean_stop_kept_are_gone_on_with(moto: S3Server, row_bytes: int) -> None:
     """With on_stop="keep" the next run claims and extends them, by numbers of upload parts of its own."""

@@ -81,7 +81,7 @@ _COLUMNS = {
 _CASES = [("orc", column) for column in _COLUMNS] + [("parquet", column) for column in _COLUMNS if column != "runs"]
 
 
-@pytest.mark.parametrize("shared", [3, None])
+@pytest.mark.parametrize("shared", [3, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("columnar", ["staged", "per_checkpoint"])
 @pytest.mark.parametrize(("kind", "column"), _CASES)
 def test_rows_of_any_type_are_moved_to_their_bucket(

@@ -256,6 +256,7 @@ def run_plainly(*words: str, utf8: bool) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("code", [READ, SINK, TASK])
 def test_only_a_process_that_names_files_in_utf8_opens_a_local_store(tmp_path: Path, code: str) -> None:
     """A reader, a sink and what a task does are refused, with what to set; nothing is made."""
@@ -268,6 +269,7 @@ def test_only_a_process_that_names_files_in_utf8_opens_a_local_store(tmp_path: P
     assert "PYTHONUTF8" not in run_plainly("-c", code, str(base), utf8=True).stderr
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("verb", ["clean", "verify"])
 def test_the_command_line_refuses_too(tmp_path: Path, verb: str) -> None:
     """A usage error with the way out, before anything is taken for an orphan; with UTF-8 it works."""

@@ -254,21 +254,6 @@ def test_a_server_that_is_away_does_not_hide_the_first_error() -> None:
         assert len(stub.heard) == asked
 
 
-def test_no_attempt_begins_just_before_the_deadline() -> None:
-    """It could not be answered, and would hide what the server says."""
-    with S3Stub() as stub, S3Store(BASE, stub.options(call_timeout_s=2.0)) as store:
-        warm_up(store)
-        stub.answer = lambda _: refused(503, "SlowDown")
-
-        def said(_: int) -> str:
-            with pytest.raises(StoreError) as raised:
-                store.read_file("x", 1)
-            return str(raised.value)
-
-        with ThreadPoolExecutor(16) as pool:
-            assert all("SlowDown" in text for text in pool.map(said, range(16)))
-
-
 # How long a request to S3 may take, and what becomes of one that is given up.
 
 
@@ -307,6 +292,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(s3_client, "time", clock)
     monkeypatch.setattr(retry, "time", clock)
     return clock
+
+
+def test_no_attempt_begins_just_before_the_deadline(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be answered, and would hide what the server says. Here time passes by pauses alone."""
+    monkeypatch.setattr(clock, "sleep", lambda pause_s: setattr(clock, "now_s", clock.now_s + pause_s))
+    monkeypatch.setattr(retry, "number_between", lambda _, most: most)  # 50 + 100 + 200 + 400 + 800 ms.
+    begun_s: list[float] = []
+
+    def refuse(_: Heard) -> Said:
+        begun_s.append(clock.now_s)
+        return refused(503, "SlowDown")
+
+    with S3Stub() as stub, S3Store(BASE, stub.options(call_timeout_s=1.6)) as store:
+        warm_up(store)
+        stub.answer, began_s = refuse, clock.now_s
+        with pytest.raises(StoreError, match="SlowDown"):
+            store.read_file("x", 1)
+    assert clock.now_s - began_s == pytest.approx(1.55)
+    assert [round(begun - began_s, 3) for begun in begun_s] == [0, 0.05, 0.15, 0.35, 0.75]
 
 
 def test_a_request_is_given_up_where_nothing_moves(clock: Clock) -> None:

@@ -51,6 +51,7 @@ def job_on(calls: ModelCalls, *, resumes: bool) -> StagingJob:
     return StagingJob(lambda interceptor: opened(calls, interceptor), resumes=resumes)
 
 
+@pytest.mark.drawn
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("resumes", [False, True])
 @pytest.mark.parametrize("rules", [AWS, GATEWAY], ids=lambda rules: rules.name)
