@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -289,7 +289,9 @@ def test_t_b29_a_policy_of_the_users_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("columnar", "count"), [("per_checkpoint", 6), ("staged", 2)])
-def test_t_b30_t_b31_a_bulk_format_rolls_at_every_checkpoint(tmp_path: Path, columnar: str, count: int) -> None:
+def test_t_b30_t_b31_a_bulk_format_rolls_at_every_checkpoint(
+    tmp_path: Path, columnar: Literal["staged", "per_checkpoint"], count: int
+) -> None:
     """Parquet cannot be cut, so each checkpoint finishes its files, unless they are staged; each file is whole."""
     sink = pf.FileSink(tmp_path, uid="job", format="parquet", columnar=columnar, bucketer=pf.HiveBucketer("k"))
     with sink.local() as out:

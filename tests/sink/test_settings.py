@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,9 @@ import pytest
 import partfile as pf
 from partfile.errors import ConfigError
 from partfile.sink import restore
+from partfile.sink.policies import ReplayRules
 from partfile.sink.savepoints import reserved_savepoint
+from partfile.sink.settings import SinkOptions, SinkSettings
 from partfile.snapshot.storage import CheckpointStorage, DriverMemoryStorageSettings, FileSystemStorageSettings
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.local.store import LocalStore
@@ -176,6 +179,26 @@ def test_a_threshold_that_metadata_cannot_bear_is_refused(tmp_path: Path, size: 
     """The error names option and value, when the sink is made."""
     with pytest.raises(ConfigError, match=f"inline_threshold_bytes={size}"):
         make_sink(tmp_path, inline_threshold_bytes=size)
+
+
+def test_every_option_is_a_typed_keyword() -> None:
+    """An editor completes it, and a type checker takes what the sink takes; paths may be path objects as well."""
+    checked = {**SinkSettings.model_fields, **ReplayRules.model_fields}
+    own = {"base", "uid", "format", "bucketer", "rolling", "rules"}
+    typed = get_type_hints(SinkOptions)
+    assert {*typed} == {*checked, "format_options"} - own
+    paths = {"checkpoint_dir", "savepoint_dir", "restore_from"}
+    assert {typed[name] for name in paths} == {str | os.PathLike[str] | None}
+    others = {name: kind for name, kind in typed.items() if name not in {*paths, "format_options"}}
+    assert others == {name: checked[name].annotation for name in others}
+
+
+def test_a_typo_is_an_error_for_type_checkers_and_at_run_time(tmp_path: Path) -> None:
+    """Each comment here is an error of mypy where its error is gone."""
+    with pytest.raises(ConfigError, match=r"Did you mean on_stop\?"):
+        pf.FileSink(tmp_path, uid="typed", on_stoop="keep")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="it must be 'publish' or 'keep'"):
+        pf.FileSink(tmp_path, uid="typed", on_stop="hold")  # type: ignore[arg-type]
 
 
 @pytest.mark.item("ST-13")

@@ -22,6 +22,8 @@ from partfile.stores.urls import HdfsUrl
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from partfile.stores.base import Cut
+
 
 # URLs and options of HDFS, without a server.
 
@@ -203,7 +205,7 @@ def test_a_property_that_is_nonsense_is_refused_by_name(name: str, value: str) -
     "address", ["not an address", "127.0.0.1:notaport", "ftp://h:1", "http://", "h", "h h:1", "h:0", "h:99999"]
 )
 @pytest.mark.parametrize("cut", ["auto", "truncate", "rewrite"])
-def test_an_address_that_cannot_be_one_is_refused_when_the_sink_is_made(address: str, cut: str) -> None:
+def test_an_address_that_cannot_be_one_is_refused_when_the_sink_is_made(address: str, cut: Cut) -> None:
     """Found out by the first cut only, it would leave committed rows hidden, or copy for ever."""
     with pytest.raises(ConfigError, match=r"http_address: .*not the address of a web server"):
         pf.FileSink("hdfs://nn/base", uid="u", cut=cut, storage_options={"http_address": address})

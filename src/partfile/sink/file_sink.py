@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from partfile.errors import ConfigError
 from partfile.sink.local import LocalSink
-from partfile.sink.settings import make_settings
+from partfile.sink.policies import RollingPolicy
+from partfile.sink.settings import SinkOptions, make_settings
 from partfile.stores.registry import is_of_one_process
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from partfile.bucketers.base import Bucketer
-    from partfile.sink.policies import RollingPolicy
     from partfile.sink.spark.stream import StartedQuery
     from partfile.writers.base import Format
 
@@ -34,12 +34,8 @@ class FileSink:
         compression: None, ``gzip``, ``zstd``, ``bz2``, ``lz4`` or ``snappy``; one member or frame a checkpoint.
         bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
         rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
-        **options: ``format_options`` (for instance ``{"header": False}``), and the other fields of SinkSettings:
-            ``distribution``, ``hash_partitions``, ``cut``, ``naming``, ``checkpoint_dir``, ``inline_threshold_bytes``,
-            ``savepoint_dir``, ``restore_from``, ``on_used_base``, ``consumers_take_files``, ``storage_options``,
-            ``retained_checkpoints``, ``max_open_parts``, ``publish_threads``, ``on_stop``, ``on_gap``,
-            ``on_new_query``, ``on_bad_bucket``, ``on_progress``, ``clock``, ``open_store``. Giving parts up, going back
-            and moving the base are ``partfile recover``'s.
+        **options: The keywords of SinkOptions, of which docs/OPTIONS.md has each default and unit. Giving parts up,
+            going back and moving the base are ``partfile recover``'s.
 
     Raises:
         ConfigError: An option cannot be used; the message names it and what to do.
@@ -54,12 +50,16 @@ class FileSink:
         compression: str | None = None,
         bucketer: Bucketer | Callable[..., pa.Array[Any]] | None = None,
         rolling: RollingPolicy | None = None,
-        **options: Any,
+        **options: Unpack[SinkOptions],
     ) -> None:
-        if rolling is not None:
-            options["rolling"] = rolling
         self.settings = make_settings(
-            base, format=format, compression=compression, bucketer=bucketer, uid=uid, **options
+            base,
+            format=format,
+            compression=compression,
+            bucketer=bucketer,
+            uid=uid,
+            rolling=RollingPolicy() if rolling is None else rolling,
+            **options,
         )
         self._stream: Any = None
 

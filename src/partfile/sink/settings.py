@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -317,6 +317,40 @@ class SinkSettings(RestoreSettings):
             staging_compression=self.staging_compression,
             buckets_per_staging_file=self.buckets_per_staging_file or 0,
         )
+
+
+class SinkOptions(TypedDict, total=False):
+    """The keywords of FileSink beyond those of its signature, for editors and type checkers.
+
+    SinkSettings and ReplayRules say what each does, and check it.
+    """
+
+    format_options: Mapping[str, object]
+    naming: PartNaming
+    on_bad_bucket: str
+    columnar: Literal["staged", "per_checkpoint"]
+    staging_compression: Literal["auto", "lz4", "zstd", "none"]
+    buckets_per_staging_file: int | None
+    max_open_parts: int
+    distribution: Literal["none", "hash"]
+    hash_partitions: int | None
+    on_stop: Literal["publish", "keep"]
+    cut: Cut
+    checkpoint_dir: str | os.PathLike[str] | None
+    inline_threshold_bytes: int
+    retained_checkpoints: int
+    savepoint_dir: str | os.PathLike[str] | None
+    restore_from: str | os.PathLike[str] | None
+    on_used_base: Literal["fail", "accept"]
+    consumers_take_files: bool
+    publish_threads: int | None
+    on_new_query: str
+    on_gap: Literal["fail", "accept"]
+    on_progress: Callable[[BatchProgress], None] | None
+    storage_options: Mapping[str, object]
+    clock: Clock
+    open_store: StoreOpener
+    open_store_in_tasks: StoreOpener
 
 
 def make_settings(
