@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -388,3 +390,30 @@ def test_a_clock_that_is_set_back_puts_nothing_off_for_long(tmp_path: Path) -> N
         out.write(batch(2, 1), position=3)
     assert len(told) >= taken + 2
     out.close()
+
+
+@pytest.mark.parametrize("call", ["write", "checkpoint", "poll", "savepoint", "stop_with_savepoint", "finish"])
+def test_a_call_while_another_thread_is_in_one_is_refused_and_disturbs_nothing(tmp_path: Path, call: str) -> None:
+    """The thread that was first writes on, and each of its rows comes once; later another thread may take over."""
+    hold, is_in, may_go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def clock() -> int:
+        if hold.is_set():
+            is_in.set()
+            assert may_go_on.wait(60)
+        return 1_000_000
+
+    given: dict[str, tuple[Any, ...]] = {"write": (batch(4, 4),), "savepoint": (tmp_path / "s",)}
+    with long_sink(tmp_path / "out", clock=clock).local() as out, ThreadPoolExecutor(2) as pool:
+        hold.set()
+        first = pool.submit(out.write, batch(0, 4))
+        assert is_in.wait(60)
+        with pytest.raises(PartfileError, match=r"(?s)another thread is using this LocalSink.*subtask_index=N"):
+            getattr(out, call)(*given.get(call, ()))
+        hold.clear()
+        may_go_on.set()
+        first.result(60)
+        pool.submit(out.checkpoint, 4).result(60)
+        pool.submit(out.write, batch(4, 4)).result(60)
+    assert_exactly_once(tmp_path / "out", 8)
+    assert not (tmp_path / "s").exists()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
+from threading import RLock
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from partfile.sink.states import assigned_to
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
     from types import TracebackType
 
     from pydantic import JsonValue
@@ -170,6 +172,7 @@ class LocalSink:
         self._position: JsonValue = None
         self._opened = False
         self._closed = False
+        self._in_use = RLock()
 
     @property
     def position(self) -> JsonValue:
@@ -227,24 +230,24 @@ class LocalSink:
             ConfigError: ``rows`` or ``position`` is of a wrong type; nothing was written, and the sink stays open.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
-        self._check_open()
-        position = kept_position(position)
-        if position is None and self._interval_ms is not None:
-            raise ConfigError(
-                "write needs a position where checkpoint_interval_s is set: any write may end with a checkpoint",
-                hint="Pass where the input stands after these rows, or call checkpoint() yourself and set no interval.",
-            )
-        batches = batches_of(rows)
-        try:
-            self._operator.advance(self._context(self._settings.now_ms()))
-            for batch in batches:
-                self._operator.write(batch)
-        except BaseException:
-            self.close()
-            raise
-        if position is not None:
-            self._position = position
-        self.poll()
+        with self._alone():
+            position = kept_position(position)
+            if position is None and self._interval_ms is not None:
+                raise ConfigError(
+                    "write needs a position where checkpoint_interval_s is set: any write may end with a checkpoint",
+                    hint="Pass where the input stands after these rows; or set no interval, and call checkpoint().",
+                )
+            batches = batches_of(rows)
+            try:
+                self._operator.advance(self._context(self._settings.now_ms()))
+                for batch in batches:
+                    self._operator.write(batch)
+            except BaseException:
+                self.close()
+                raise
+            if position is not None:
+                self._position = position
+            self.poll()
 
     def poll(self) -> BatchProgress | None:
         """Take the periodic checkpoint if it is due; call it while there are no rows to write.
@@ -255,15 +258,15 @@ class LocalSink:
         Raises:
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
-        self._check_open()
-        if self._interval_ms is None:
-            return None
-        try:
-            triggered = self._runtime.coordinator.trigger_if_due(self._settings.now_ms())
-            return None if triggered is None else self._complete(triggered)
-        except BaseException:
-            self.close()
-            raise
+        with self._alone():
+            if self._interval_ms is None:
+                return None
+            try:
+                triggered = self._runtime.coordinator.trigger_if_due(self._settings.now_ms())
+                return None if triggered is None else self._complete(triggered)
+            except BaseException:
+                self.close()
+                raise
 
     def checkpoint(self, position: JsonValue = None) -> BatchProgress:
         """Make every row written so far count, exactly once, and publish the parts that have rolled.
@@ -276,15 +279,15 @@ class LocalSink:
             Fenced: Another process has taken the sink over; this one is closed.
             OutcomeUnknown: The checkpoint may be complete; open a new sink and look at its ``position``.
         """
-        self._check_open()
-        position = kept_position(position)
-        if position is not None:
-            self._position = position
-        try:
-            return self._checkpoint()
-        except BaseException:
-            self.close()
-            raise
+        with self._alone():
+            position = kept_position(position)
+            if position is not None:
+                self._position = position
+            try:
+                return self._checkpoint()
+            except BaseException:
+                self.close()
+                raise
 
     def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
         """Make every row written so far count, publish every part, and take a savepoint; the sink goes on.
@@ -309,22 +312,22 @@ class LocalSink:
         return location
 
     def _savepoint(self, directory: str | os.PathLike[str] | None, *, ends_the_job: bool) -> str:
-        self._check_open()
-        coordinator = self._runtime.coordinator
-        with reserved_savepoint(self._settings, coordinator.job, directory) as reserved:
-            try:
-                self._operator.roll_all()
-                self._checkpoint()
-                coordinator.close_all(self._settings.now_ms())
-            except BaseException:
-                self.close()
-                raise
-            try:
-                return reserved.complete(coordinator, self._settings.now_ms(), ends_the_job=ends_the_job)
-            except BaseException:
-                if ends_the_job:
+        with self._alone():
+            coordinator = self._runtime.coordinator
+            with reserved_savepoint(self._settings, coordinator.job, directory) as reserved:
+                try:
+                    self._operator.roll_all()
+                    self._checkpoint()
+                    coordinator.close_all(self._settings.now_ms())
+                except BaseException:
                     self.close()
-                raise
+                    raise
+                try:
+                    return reserved.complete(coordinator, self._settings.now_ms(), ends_the_job=ends_the_job)
+                except BaseException:
+                    if ends_the_job:
+                        self.close()
+                    raise
 
     def close(self) -> None:
         """Release everything without a checkpoint: rows since the last one do not count."""
@@ -341,20 +344,20 @@ class LocalSink:
         Raises:
             NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
         """
-        self._check_open()
-        keep, coordinator = self._settings.on_stop == "keep", self._runtime.coordinator
-        try:
+        with self._alone():
+            keep, coordinator = self._settings.on_stop == "keep", self._runtime.coordinator
+            try:
+                if not keep:
+                    self._operator.roll_all()
+                self.checkpoint()
+                self._operator.close()
+                coordinator.close_all(self._settings.now_ms(), keep=keep)
+                if not keep:
+                    coordinator.discard_staging_files(self._settings.now_ms())
+            finally:
+                self.close()
             if not keep:
-                self._operator.roll_all()
-            self.checkpoint()
-            self._operator.close()
-            coordinator.close_all(self._settings.now_ms(), keep=keep)
-            if not keep:
-                coordinator.discard_staging_files(self._settings.now_ms())
-        finally:
-            self.close()
-        if not keep:
-            coordinator.check_all_is_visible()
+                coordinator.check_all_is_visible()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -410,6 +413,21 @@ class LocalSink:
             may_stage=self._runtime.may_stage,
             encoded_ratio=coordinator.state.position.encoded_ratio,
         )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a call while another thread is in one; the other one goes on."""
+        if not self._in_use.acquire(blocking=False):
+            raise PartfileError(
+                "another thread is using this LocalSink at this moment; nothing of this call was done",
+                hint="Let one thread write what the others put into a queue, or give each its own: "
+                "local(subtask_index=N).",
+            )
+        try:
+            self._check_open()
+            yield
+        finally:
+            self._in_use.release()
 
     def _check_open(self) -> None:
         if not self._opened:
