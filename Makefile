@@ -130,7 +130,8 @@ clean: ## Remove what builds, tests, the demo and the benchmarks leave behind (.
 $(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/.python
 	@echo "Installing partfile and what its development needs into $(VENV) (the first time: a minute or two)"
 	@$(BIN)/python -m pip install -qq --editable '.[dev]'
-	@# pytest rewrites the asserts of every test: here once, not in each process of the first run, which tells of errors.
+	@# pytest rewrites the asserts of every test: here once, not in each process of the first run.
+	@# That run tells of tests that cannot be collected.
 	@$(BIN)/python -m pytest -qq --collect-only > /dev/null || true
 	@touch $(VENV)/.installed-demo $@
 

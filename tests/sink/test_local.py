@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -417,3 +417,36 @@ def test_a_call_while_another_thread_is_in_one_is_refused_and_disturbs_nothing(t
         pool.submit(out.write, batch(4, 4)).result(60)
     assert_exactly_once(tmp_path / "out", 8)
     assert not (tmp_path / "s").exists()
+
+
+def test_a_block_that_is_left_while_another_thread_writes_closes_after_it(tmp_path: Path) -> None:
+    """The end is refused; no file is closed under the write, and the next run begins at the last checkpoint."""
+    hold, is_in, may_go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def clock() -> int:
+        if hold.is_set():
+            is_in.set()
+            assert may_go_on.wait(60)
+        return 1_000_000
+
+    def leave() -> None:
+        with out:
+            out.checkpoint(0)
+            hold.set()
+            writes.append(pool.submit(out.write, batch(0, 4)))
+            assert is_in.wait(60)
+            hold.clear()
+
+    writes: list[Future[None]] = []
+    out = long_sink(tmp_path, clock=clock).local()
+    with ThreadPoolExecutor(2) as pool:
+        left = pool.submit(leave)
+        assert is_in.wait(60)
+        with pytest.raises(TimeoutError):
+            left.result(0.5)
+        may_go_on.set()
+        assert writes[0].result(60) is None
+        with pytest.raises(PartfileError, match="another thread is using this LocalSink"):
+            left.result(60)
+    assert continue_to(long_sink(tmp_path), 8) == 0
+    assert_exactly_once(tmp_path, 8)

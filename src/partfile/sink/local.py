@@ -330,13 +330,17 @@ class LocalSink:
                     raise
 
     def close(self) -> None:
-        """Release everything without a checkpoint: rows since the last one do not count."""
-        self._opened = False
-        self._closed = True
-        try:
-            self._operator.close()
-        finally:
-            self._runtime.close()
+        """Release everything without a checkpoint: rows since the last one do not count.
+
+        Waits for a call of another thread: a file that is closed under it may be another file by its next write.
+        """
+        with self._in_use:
+            self._opened = False
+            self._closed = True
+            try:
+                self._operator.close()
+            finally:
+                self._runtime.close()
 
     def finish(self) -> None:
         """End cleanly: a last checkpoint that publishes every part, or keeps them all with ``on_stop="keep"``.

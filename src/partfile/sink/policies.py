@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from partfile.errors import ConfigError
 from partfile.sink.quantities import bytes_in, seconds_in
@@ -322,12 +322,22 @@ class PartNaming(Options):
 
 
 ADOPT = "adopt:"
+_ADOPTED = re.compile(rf"{ADOPT}\S+")
 
 
 class ReplayRules(Options):
     """The choices of a user for a query that does not simply continue."""
 
-    on_new_query: str = Field(default="fail", pattern=rf"^(fail|{ADOPT}\S+)$")
+    shown_as = "FileSink"
+
+    on_new_query: str = "fail"
     """``fail``, or ``adopt:<query id>``: the new query takes over from that one, whose id is refused from then on."""
     on_gap: Literal["fail", "accept"] = "fail"
     """``fail``, or ``accept``: batch ids may skip ahead."""
+
+    @field_validator("on_new_query")
+    @classmethod
+    def _adopts_a_query_by_its_id(cls, value: str) -> str:
+        if value != "fail" and not _ADOPTED.fullmatch(value):
+            raise ValueError(f"it must be 'fail' or '{ADOPT}' and the id of a query")
+        return value

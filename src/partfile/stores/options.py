@@ -28,7 +28,6 @@ _PLAIN_WORDS = {
     "less_than": "it must be less than {lt}",
     "less_than_equal": "it must be at most {le}",
     "literal_error": "it must be {expected}",
-    "string_pattern_mismatch": "it does not match {pattern}",
     "callable_type": "it must be a function",
     "is_instance_of": "it must be a {class}",
     "mapping_type": "it must be a mapping, for instance a dict",
