@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
@@ -303,5 +304,5 @@ def test_names_that_are_no_utf8_are_told(tmp_path: Path) -> None:
     (base / os.fsdecode(b"caf\xe9.txt")).write_text("x")
     result = run("list", base)
     assert result.exit_code == 0
-    assert [line for line in result.stdout.splitlines() if "caf" in line and ".txt" in line] == []
+    assert not re.search(r"\bcaf", result.stdout)
     assert "1 names in '.' are not UTF-8" in result.stderr
