@@ -369,6 +369,70 @@ def test_the_memory_of_a_process_is_refused(spark: SparkSession, tmp_path: Path)
         run(make_sink("memory://out"), stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("expression", "options", "told"),
+    [
+        ("map(1, 'a')", {}, "UnsupportedTypeError: .*Column 'odd' .*a map key of type int32"),
+        ("parse_json('1')", {}, "UnsupportedTypeError: .*Column 'odd' .*variant"),
+        ("interval 1 day", {"format": "orc"}, "UnsupportedTypeError: .*Column 'odd' .*duration"),
+        ("1", {"bucketer": pf.HiveBucketer("day")}, "ConfigError: .*column 'day'.*the columns are .*odd"),
+        ("1", {"bucketer": pf.HiveBucketer("day"), "distribution": "hash"}, "ConfigError: .*column 'day'"),
+        ("1", {"bucketer": pf.DateTimeBucketer(column="odd")}, "ConfigError: .*'odd'"),
+    ],
+)
+def test_columns_that_cannot_be_written_are_refused_before_a_job(
+    spark: SparkSession,
+    tmp_path: Path,
+    expression: str,
+    options: dict[str, Any],
+    told: str,
+) -> None:
+    """Start refuses them and begins no query; foreach_batch refuses them, and runs no job. Neither makes a file."""
+    write_source(tmp_path / "source", 1)
+    base = tmp_path / "out"
+    sink = make_sink(base, **{"bucketer": None, **options})
+    frame = stream(spark, tmp_path / "source").selectExpr("*", f"{expression} as odd")
+    error, words = told.split(": ")
+    with pytest.raises(getattr(pf, error), match=words):
+        sink.start(frame, checkpoint_location=str(tmp_path / "started"), trigger=NOW)
+    assert spark.streams.active == []
+    query = frame.writeStream.foreachBatch(sink.foreach_batch).option("checkpointLocation", str(tmp_path / "plain"))
+    with pytest.raises(PySparkException, match=f"(?s){told}") as raised:
+        query.trigger(availableNow=True).start().awaitTermination()
+    assert "Job aborted" not in str(raised.value)
+    assert not base.exists()
+
+
+@pytest.mark.spark
+def test_a_timestamp_of_any_zone_and_a_type_without_an_arrow_form_pass_the_check(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A zone is the session's; what PySpark cannot translate is the task's to refuse, as it was."""
+    write_source(tmp_path / "source", 1)
+    source = stream(spark, tmp_path / "source")
+    sink = make_sink(tmp_path / "out", format="parquet")
+    timed = source.selectExpr("*", "timestamp'2024-01-01 00:00:00' as at", "timestamp_ntz'2024-01-01 00:00:00' as wall")
+    with sink.start(timed, checkpoint_location=str(tmp_path / "spark"), trigger=NOW):
+        pass
+    assert finished(tmp_path / "out")
+    odd = source.selectExpr("*", "interval 1 year as odd")
+    other = make_sink(tmp_path / "other", uid="other")
+    query = other.start(odd, checkpoint_location=str(tmp_path / "odd"), trigger=NOW)
+    with pytest.raises(PySparkException, match=r"(?i)interval"):
+        query.awaitTermination()
+
+
+@pytest.mark.spark
+def test_what_is_no_stream_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A DataFrame of a batch, and one of another library's, are told what to use."""
+    sink = make_sink(tmp_path / "out")
+    for frame, words in ((spark.range(3), "a DataFrame that is no stream"), (pyarrow.table({"id": [1]}), "a Table")):
+        with pytest.raises(ConfigError, match=f"(?s)not {words}.*sink.local"):
+            sink.start(frame, checkpoint_location=str(tmp_path / "spark"))
+    assert not (tmp_path / "out").exists()
+
+
 # Hive-style buckets are the very directories that Spark's own partitionBy makes.
 
 TEXTS = [

@@ -91,7 +91,9 @@ class FileSink:
         Raises:
             CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
                 batch already; nothing was written.
+            ConfigError: The bucketer cannot work on the columns, or there are none; no job was run.
             Fenced: Another query has taken the sink over.
+            UnsupportedTypeError: The format has no form for a column; no job was run.
         """
         self._spark_stream().foreach_batch(df, batch_id)
 
@@ -148,6 +150,11 @@ class FileSink:
 
         Returns:
             The query; use it in a ``with`` block, or call its ``finish()`` when it has ended.
+
+        Raises:
+            ConfigError: ``df`` is no streaming DataFrame, the bucketer cannot work on its columns, or
+                ``checkpoint_location`` cannot be used; no query was started.
+            UnsupportedTypeError: The format has no form for a column; no query was started.
         """
         query: StartedQuery = self._spark_stream().start(
             df, checkpoint_location=checkpoint_location, trigger=trigger, query_name=query_name, options=options

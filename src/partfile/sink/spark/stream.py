@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from pyspark.sql import DataFrame
+
 from partfile.errors import ConfigError, Fenced, NotReady, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import AT_EXIT, wait_ms
@@ -25,7 +27,7 @@ from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.settings import check_hidden
 from partfile.sink.spark.encode_job import staging_encoder
 from partfile.sink.spark.identity import OffsetsLog, active_query, current_run, is_active
-from partfile.sink.spark.write_job import acknowledged_snapshots, hash_partitions, run_write_job
+from partfile.sink.spark.write_job import acknowledged_snapshots, check_columns, hash_partitions, run_write_job
 from partfile.sink.states import QueryPosition
 from partfile.snapshot.timer import Timer
 from partfile.stores.registry import check_url
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
     from partfile.sink.coordinator import SinkCoordinator
     from partfile.sink.encode import StagingEncoder
@@ -280,6 +283,8 @@ class SparkStream:
         self._fenced: tuple[QueryRun, Fenced] | None = None
         """The run that was fenced between two batches: it must stop, and not begin a new epoch."""
         self._offsets = OffsetsLog()
+        self._checked_columns: StructType | None = None
+        """Of the last stream or batch that was not refused for them."""
         self._watch: QueryWatch | None = None
         """Of the last run that was seen."""
         self._watch_lock = threading.Lock()
@@ -296,14 +301,11 @@ class SparkStream:
         Raises:
             CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
                 batch already; nothing was written.
-            ConfigError: The stream has no columns.
+            ConfigError: The bucketer cannot work on the columns, or there are none; no job was run.
             Fenced: Another driver has taken the sink over.
+            UnsupportedTypeError: The format has no form for a column; no job was run.
         """
-        if not df.columns:
-            raise ConfigError(
-                f"{self._settings.uid}: the stream has no columns, and Spark hands no rows of it over",
-                hint="Select at least one column.",
-            )
+        self._check_columns(df)
         run = current_run(df.sparkSession)
         if self._watch is None or self._watch.run_id != run.run_id:
             self._watch_query(active_query(df.sparkSession, run))
@@ -335,9 +337,19 @@ class SparkStream:
         """Start a query with a clean end bound to it; the arguments are those of ``FileSink.start``.
 
         Raises:
-            ConfigError: ``options`` name the checkpoint location as well; or it lies visibly below the base, where
-                readers would take Spark's files for data.
+            ConfigError: ``df`` is no streaming DataFrame; the bucketer cannot work on its columns; ``options`` name the
+                checkpoint location as well; or it lies visibly below the base, where readers would take Spark's files
+                for data. No query was started.
+            UnsupportedTypeError: The format has no form for a column; no query was started.
         """
+        given: object = df
+        if not isinstance(given, DataFrame) or not given.isStreaming:
+            told = "a DataFrame that is no stream" if isinstance(given, DataFrame) else f"a {type(given).__name__}"
+            raise ConfigError(
+                f"{self._settings.uid}: start() needs a streaming DataFrame of Spark's, not {told}",
+                hint="Read it by spark.readStream; to write rows without a stream, use sink.local().",
+            )
+        self._check_columns(df)
         if _is_served(checkpoint_location):
             base, storage_options = self._settings.base, self._settings.storage_options
             check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)
@@ -389,6 +401,11 @@ class SparkStream:
                         runtime.coordinator.discard_staging_files(self._settings.now_ms())
             finally:
                 self.release()
+
+    def _check_columns(self, df: DataFrame) -> None:
+        if df.schema != self._checked_columns:
+            check_columns(df, self._settings)
+            self._checked_columns = df.schema
 
     def finish_run(self, watch: QueryWatch | None = None) -> None:
         """Wait for the end of the sink if a run has ended; does nothing in a batch of the query, which has not.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import inspect
 import logging
 import socket
 import sys
@@ -16,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own documentation names it so.
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from partfile.bucketers.base import BucketContext
 from partfile.errors import ConfigError, PartfileError
 from partfile.sink.batches import coalesce_batches, prefetch
-from partfile.sink.layout import SinkDescription, SubtaskContext
+from partfile.sink.layout import RowLayouts, SinkDescription, SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot, assigned_to
 from partfile.snapshot.documents import SubtaskState
@@ -121,6 +124,44 @@ def acknowledged_snapshots(
             )
     read = runtime.storage.read_state
     return [SubtaskSnapshot.from_states(one.state.subtask, read(one.state.handle)) for one in acknowledged]
+
+
+def check_columns(df: DataFrame, settings: SinkSettings) -> None:
+    """Refuse columns that the tasks would refuse with their first rows, before any job runs.
+
+    Columns of a type that PySpark cannot translate are left to the tasks.
+
+    Args:
+        df: The stream, or a batch of it.
+        settings: The sink's options.
+
+    Raises:
+        ConfigError: There are none, two have one name, or the bucketer cannot work on them.
+        UnsupportedTypeError: The format has no form for one.
+    """
+    if not df.columns:
+        raise ConfigError(
+            f"{settings.uid}: the stream has no columns, and Spark hands no rows of it over",
+            hint="Select at least one column.",
+        )
+    schema = _arrow_schema(df)
+    if schema is None:
+        return
+    description = settings.description
+    staging_file = None if description.spec is None else description.staged_in(travels=False)
+    RowLayouts(description.bucketer, description.format, staging_file).of(schema)
+
+
+def _arrow_schema(df: DataFrame) -> pa.Schema | None:
+    """The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column."""
+    zone = str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
+    # Older versions of PySpark take no zone.
+    options: dict[str, Any] = {"timezone": zone} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    try:
+        return to_arrow_schema(df.schema, **options)
+    except PySparkException as error:
+        logger.debug("the columns are checked by the tasks: %s", error)
+        return None
 
 
 def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:
