@@ -398,17 +398,15 @@ def test_columns_that_cannot_be_written_are_refused_before_a_job(
         sink.start(frame, checkpoint_location=str(tmp_path / "started"), trigger=NOW)
     assert spark.streams.active == []
     query = frame.writeStream.foreachBatch(sink.foreach_batch).option("checkpointLocation", str(tmp_path / "plain"))
-    with pytest.raises(PySparkException, match=f"(?s){told}") as raised:
+    with pytest.raises(PySparkException, match=f"(?s){told}"):
         query.trigger(availableNow=True).start().awaitTermination()
-    assert "Job aborted" not in str(raised.value)
+    # A job begins only after the restore, which makes the sink's directory.
     assert not base.exists()
 
 
 @pytest.mark.spark
-def test_a_timestamp_of_any_zone_and_a_type_without_an_arrow_form_pass_the_check(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """A zone is the session's; what PySpark cannot translate is the task's to refuse, as it was."""
+def test_timestamps_and_types_without_an_arrow_form_pass_the_check(spark: SparkSession, tmp_path: Path) -> None:
+    """Timestamps with and without a zone are written; Spark itself refuses a type that it cannot send to the task."""
     write_source(tmp_path / "source", 1)
     source = stream(spark, tmp_path / "source")
     sink = make_sink(tmp_path / "out", format="parquet")

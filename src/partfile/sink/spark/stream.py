@@ -284,7 +284,7 @@ class SparkStream:
         """The run that was fenced between two batches: it must stop, and not begin a new epoch."""
         self._offsets = OffsetsLog()
         self._checked_columns: StructType | None = None
-        """Of the last stream or batch that was not refused for them."""
+        """Schema of the last stream or batch that passed the check, so that equal batches are not checked again."""
         self._watch: QueryWatch | None = None
         """Of the last run that was seen."""
         self._watch_lock = threading.Lock()
@@ -346,7 +346,7 @@ class SparkStream:
         if not isinstance(given, DataFrame) or not given.isStreaming:
             told = "a DataFrame that is no stream" if isinstance(given, DataFrame) else f"a {type(given).__name__}"
             raise ConfigError(
-                f"{self._settings.uid}: start() needs a streaming DataFrame of Spark's, not {told}",
+                f"{self._settings.uid}: start() needs a streaming DataFrame of Spark, not {told}",
                 hint="Read it by spark.readStream; to write rows without a stream, use sink.local().",
             )
         self._check_columns(df)

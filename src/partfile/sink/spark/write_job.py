@@ -155,7 +155,7 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> None:
 def _arrow_schema(df: DataFrame) -> pa.Schema | None:
     """The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column."""
     zone = str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
-    # Older versions of PySpark take no zone.
+    # PySpark 4.0 takes no zone, and gives every timestamp UTC.
     options: dict[str, Any] = {"timezone": zone} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     try:
         return to_arrow_schema(df.schema, **options)
