@@ -240,11 +240,13 @@ def test_two_attempts_that_resume_one_part(store: S3Store, size: int) -> None:
 @pytest.mark.fault("D3")
 def test_a_zombie_that_goes_on_after_everything(s3_base: str, s3_options: S3Options, size: int) -> None:
     """D3: whenever it persists, nothing that it adds is in a finished file, and no finished file changes."""
-    # The server answers 500 where others say that the upload is gone, and is asked again.
-    store = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 10.0}))
-    zombie = store.create(new_part())
-    zombie.write(bytes(size))
-    handle = store.prepare(zombie.persist())
+    store = S3Store(s3_base, s3_options)
+    stream = store.create(new_part())
+    stream.write(bytes(size))
+    claimed = stream.persist()
+    # The server answers 500 where others say that the upload is gone, and is asked again until the deadline.
+    zombie = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 10.0})).resume(claimed)
+    handle = store.prepare(claimed)
     store.publish(handle, "auto")
     before = [(file.path, file.size, file.modified_at_ms) for file in store.list()]
     for more in (10, 6 * MIB):
