@@ -93,7 +93,7 @@ def run_partfile(
     run, meter = Run(case), Meter()
     with (
         meter,
-        sink.start(stream, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query,
+        sink.start(stream, checkpoint_location=checkpoint, availableNow=True) as query,
     ):
         query.awaitTermination()
     batches = [one for one in progress if one.batch_id is not None]

@@ -82,7 +82,7 @@ def _run_partfile(spark: SparkSession, work: Path, late: int) -> Report:
         sink.start(
             events(spark),
             checkpoint_location=str(work / "long" / "checkpoint"),
-            trigger={"processingTime": "0 seconds"},
+            processingTime="0 seconds",
         ) as query,
     ):
         while not watch.enough.wait(1) and query.isActive:

@@ -78,7 +78,7 @@ def make_sink(output: str, format: str) -> pf.FileSink:
 
 def start(sink: pf.FileSink, flights: DataFrame, checkpoint: str) -> None:
     """Stream in a ``with`` block, which ends with every file published."""
-    with sink.start(flights, checkpoint_location=checkpoint, trigger={"availableNow": True}) as query:
+    with sink.start(flights, checkpoint_location=checkpoint, availableNow=True) as query:
         query.awaitTermination()
 
 

@@ -96,9 +96,7 @@ def first_run(spark: SparkSession, root: Path) -> str:
             enough.set()
 
     sink = pf.FileSink(root / "before", uid="sales", bucketer=pf.HiveBucketer("country"), on_progress=note)
-    query = sink.start(
-        read_stream(spark, root, 3), checkpoint_location=str(root / "spark"), trigger={"processingTime": "0 seconds"}
-    )
+    query = sink.start(read_stream(spark, root, 3), checkpoint_location=str(root / "spark"), processingTime="0 seconds")
     enough.wait(timeout=WAIT_S)
     where: str = query.stop_with_savepoint(root / "savepoints")
     print(f"stopped after {sum(batch.rows for batch in batches)} rows in 3 partitions with {where}")
@@ -108,9 +106,7 @@ def first_run(spark: SparkSession, root: Path) -> str:
 def second_run(spark: SparkSession, root: Path, savepoint: Path) -> None:
     """Go on from the savepoint to the end: another base path, seven partitions."""
     sink = pf.FileSink(root / "after", uid="sales", bucketer=pf.HiveBucketer("country"), restore_from=savepoint)
-    with sink.start(
-        read_stream(spark, root, 7), checkpoint_location=str(root / "spark"), trigger={"availableNow": True}
-    ):
+    with sink.start(read_stream(spark, root, 7), checkpoint_location=str(root / "spark"), availableNow=True):
         pass
     print("resumed from it in 7 partitions to the end of the stream")
 

@@ -304,6 +304,7 @@ def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pyt
     refusal = NotReady("the sink has ended with rows not visible yet: 1 staging files not encoded")
 
     class Query:
+        _jsq = None
         isActive = False  # noqa: N815 - Spark's name
         id = "query"
         runId = "run"  # noqa: N815 - Spark's name
@@ -324,6 +325,9 @@ def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pyt
         def finish_run(self, watch: QueryWatch) -> None:
             """Not all is visible."""
             watch.check_end()
+
+        def failure_of(self, _watch: QueryWatch) -> None:
+            """None."""
 
     def end(_watch: QueryWatch) -> None:
         raise refusal

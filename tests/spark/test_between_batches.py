@@ -23,7 +23,16 @@ from partfile.sink.spark.stream import SparkStream, StartedQuery
 from partfile.sink.spark.write_job import by_bucket
 from partfile.stores.local.store import LocalStore
 from support.processes.deadline import wait_until
-from support.spark.streams import LONG, expected, finished, ids_by_duckdb, make_sink, stream, write_source
+from support.spark.streams import (
+    LONG,
+    expected,
+    finished,
+    ids_by_duckdb,
+    make_sink,
+    run_without_end,
+    stream,
+    write_source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +142,7 @@ def test_an_idle_stream_shows_its_rows_after_storage_failed(spark: SparkSession,
         wait_until(passes)
 
     frame, checkpoint = stream(spark, tmp_path / "source"), str(tmp_path / "spark")
-    with sink.start(frame, checkpoint_location=checkpoint, trigger={"processingTime": "0 seconds"}) as query:
+    with sink.start(frame, checkpoint_location=checkpoint, processingTime="0 seconds") as query:
         query.processAllAvailable()
         fails[0] = True
         later(lambda: len(fails) > 2)
@@ -155,7 +164,7 @@ def test_a_run_is_active_until_it_ends(spark: SparkSession, tmp_path: Path) -> N
     runs: list[QueryRun] = []
     for _ in range(2):
         with make_sink(tmp_path / "out").start(
-            frame, checkpoint_location=checkpoint, trigger={"processingTime": "0 seconds"}
+            frame, checkpoint_location=checkpoint, processingTime="0 seconds"
         ) as query:
             run = QueryRun(os.getpid(), str(query.query.id), str(query.query.runId))
             assert is_active(spark, run)
@@ -173,18 +182,18 @@ def test_a_clean_end_does_not_take_the_sink_from_a_rival(spark: SparkSession, tm
     """A driver that lost its epoch ends by Fenced, and the other one's parts stay as they are."""
     rows = write_source(tmp_path / "source", 1)
     sink = make_sink(tmp_path / "out", rolling=LONG)
-    query = start(spark, tmp_path, sink.foreach_batch)
-    query.awaitTermination()
+    run_without_end(sink, stream(spark, tmp_path / "source"), str(tmp_path / "checkpoint"))
     side = sink._spark_stream()
+    assert side._watch is not None
     side.release()
     rival = take_over(tmp_path / "out")
     with pytest.raises(Fenced, match="not the newest any more"):
-        side.finish(str(query.id))
+        side.finish(side._watch.query_id)
     go_on(rival)
     with make_sink(tmp_path / "out").start(
         stream(spark, tmp_path / "source"),
         checkpoint_location=str(tmp_path / "checkpoint"),
-        trigger={"availableNow": True},
+        availableNow=True,
     ):
         pass
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)

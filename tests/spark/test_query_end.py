@@ -229,7 +229,7 @@ def test_what_hears_of_progress_may_end_the_sink(spark: SparkSession, tmp_path: 
     rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=0.5)
     sink = make_sink(tmp_path / "out", on_progress=told, rolling=rolling)
     frame = stream(spark, tmp_path / "source")
-    query = sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"processingTime": "0 seconds"})
+    query = sink.start(frame, checkpoint_location=str(tmp_path / "spark"), processingTime="0 seconds")
     assert ended.wait(120)
     query.stop()
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)

@@ -45,7 +45,7 @@ def test_a_worker_killed_in_the_middle_of_an_encode(spark: SparkSession, tmp_pat
     rolling = pf.RollingPolicy(max_part_bytes=1) if where == "of a batch" else LONG
     sink = staged_sink(tmp_path / "out", open_store_in_tasks=FaultyEncodes(flag, "kill"), rolling=rolling)
     frame = stream(spark, tmp_path / "source")
-    query = sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"processingTime": "0 seconds"})
+    query = sink.start(frame, checkpoint_location=str(tmp_path / "spark"), processingTime="0 seconds")
     query.processAllAvailable()
     query.stop()
     assert time.time() - flag.stat().st_mtime < LONGEST_RETRY_S

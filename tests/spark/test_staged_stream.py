@@ -148,9 +148,7 @@ def test_an_idle_stream_closes_its_parts_by_a_job_of_the_timer(spark: SparkSessi
     frame = stream(spark, tmp_path / "source")
     tracker = spark.sparkContext.statusTracker()
     jobs_before = set(tracker.getJobIdsForGroup(None))
-    with sink.start(
-        frame, checkpoint_location=str(tmp_path / "spark"), trigger={"processingTime": "0 seconds"}
-    ) as query:
+    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), processingTime="0 seconds") as query:
         query.processAllAvailable()
         assert finished(base) == []
         now[0] += 10_000
@@ -297,7 +295,7 @@ def test_without_shared_locks_every_part_rolls_at_every_checkpoint(spark: SparkS
     base = tmp_path / "out"
     sink = make_sink(base, open_store_in_tasks=store_without_locks)
     frame = stream(spark, tmp_path / "source")
-    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"availableNow": True}):
+    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), availableNow=True):
         pass
     assert ids_by_duckdb(base) == expected(rows)
     assert len(finished(base)) == 3 * BUCKETS

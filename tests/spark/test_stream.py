@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors.exceptions.base import PySparkException
 
 import partfile as pf
-from partfile.errors import ConfigError
+from partfile.errors import CheckpointMismatch, ConfigError
 from support.spark.streams import (
     BUCKETS,
     SCHEMA,
@@ -164,7 +164,7 @@ def test_the_same_batch_with_other_offsets_is_refused(spark: SparkSession, tmp_p
     assert json.loads(text.splitlines()[2])["logOffset"] == 2
     offsets.write_text(text.replace('"logOffset":2', '"logOffset":1'))
     (checkpoint / "offsets" / ".2.crc").unlink(missing_ok=True)
-    with pytest.raises(PySparkException, match="other offsets"):
+    with pytest.raises(CheckpointMismatch, match="other offsets"):
         run_to_the_end(spark, make_sink(base), tmp_path)
 
 
@@ -244,7 +244,7 @@ def test_a_mistaken_query_does_not_fence_the_healthy_one(spark: SparkSession, tm
         sink.foreach_batch(df, batch_id)
         if batch_id == 1:
             before = sorted(path.name for path in (base / "_partfile" / "numbers").iterdir())
-            with pytest.raises(PySparkException, match="is another one") as caught:
+            with pytest.raises(CheckpointMismatch, match="is another one") as caught:
                 run_to_the_end(spark, make_sink(base), tmp_path, source="other", checkpoint="mistaken")
             refused.append(caught)
             assert sorted(path.name for path in (base / "_partfile" / "numbers").iterdir()) == before
@@ -503,7 +503,7 @@ def test_the_threshold_decides_what_tasks_send(spark: SparkSession, tmp_path: Pa
     base = tmp_path / "out"
     sink = make_sink(base, inline_threshold_bytes=threshold, retained_checkpoints=9)
     frame = stream(spark, tmp_path / "source", files=2)
-    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), trigger={"availableNow": True}):
+    with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), availableNow=True):
         pass
     assert len(list((base / "_partfile" / "numbers" / "chk-2").glob("*.state"))) == files
     assert ids_by_duckdb(base) == expected(rows)

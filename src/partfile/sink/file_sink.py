@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from partfile.errors import ConfigError
 from partfile.sink.local import LocalSink
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from partfile.bucketers.base import Bucketer
-    from partfile.sink.spark.stream import StartedQuery
+    from partfile.sink.spark.stream import SparkStream, StartedQuery
     from partfile.writers.base import Format
 
 
@@ -61,7 +61,7 @@ class FileSink:
             rolling=RollingPolicy() if rolling is None else rolling,
             **options,
         )
-        self._stream: Any = None
+        self._stream: SparkStream | None = None
 
     def __repr__(self) -> str:
         return f"FileSink({self.settings.base!r}, uid={self.settings.uid!r})"
@@ -91,7 +91,8 @@ class FileSink:
         Raises:
             CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
                 batch already; nothing was written.
-            ConfigError: The bucketer cannot work on the columns, or there are none; no job was run.
+            ConfigError: The bucketer cannot work on the columns, or there are none, or Spark's Python workers cannot import
+                this version of partfile; nothing was written.
             Fenced: Another query has taken the sink over.
             UnsupportedTypeError: The format has no form for a column; no job was run.
         """
@@ -127,14 +128,15 @@ class FileSink:
             PartfileError: No batch has come in this run yet, or a part could not be published.
             StoreError: The directory cannot be written; no savepoint was made.
         """
-        location: str = self._spark_stream().savepoint(directory)
-        return location
+        return self._spark_stream().savepoint(directory)
 
     def start(
         self,
         df: DataFrame,
         *,
         checkpoint_location: str,
+        processingTime: str | None = None,  # noqa: N803 - Spark's name
+        availableNow: bool | None = None,  # noqa: N803 - Spark's name
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
         options: Mapping[str, str] | None = None,
@@ -144,7 +146,10 @@ class FileSink:
         Args:
             df: A streaming DataFrame.
             checkpoint_location: Spark's checkpoint directory.
-            trigger: Arguments of ``writeStream.trigger``, for instance ``{"availableNow": True}``.
+            processingTime: How often a batch begins, in Spark's words: ``"10 seconds"``. Without any trigger, each
+                begins when the one before has ended.
+            availableNow: True takes what the source has now, in batches, and ends.
+            trigger: Arguments of ``writeStream.trigger`` as a mapping, for instance from a configuration file.
             query_name: Name of the query.
             options: Further options of ``writeStream``.
 
@@ -152,16 +157,27 @@ class FileSink:
             The query; use it in a ``with`` block, or call its ``finish()`` when it has ended.
 
         Raises:
-            ConfigError: ``df`` is no streaming DataFrame, the bucketer cannot work on its columns, or
+            ConfigError: ``df`` is no streaming DataFrame of a classic session, the bucketer cannot work on its columns,
+                the trigger is none of Spark's, Spark's Python workers cannot import this version of partfile, or
                 ``checkpoint_location`` cannot be used; no query was started.
             UnsupportedTypeError: The format has no form for a column; no query was started.
         """
-        query: StartedQuery = self._spark_stream().start(
-            df, checkpoint_location=checkpoint_location, trigger=trigger, query_name=query_name, options=options
+        named = {"processingTime": processingTime, "availableNow": availableNow}
+        given = {name: value for name, value in named.items() if value is not None}
+        if given and trigger:
+            raise ConfigError(
+                f"trigger={dict(trigger)} is given besides {', '.join(given)}",
+                hint=f"Leave trigger out, and pass {', '.join(f'{name}={value!r}' for name, value in given.items())}.",
+            )
+        return self._spark_stream().start(
+            df,
+            checkpoint_location=checkpoint_location,
+            trigger=given or trigger or {},
+            query_name=query_name,
+            options=options,
         )
-        return query
 
-    def _spark_stream(self) -> Any:
+    def _spark_stream(self) -> SparkStream:
         if self._stream is None:
             for url in (self.settings.base, self.settings.checkpoint_url):
                 if is_of_one_process(url):
@@ -173,3 +189,10 @@ class FileSink:
 
             self._stream = SparkStream(self.settings)
         return self._stream
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError(
+            f"sink {self.settings.uid!r} belongs to the driver and cannot be sent to another process",
+            hint="Use it outside of UDFs. Spark Connect sends it to its server, so work in a classic session: "
+            "SparkSession.builder.master(...), not .remote(...).",
+        )

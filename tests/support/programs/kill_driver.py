@@ -97,7 +97,7 @@ def main() -> None:
 
     driver.foreach_batch = batch
     source = stream(spark, Path(job["source"]), job.get("files", 1))
-    query = sink.start(source, checkpoint_location=job["checkpoint"], trigger={"availableNow": True})
+    query = sink.start(source, checkpoint_location=job["checkpoint"], availableNow=True)
     try:
         query.awaitTermination()
     except Exception as error:

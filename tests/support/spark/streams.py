@@ -97,7 +97,9 @@ def run_without_end(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
 
     def batch(rows: DataFrame, batch_id: int) -> None:
         sink.foreach_batch(rows, batch_id)
-        sink._spark_stream()._watch.is_dismissed = True
+        watch = sink._spark_stream()._watch
+        assert watch is not None
+        watch.is_dismissed = True
 
     writer = df.writeStream.foreachBatch(batch)
     writer.option("checkpointLocation", checkpoint).trigger(**NOW).start().awaitTermination()

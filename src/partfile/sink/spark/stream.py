@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark.sql import DataFrame
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
 from partfile.errors import ConfigError, Fenced, NotReady, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
@@ -27,7 +29,13 @@ from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.settings import check_hidden
 from partfile.sink.spark.encode_job import staging_encoder
 from partfile.sink.spark.identity import OffsetsLog, active_query, current_run, is_active
-from partfile.sink.spark.write_job import acknowledged_snapshots, check_columns, hash_partitions, run_write_job
+from partfile.sink.spark.write_job import (
+    acknowledged_snapshots,
+    check_columns,
+    check_workers,
+    hash_partitions,
+    run_write_job,
+)
 from partfile.sink.states import QueryPosition
 from partfile.snapshot.timer import Timer
 from partfile.stores.registry import check_url
@@ -36,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
     from partfile.sink.coordinator import SinkCoordinator
@@ -53,13 +61,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("partfile")
 
 
-class StartedQuery:
-    """A streaming query into a sink. Everything of Spark's ``StreamingQuery`` is available on it.
+class StartedQuery(StreamingQuery):
+    """A streaming query into a sink: Spark's ``StreamingQuery``, with a clean end and savepoints.
 
     However the query ends, the sink ends with it. In a ``with`` block that is waited for: a query that ends by itself
     (``availableNow``) may do so, any other is stopped between two batches, then the sink publishes its open parts. If
     the block or the query fails, nothing more is published now; the next run finalizes what completed checkpoints vouch
     for.
+
+    What the sink or one of its tasks failed with is raised as a ``PartfileError``, from Spark's exception.
 
     Args:
         watch: Ends the sink when the query ends.
@@ -68,24 +78,71 @@ class StartedQuery:
     """
 
     def __init__(self, watch: QueryWatch, stream: SparkStream, *, ends_itself: bool) -> None:
+        super().__init__(watch.query._jsq)  # noqa: SLF001 - Spark's classic queries are made of it alone
         self._query = watch.query
         self._watch = watch
         self._stream = stream
         self._ends_itself = ends_itself
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._query, name)
+        self._has_told_failure = False
 
     @property
     def query(self) -> StreamingQuery:
         """Spark's own object."""
         return self._query
 
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
+        """Wait for the end of the query, as Spark's method of this name does.
+
+        Args:
+            timeout: Longest wait, in seconds; None waits to the end.
+
+        Returns:
+            Whether the query has ended; None without a timeout.
+
+        Raises:
+            PartfileError: The sink or one of its tasks failed the query.
+            StreamingQueryException: The query failed for another reason.
+        """
+        with self._failure_told():
+            return self._query.awaitTermination(timeout)
+
+    def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
+        """Wait until all rows that the source has now are written, as Spark's method of this name does.
+
+        Raises:
+            PartfileError: The sink or one of its tasks failed the query.
+            StreamingQueryException: The query failed for another reason.
+        """
+        with self._failure_told():
+            self._query.processAllAvailable()
+
     def stop(self) -> None:
-        """Stop the query, if possible between two batches, and end the sink cleanly."""
+        """Stop the query, if possible between two batches, and end the sink cleanly.
+
+        Raises:
+            NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
+            PartfileError: The sink or one of its tasks had failed the query, and no other call has raised it yet.
+        """
         self._stream.wait_for_batch()
         self._query.stop()
         self.finish()
+        if self._failure is not None and not self._has_told_failure:
+            self._has_told_failure = True
+            raise self._failure from self._query.exception()
+
+    @property
+    def _failure(self) -> PartfileError | None:
+        return self._stream.failure_of(self._watch)
+
+    @contextmanager
+    def _failure_told(self) -> Iterator[None]:
+        try:
+            yield
+        except StreamingQueryException as error:
+            self._has_told_failure = True
+            if self._failure is None:
+                raise
+            raise self._failure from error
 
     def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
         """Take a savepoint between two batches; the query goes on.
@@ -101,8 +158,7 @@ class StartedQuery:
             PartfileError: No batch has come in this run yet, or a part could not be published.
             StoreError: The directory cannot be written; no savepoint was made.
         """
-        location: str = self._stream.savepoint(directory)
-        return location
+        return self._stream.savepoint(directory)
 
     def stop_with_savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
         """Stop the query between two batches, publish everything, and take a savepoint: nothing is written after it.
@@ -140,11 +196,14 @@ class StartedQuery:
     ) -> None:
         if kind is None and self._ends_itself:
             try:
-                self._query.awaitTermination()
+                self.awaitTermination()
             finally:
                 self.finish()
         elif kind is None:
             self.stop()
+            error = self._query.exception()
+            if error is not None and not self._has_told_failure:
+                raise error
         elif issubclass(kind, KeyboardInterrupt):
             try:
                 self.stop()
@@ -285,8 +344,12 @@ class SparkStream:
         self._offsets = OffsetsLog()
         self._checked_columns: StructType | None = None
         """Schema of the last stream or batch that passed the check, so that equal batches are not checked again."""
+        self._checked_application: str | None = None
+        """Id of the Spark application whose workers passed the check."""
         self._watch: QueryWatch | None = None
         """Of the last run that was seen."""
+        self._failure: tuple[str, PartfileError] | None = None
+        """The last run whose batch failed by the sink or its tasks, and how."""
         self._watch_lock = threading.Lock()
         self._begun_run_id: str | None = None
         """The last run that a batch has begun an epoch for, until the sink ends with it."""
@@ -301,12 +364,20 @@ class SparkStream:
         Raises:
             CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
                 batch already; nothing was written.
-            ConfigError: The bucketer cannot work on the columns, or there are none; no job was run.
+            ConfigError: The bucketer cannot work on the columns, or there are none, or Spark's Python workers cannot import
+                this version of partfile; nothing was written.
             Fenced: Another driver has taken the sink over.
             UnsupportedTypeError: The format has no form for a column; no job was run.
         """
-        self._check_columns(df)
         run = current_run(df.sparkSession)
+        try:
+            self._check(df)
+            self._write_batch(df, run, batch_id)
+        except PartfileError as error:
+            self._failure = (run.run_id, error)
+            raise
+
+    def _write_batch(self, df: DataFrame, run: QueryRun, batch_id: int) -> None:
         if self._watch is None or self._watch.run_id != run.run_id:
             self._watch_query(active_query(df.sparkSession, run))
         self._session, self._batch_thread = df.sparkSession, threading.current_thread()
@@ -330,26 +401,21 @@ class SparkStream:
         df: DataFrame,
         *,
         checkpoint_location: str,
-        trigger: Mapping[str, Any] | None,
+        trigger: Mapping[str, Any],
         query_name: str | None,
         options: Mapping[str, str] | None,
     ) -> StartedQuery:
         """Start a query with a clean end bound to it; the arguments are those of ``FileSink.start``.
 
         Raises:
-            ConfigError: ``df`` is no streaming DataFrame; the bucketer cannot work on its columns; ``options`` name the
-                checkpoint location as well; or it lies visibly below the base, where readers would take Spark's files
-                for data. No query was started.
+            ConfigError: ``df`` is no streaming DataFrame of a classic session; the bucketer cannot work on its columns; the
+                trigger is none of Spark's; the Python workers cannot import this version of partfile; ``options`` name
+                the checkpoint location as well; or it lies visibly below the base, where readers would take Spark's
+                files for data. No query was started.
             UnsupportedTypeError: The format has no form for a column; no query was started.
         """
-        given: object = df
-        if not isinstance(given, DataFrame) or not given.isStreaming:
-            told = "a DataFrame that is no stream" if isinstance(given, DataFrame) else f"a {type(given).__name__}"
-            raise ConfigError(
-                f"{self._settings.uid}: start() needs a streaming DataFrame of Spark, not {told}",
-                hint="Read it by spark.readStream; to write rows without a stream, use sink.local().",
-            )
-        self._check_columns(df)
+        self._check_stream(df)
+        self._check(df)
         if _is_served(checkpoint_location):
             base, storage_options = self._settings.base, self._settings.storage_options
             check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)
@@ -365,8 +431,8 @@ class SparkStream:
         if query_name is not None:
             writer = writer.queryName(query_name)
         if trigger:
-            writer = writer.trigger(**trigger)
-        ends_itself = any(name in (trigger or {}) for name in ("availableNow", "once"))
+            writer = _triggered(writer, trigger)
+        ends_itself = any(name in trigger for name in ("availableNow", "once"))
         return StartedQuery(self._watch_query(writer.start()), self, ends_itself=ends_itself)
 
     def wait_for_batch(self) -> None:
@@ -402,10 +468,35 @@ class SparkStream:
             finally:
                 self.release()
 
-    def _check_columns(self, df: DataFrame) -> None:
+    def failure_of(self, watch: QueryWatch) -> PartfileError | None:
+        """What the sink or one of its tasks failed a run with; None if it goes on, or failed for another reason."""
+        return self._failure[1] if self._failure is not None and self._failure[0] == watch.run_id else None
+
+    def _check_stream(self, df: object) -> None:
+        told = f"a {type(df).__name__}"
+        if isinstance(df, ClassicDataFrame):
+            if df.isStreaming:
+                return
+            told = "a DataFrame that is no stream"
+        elif type(df).__module__.startswith("pyspark.sql.connect."):
+            raise ConfigError(
+                f"{self._settings.uid}: the DataFrame is of Spark Connect, which hides the query of a batch",
+                hint="Run the driver in a classic session: SparkSession.builder.master(...), not .remote(...).",
+            )
+        raise ConfigError(
+            f"{self._settings.uid}: start() needs a streaming DataFrame of Spark, not {told}",
+            hint="Read it by spark.readStream; to write rows without a stream, use sink.local().",
+        )
+
+    def _check(self, df: DataFrame) -> None:
+        """Refuse what the tasks cannot write; equal columns and the workers of one application are checked once."""
         if df.schema != self._checked_columns:
             check_columns(df, self._settings)
             self._checked_columns = df.schema
+        application = df.sparkSession.sparkContext.applicationId
+        if application != self._checked_application:
+            check_workers(df.sparkSession)
+            self._checked_application = application
 
     def finish_run(self, watch: QueryWatch | None = None) -> None:
         """Wait for the end of the sink if a run has ended; does nothing in a batch of the query, which has not.
@@ -744,6 +835,17 @@ class SparkStream:
         if self._runtime is None:
             raise PartfileError("the sink has no epoch; it restores with the next batch")
         return self._runtime
+
+
+def _triggered(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataStreamWriter:
+    try:
+        return writer.trigger(**trigger)
+    except (TypeError, ValueError, PySparkException) as error:
+        told = ", ".join(f"{name}={value!r}" for name, value in trigger.items())
+        raise ConfigError(
+            f"Spark takes no such trigger: {told} ({str(error).splitlines()[0]})",
+            hint='Pass processingTime="10 seconds" or availableNow=True.',
+        ) from error
 
 
 def _is_served(url: str) -> bool:

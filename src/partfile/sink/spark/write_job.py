@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import logging
+import re
 import socket
 import sys
 from contextlib import closing, suppress
@@ -22,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own documentati
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from partfile import errors
 from partfile.bucketers.base import BucketContext
 from partfile.errors import ConfigError, PartfileError
 from partfile.sink.batches import coalesce_batches, prefetch
@@ -39,7 +41,7 @@ from partfile.writers.base import RowFormat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from partfile.bucketers.base import Bucketer, HashKey
     from partfile.sink.coordinator import Runtime, TriggeredCheckpoint
@@ -60,6 +62,15 @@ ACKNOWLEDGEMENT = StructType(
         StructField("state", BinaryType()),
     ]
 )
+_WORKER = StructType([StructField("version", StringType()), StructField("python", StringType())])
+_END_OF_TRACEBACK = re.compile(r"^partfile\.errors\.(\w+): ([^\n]*)(?:\nHint: ([^\n]*))?", re.MULTILINE)
+_CHAINED = re.compile(
+    r"^(?:The above exception was the direct cause|During handling of the above exception)", re.MULTILINE
+)
+_NOT_IMPORTED = re.compile(
+    r"ModuleNotFoundError: .*|ImportError: .*|\[?PYTHON_VERSION_MISMATCH.*|Cannot run program .*|"
+    r"(?<=\n)AttributeError: .*partfile.*"
+)
 
 
 def run_write_job(
@@ -73,6 +84,10 @@ def run_write_job(
         runtime: The driver's side of this epoch.
         triggered: The checkpoint that the batch is.
         hashed: Number of partitions that buckets are hashed over; None keeps the batch's own.
+
+    Raises:
+        PartfileError: A task refused its rows, or its storage failed; it is raised from Spark's error.
+        PySparkException: The job failed for another reason.
     """
     if not runtime.storage.store.hold_marker(runtime.marker_path):
         logger.warning("%s: another process holds the marker, perhaps an older driver", settings.uid)
@@ -100,7 +115,65 @@ def run_write_job(
     if hashed is not None:
         context = BucketContext(batch_time_ms=triggered.time_ms, on_bad_bucket=settings.on_bad_bucket)
         df = by_bucket(df, settings.bucketer, context, hashed)
-    return [read_acknowledgement(row) for row in df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()]
+    try:
+        rows = df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()
+    except Exception as error:
+        told = error_of_task(error)
+        if told is None:
+            raise
+        raise told from error
+    return [read_acknowledgement(row) for row in rows]
+
+
+def error_of_task(error: Exception) -> PartfileError | None:
+    """The error that a task raised, as Spark's error tells it; None if a task raised none of partfile's.
+
+    Spark hands a traceback over as text. The last of its chain is what the task failed with.
+
+    Args:
+        error: What Spark raised for the job.
+    """
+    found = _END_OF_TRACEBACK.search(_CHAINED.split(str(error))[-1])
+    kind = getattr(errors, found[1], None) if found else None
+    if found is None or not (isinstance(kind, type) and issubclass(kind, PartfileError)):
+        return None
+    return kind(found[2], hint=found[3] or "")
+
+
+def check_workers(session: SparkSession) -> None:
+    """Refuse Python workers that cannot import this version of partfile, by a job of one task.
+
+    One worker speaks for all: a cluster whose hosts differ is found out by the write job, whose answers have a version.
+
+    Args:
+        session: Of the stream.
+
+    Raises:
+        ConfigError: The worker has no partfile, another version of it, or another Python.
+    """
+    try:
+        answers = session.range(0, 1, 1, 1).mapInArrow(_answer_of_worker, _WORKER).collect()
+    except Exception as error:
+        told = _NOT_IMPORTED.search(str(error))
+        if told is None:
+            raise
+        raise _unusable_workers(f"cannot import it: {told[0]}") from error
+    for answer in answers:
+        if answer.version != __version__:
+            raise _unusable_workers(f"import partfile {answer.version} ({answer.python})")
+
+
+def _answer_of_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _batch in batches:
+        yield pa.RecordBatch.from_pydict({"version": [__version__], "python": [sys.executable]})
+
+
+def _unusable_workers(doing: str) -> ConfigError:
+    return ConfigError(
+        f"the driver runs partfile {__version__} ({sys.executable}), and Spark's Python workers {doing}",
+        hint=f"Before the session begins: export PYSPARK_PYTHON={sys.executable} (on a cluster a Python that has "
+        f"partfile {__version__} on every host).",
+    )
 
 
 def acknowledged_snapshots(
