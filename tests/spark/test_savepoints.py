@@ -119,7 +119,7 @@ def test_a_savepoint_between_two_batches(spark: SparkSession, tmp_path: Path) ->
     assert (Path(where) / "_metadata").exists()
     # Spark's own checkpoint is two batches further: going on from the savepoint elsewhere would lose their rows.
     write_source(tmp_path / "source", 1, first=rows)
-    with pytest.raises(Exception, match="CheckpointMismatch"):
+    with pytest.raises(CheckpointMismatch, match="is complete only up to batch"):
         run(spark, make_sink(tmp_path / "fresh", restore_from=where), tmp_path, 1)
     assert finished(tmp_path / "fresh") == []
 

@@ -203,7 +203,7 @@ def test_the_batch_of_a_repartitioned_checkpoint_is_no_gap(
         assert caplog.text.count("was never run") == 1
         assert ids_by_duckdb(base) == expected(rows)
     else:
-        with pytest.raises(PySparkException, match="the batches between would be missing"):
+        with pytest.raises(CheckpointMismatch, match="the batches between would be missing"):
             go_on()
 
 
@@ -219,13 +219,13 @@ def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSessi
     shutil.copytree(tmp_path / "spark", tmp_path / "old-spark")
     shutil.rmtree(tmp_path / "spark")
     rows = write_source(tmp_path / "second", 2, first=rows)
-    with pytest.raises(PySparkException, match=f"on_new_query='adopt:{old}'"):
+    with pytest.raises(CheckpointMismatch, match=f"on_new_query='adopt:{old}'"):
         run_to_the_end(spark, make_sink(base), tmp_path, source="second")
     assert ids_by_duckdb(base) == expected(90)
     run_to_the_end(spark, make_sink(base, on_new_query=f"adopt:{old}"), tmp_path, source="second")
     assert ids_by_duckdb(base) == expected(rows)
     write_source(tmp_path / "source", 1, first=5000)
-    with pytest.raises(PySparkException, match="replaced"):
+    with pytest.raises(CheckpointMismatch, match="replaced"):
         run_to_the_end(spark, make_sink(base), tmp_path, checkpoint="old-spark")
     assert ids_by_duckdb(base) == expected(rows)
 

@@ -91,8 +91,8 @@ class FileSink:
         Raises:
             CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
                 batch already; nothing was written.
-            ConfigError: The bucketer cannot work on the columns, or there are none, or Spark's Python workers cannot import
-                this version of partfile; nothing was written.
+            ConfigError: The bucketer cannot work on the columns, or there are none, or Spark's Python workers cannot
+                import this version of partfile; nothing was written.
             Fenced: Another query has taken the sink over.
             UnsupportedTypeError: The format has no form for a column; no job was run.
         """

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.serializers import CloudPickleSerializer
 
+from partfile.errors import Fenced
 from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import StopAt, intercept
@@ -100,9 +101,7 @@ def main() -> None:
     query = sink.start(source, checkpoint_location=job["checkpoint"], availableNow=True)
     try:
         query.awaitTermination()
-    except Exception as error:
-        if "Fenced" not in str(error):
-            raise
+    except Fenced:
         say("fenced")
         return
     query.finish()

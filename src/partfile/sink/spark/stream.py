@@ -364,8 +364,8 @@ class SparkStream:
         Raises:
             CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
                 batch already; nothing was written.
-            ConfigError: The bucketer cannot work on the columns, or there are none, or Spark's Python workers cannot import
-                this version of partfile; nothing was written.
+            ConfigError: The bucketer cannot work on the columns, or there are none, or Spark's Python workers cannot
+                import this version of partfile; nothing was written.
             Fenced: Another driver has taken the sink over.
             UnsupportedTypeError: The format has no form for a column; no job was run.
         """
@@ -408,10 +408,10 @@ class SparkStream:
         """Start a query with a clean end bound to it; the arguments are those of ``FileSink.start``.
 
         Raises:
-            ConfigError: ``df`` is no streaming DataFrame of a classic session; the bucketer cannot work on its columns; the
-                trigger is none of Spark's; the Python workers cannot import this version of partfile; ``options`` name
-                the checkpoint location as well; or it lies visibly below the base, where readers would take Spark's
-                files for data. No query was started.
+            ConfigError: ``df`` is no streaming DataFrame of a classic session; the bucketer cannot work on its columns;
+                the trigger is none of Spark's; the Python workers cannot import this version of partfile; ``options``
+                name the checkpoint location as well; or it lies visibly below the base, where readers would take
+                Spark's files for data. No query was started.
             UnsupportedTypeError: The format has no form for a column; no query was started.
         """
         self._check_stream(df)
