@@ -326,9 +326,6 @@ def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pyt
             """Not all is visible."""
             watch.check_end()
 
-        def failure_of(self, _watch: QueryWatch) -> None:
-            """None."""
-
     def end(_watch: QueryWatch) -> None:
         raise refusal
 

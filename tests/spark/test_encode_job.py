@@ -26,12 +26,12 @@ from partfile.sink.restore_rules import paths_of
 from partfile.sink.spark.encode_job import (
     EncodeAnswer,
     EncodeGroups,
-    Problem,
     SparkEncoder,
     assign_to_tasks,
     read_answers,
     staging_encoder,
 )
+from partfile.sink.spark.write_job import Problem
 from partfile.sink.states import ClosedStagingFile, StagingFile
 from partfile.snapshot.storage import CheckpointStorage, open_storage
 from partfile.stores.base import PartHandle

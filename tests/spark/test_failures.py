@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark import cloudpickle
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own documentation names it so.
 from pyspark.sql.streaming.query import StreamingQuery
 
 import partfile as pf
-from partfile.errors import BucketValueError, ConfigError, OutcomeUnknown, PartfileError
-from partfile.sink.spark.write_job import error_of_task
+from partfile.errors import BucketValueError, CheckpointMismatch, ConfigError, OutcomeUnknown, PartfileError
+from partfile.sink.spark.write_job import error_of_task, problem_told
 from support.processes.deadline import wait_until
 from support.spark.streams import finished, stream, write_source
 
@@ -115,6 +115,7 @@ def test_a_started_query_is_sparks_query(spark: SparkSession, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("trigger", "words"),
     [
+        ({"trigger": "10 seconds"}, "not '10 seconds'"),
         ({"trigger": {"processing_time": "1 second"}}, "processing_time='1 second'"),
         ({"processingTime": "soon"}, "processingTime='soon'"),
         ({"processingTime": ""}, "processingTime=''"),
@@ -135,56 +136,76 @@ def test_a_trigger_that_spark_does_not_take_is_refused(
     assert spark.streams.active == []
 
 
-def traceback_of(last: str) -> str:
-    """What Spark tells of a worker that has raised."""
-    return (
-        f'An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File "x.py"\n{last}\n'
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "message", "hint"),
-    [
-        (traceback_of("partfile.errors.ConfigError: a: b.\nHint: do c."), ConfigError, "a: b.", "do c."),
-        (traceback_of("partfile.errors.BucketValueError: a") + " SQLSTATE: 39000", BucketValueError, "a", ""),
-        (
-            traceback_of("KeyError: 1\n\nThe above exception was the direct cause of the following exception:\n")
-            + traceback_of("partfile.errors.OutcomeUnknown: lost\nHint: look."),
-            OutcomeUnknown,
-            "lost",
-            "look.",
-        ),
-    ],
-)
-def test_the_error_of_a_task_is_read_from_sparks_text(
-    text: str, kind: type[PartfileError], message: str, hint: str
-) -> None:
-    """Name, message and hint of the last exception of the traceback."""
-    told = error_of_task(RuntimeError(text))
-    assert type(told) is kind
-    assert (told.message, told.hint) == (message, hint)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Job 3 cancelled",
-        traceback_of("ValueError: partfile.errors.ConfigError: not at the beginning"),
-        traceback_of("partfile.errors.NoSuchError: a"),
-        traceback_of("partfile.errors.annotations: a"),
-        traceback_of(
-            "partfile.errors.ConfigError: handled\n\nDuring handling of the above exception, another occurred:\n"
+def told_by_spark(error: Exception) -> RuntimeError:
+    """What Spark tells of a worker in which ``error`` was raised."""
+    try:
+        with problem_told():
+            raise error  # noqa: TRY301 - what the test is about
+    except Exception:  # noqa: BLE001 - any
+        return RuntimeError(
+            f"An exception was thrown from the Python worker:\n{traceback.format_exc()} SQLSTATE: 39000"
         )
-        + traceback_of("ValueError: told"),
+
+
+class OwnError(BucketValueError):
+    """Of a bucketer of the user's."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("a: b.", hint="Do c."),
+        BucketValueError("a"),
+        OutcomeUnknown("a key service says\nseveral\n\nlines", hint="Look\nand mend.", path="day=1/part"),
+        CheckpointMismatch("a", checkpoint_id=7),
     ],
 )
-def test_other_failures_are_no_error_of_a_task(text: str) -> None:
-    """The text of another library's error, or an error of ours that was handled."""
-    assert error_of_task(RuntimeError(text)) is None
+def test_the_error_of_a_task_arrives_whole(error: PartfileError) -> None:
+    """Class, message, hint, path and checkpoint, however many lines they have."""
+    told = error_of_task(told_by_spark(error))
+    assert type(told) is type(error)
+    assert told.__dict__ == {name: value for name, value in error.__dict__.items() if name != "__notes__"}
 
 
-def test_a_sink_cannot_be_sent_to_another_process(tmp_path: Path) -> None:
-    """As Spark would send a UDF that uses it; the error says where it belongs."""
-    sink = pf.FileSink(tmp_path / "out", uid="job")
-    with pytest.raises(ConfigError, match=r"(?s)'job' belongs to the driver.*UDFs"):
-        cloudpickle.dumps(lambda: sink)  # type: ignore[no-untyped-call]
+def test_an_error_of_the_users_own_class_arrives_as_the_nearest_public_one() -> None:
+    """The driver may not have the class."""
+    told = error_of_task(told_by_spark(OwnError("a", hint="b")))
+    assert (type(told), str(told)) == (BucketValueError, "a\nHint: b")
+
+
+def test_other_failures_are_no_error_of_a_task() -> None:
+    """What another library raises, also while an error of partfile's is handled, and a note that is cut off."""
+    assert error_of_task(RuntimeError("Job 3 cancelled")) is None
+    assert error_of_task(told_by_spark(ValueError("partfile.errors.ConfigError: a"))) is None
+    assert error_of_task(RuntimeError(str(told_by_spark(ConfigError("a" * 99)))[:-60])) is None
+    try:
+        try:
+            with problem_told():
+                raise ConfigError("handled")  # noqa: TRY301 - as a task does
+        except ConfigError:
+            raise KeyError(1)  # noqa: B904 - as a library may
+    except KeyError:
+        assert error_of_task(RuntimeError(traceback.format_exc())) is None
+
+
+@pytest.mark.spark
+def test_a_failed_query_has_no_savepoint_but_its_error(spark: SparkSession, tmp_path: Path) -> None:
+    """What the user sees is why the query failed, and no savepoint is left."""
+    query = started(broken_lines(spark, tmp_path), tmp_path, processingTime="0 seconds")
+    wait_for_failure(query)
+    with pytest.raises(ConfigError, match="Column 'text' has "):
+        query.stop_with_savepoint(tmp_path / "savepoints")
+    assert not list((tmp_path / "savepoints").glob("*"))
+
+
+@pytest.mark.spark
+def test_a_handled_failure_is_raised_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A block that has handled it ends without another."""
+    with started(broken_lines(spark, tmp_path), tmp_path, availableNow=True) as query:
+        with pytest.raises(ConfigError):
+            query.awaitTermination()
+        with pytest.raises(ConfigError) as again:
+            query.awaitTermination()
+    assert again.value.__cause__ is not None
+    assert isinstance(again.value.__cause__.__cause__, ConfigError)
+    assert isinstance(again.value.__cause__.__cause__.__cause__, PySparkException)

@@ -147,8 +147,8 @@ def test_an_idle_stream_closes_its_parts_by_a_job_of_the_timer(spark: SparkSessi
     sink = staged_sink(base, rolling=rolling, clock=lambda: now[0])
     frame = stream(spark, tmp_path / "source")
     tracker = spark.sparkContext.statusTracker()
-    jobs_before = set(tracker.getJobIdsForGroup(None))
     with sink.start(frame, checkpoint_location=str(tmp_path / "spark"), processingTime="0 seconds") as query:
+        jobs_before = set(tracker.getJobIdsForGroup(None))
         query.processAllAvailable()
         assert finished(base) == []
         now[0] += 10_000

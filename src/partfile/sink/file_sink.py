@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from partfile.errors import ConfigError
 from partfile.sink.local import LocalSink
@@ -12,7 +13,7 @@ from partfile.stores.registry import is_of_one_process
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import timedelta
 
     import pyarrow as pa
@@ -164,6 +165,11 @@ class FileSink:
         """
         named = {"processingTime": processingTime, "availableNow": availableNow}
         given = {name: value for name, value in named.items() if value is not None}
+        if not isinstance(trigger, Mapping | None):
+            raise ConfigError(
+                f"trigger must be a mapping of Spark's keywords, not {trigger!r}",
+                hint='Pass processingTime="10 seconds" or availableNow=True.',
+            )
         if given and trigger:
             raise ConfigError(
                 f"trigger={dict(trigger)} is given besides {', '.join(given)}",
@@ -189,10 +195,3 @@ class FileSink:
 
             self._stream = SparkStream(self.settings)
         return self._stream
-
-    def __reduce__(self) -> NoReturn:
-        raise ConfigError(
-            f"sink {self.settings.uid!r} belongs to the driver and cannot be sent to another process",
-            hint="Use it outside of UDFs. Spark Connect sends it to its server, so work in a classic session: "
-            "SparkSession.builder.master(...), not .remote(...).",
-        )

@@ -6,20 +6,13 @@ Usage: refused_driver.py ROOT classic|connect start|plain
 from __future__ import annotations
 
 import json
+import re
 import sys
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import partfile as pf
-
-
-def refusal_in(error: BaseException) -> pf.PartfileError:
-    """The sink's error among those that were handled when this one was raised."""
-    while error.__context__ is not None:
-        error = error.__context__
-        if isinstance(error, pf.PartfileError):
-            return error
-    raise error
 
 
 def main() -> None:
@@ -30,16 +23,22 @@ def main() -> None:
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     frame = spark.readStream.format("rate").load().selectExpr("CAST(value AS string) AS value")
     sink = pf.FileSink(f"{root}/out", uid="job", format="text")
+    told: dict[str, str] = {}
     try:
         if way == "start":
             sink.start(frame, checkpoint_location=f"{root}/spark")
         else:
-            frame.writeStream.foreachBatch(sink.foreach_batch).option("checkpointLocation", f"{root}/spark").start()
-    except Exception as error:  # noqa: BLE001 - raised again if it has none of ours
-        # Spark Connect raises its own error while it handles the sink's, and a terminal shows both.
-        told = error if isinstance(error, pf.PartfileError) else refusal_in(error)
-        print(json.dumps({"kind": type(told).__name__, "message": told.message, "hint": told.hint}))  # noqa: T201 - the answer.
+            writer = frame.writeStream.foreachBatch(sink.foreach_batch).option("checkpointLocation", f"{root}/spark")
+            writer.start().awaitTermination()
+    except pf.PartfileError as error:
+        told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+    except StreamingQueryException as error:
+        found = re.search(r"^partfile\.errors\.(\w+): (.*)\nHint: (.*)", str(error), re.MULTILINE)
+        if found is None:
+            raise
+        told = dict(zip(("kind", "message", "hint"), found.groups(), strict=True))
     finally:
+        print(json.dumps(told))  # noqa: T201 - the answer.
         spark.stop()
 
 

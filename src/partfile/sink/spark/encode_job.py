@@ -16,12 +16,11 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from partfile import errors
-from partfile.errors import NotReady, PartfileError, StoreError
+from partfile.errors import NotReady, StoreError
 from partfile.sink.encode import EncodeResult, LocalEncoder
-from partfile.sink.encoded_files import EncodedFile, JobFailed, NotItsOwn, SharedJobFailed
+from partfile.sink.encoded_files import EncodedFile, JobFailed, SharedJobFailed
 from partfile.sink.spark.identity import is_stopped
-from partfile.sink.spark.write_job import begin_task, check_version
+from partfile.sink.spark.write_job import Problem, begin_task, check_version
 from partfile.snapshot.documents import MARKER
 from partfile.snapshot.storage import open_storage
 from partfile.stores.paths import new_token
@@ -111,34 +110,6 @@ ANSWER = StructType(
 logger = logging.getLogger("partfile")
 _POOL = "spark.scheduler.pool"
 _DESCRIPTION = "spark.job.description"
-_BLAMELESS = {kind.__name__: kind for kind in (NotItsOwn, SharedJobFailed)}
-"""Errors that are not the staging file's own: it does not wait because of them."""
-
-
-class Problem(BaseModel):
-    """An error on its way from a task to the driver."""
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: str
-    """Name of a class in ``partfile.errors``, or of one for a staging file that was not to blame."""
-    message: str
-    hint: str = ""
-    path: str | None = None
-
-    @classmethod
-    def of(cls, error: Exception) -> Self:
-        """Describe an error; one from outside the tree becomes a plain PartfileError that names its class."""
-        if not isinstance(error, PartfileError):
-            return cls(kind=PartfileError.__name__, message=f"{type(error).__name__}: {error}")
-        bases, blameless = type(error).__mro__, _BLAMELESS.values()
-        kind = next(base.__name__ for base in bases if base.__module__ == errors.__name__ or base in blameless)
-        return cls(kind=kind, message=error.message, hint=error.hint, path=error.path)
-
-    def to_error(self) -> PartfileError:
-        """The error, of the class that it had or of the nearest above it."""
-        kind: type[PartfileError] = _BLAMELESS.get(self.kind, getattr(errors, self.kind, PartfileError))
-        return kind(self.message, hint=self.hint, path=self.path)
 
 
 class EncodeAnswer(BaseModel):

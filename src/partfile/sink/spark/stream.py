@@ -6,18 +6,20 @@ batches its timer closes what is due. ``QueryWatch`` ends the sink with its quer
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+from weakref import WeakValueDictionary
 
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partfile.errors import ConfigError, Fenced, NotReady, PartfileError, StoreError
+from partfile.errors import ConfigError, Fenced, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import AT_EXIT, wait_ms
 from partfile.sink.coordinator import Runtime
@@ -126,23 +128,22 @@ class StartedQuery(StreamingQuery):
         self._stream.wait_for_batch()
         self._query.stop()
         self.finish()
-        if self._failure is not None and not self._has_told_failure:
-            self._has_told_failure = True
-            raise self._failure from self._query.exception()
-
-    @property
-    def _failure(self) -> PartfileError | None:
-        return self._stream.failure_of(self._watch)
+        # A batch that the stop interrupts fails, and the query does not.
+        error = self._query.exception()
+        if error is not None and self._watch.failure is not None and not self._has_told_failure:
+            self._tell_failure(error)
 
     @contextmanager
     def _failure_told(self) -> Iterator[None]:
         try:
             yield
         except StreamingQueryException as error:
-            self._has_told_failure = True
-            if self._failure is None:
-                raise
-            raise self._failure from error
+            self._tell_failure(error)
+
+    def _tell_failure(self, error: StreamingQueryException) -> NoReturn:
+        """Raise what the sink failed the query with; Spark's exception where the sink did not."""
+        self._has_told_failure = True
+        self._watch.raise_failure(error)
 
     def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
         """Take a savepoint between two batches; the query goes on.
@@ -196,21 +197,24 @@ class StartedQuery(StreamingQuery):
     ) -> None:
         if kind is None and self._ends_itself:
             try:
-                self.awaitTermination()
+                if not self._has_told_failure:
+                    self.awaitTermination()
             finally:
                 self.finish()
         elif kind is None:
             self.stop()
             error = self._query.exception()
             if error is not None and not self._has_told_failure:
-                raise error
+                self._tell_failure(error)
         elif issubclass(kind, KeyboardInterrupt):
             try:
                 self.stop()
-            except NotReady as error:
+            except PartfileError as error:
                 # The interrupt is what its user waits for.
                 logger.warning("%s", error)
         else:
+            if self._watch.failure is not None and not self._has_told_failure:
+                logger.warning("the sink has failed the query: %s", self._watch.failure)
             try:
                 with self._watch.dismissed():
                     self._query.stop()
@@ -236,6 +240,8 @@ class QueryWatch:
         self.is_dismissed = False
         """Whether another thread ends the sink with this run, instead of the watch."""
         self.has_ended_sink = False
+        self.failure: PartfileError | None = None
+        """What the sink or one of its tasks failed the last batch with."""
         self._end = end
         self._error: BaseException | None = None
         self._process_id = os.getpid()
@@ -260,6 +266,19 @@ class QueryWatch:
         except Exception as error:  # noqa: BLE001 - whatever Py4J raises when the JVM is gone: the query was killed
             logger.warning("query %s: Spark's JVM is gone: %s", self.query_id, error)
             return False
+
+    def raise_failure(self, error: StreamingQueryException) -> NoReturn:
+        """Raise what the sink failed the query with, from Spark's exception, or that one if the sink did not.
+
+        Args:
+            error: What Spark ended the query with.
+        """
+        failure = self.failure
+        if failure is None:
+            raise error
+        # A copy, for the stored error keeps its own cause: what storage or Spark's job raised.
+        error.__cause__ = failure
+        raise copy.copy(failure) from error
 
     @contextmanager
     def dismissed(self) -> Iterator[None]:
@@ -348,8 +367,8 @@ class SparkStream:
         """Id of the Spark application whose workers passed the check."""
         self._watch: QueryWatch | None = None
         """Of the last run that was seen."""
-        self._failure: tuple[str, PartfileError] | None = None
-        """The last run whose batch failed by the sink or its tasks, and how."""
+        self._watches: WeakValueDictionary[str, QueryWatch] = WeakValueDictionary()
+        """By the run that they watch."""
         self._watch_lock = threading.Lock()
         self._begun_run_id: str | None = None
         """The last run that a batch has begun an epoch for, until the sink ends with it."""
@@ -370,16 +389,18 @@ class SparkStream:
             UnsupportedTypeError: The format has no form for a column; no job was run.
         """
         run = current_run(df.sparkSession)
+        watch = self._watch
+        if watch is None or watch.run_id != run.run_id:
+            watch = self._watch_query(active_query(df.sparkSession, run))
         try:
-            self._check(df)
+            self._check_columns(df)
+            self._check_workers(df)
             self._write_batch(df, run, batch_id)
         except PartfileError as error:
-            self._failure = (run.run_id, error)
+            watch.failure = error
             raise
 
     def _write_batch(self, df: DataFrame, run: QueryRun, batch_id: int) -> None:
-        if self._watch is None or self._watch.run_id != run.run_id:
-            self._watch_query(active_query(df.sparkSession, run))
         self._session, self._batch_thread = df.sparkSession, threading.current_thread()
         batch = QueryPosition(
             query_id=run.query_id,
@@ -415,7 +436,7 @@ class SparkStream:
             UnsupportedTypeError: The format has no form for a column; no query was started.
         """
         self._check_stream(df)
-        self._check(df)
+        self._check_columns(df)
         if _is_served(checkpoint_location):
             base, storage_options = self._settings.base, self._settings.storage_options
             check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)
@@ -424,6 +445,7 @@ class SparkStream:
                 "options name a checkpointLocation besides checkpoint_location",
                 hint="Pass the directory as checkpoint_location alone.",
             )
+        self._check_workers(df)
         self._session, self._encoder = df.sparkSession, None
         writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
         for name, value in (options or {}).items():
@@ -432,7 +454,7 @@ class SparkStream:
             writer = writer.queryName(query_name)
         if trigger:
             writer = _triggered(writer, trigger)
-        ends_itself = any(name in trigger for name in ("availableNow", "once"))
+        ends_itself = any(trigger.get(name) for name in ("availableNow", "once"))
         return StartedQuery(self._watch_query(writer.start()), self, ends_itself=ends_itself)
 
     def wait_for_batch(self) -> None:
@@ -468,10 +490,6 @@ class SparkStream:
             finally:
                 self.release()
 
-    def failure_of(self, watch: QueryWatch) -> PartfileError | None:
-        """What the sink or one of its tasks failed a run with; None if it goes on, or failed for another reason."""
-        return self._failure[1] if self._failure is not None and self._failure[0] == watch.run_id else None
-
     def _check_stream(self, df: object) -> None:
         told = f"a {type(df).__name__}"
         if isinstance(df, ClassicDataFrame):
@@ -480,7 +498,7 @@ class SparkStream:
             told = "a DataFrame that is no stream"
         elif type(df).__module__.startswith("pyspark.sql.connect."):
             raise ConfigError(
-                f"{self._settings.uid}: the DataFrame is of Spark Connect, which hides the query of a batch",
+                f"{self._settings.uid}: partfile does not work with Spark Connect, which does not tell it the query",
                 hint="Run the driver in a classic session: SparkSession.builder.master(...), not .remote(...).",
             )
         raise ConfigError(
@@ -488,11 +506,14 @@ class SparkStream:
             hint="Read it by spark.readStream; to write rows without a stream, use sink.local().",
         )
 
-    def _check(self, df: DataFrame) -> None:
-        """Refuse what the tasks cannot write; equal columns and the workers of one application are checked once."""
+    def _check_columns(self, df: DataFrame) -> None:
+        """Refuse columns that the tasks cannot write; equal ones are checked once."""
         if df.schema != self._checked_columns:
             check_columns(df, self._settings)
             self._checked_columns = df.schema
+
+    def _check_workers(self, df: DataFrame) -> None:
+        """Refuse workers without this partfile; those of one application are checked once."""
         application = df.sparkSession.sparkContext.applicationId
         if application != self._checked_application:
             check_workers(df.sparkSession)
@@ -522,9 +543,9 @@ class SparkStream:
     def _watch_query(self, query: StreamingQuery) -> QueryWatch:
         """Watch a run of a query for its end; there is one watch a run."""
         with self._watch_lock:
-            if self._watch is None or self._watch.run_id != str(query.runId):
-                self._watch = QueryWatch(query, self._end)
-            return self._watch
+            watch = self._watches.get(str(query.runId)) or QueryWatch(query, self._end)
+            self._watch = self._watches[watch.run_id] = watch
+            return watch
 
     def _end(self, watch: QueryWatch) -> None:
         """End the sink with a run that has begun an epoch of it; a later run, or what stops the query, may have it."""
@@ -598,6 +619,9 @@ class SparkStream:
                     if runtime is None and query.exception() is None:
                         # No batch came to it in this run, or its last batch was lost.
                         runtime = self._go_on(lambda left: is_no_others(left, str(query.id)))
+                    failure = query.exception()
+                    if runtime is None and failure is not None and watch.failure is not None:
+                        watch.raise_failure(failure)
                     if runtime is None:
                         raise PartfileError(
                             f"query {query.id} has failed, or sink {uid!r} holds the rows of another query",
@@ -838,6 +862,7 @@ class SparkStream:
 
 
 def _triggered(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataStreamWriter:
+    """The writer with a trigger that Spark takes."""
     try:
         return writer.trigger(**trigger)
     except (TypeError, ValueError, PySparkException) as error:

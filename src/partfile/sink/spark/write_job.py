@@ -10,13 +10,14 @@ import logging
 import re
 import socket
 import sys
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own documentation names it so.
@@ -27,6 +28,7 @@ from partfile import errors
 from partfile.bucketers.base import BucketContext
 from partfile.errors import ConfigError, PartfileError
 from partfile.sink.batches import coalesce_batches, prefetch
+from partfile.sink.encoded_files import NotItsOwn, SharedJobFailed
 from partfile.sink.layout import RowLayouts, SinkDescription, SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot, assigned_to
@@ -63,7 +65,8 @@ ACKNOWLEDGEMENT = StructType(
     ]
 )
 _WORKER = StructType([StructField("version", StringType()), StructField("python", StringType())])
-_END_OF_TRACEBACK = re.compile(r"^partfile\.errors\.(\w+): ([^\n]*)(?:\nHint: ([^\n]*))?", re.MULTILINE)
+_NOTE = "partfile tells the driver: "
+_PROBLEM = re.compile(rf"^{_NOTE}(.*)$", re.MULTILINE)
 _CHAINED = re.compile(
     r"^(?:The above exception was the direct cause|During handling of the above exception)", re.MULTILINE
 )
@@ -71,6 +74,39 @@ _NOT_IMPORTED = re.compile(
     r"ModuleNotFoundError: .*|ImportError: .*|\[?PYTHON_VERSION_MISMATCH.*|Cannot run program .*|"
     r"(?<=\n)AttributeError: .*partfile.*"
 )
+
+
+_BLAMELESS = {kind.__name__: kind for kind in (NotItsOwn, SharedJobFailed)}
+"""Errors that are not the staging file's own: it does not wait because of them."""
+
+
+class Problem(BaseModel):
+    """An error on its way from a task to the driver."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    """Name of a class in ``partfile.errors``, or of one for a staging file that was not to blame."""
+    message: str
+    hint: str = ""
+    path: str | None = None
+    checkpoint_id: int | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """Describe an error; one from outside the tree becomes a plain PartfileError that names its class."""
+        if not isinstance(error, PartfileError):
+            return cls(kind=PartfileError.__name__, message=f"{type(error).__name__}: {error}")
+        bases, blameless = type(error).__mro__, _BLAMELESS.values()
+        kind = next(base.__name__ for base in bases if base.__module__ == errors.__name__ or base in blameless)
+        return cls(
+            kind=kind, message=error.message, hint=error.hint, path=error.path, checkpoint_id=error.checkpoint_id
+        )
+
+    def to_error(self) -> PartfileError:
+        """The error, of the class that it had or of the nearest above it."""
+        kind: type[PartfileError] = _BLAMELESS.get(self.kind, getattr(errors, self.kind, PartfileError))
+        return kind(self.message, hint=self.hint, path=self.path, checkpoint_id=self.checkpoint_id)
 
 
 def run_write_job(
@@ -125,19 +161,27 @@ def run_write_job(
     return [read_acknowledgement(row) for row in rows]
 
 
-def error_of_task(error: Exception) -> PartfileError | None:
-    """The error that a task raised, as Spark's error tells it; None if a task raised none of partfile's.
+@contextmanager
+def problem_told() -> Iterator[None]:
+    """Have an error of partfile's reach the driver whole: Spark hands a traceback over as text, and notes with it."""
+    try:
+        yield
+    except PartfileError as error:
+        error.add_note(f"{_NOTE}{Problem.of(error).model_dump_json()}")
+        raise
 
-    Spark hands a traceback over as text. The last of its chain is what the task failed with.
+
+def error_of_task(error: Exception) -> PartfileError | None:
+    """The error that a task raised, as Spark's error tells it; None if a task failed with none of partfile's.
 
     Args:
         error: What Spark raised for the job.
     """
-    found = _END_OF_TRACEBACK.search(_CHAINED.split(str(error))[-1])
-    kind = getattr(errors, found[1], None) if found else None
-    if found is None or not (isinstance(kind, type) and issubclass(kind, PartfileError)):
+    found = _PROBLEM.search(_CHAINED.split(str(error))[-1])
+    try:
+        return Problem.model_validate_json(found[1]).to_error() if found else None
+    except ValidationError:
         return None
-    return kind(found[2], hint=found[3] or "")
 
 
 def check_workers(session: SparkSession) -> None:
@@ -154,10 +198,10 @@ def check_workers(session: SparkSession) -> None:
     try:
         answers = session.range(0, 1, 1, 1).mapInArrow(_answer_of_worker, _WORKER).collect()
     except Exception as error:
-        told = _NOT_IMPORTED.search(str(error))
+        told = _NOT_IMPORTED.search(_CHAINED.split(str(error))[-1])
         if told is None:
             raise
-        raise _unusable_workers(f"cannot import it: {told[0]}") from error
+        raise _unusable_workers(f"cannot run it: {told[0]}") from error
     for answer in answers:
         if answer.version != __version__:
             raise _unusable_workers(f"import partfile {answer.version} ({answer.python})")
@@ -289,7 +333,7 @@ class WriteTask:
         if task is None:
             raise PartfileError("a write task runs inside a Spark task only")
         begin_task()
-        with self.open_store(self.base, self.base_options) as store:
+        with problem_told(), self.open_store(self.base, self.base_options) as store:
             storage = open_storage(self.checkpoints, self.job, self.checkpoint_options, opener=self.open_store)
             with closing(storage.store):
                 yield self._acknowledge(self._write(store, storage, task, batches))
@@ -465,7 +509,8 @@ def _marker(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            buckets = bucketer.bucket_of(batch, context)
+            with problem_told():
+                buckets = bucketer.bucket_of(batch, context)
             ids = [crc32_of(str(path).encode()) % partitions for path in buckets.dictionary.to_pylist()]
             subtasks = pc.take(pa.array(ids, pa.int32()), buckets.indices)
             yield batch.append_column(_SUBTASK_COLUMN, subtasks)
