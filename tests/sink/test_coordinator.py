@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import partfile as pf
 from partfile.errors import (
@@ -299,46 +300,77 @@ def test_a_clean_end_tells_of_parts_that_are_not_published(tmp_path: Path, forma
         assert rows_of(finished_files(tmp_path)).total() == 4
 
 
+class EndedQuery:
+    """As Spark's object is when the query has ended."""
+
+    _jsq = None
+    isActive = False  # noqa: N815 - Spark's name
+    id = "query"
+    runId = "run"  # noqa: N815 - Spark's name
+
+    def __init__(self, error: StreamingQueryException | None = None) -> None:
+        self._error = error
+
+    def stop(self) -> None:
+        """It has."""
+
+    def awaitTermination(self) -> None:  # noqa: N802 - Spark's name
+        """It has."""
+
+    def exception(self) -> StreamingQueryException | None:
+        """What it ended with."""
+        return self._error
+
+
+class EndedStream:
+    """The sink's side of it."""
+
+    def wait_for_batch(self) -> None:
+        """None runs."""
+
+    def finish_run(self, watch: QueryWatch) -> None:
+        """Tell how the sink has ended."""
+        watch.check_end()
+
+
+def ended(
+    end: Callable[[QueryWatch], None] = lambda _watch: None,
+    error: StreamingQueryException | None = None,
+    failure: PartfileError | None = None,
+) -> StartedQuery:
+    """A query that has ended by ``error``, whose last batch failed by ``failure``."""
+    watch = QueryWatch(cast("StreamingQuery", EndedQuery(error)), end)
+    watch.failure = failure
+    return StartedQuery(watch, cast("SparkStream", EndedStream()), ends_itself=False)
+
+
 def test_an_interrupt_is_not_hidden_by_what_the_clean_end_has_to_say(caplog: pytest.LogCaptureFixture) -> None:
     """A driver that is ended by Ctrl-C sees KeyboardInterrupt; what is not visible yet is in the log."""
     refusal = NotReady("the sink has ended with rows not visible yet: 1 staging files not encoded")
 
-    class Query:
-        _jsq = None
-        isActive = False  # noqa: N815 - Spark's name
-        id = "query"
-        runId = "run"  # noqa: N815 - Spark's name
-
-        def stop(self) -> None:
-            """It has."""
-
-        def awaitTermination(self) -> None:  # noqa: N802 - Spark's name
-            """It has."""
-
-        def exception(self) -> None:
-            """None."""
-
-    class Stream:
-        def wait_for_batch(self) -> None:
-            """None runs."""
-
-        def finish_run(self, watch: QueryWatch) -> None:
-            """Not all is visible."""
-            watch.check_end()
-
     def end(_watch: QueryWatch) -> None:
         raise refusal
 
-    def started() -> StartedQuery:
-        return StartedQuery(
-            QueryWatch(cast("StreamingQuery", Query()), end), cast("SparkStream", Stream()), ends_itself=False
-        )
-
-    with pytest.raises(KeyboardInterrupt), started():
+    with pytest.raises(KeyboardInterrupt), ended(end):
         raise KeyboardInterrupt
     assert refusal.message in caplog.text
-    with pytest.raises(NotReady), started():
+    with pytest.raises(NotReady), ended(end):
         pass
+
+
+def test_an_interrupt_is_not_hidden_by_what_failed_the_query(caplog: pytest.LogCaptureFixture) -> None:
+    """The failure is in the log."""
+    failure = ConfigError("column 'a' cannot be written")
+    with pytest.raises(KeyboardInterrupt), ended(error=StreamingQueryException("failed"), failure=failure):
+        raise KeyboardInterrupt
+    assert failure.message in caplog.text
+
+
+def test_a_stop_that_interrupts_a_batch_raises_nothing() -> None:
+    """The batch has failed for the stop, and the query has not."""
+    ended(failure=ConfigError("interrupted")).stop()
+    with pytest.raises(ConfigError, match="told"):
+        ended(error=StreamingQueryException("failed"), failure=ConfigError("told")).stop()
 
 
 def take_the_name_of(pending: Path) -> None:
