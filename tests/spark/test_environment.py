@@ -72,15 +72,21 @@ def test_workers_of_another_python(tmp_path: Path, python: str, words: str) -> N
     assert words in told["message"]
 
 
-def test_workers_with_another_version(tmp_path: Path) -> None:
-    """A worker that imports an older partfile writes nothing."""
+@pytest.mark.parametrize(
+    ("answers", "words"), [(True, "import partfile 0.0.1"), (False, "cannot run it: AttributeError")]
+)
+def test_workers_with_another_version(tmp_path: Path, answers: bool, words: str) -> None:
+    """A worker that imports an older partfile writes nothing, also one that is older than the question."""
     package = tmp_path / "other" / "partfile"
     shutil.copytree(Path(pf.__file__).parent, package)
     (package / "version.py").write_text('__version__ = "0.0.1"\n')
+    if not answers:
+        module = package / "sink" / "spark" / "write_job.py"
+        module.write_text(module.read_text().replace("_answer_of_worker", "_unknown"))
     told = refusal(tmp_path, **worker_path(tmp_path, f"sys.path.insert(0, {str(package.parent)!r})"))
     assert told["kind"] == "ConfigError"
     assert f"the driver runs partfile {pf.__version__}" in told["message"]
-    assert "import partfile 0.0.1" in told["message"]
+    assert words in told["message"]
 
 
 @pytest.mark.parametrize("way", ["start", "plain"])

@@ -86,6 +86,22 @@ def test_what_a_task_refuses_is_raised(spark: SparkSession, tmp_path: Path, wait
 
 
 @pytest.mark.spark
+def test_what_a_bucketer_refuses_before_the_shuffle_is_raised(spark: SparkSession, tmp_path: Path) -> None:
+    """A bucketer of the user's runs in a task of its own there, and its error arrives as well."""
+
+    def refuse(_: object) -> Any:
+        raise BucketValueError("no bucket for this day", hint="Mend it.")
+
+    write_source(tmp_path / "source", 1)
+    sink = pf.FileSink(tmp_path / "out", uid="job", bucketer=refuse, distribution="hash")
+    query = sink.start(
+        stream(spark, tmp_path / "source"), checkpoint_location=str(tmp_path / "spark"), availableNow=True
+    )
+    with pytest.raises(BucketValueError, match=r"(?s)no bucket for this day.*Mend it"):
+        query.awaitTermination()
+
+
+@pytest.mark.spark
 def test_what_is_no_error_of_the_sink_stays_sparks(spark: SparkSession, tmp_path: Path) -> None:
     """An expression that fails is raised as Spark raises it, also at the end of a block; stop raises nothing."""
     write_source(tmp_path / "source", 1)
