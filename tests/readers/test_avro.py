@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -258,6 +260,33 @@ def test_without_fastavro_the_extra_is_named(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ConfigError, match="what reads Avro is not installed") as missing:
         pf.read(tmp_path)
     assert "partfile[avro]" in str(missing.value.hint)
+
+
+WITHOUT_A_CODEC = """
+import sys
+sys.modules.update(dict.fromkeys(["cramjam", "zstandard", "backports.zstd"]))
+import partfile as pf
+from partfile.cli.main import main
+try:
+    pf.read(sys.argv[1]).to_table()
+except pf.ConfigError as error:
+    print(error)
+sys.argv[1:] = ["cat", sys.argv[1], "part-0.avro"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("codec", "name"), [("snappy", "snappy"), ("zstd", "zstandard")])
+def test_a_codec_that_is_not_installed_is_no_damage(tmp_path: Path, codec: str, name: str) -> None:
+    """``read`` and ``cat`` name the file and its compression, and the command that installs what reads it."""
+    (tmp_path / "part-0.avro").write_bytes(written(pa.record_batch({"n": [1]}), compression=codec))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_CODEC, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    said = f"is compressed with {name}, and what reads that is not installed\nHint: pip install 'fastavro[{name}]'"
+    assert re.search(rf"^'.*part-0\.avro' {re.escape(said)}$", done.stdout, flags=re.MULTILINE), done
+    assert re.search(rf"^partfile: '.*part-0\.avro' {re.escape(said)}$", done.stderr, flags=re.MULTILINE), done
+    assert done.returncode == 2
 
 
 def test_files_of_several_schemas_are_one_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ EXTERNAL = {
     "sink/spark": {"pyarrow", "pydantic", "pyspark"},
     "readers": {"fastavro", "fsspec", "pyarrow", "pydantic"},
     "testing": {"pyarrow", "pydantic", "pytest"},
-    "recovery": {"fastavro", "fsspec", "pyarrow", "pydantic"},
+    "recovery": {"fsspec", "pyarrow", "pydantic"},
     "cli": {"pyarrow", "pydantic", "rich", "typer"},
 }
 """Packages beyond the standard library that each package may import."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ _LOGICAL: dict[tuple[str, str], Any] = {
 _SPARK_TYPE = "spark.sql.catalyst.type"
 _SPARK_DURATION = "interval day to second"
 _MOST_DECIMAL128_DIGITS = 38
+_NO_CODEC = re.compile(r"(\w+) codec is supported but you need to install")
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
@@ -196,7 +198,7 @@ class AvroFile:
         path: Of the file, for messages.
 
     Raises:
-        ConfigError: fastavro is not installed.
+        ConfigError: fastavro is not installed; on reading rows, what reads the file's compression is not.
         UnsupportedTypeError: A column has no Arrow type.
         PartDamaged: The file does not begin as Avro; on reading rows, where a block is not whole.
     """
@@ -204,7 +206,7 @@ class AvroFile:
     def __init__(self, file: Any, path: str) -> None:
         self._path = path
         self._file = _Noting(file)
-        self._fastavro = _library()
+        self._fastavro = load_fastavro()
         self._head = self._checked(self._read_head)
         said = self._checked(lambda: json.loads(self._head["meta"]["avro.schema"]))
         self._held = held_schema(self._checked(lambda: self._fastavro.parse_schema(said)))
@@ -260,6 +262,8 @@ class AvroFile:
         except Exception as error:  # decoders of a dozen kinds, which raise what they like
             if self._file.failure is not None:
                 raise self._file.failure from None
+            if (uninstalled := missing_codec(error, self._path)) is not None:
+                raise uninstalled from error
             raise PartDamaged(
                 f"{self._path!r} is not a whole Avro file: {type(error).__name__}: {error}",
                 hint="Bring the file back from a copy.",
@@ -348,11 +352,34 @@ def _decimals(held: Any, kind: Any) -> Any:
     return pa.Array.from_buffers(kind, len(held), [held.buffers()[0], pa.py_buffer(places)])
 
 
-def _library() -> ModuleType:
-    """Loaded when it is needed: it need not be there."""
+def load_fastavro() -> ModuleType:
+    """What reads Avro, loaded when it is needed: it need not be there.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
     try:
         import fastavro  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError("what reads Avro is not installed", hint="pip install 'partfile[avro]'") from error
     module: ModuleType = fastavro
     return module
+
+
+def missing_codec(error: Exception, path: str) -> ConfigError | None:
+    """The error for a file whose compression needs a package that is not installed here; None for any other failure.
+
+    Such a file is whole. fastavro tells it apart by its sentence alone.
+
+    Args:
+        error: What fastavro raised.
+        path: Of the file, for the message.
+    """
+    found = _NO_CODEC.match(str(error)) if isinstance(error, ValueError) else None
+    if found is None:
+        return None
+    return ConfigError(
+        f"{path!r} is compressed with {found[1]}, and what reads that is not installed",
+        hint=f"pip install 'fastavro[{found[1]}]'",
+        path=path,
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from partfile.errors import ConfigError, NotFound, RecoveryRefused
+from partfile.errors import NotFound, RecoveryRefused
 from partfile.readers.filesystem import ValidLengthFileSystem, open_for_reading
 from partfile.readers.streams import ReadableFile, open_readable
 from partfile.recovery.inspect.files import classify
@@ -140,7 +140,7 @@ def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
         valid: The open part.
 
     Raises:
-        ConfigError: What reads this format is not installed.
+        ConfigError: What reads this format, or its compression, is not installed.
         PartDamaged: Also while the rows are taken: a staging file is not what was written.
         OSError, ValueError: Likewise: the bytes are not of the format that the part's name says.
     """
@@ -148,7 +148,7 @@ def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
         return _of_staging_file(valid, valid.staging_length)
     for ending, read in ((".parquet", _of_parquet), (".orc", _of_orc), (".avro", _of_avro)):
         if valid.path.endswith(ending):
-            return read(valid.file)
+            return read(valid)
     return None
 
 
@@ -180,41 +180,38 @@ def _text_of(line: bytes) -> str:
 
 
 def _avro_decoder(described: Any) -> Callable[[bytes], Any]:
+    from partfile.readers.avro import load_fastavro  # noqa: PLC0415 - likewise.
     from partfile.writers.avro import avro_schema  # noqa: PLC0415 - likewise.
     from partfile.writers.columns import plain_schema  # noqa: PLC0415 - likewise.
 
-    fastavro = _fastavro()
+    fastavro = load_fastavro()
     parsed = fastavro.parse_schema(avro_schema(plain_schema(described)))
     return lambda line: fastavro.schemaless_reader(BytesIO(line), parsed, None)
 
 
-def _of_parquet(file: Any) -> Iterator[dict[str, Any]]:
+def _of_parquet(valid: ValidBytes) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq  # noqa: PLC0415 - only Parquet needs it.
 
-    for batch in pq.ParquetFile(file).iter_batches():
+    for batch in pq.ParquetFile(valid.file).iter_batches():
         yield from batch.to_pylist()
 
 
-def _of_orc(file: Any) -> Iterator[dict[str, Any]]:
+def _of_orc(valid: ValidBytes) -> Iterator[dict[str, Any]]:
     from pyarrow import orc  # noqa: PLC0415 - likewise.
 
-    opened = orc.ORCFile(file)
+    opened = orc.ORCFile(valid.file)
     for stripe in range(opened.nstripes):
         yield from opened.read_stripe(stripe).to_pylist()
 
 
-def _of_avro(file: Any) -> Iterator[dict[str, Any]]:
-    for row in _fastavro().reader(file):
-        # A file may hold other values than records.
-        yield row if isinstance(row, dict) else {"value": row}
+def _of_avro(valid: ValidBytes) -> Iterator[dict[str, Any]]:
+    from partfile.readers.avro import load_fastavro, missing_codec  # noqa: PLC0415 - likewise.
 
-
-def _fastavro() -> Any:
     try:
-        import fastavro  # noqa: PLC0415 - it need not be there.
-    except ImportError as error:
-        raise ConfigError(
-            "what reads Avro is not installed",
-            hint="Install fastavro here; or take the bytes with --raw, and print them with avro-tools tojson.",
-        ) from error
-    return fastavro
+        for row in load_fastavro().reader(valid.file):
+            # A file may hold other values than records.
+            yield row if isinstance(row, dict) else {"value": row}
+    except ValueError as error:
+        if (uninstalled := missing_codec(error, valid.path)) is not None:
+            raise uninstalled from error
+        raise
