@@ -94,6 +94,19 @@ def test_every_error_that_a_document_names_is_public() -> None:
     assert named - {*pf.__all__} == set()
 
 
+# The runbook has a way out of every error, by its name.
+
+
+def test_every_error_is_in_the_index_of_the_runbook() -> None:
+    """Each class that a user can meet has a row, under the name that a traceback shows, and no other has one."""
+    index = (
+        (ROOT / "docs" / "RUNBOOK.md").read_text().partition("## By the name of the error\n")[2].partition("\n## ")[0]
+    )
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", index, flags=re.MULTILINE)
+    raised = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert sorted(rows) == sorted(raised)
+
+
 # Every row of docs/FAULTS.md is held by a marked test or excused with a reason, and no mark names another.
 
 
