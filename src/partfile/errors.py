@@ -33,6 +33,64 @@ The split of StoreError follows Materialize's persist: an unclassified error cou
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION_URL = "https://partfile.readthedocs.io/en/latest"
+"""Where the pages of ``docs/`` are read. An installed package has none of them, so hints name places below it."""
+
+
+def page_url(page: str, section: str = "") -> str:
+    """The address of a page of the documentation, for a hint.
+
+    Args:
+        page: The name of its file in ``docs/``, without ``.md``.
+        section: The anchor of a heading in it; empty for the whole page.
+    """
+    return f"{DOCUMENTATION_URL}/{page}/{section and f'#{section}'}"
+
+
+_PLAIN_WORDS = {
+    "missing": "it is required",
+    "int_type": "it must be a whole number",
+    "int_parsing": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "float_type": "it must be a number",
+    "float_parsing": "it must be a number",
+    "finite_number": "it must be a finite number",
+    "bool_type": "it must be True or False",
+    "bool_parsing": "it must be True or False",
+    "string_type": "it must be text",
+    "greater_than": "it must be more than {gt}",
+    "greater_than_equal": "it must be at least {ge}",
+    "less_than": "it must be less than {lt}",
+    "less_than_equal": "it must be at most {le}",
+    "literal_error": "it must be {expected}",
+    "callable_type": "it must be a function",
+    "is_instance_of": "it must be a {class}",
+    "mapping_type": "it must be a mapping, for instance a dict",
+    "dict_type": "it must be a mapping, for instance a dict",
+    "model_type": "it must be a {class_name}",
+    "dataclass_type": "it must be a {class_name}",
+    "dataclass_exact_type": "it must be a {class_name}",
+    "tuple_type": "it must be a tuple, for instance ('a', 'b')",
+}
+"""What an option must be, by the type of pydantic's problem: its own sentences speak of inputs and parsing."""
+
+
+def plain_words(problem: Mapping[str, Any]) -> str:
+    """What is wrong with the value of an option.
+
+    Args:
+        problem: One of the ``errors()`` of pydantic's ValidationError. Its own sentence stands where there is no
+            plainer one.
+    """
+    words = _PLAIN_WORDS.get(problem["type"])
+    message: str = problem["msg"]
+    return message.removeprefix("Value error, ") if words is None else words.format(**problem.get("ctx", {}))
+
 
 class PartfileError(Exception):
     """Base of every error that partfile raises on purpose.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
+import re
 import subprocess
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -32,9 +34,13 @@ from partfile.errors import (
 )
 from partfile.sink import local
 from partfile.sink.policies import PartNaming, RollingPolicy
-from partfile.sink.settings import SinkSettings
+from partfile.sink.settings import SinkOptions, SinkSettings
 from partfile.snapshot.documents import FORMAT_VERSION
+from partfile.snapshot.storage import DriverMemoryStorageSettings, FileSystemStorageSettings, StorageOptions
+from partfile.stores.hdfs.options import HdfsOptions
+from partfile.stores.s3.options import S3Options
 from partfile.testing.faults import FailAt, count_calls
+from partfile.writers.registry import FORMATS
 from support.sinks.life_cycle import (
     LONG,
     assert_exactly_once,
@@ -49,6 +55,50 @@ from support.sinks.life_cycle import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+WRONG_VALUES = [
+    *(None, True, -1, 1.5, 10**30, float("nan"), 3 + 1j),
+    *("", "x", b"b", [], [1], ["x"], (), {}, {"a": 1}, object()),
+]
+"""Of each kind of value some that an option may not take."""
+
+
+def each_option() -> Iterator[tuple[str, Callable[[Any], object]]]:
+    """Every option that a user can pass, with what takes its value."""
+
+    def of(make: Callable[..., object], name: str) -> tuple[str, Callable[[Any], object]]:
+        return f"{getattr(make, '__name__', 'options')}.{name}", lambda value: make(**{name: value})
+
+    sink = partial(pf.FileSink, "no-base")
+    for name in ("format", "compression", "bucketer", "rolling", *SinkOptions.__annotations__):
+        yield of(partial(sink, uid="x"), name)
+    yield of(sink, "uid")
+    yield "FileSink.base", lambda value: pf.FileSink(value, uid="x")
+    for kind in FORMATS.values():
+        yield from (of(kind, field.name) for field in dataclasses.fields(cast("Any", kind)))
+    for model in (RollingPolicy, PartNaming, FileSystemStorageSettings, DriverMemoryStorageSettings, StorageOptions):
+        yield from (of(model, name) for name in model.model_fields)
+    for service in (HdfsOptions, S3Options):
+        for name in service.model_fields:
+            yield f"{service.__name__}.{name}", partial(pass_to_store, service, name)
+
+
+def pass_to_store(service: type[HdfsOptions | S3Options], name: str, value: object) -> None:
+    """Check one of the options of a store."""
+    service.of({name: value})
+
+
+@pytest.mark.parametrize(("name", "take"), [pytest.param(*each, id=each[0]) for each in each_option()])
+def test_a_wrong_value_is_refused_in_our_own_words(name: str, take: Callable[[Any], object]) -> None:
+    """It is taken, or it is a ConfigError without a word of the libraries that check it."""
+    said = []
+    for value in WRONG_VALUES:
+        try:
+            take(value)
+        except ConfigError as error:
+            said.append(str(error))
+    assert [text for text in said if re.search(r"Input|a valid|unable to|pydantic|instance of|Extra", text)] == [], name
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from partfile.cli.output import Output, tell, warnings_told
-from partfile.errors import ConfigError, NotApplied, PartfileError
+from partfile.errors import ConfigError, NotApplied, PartfileError, page_url
 from partfile.recovery.documents import DONE, FINDINGS, UNREACHABLE, USAGE
 from partfile.recovery.inspect.places import Place
 from partfile.sink.clock import system_clock_ms
@@ -162,7 +162,7 @@ COMMON_OPTIONS: dict[str, tuple[Any, Any]] = {
         ],
         None,
     ),
-    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON, as docs/CLI.md describes it.")], False),
+    "as_json": (Annotated[bool, typer.Option("--json", help=f"Print JSON: {page_url('CLI', 'json')}")], False),
     "no_color": (Annotated[bool, typer.Option("--no-color", help="No colours, also on a terminal.")], False),
     "debug": (Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")], False),
 }

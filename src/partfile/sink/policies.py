@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from partfile.errors import ConfigError
+from partfile.errors import ConfigError, plain_words
 from partfile.sink.quantities import bytes_in, seconds_in
 from partfile.stores.base import PartHandle
-from partfile.stores.options import described
 from partfile.stores.paths import check_relative_path
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
     problems = []
     for problem in error.errors(include_url=False):
         field = ".".join(str(step) for step in problem["loc"])
-        text = described(problem["type"], problem["msg"], problem.get("ctx", {}))
+        text = plain_words(problem)
         if problem["type"] == "extra_forbidden":
             text = f"no such option; there are {', '.join(model.model_fields)}"
         is_shown = field and problem["type"] != "missing" and not _is_secret(model, problem["loc"])

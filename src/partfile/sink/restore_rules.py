@@ -429,7 +429,7 @@ def with_the_way_back(settings: RestoreSettings, damage: SnapshotCorrupt) -> Sna
     return SnapshotCorrupt(
         damage.message,
         hint=f"{damage.hint or 'Put the file back from a backup or a copy.'} Without one, go back to an older "
-        f"checkpoint: {command}. See docs/SNAPSHOTS.md.",
+        f"checkpoint: {command}",
         path=damage.path,
         checkpoint_id=damage.checkpoint_id,
     )
@@ -634,6 +634,6 @@ def _next(
             f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete only up to batch "
             f"{last.batch_id}: the batches between would be missing",
             hint="Check the base path, uid and checkpoint_dir. If the sink went back to an earlier state, "
-            "take Spark's checkpoint back as well: see docs/SNAPSHOTS.md. on_gap='accept' leaves these batches out.",
+            "take Spark's checkpoint back as well. To leave these batches out, pass on_gap='accept'.",
         )
     return ReplayDecision.WRITE

@@ -369,12 +369,18 @@ def make_settings(
     from partfile.writers.registry import resolve_format  # noqa: PLC0415
 
     _check_names(base, options)
+    format_options = options.pop("format_options", {})
+    if not isinstance(format_options, Mapping) or not all(isinstance(name, str) for name in format_options):
+        raise ConfigError(
+            f"format_options must be a mapping of a format's options, not {format_options!r:.80}",
+            hint='Write for instance format_options={"header": False}.',
+        )
     rules = ReplayRules(
         **{name: options.pop(name) for name in ("on_new_query", "on_gap") if name in options},
     )
     return SinkSettings(
         base=base,
-        format=resolve_format(format, compression, **options.pop("format_options", {})),
+        format=resolve_format(format, compression, **format_options),
         bucketer=_base_path() if bucketer is None else bucketer,
         rules=rules,
         **options,

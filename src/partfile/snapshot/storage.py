@@ -16,6 +16,7 @@ from partfile.errors import (
     SnapshotCorrupt,
     SnapshotError,
     StateTooLarge,
+    plain_words,
 )
 from partfile.snapshot import documents
 from partfile.snapshot.documents import (
@@ -79,7 +80,7 @@ class _Settings(BaseModel):
 
 def _problems(error: ValidationError) -> str:
     found = error.errors(include_url=False)
-    return "; ".join(": ".join([*map(str, one["loc"]), one["msg"].removeprefix("Value error, ")]) for one in found)
+    return "; ".join(": ".join([*map(str, one["loc"]), plain_words(one)]) for one in found)
 
 
 class FileStreamSettings(_Settings):

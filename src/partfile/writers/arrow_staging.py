@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 import pyarrow as pa
 import pyarrow.ipc
 
-from partfile.errors import PartDamaged, UnsupportedTypeError
+from partfile.errors import PartDamaged, UnsupportedTypeError, page_url
 from partfile.stores.checksums import crc32_of
-from partfile.writers.base import BulkFormat, Format, Writer
+from partfile.writers.base import TYPES_URL, BulkFormat, Format, Writer
 from partfile.writers.columns import as_plain, plain_schema
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class StagingFormat(Format):
             except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise UnsupportedTypeError(
                     f"Column {column.name!r} of type {column.type} cannot be staged: {error}",
-                    hint="Cast the column to a type that docs/FORMATS.md lists, or drop it.",
+                    hint=f"Drop the column, or cast it to a type of {TYPES_URL}",
                 ) from error
 
     def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
@@ -251,7 +251,8 @@ class _Measure:
 
 
 DAMAGED_HINT = (
-    "Bring the file back from a backup; it was not published. Without one docs/RUNBOOK.md says how to give its rows up."
+    "Bring the file back from a backup; it was not published. Without one give its rows up: "
+    f"{page_url('RUNBOOK', '13-a-columnar-part-is-stuck-as-a-staging-file')}"
 )
 MOST_WHOLE_BYTES = 32 << 20
 """Of a staging file that is read once, checked in memory, and decoded from there."""

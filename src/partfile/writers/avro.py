@@ -15,7 +15,7 @@ from pyarrow import types
 
 from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.stores.checksums import crc32_of
-from partfile.writers.base import EncodedRows, RowFormat, RowWriter, resolve_options
+from partfile.writers.base import TYPES_URL, EncodedRows, RowFormat, RowWriter, resolve_options
 from partfile.writers.columns import as_plain, map_entries, plain_schema
 from partfile.writers.scalars import is_binary, is_text, kernels
 
@@ -86,7 +86,7 @@ def _type(kind: Any, path: str) -> Any:
         return {"type": "map", "values": _nullable(kind.item_field, f"{path}.value")}
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return {"type": "array", "items": _nullable(kind.value_field, f"{path}.item")}
-    hint = "Cast it to decimal(20, 0)." if types.is_uint64(kind) else "Cast it to a type that docs/FORMATS.md lists."
+    hint = "Cast it to decimal(20, 0)." if types.is_uint64(kind) else f"Cast it to a type of {TYPES_URL}"
     raise _refused(path, str(kind), hint)
 
 

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pydantic
 
-from partfile.errors import ConfigError
+from partfile.errors import ConfigError, page_url, plain_words
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     import pyarrow as pa
+
+
+TYPES_URL = page_url("FORMATS", "one-form-for-each-type")
+"""Which types each format takes, for hints."""
 
 
 class ByteStream(Protocol):
@@ -221,10 +225,11 @@ def resolve_options(format: Any, kind: type[Any]) -> None:
         try:
             adapter.validate_python(getattr(format, field.name), strict=True)
         except pydantic.ValidationError as error:
-            problem = error.errors(include_url=False)[0]["msg"]
+            problem = error.errors(include_url=False)[0]
+            words = plain_words(problem)
             shown = f"={given!r}" if field.repr else ""
             raise ConfigError(
-                f"{kind.__name__} option {field.name}{shown} has a wrong type: {problem}.",
+                f"{kind.__name__} option {field.name}{shown} has a wrong type: {words}.",
                 hint=_meant(given, adapter, annotation),
             ) from error
 
@@ -251,4 +256,4 @@ def _meant(given: Any, adapter: pydantic.TypeAdapter[Any], annotation: Any) -> s
     try:
         return f"Write {adapter.validate_python(given)!r}."
     except pydantic.ValidationError:
-        return "See docs/FORMATS.md for what it takes."
+        return f"What it takes: {page_url('FORMATS')}"

@@ -14,7 +14,7 @@ from pyarrow import types
 
 from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.arrow_staging import HeldRows, StreamFile
-from partfile.writers.base import BulkFormat, Writer, resolve_options
+from partfile.writers.base import TYPES_URL, BulkFormat, Writer, resolve_options
 from partfile.writers.columns import as_plain, check_types, map_entries, nested_values, plain_schema, sample_row
 from partfile.writers.scalars import is_any, kernels, whole_days
 
@@ -177,7 +177,7 @@ class OrcFormat(BulkFormat):
             except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise UnsupportedTypeError(
                     f"Column {column.name!r} of type {column.type} cannot be written as ORC: {error}",
-                    hint="Cast the column to a type that docs/FORMATS.md lists, or drop it.",
+                    hint=f"Drop the column, or cast it to a type of {TYPES_URL}",
                 ) from error
 
     def check_rows(self, batch: pa.RecordBatch) -> None:

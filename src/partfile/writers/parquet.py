@@ -17,7 +17,7 @@ from pyarrow import types
 
 from partfile.errors import ConfigError, NotReady, PartfileError, UnsupportedTypeError
 from partfile.writers.arrow_staging import HeldRows, StreamFile
-from partfile.writers.base import BulkFormat, Writer, resolve_options
+from partfile.writers.base import TYPES_URL, BulkFormat, Writer, resolve_options
 from partfile.writers.columns import check_types, map_entries, nested_values, plain_schema, sample_row
 from partfile.writers.external_sort import ExternalSort
 from partfile.writers.scalars import kernels, whole_days
@@ -98,7 +98,7 @@ def check_level(compression: str, level: int | None) -> None:
         if level is not None and not least <= level <= most:
             # Arrow takes the nearest one in silence.
             raise pa.ArrowInvalid(f"its levels are {least} to {most}")
-    except _REFUSALS as error:
+    except (*_REFUSALS, OverflowError) as error:
         raise ConfigError(
             f"Parquet compression={compression!r} does not take compression_level={level!r}: {error}",
             hint="Leave compression_level out, or choose another.",
@@ -129,7 +129,7 @@ def check_columns(schema: pa.Schema, options: Mapping[str, Any], bloom_filter_co
         except _REFUSALS as error:
             raise UnsupportedTypeError(
                 f"Column {column.name!r} of type {column.type} cannot be written as Parquet: {error}",
-                hint="Cast the column to a type that docs/FORMATS.md lists, change the option, or drop the column.",
+                hint=f"Change the option, drop the column, or cast it to a type of {TYPES_URL}",
             ) from error
         found: Any = pq.ParquetFile(written).schema
         paths |= {found.column(index).path for index in range(len(found))}

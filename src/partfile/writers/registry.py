@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pydantic
 
-from partfile.errors import ConfigError, PartfileError
+from partfile.errors import ConfigError, PartfileError, plain_words
 from partfile.writers.avro import AvroFormat
 from partfile.writers.base import BulkFormat, Format
 from partfile.writers.compression import Compression
@@ -183,7 +183,8 @@ def format_of(spec: Mapping[str, JsonValue], sink_format: Format | None = None) 
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
-        what = cause.message if isinstance(cause, PartfileError) else first["msg"]
+        what = plain_words(first)
+        what = cause.message if isinstance(cause, PartfileError) else what
         raise _refused(".".join(str(place) for place in first["loc"]), what.rstrip(".")) from error
     return _encrypted(made, sink_format) if is_encrypted else made
 
@@ -208,8 +209,8 @@ def _options(kind: Any) -> list[str]:
 
 
 def _refused(field: str, what: str) -> ConfigError:
-    at = f" field {field!r}" if field else ""
+    at = f"field {field!r}: " if field else ""
     return ConfigError(
-        f"A format spec of a staged part cannot be used:{at} {what}.",
+        f"A format spec of a staged part cannot be used: {at}{what}.",
         hint="It may come from a newer version of partfile.",
     )

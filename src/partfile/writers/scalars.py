@@ -16,6 +16,7 @@ import pyarrow.compute
 from pyarrow import types
 
 from partfile.errors import ConfigError, UnsupportedTypeError
+from partfile.writers.base import TYPES_URL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -417,7 +418,7 @@ def _refused(path: str, field: pa.Field[Any], *, nested: bool) -> Iterator[tuple
     elif types.is_struct(kind):
         yield from _refused_struct(path, kind)
     else:
-        yield path, str(kind), "Cast the column to a type that docs/FORMATS.md lists, or drop it."
+        yield path, str(kind), f"Drop the column, or cast it to a type of {TYPES_URL}"
 
 
 def _refused_map(path: str, kind: Any) -> Iterator[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from partfile.errors import (
     SnapshotCorrupt,
     SnapshotError,
     StoreError,
+    page_url,
 )
 from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
 from partfile.recovery.documents import Json, in_words_of_a_command
@@ -661,7 +662,10 @@ def _crc32_of(opened: Any) -> int:
 def _differs(part: KnownPart, what: str) -> Finding:
     hint = "A disk, a copy or another program changed it: put it back from a copy."
     if part.is_staging_file:
-        hint += " No start encodes it as it is; without a copy see docs/RUNBOOK.md."
+        hint += (
+            " No start encodes it as it is. Without a copy give its rows up: "
+            f"{page_url('RUNBOOK', '13-a-columnar-part-is-stuck-as-a-staging-file')}"
+        )
     return error(
         "checksum-differs",
         what,

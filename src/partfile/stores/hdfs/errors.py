@@ -19,6 +19,7 @@ from partfile.errors import (
     NotReady,
     OutcomeUnknown,
     PartfileError,
+    page_url,
 )
 
 
@@ -141,7 +142,10 @@ MEANINGS = {
         "Erasure-coded files cannot be synced: hdfs ec -setPolicy -replicate -path BASE; the same for checkpoint_dir.",
     ),
     Verdict.BELOW_A_FILE: Meaning(NotApplied, "A file is where a directory must be: move it, or take another path."),
-    Verdict.REFUSED: Meaning(NotApplied, "HDFS never does this; see docs/HDFS.md for what the base path must be."),
+    Verdict.REFUSED: Meaning(
+        NotApplied,
+        f"HDFS never does this. What the base path must be: {page_url('HDFS', 'directories-of-other-kinds')}",
+    ),
     Verdict.MISCONFIGURED: Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
     Verdict.LOST: Meaning(OutcomeUnknown, "Look at NameNode and network; then do it again."),
     Verdict.UNKNOWN: Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from partfile.errors import ConfigError
+from partfile.errors import ConfigError, page_url
 from partfile.stores.options import refused
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class HdfsOptions(BaseModel):
         try:
             return cls.model_validate(dict(storage_options or {}))
         except ValidationError as error:
-            raise refused("HDFS", cls, error, hint="See the table in docs/HDFS.md.") from None
+            raise refused("HDFS", cls, error, hint=f"Each option: {page_url('HDFS', 'set-up')}") from None
 
     @property
     def client_config(self) -> dict[str, str]:

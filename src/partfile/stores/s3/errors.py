@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from partfile.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown, PartfileError
+from partfile.errors import AlreadyExists, ConfigError, NotApplied, NotFound, OutcomeUnknown, PartfileError, page_url
 
 
 class Verdict(Enum):
@@ -139,12 +139,14 @@ _MEANINGS = {
     Verdict.DENIED: _Meaning(
         NotApplied,
         "Check credentials, policy and this host's clock; storage_options of a base go to its own S3 bucket alone. "
-        "See docs/S3.md.",
+        f"What the policy must allow: {page_url('S3', 'permissions')}",
     ),
     Verdict.NO_BUCKET: _Meaning(NotApplied, "Create the S3 bucket, or check URL, region and endpoint_url."),
     Verdict.INVALID_PARTS: _Meaning(NotApplied, "Another program writes to the same upload; find out which."),
     Verdict.REFUSED: _Meaning(NotApplied, "Check acl, storage_class, encryption and checksum in storage_options."),
-    Verdict.UNSUPPORTED: _Meaning(NotApplied, "See docs/S3.md for what a server has to offer."),
+    Verdict.UNSUPPORTED: _Meaning(
+        NotApplied, f"What a server has to offer: {page_url('S3', 'what-each-server-guarantees')}"
+    ),
     Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, region, endpoint_url and storage_options."),
     Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at server and network; then do it again."),
 }

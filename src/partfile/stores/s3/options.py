@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from partfile.errors import page_url
 from partfile.stores.options import refused
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class S3Options(BaseModel):
         try:
             return cls.model_validate(dict(storage_options or {}))
         except ValidationError as error:
-            raise refused("S3", cls, error, hint="See the table in docs/S3.md.") from None
+            raise refused("S3", cls, error, hint=f"Each option: {page_url('S3', 'set-up')}") from None
 
     @property
     def sends_checksums(self) -> bool:
