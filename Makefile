@@ -79,8 +79,9 @@ items: setup ## Print which items of the snapshot core's list the tests check
 	@PYTHONPATH=tests $(BIN)/python -m support.repo.list_marks items
 
 .PHONY: docs
-docs: setup ## Make docs/CLI.md from the code
+docs: setup ## Make docs/CLI.md and the tables of docs/OPTIONS.md from the code
 	@$(BIN)/python docs/tools/cli_reference.py > docs/CLI.md.new && mv docs/CLI.md.new docs/CLI.md
+	@$(BIN)/python docs/tools/options_reference.py > docs/OPTIONS.md.new && mv docs/OPTIONS.md.new docs/OPTIONS.md
 
 .PHONY: runbook
 runbook: java setup ## Make the outputs in docs/RUNBOOK.md by causing each failure (about two minutes)

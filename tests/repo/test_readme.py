@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -14,7 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import options_reference
 import partfile as pf
+from partfile import errors
 from partfile.sink.clock import system_clock_ms
 from partfile.sink.policies import ReplayRules
 from partfile.sink.settings import SinkSettings
@@ -24,6 +29,7 @@ from support.processes.command_line import told
 from support.sinks.life_cycle import in_child
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "partfile"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
 BLOCK = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
@@ -154,6 +160,47 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+# An installed package has no documents: hints name addresses, and each leads to a page and a heading that are there.
+
+
+def pages_named_in(tree: ast.AST) -> list[tuple[str, ...]]:
+    """The pages and sections that calls of ``page_url`` name."""
+    return [
+        tuple(ast.literal_eval(argument) for argument in node.args)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "page_url"
+    ]
+
+
+def test_every_address_in_a_hint_leads_to_a_heading() -> None:
+    """A page or a section that was renamed is missed here."""
+    named = {each for path in PACKAGE.rglob("*.py") for each in pages_named_in(ast.parse(path.read_text()))}
+    assert len(named) > 5
+    assert [page for page, *_ in named if not (ROOT / "docs" / f"{page}.md").is_file()] == []
+    assert [
+        (page, at) for page, *section in named for at in section if at not in anchors_of(ROOT / "docs" / f"{page}.md")
+    ] == []
+
+
+def test_no_text_of_the_program_names_a_file_of_the_repository() -> None:
+    """Documentation of the code may; what is printed may not."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation]
+        found += [(path.name, node.lineno) for node in texts if "docs/" in str(node.value)]
+    assert found == []
+
+
+def test_every_place_has_the_address_of_the_hints() -> None:
+    """The page of the package in an index, and the docstring that an editor shows."""
+    assert f"{errors.DOCUMENTATION_URL}/." in str(pf.FileSink.__doc__)
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    assert f"Documentation = {errors.DOCUMENTATION_URL}/" in settings["metadata"]["project_urls"].split("\n")
+
+
 def test_every_option_of_hdfs_is_documented_with_its_default() -> None:
     """docs/HDFS.md has a row for each field of HdfsOptions, and the defaults that are numbers."""
     text = (ROOT / "docs" / "HDFS.md").read_text()
@@ -183,9 +230,28 @@ def test_every_option_of_s3_is_documented_with_its_default() -> None:
             assert rows[name] == f"`{field.default}`"
 
 
-def test_every_option_is_documented() -> None:
-    """docs/OPTIONS.md has a row for each option that FileSink takes, and none for another."""
-    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", (ROOT / "docs" / "OPTIONS.md").read_text(), flags=re.MULTILINE)
-    documented = {name for row in rows for name in re.findall("[a-z_]+", row)}
+def test_every_option_is_documented_once() -> None:
+    """The docstring of FileSink has each option that it takes, and no other."""
+    documented = [option.name for section in options_reference.options().values() for option in section]
     fields = {*SinkSettings.model_fields, *ReplayRules.model_fields, "format_options", "compression"}
-    assert documented == fields - {"rules"}
+    assert sorted(documented) == sorted(fields - {"rules"})
+
+
+def test_the_documented_defaults_are_those_of_the_settings() -> None:
+    """A default that is a value is the one that the sink has, and where there is none the sink has None."""
+    said = {option.name: option.default for section in options_reference.options().values() for option in section}
+    fields = {**SinkSettings.model_fields, **ReplayRules.model_fields}
+    literals = {name: text.strip("`") for name, text in said.items() if re.fullmatch(r"``[\w\"-]+``", text)}
+    assert len(literals) > 12
+    assert literals.pop("format") == f'"{inspect.signature(pf.FileSink).parameters["format"].default}"'
+    assert {name: ast.literal_eval(text) for name, text in literals.items()} == {
+        name: fields[name].default for name in literals
+    }
+    without = {name for name, text in said.items() if text == "none"} & fields.keys()
+    assert {name for name in without if fields[name].get_default(call_default_factory=True)} == set()
+
+
+def test_the_page_of_options_is_what_the_docstring_says() -> None:
+    """``make docs`` has been run."""
+    written = options_reference.PAGE.read_text()
+    assert options_reference.page(written) == written

@@ -27,16 +27,89 @@ if TYPE_CHECKING:
 class FileSink:
     """A transactional sink: every row of the stream ends up in exactly one finished part file, whatever crashes.
 
+    What may change from one run to the next: everything but ``base``, ``uid`` and ``checkpoint_dir``. Open parts of
+    another format or schema are closed and published, and new rows go to new parts. A name that is not here is refused.
+    Pages that are named, such as FORMATS.md, are at https://partfile.readthedocs.io/en/latest/.
+
     Args:
-        base: Where finished files go: a local path, or a URL of a store.
-        uid: Stable name of the sink. Its checkpoints live in ``{base}/_partfile/{uid}`` unless ``checkpoint_dir`` says
-            otherwise; two queries must not share one.
-        format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``, or a Format of your own.
-        compression: None, ``gzip``, ``zstd``, ``bz2``, ``lz4`` or ``snappy``; one member or frame a checkpoint.
-        bucketer: Which directory a row goes to: a Bucketer, or a callable from record batch to paths. None is the base.
-        rolling: When a part is closed. None is 128 MiB, 900 s of age, 60 s without rows.
-        **options: The keywords of SinkOptions, of which docs/OPTIONS.md has each default and unit. Giving parts up,
-            going back and moving the base are ``partfile recover``'s.
+        base: Where finished files go: a local path, a ``file://`` URL, an ``hdfs://`` URL (HDFS.md), an ``s3://`` URL
+            (S3.md), or a URL of what else fsspec can write to (FSSPEC.md). ``~`` is refused: only a shell makes it a
+            home directory.
+        uid: Stable name of the sink, by which its checkpoints are found: 1 to 100 letters, digits, ``.``, ``_`` or
+            ``-``. Under another one it has no state.
+        format: ``text``, ``json``, ``csv``, ``avro``, ``parquet``, ``orc``, or a ``Format`` of your own (FORMATS.md).
+            Default: ``"json"``.
+        format_options: Options of the format by name, for instance ``{"header": False}`` (FORMATS.md). Default: none.
+        compression: ``gzip``, ``zstd``, ``bz2``, ``lz4`` or ``snappy``: one member or frame a checkpoint. For Parquet,
+            ORC and Avro the codec inside the file; FORMATS.md says which reader knows which. Default: none for text,
+            JSON and CSV; ``snappy`` for Parquet and Avro, ``zstd`` for ORC.
+        bucketer: Which directory a row goes to: a ``Bucketer``, or a callable from record batch to paths
+            (BUCKETERS.md). Default: the base itself.
+        rolling: When a part is closed: ``max_part_bytes`` (128 MiB), ``rollover_interval_s`` (900 seconds),
+            ``inactivity_interval_s`` (60 seconds), ``on_checkpoint`` (False). Sizes may be text such as ``"128 MiB"``
+            (powers of 1024), intervals ``"15m"`` or a ``timedelta``. Default: ``RollingPolicy()``.
+        distribution: ``none`` keeps the batch's partitions; ``hash`` sends each bucket to one task: a shuffle, but
+            fewer files. Default: ``"none"``.
+        on_stop: What a clean end does with open parts: ``publish`` them, or ``keep`` them for the next run to go on
+            with. Where a staged part cannot be encoded, ``publish`` ends with ``NotReady``: its rows are safe, and a
+            later start or ``partfile recover`` makes them visible. Default: ``"publish"``.
+        on_bad_bucket: ``fail``, or the bucket for rows whose own bucket cannot be named. Default: ``"fail"``.
+        storage_options: Options of the store's client, by name; never shown. They go to the stores of checkpoints and
+            savepoints too, if those are on the same host or S3 bucket. Local files have none; those of the others are
+            in HDFS.md, S3.md and FSSPEC.md. Spark's tasks do not get what only cutting needs (of HDFS:
+            ``http_address``, ``delegation_token``, ``ca_file``, ``truncate_timeout_s``). Default: none.
+        on_progress: Called on the driver with a ``BatchProgress`` after each batch. What it raises is logged. Default:
+            none.
+
+    When something is wrong:
+        restore_from: A savepoint to begin with where the sink has no checkpoint yet: its directory, or the
+            ``_metadata`` in it. May stay set. To go back, stop the sink and use ``partfile recover --restore-from``
+            (SNAPSHOTS.md). Default: none.
+        on_used_base: What a start without a checkpoint does where a sink has written below the base before. ``fail``
+            names what it found, because a changed ``uid`` or ``checkpoint_dir`` would write the rows again; ``accept``
+            begins beside it. A second sink on one base needs ``accept`` for its first start, which lists the base. It
+            sees checkpoint logs in ``_partfile``, and files that are called as a part is. Default: ``"fail"``.
+        on_new_query: ``fail``, or ``adopt:<query id>``: a query with another Spark checkpoint takes over from that
+            one, whose id is refused from then on. The new query's batches count from 0: make sure that its source
+            begins where the old one ended. Default: ``"fail"``.
+        on_gap: ``fail``, or ``accept``: batch ids may skip ahead. The rows of the batches between are not in this sink.
+            Default: ``"fail"``.
+        consumers_take_files: Whether consumers move or delete finished files as soon as they see them. Then a part that
+            a checkpoint promises and of which nothing is left counts as taken, with a line in the log; without it the
+            sink stops with ``PartMissing``. PROTOCOL.md has the hazards in section 7. Default: ``False``.
+        cut: How a part that a crash left too long is cut: ``truncate``, ``rewrite`` (a copy), ``auto`` (the first that
+            works) or ``valid-length``: the file keeps its tail, and only readers that honour the sidecar
+            ``_NAME.valid-length`` read it rightly (READING.md). Default: ``"auto"``.
+
+    For experts:
+        naming: Affixes of part files. Default: ``PartNaming()``.
+        columnar: How parts of a columnar format are written: ``staged`` in a hidden Arrow file that is encoded once,
+            when the part is rolled, or ``per_checkpoint``, a file a checkpoint. See "Columnar parts" in OPTIONS.md.
+            What waits is not encrypted. Default: ``"staged"``; ``"per_checkpoint"`` for a format with ``encryption``.
+        staging_compression: What the bytes of staging files are compressed with: ``lz4``, ``zstd`` or ``none``.
+            ``auto`` is ``lz4`` where they go over a network (HDFS, S3, fsspec) and ``none`` on a local disk, which
+            takes them faster than LZ4 makes them fewer. Default: ``"auto"``.
+        buckets_per_staging_file: Up to so many buckets in one record batch of a subtask each gets a part of its own; of
+            more, those with small slices share one staging file. ``None`` never shares. See "Many buckets" in
+            OPTIONS.md. Default: ``64``.
+        max_open_parts: Parts that a subtask holds open at once. Beyond it the least recently used one is closed, or, if
+            it is a staging file, released until rows come for it again. Default: ``1000``.
+        hash_partitions: Tasks that buckets are hashed over with ``distribution="hash"``; kept once it is taken.
+            Default: Spark's default parallelism.
+        checkpoint_dir: Where checkpoints go: elsewhere, or below the base in a directory that begins with ``_`` or
+            ``.``. Tasks need to reach it, too. A relative path is refused beside a remote base. Default:
+            ``{base}/_partfile``.
+        savepoint_dir: Where savepoints are made unless a call names another directory. Default: none.
+        retained_checkpoints: Completed checkpoints that are kept, at least 1. With more than 2, a clean end also keeps
+            the staging files that its last columnar or shared parts were encoded from (PROTOCOL.md, section 8).
+            Default: ``2``.
+        inline_threshold_bytes: State of at most so many bytes lies in a checkpoint's metadata, and a Spark task's
+            travels in its acknowledgement; more goes to a file of its own, which is dear on HDFS. At most 1 MiB. Larger
+            means fewer small files, and more for the driver to collect from many tasks. Default: ``20480``.
+        publish_threads: Parts that are published at the same time. Default: 8; on HDFS 64, on S3 16.
+        clock: The coordinator's clock: milliseconds since 1970, as an integer. Default: the system's.
+        open_store: Opens the driver's stores; for tests that inject faults. Default: by URL.
+        open_store_in_tasks: Opens the stores of Spark's tasks, and has to be picklable. Default: by URL.
 
     Raises:
         ConfigError: An option cannot be used; the message names it and what to do.
