@@ -189,6 +189,9 @@ _NAMES = re.compile(r"\b(?:accept_missing|accept_newer|restore_from|checkpoint_d
 
 USAGE_ERRORS = [
     ("status {t}/none", "{t}/none"),
+    *((f"{words} {{t}}/empty", "'{t}/empty/_partfile'") for words in ("status", "verify", "clean", "checkpoints")),
+    ("savepoint create {t}/empty --to {t}/x", "'{t}/empty/_partfile'"),
+    ("recover {t}/empty --restore-from x", "begins with a savepoint by itself"),
     ("status {t}/file", "'{t}/file' is a file"),
     ("verify {t}/file", "'{t}/file' is a file"),
     ("recover {t}/file", "'{t}/file' is a file"),
@@ -251,7 +254,6 @@ REFUSED = [
     ("clean {t}/out --apply --older-than 0s", "--fence"),
     ("recover {t}/out --apply --fence --plan odd", "the plan odd"),
     ("clean {t}/out --apply --fence --plan odd", "the plan odd"),
-    ("recover {t}/empty --restore-from x", "could go back to 'x'"),
     ("recover {t}/lost --apply", "--accept-missing"),
     ("recover {t}/damaged", "--restore-from"),
     ("recover {t}/damaged --restore-from {t}/damaged/_partfile/life/chk-2", "--accept-newer"),
@@ -289,7 +291,7 @@ def test_what_cannot_be_done_is_told_with_a_way_out(tree: Path, words: str, code
     assert said.format(t=tree) in told
     assert told.startswith("partfile: ")
     # A sentence ends in a full stop; what is typed or opened does not.
-    assert re.search(r"^Hint: \S.*(\.|https://\S+/\S*\w|partfile \S.*\w)$", told, re.MULTILINE), told
+    assert re.search(r"^Hint: \S.*([.?]|https://\S+/\S*\w|partfile \S.*\w)$", told, re.MULTILINE), told
     unquoted = re.sub(r"'[^']*'", "", told)
     assert not _PYTHON.search(unquoted), unquoted
     assert not _NAMES.search(unquoted), unquoted

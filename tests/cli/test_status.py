@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from partfile.recovery.inspect.files import read_base
-from partfile.recovery.inspect.places import Place, open_for_looking
+from partfile.recovery.inspect.places import Place, no_sink_at, open_for_looking
 from partfile.recovery.inspect.status import status_of
 from partfile.sink.clock import system_clock_ms
 from partfile.stores.local.store import LocalStore
@@ -218,7 +219,7 @@ def test_checkpoints_elsewhere_are_found_where_they_are_said_to_be(tmp_path: Pat
     """``--checkpoint-dir`` finds them, and the command that mends names it again."""
     base, elsewhere = tmp_path / "out", tmp_path / "check points"
     seed_with_a_tail(base, checkpoint_dir=str(elsewhere))
-    assert "no sink has checkpoints" in told("status", base)
+    assert "no sink has checkpoints" in run("status", base).stderr
     text = told("status", base, "--checkpoint-dir", elsewhere, code=1)
     assert f"--uid life --checkpoint-dir '{elsewhere}'" in text
 
@@ -248,11 +249,60 @@ def test_what_cannot_be_meant_is_usage(
 
 
 def test_an_empty_directory_has_no_sink(tmp_path: Path) -> None:
-    """A base without checkpoints is said to have none, with the way to name them, and nothing is made in it."""
-    text = told("status", tmp_path)
-    assert "no sink has checkpoints" in text
-    assert "--checkpoint-dir" in text
+    """A path without checkpoints is an error with the way to name them, so no watch on it is green for ever."""
+    result = run("status", tmp_path)
+    assert result.exit_code == 2
+    assert "no sink has checkpoints" in result.stderr
+    assert "--checkpoint-dir" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("lake/events/bucket=b0", "Did you mean {t}/lake/events?"),
+        ("lake/events/_partfile", "Did you mean {t}/lake/events?"),
+        ("lake/events/_partfile/life", "Did you mean {t}/lake/events?"),
+        ("lake/event", "Did you mean one of {t}/lake/events, {t}/lake/orders?"),
+        ("lake", "Did you mean one of lake/events, lake/orders?"),
+        (".", "Did you mean one of ./lake/events, ./lake/orders?"),
+        ("file://{t}/lake/", "Did you mean one of file://{t}/lake/events, file://{t}/lake/orders?"),
+        ("empty/deep/er", "Check PATH."),
+    ],
+)
+def test_a_path_without_a_sink_names_the_nearest_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, near: str
+) -> None:
+    """A bucket, the directory of checkpoints, the directory above, a slip: status says where the sinks are."""
+    monkeypatch.chdir(tmp_path)
+    seed_with_a_tail(tmp_path / "lake" / "orders")
+    seed_with_a_tail(tmp_path / "lake" / "events")
+    (tmp_path / "empty" / "deep" / "er").mkdir(parents=True)
+    before = everything(tmp_path)
+    result = run("status", path.format(t=tmp_path), "--json")
+    assert result.exit_code == 2
+    said = json.loads(result.stderr)
+    assert said["error"] == "NotFound"
+    assert said["exit_code"] == 2
+    assert said["hint"].startswith(near.format(t=tmp_path)), said
+    assert everything(tmp_path) == before
+
+
+def test_looking_for_a_sink_ends_soon(tmp_path: Path) -> None:
+    """Below a large directory few names are listed; those without a suffix come first, for they are directories."""
+    for number in range(200):
+        (tmp_path / f"file-{number}.json").touch()
+    seed_with_a_tail(tmp_path / "zone" / "events")
+    asked: list[str] = []
+
+    def opener(url: str, _options: object) -> UnlistedStore:
+        store = UnlistedStore(url, create_base=False)
+        store.asked = asked
+        return store
+
+    error = no_sink_at(Place(str(tmp_path), opener=opener))
+    assert error.hint == f"Did you mean {tmp_path}/zone/events?"
+    assert 2 < len(asked) < 80
 
 
 def test_looking_disturbs_no_sink(tmp_path: Path) -> None:

@@ -107,6 +107,10 @@ def test_a_killed_sink_is_recovered_and_goes_on(hdfs: HdfsCluster, hdfs_director
         live(url, hdfs.http_address, "auto", is_restore=True)
         assert_exactly_once(store)
     assert told_json("verify", url)["findings"] == []
+    for wrong in ("/_partfile", "/no-bucket"):
+        result = run("status", url + wrong)
+        assert result.exit_code == 2
+        assert f"Hint: Did you mean {url}?" in result.stderr
 
 
 def test_an_orphan_goes_to_the_quarantine_unless_it_is_open(hdfs: HdfsCluster, hdfs_directory: str) -> None:

@@ -222,7 +222,7 @@ def test_every_sink_and_writer_of_a_base_or_one(tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (("no/such/place",), 2, "no/such"),
-        ((".",), 0, "nothing to recover"),
+        ((".",), 2, "Did you mean ./out?"),
         (("out", "--uid", "other"), 2, "other"),
         (("out", "--plan", "0" * 16), 2, "--apply"),
         (("out", "--cut", "saw"), 2, "truncate"),
@@ -525,7 +525,7 @@ def test_nothing_to_go_back_is_refused(tmp_path: Path, words: tuple[str, ...]) -
     location = stopped_with_savepoint(tmp_path)
     (tmp_path / "empty").mkdir()
     refused = run("recover", tmp_path / "empty", "--restore-from", location, *words)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "begins with a savepoint by itself" in refused.stderr
 
 

@@ -192,7 +192,6 @@ def test_a_sink_that_moves_on_after_the_plan_is_left(tmp_path: Path) -> None:
     base, target = seeded(tmp_path), tmp_path / "savepoints"
     place = Place(str(base))
     with open_stores(place) as stores:
-        assert stores is not None
         (job,) = jobs_in(stores.checkpoints)
         plan = plan_creation(place, job, str(target), RecoveryOptions(), stores)
     told("recover", base, "--apply")

@@ -178,7 +178,7 @@ def test_only_what_waits_to_be_encoded_can_be_set_aside(tmp_path: Path, monkeypa
         assert first in refused.value.hint
     assert everything(tmp_path) == before
     (tmp_path / "no-sink").mkdir()
-    assert "no part waits there" in run("recover", tmp_path / "no-sink", "--set-aside", first).stderr
+    assert "no sink has checkpoints" in run("recover", tmp_path / "no-sink", "--set-aside", first).stderr
 
 
 def test_the_name_of_the_staging_file_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

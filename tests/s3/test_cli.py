@@ -96,6 +96,17 @@ def test_secrets_are_shown_nowhere(moto: S3Server, tmp_path: Path) -> None:
             assert HIDDEN not in result.stdout + result.stderr
 
 
+@pytest.mark.slow
+def test_a_path_without_a_sink_names_the_nearest_one(moto: S3Server, tmp_path: Path) -> None:
+    """The S3 bucket, the prefix above, one of the sink's directories, a slip: it ends with 2, and says where it is."""
+    bucket = f"s3://{moto.bucket()}"
+    crashed(moto, f"{bucket}/lake/base", 10)
+    for path in ("", "/lake", "/lake/base/b=1", "/lake/base/_partfile", "/lake/bas"):
+        result = run("status", *at(moto, f"{bucket}{path}", tmp_path))
+        assert result.exit_code == 2, path
+        assert f"Hint: Did you mean {bucket}/lake/base?" in result.stderr, path
+
+
 # The verbs that change, on a real S3 server: unfinished parts are uploads, side objects and claims there.
 
 
@@ -430,7 +441,6 @@ def messes(server: S3Server, count: int, row_bytes: int) -> list[Stream]:
 def leftovers(stream: Stream) -> list[str]:
     """Uploads, side objects and claims of parts, named by a checkpoint or not."""
     with open_stores(Place(stream.base, opener=stream.process().open_store)) as stores:
-        assert stores is not None
         return sorted(one.path for one in stores.base.leftovers((), NOW_MS) if one.name.startswith("part-"))
 
 

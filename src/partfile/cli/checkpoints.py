@@ -17,7 +17,7 @@ from partfile.recovery.inspect.checkpoints import (
     log_report,
     read_checkpoint_log,
 )
-from partfile.recovery.inspect.places import jobs_in
+from partfile.recovery.inspect.places import no_sink_at, sinks_in
 from partfile.recovery.inspect.savepoints import SavepointEntry, savepoints_at
 
 if TYPE_CHECKING:
@@ -42,10 +42,11 @@ def checkpoints(
     Safe while the sink runs.
     """
     store = call.place.open_checkpoints()
-    logs: tuple[LogReport, ...] = ()
-    if store is not None:
-        with store:
-            logs = tuple(log_report(read_checkpoint_log(store, job), call.now_ms) for job in jobs_in(store, call.uid))
+    if store is None:
+        raise no_sink_at(call.place)
+    with store:
+        jobs = sinks_in(store, call.place, call.uid)
+        logs = tuple(log_report(read_checkpoint_log(store, job), call.now_ms) for job in jobs)
     saved: tuple[SavepointEntry, ...] = ()
     if savepoint_dir is not None:
         saved = tuple(savepoints_at(savepoint_dir, call.place.options_beside(savepoint_dir), call.uid))
@@ -59,8 +60,6 @@ def checkpoints(
 
 
 def _show(report: CheckpointsReport, call: Call) -> None:
-    if not report.logs:
-        call.out.line(f"no sink has checkpoints at {report.checkpoints_at}")
     for log in report.logs:
         _show_log(log, call.out)
     if report.savepoints:

@@ -15,7 +15,7 @@ from partfile.errors import ConfigError
 from partfile.recovery.clean import CleanedReport, Cleaning, CleaningRecord, clean, plan_now
 from partfile.recovery.clean_plan import MEANING, CleaningOptions, CleaningPlan
 from partfile.recovery.documents import DONE, FINDINGS, Json
-from partfile.recovery.inspect.places import jobs_in
+from partfile.recovery.inspect.places import sinks_in
 from partfile.recovery.ownership import Stores, open_stores
 from partfile.stores.registry import open_store
 
@@ -82,11 +82,7 @@ def clean_(
         raise ConfigError(f"--retain {retain} would delete what the sink restores from", hint="Keep at least 1.")
     options = CleaningOptions(older_than_s=seconds_of(older_than, "--older-than"), delete=delete, retain=retain)
     with open_stores(call.place) as stores:
-        jobs = jobs_in(stores.checkpoints, call.uid) if stores is not None else []
-        if stores is None or not jobs:
-            confirmation.check_nothing_meant(given, CleaningPlan(options=options, logs=(), items=()))
-            call.tell(f"nothing to clean: no sink has checkpoints at {call.place.checkpoint_url}")
-            return _report(call, CleaningPlan(options=options, logs=(), items=()), None, is_applied=apply)
+        jobs = sinks_in(stores.checkpoints, call.place, call.uid)
         now_ms = confirmation.now_of(given, stores.checkpoints, jobs, call.now_ms)
         planned, cleaning = _planned(call, stores, options, now_ms)
         touched = [job for job in jobs if job.name in {log.job for log in planned.logs}]

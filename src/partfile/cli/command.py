@@ -33,7 +33,7 @@ PIPE_CLOSED = 141
 MEANINGS = {
     DONE: "nothing to do, or done",
     FINDINGS: "there are findings, or what was asked for is refused",
-    USAGE: "the command cannot be used as given: an unknown option, a path, uid or part that is not there",
+    USAGE: "the command cannot be used as given: an unknown option, no sink at PATH, a uid or part that is not there",
     UNREACHABLE: "the store cannot be reached, refuses, or does not answer in time",
     INTERRUPTED: "interrupted from the keyboard",
     PIPE_CLOSED: "the reader of the output has gone",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -11,13 +12,13 @@ from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
 from partfile.cli.output import counted, shown_bytes, tell_failed
-from partfile.errors import ConfigError, PartfileError, RecoveryRefused
+from partfile.errors import ConfigError, NotFound, PartfileError
 from partfile.recovery.adopt.apply import AdoptedReport, adopt, check_idle, plan_adoption
 from partfile.recovery.adopt.flink_names import FlinkNames
 from partfile.recovery.adopt.plan import AdoptionOptions, AdoptionPlan, Layout
 from partfile.recovery.documents import DONE, FINDINGS, Json
 from partfile.recovery.inspect.checkpoints import read_checkpoint_log
-from partfile.recovery.inspect.places import Job, jobs_in
+from partfile.recovery.inspect.places import sinks_in
 from partfile.recovery.ownership import FailedJob, Stores, open_stores, store_now_ms
 from partfile.recovery.recover import RecoveredJob, RecoveryOptions, RecoveryPlan, plan_recovery, recover
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from partfile.cli.confirmation import Confirmation
     from partfile.cli.output import Output
     from partfile.recovery.adopt.plan import AdoptedItem
-    from partfile.recovery.inspect.places import Place
+    from partfile.recovery.inspect.places import Job, Place
     from partfile.recovery.recover import PlannedJob, PlannedPart, PlannedPosition
 
 
@@ -421,13 +422,14 @@ def recover_(  # noqa: PLR0913 - the options of a command
 
 
 def _recover_sinks(call: Call, given: Confirmation, options: RecoveryOptions) -> int:
-    with open_stores(call.place) as stores:
-        jobs = jobs_in(stores.checkpoints, call.uid) if stores is not None else []
-        if stores is None or not jobs:
-            _check_nothing_to_restore(call, options)
-            confirmation.check_nothing_meant(given, RecoveryPlan(options=options, jobs=()))
-            call.tell(f"nothing to recover: no sink has checkpoints at {call.place.checkpoint_url}")
-            return report_recovery(call, given, RecoveryPlan(options=options, jobs=()))
+    with ExitStack() as stack:
+        try:
+            stores = stack.enter_context(open_stores(call.place))
+            jobs = sinks_in(stores.checkpoints, call.place, call.uid)
+        except NotFound as error:
+            if options.restore_from is not None:
+                error.hint += " A sink that has none yet begins with a savepoint by itself: FileSink(restore_from=...)."
+            raise
         _check_moved(call, options, stores, jobs)
         planned = plan_recovery(call.place, jobs, options, stores)
         touched = [job for job in jobs if job.name in {one.job for one in planned.jobs}]
@@ -470,21 +472,6 @@ def _check_moved(call: Call, options: RecoveryOptions, stores: Stores, jobs: Seq
         raise ConfigError(
             "--moved-from has no effect without --checkpoint-dir: checkpoints below PATH have moved with it",
             hint="Leave it out; or name the directory of checkpoints that stayed where it was.",
-        )
-
-
-def _check_nothing_to_restore(call: Call, options: RecoveryOptions) -> None:
-    """Refuse to leave out what was to be restored or set aside; raises RecoveryRefused."""
-    if options.set_aside:
-        raise RecoveryRefused(
-            f"no sink has checkpoints at {call.place.checkpoint_url!r}, so no part waits there to be set aside",
-            hint="Check PATH and --checkpoint-dir.",
-        )
-    if options.restore_from is not None:
-        raise RecoveryRefused(
-            f"no sink has checkpoints at {call.place.checkpoint_url!r} that could go back to {options.restore_from!r}",
-            hint="Check PATH and --checkpoint-dir. A sink that has none yet begins with a savepoint by itself, if its "
-            "own options name it.",
         )
 
 

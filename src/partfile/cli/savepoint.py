@@ -12,9 +12,9 @@ from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
 from partfile.cli.output import counted, seconds_of, shown_seconds
 from partfile.cli.recover import show_jobs, show_sidecars
-from partfile.errors import ConfigError, NotFound
+from partfile.errors import ConfigError
 from partfile.recovery.documents import DONE, FINDINGS, Json
-from partfile.recovery.inspect.places import jobs_in
+from partfile.recovery.inspect.places import sinks_in
 from partfile.recovery.inspect.savepoints import SavepointEntry, SavepointList, savepoint_report, savepoints_at
 from partfile.recovery.ownership import open_stores
 from partfile.recovery.recover import RecoveryOptions
@@ -145,9 +145,7 @@ def create(
     given = confirmation.confirmation(apply, plan, fence, idle_for)
     options = RecoveryOptions(cut=cut_of(cut), accept_missing=accept_missing)
     with open_stores(call.place) as stores:
-        jobs = jobs_in(stores.checkpoints, call.uid) if stores is not None else []
-        if stores is None or not jobs:
-            raise NotFound(f"no sink has checkpoints at {call.place.checkpoint_url!r}", hint="Check PATH.")
+        jobs = sinks_in(stores.checkpoints, call.place, call.uid)
         if len(jobs) > 1:
             names = ", ".join(job.name for job in jobs)
             raise ConfigError("more than one sink is here, and a savepoint is of one", hint=f"Pass --uid: {names}.")

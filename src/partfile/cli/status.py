@@ -12,6 +12,7 @@ from partfile.cli.confirmation import IDLE_FOR, silence_s
 from partfile.cli.output import command_line, counted, seconds_of, shown_bytes, shown_seconds, tell_unread
 from partfile.recovery.documents import DONE, FINDINGS
 from partfile.recovery.inspect.files import MEANING, SeenBase, read_base
+from partfile.recovery.inspect.places import no_sink_at
 from partfile.recovery.inspect.status import SinkStatus, StatusReport, set_aside_in, status_of
 from partfile.recovery.inspect.tree import ScanReport, scan
 from partfile.recovery.ownership import liveness_of
@@ -58,6 +59,9 @@ def status(
         if checkpoints is not None:
             stack.enter_context(checkpoints)
         seen = read_base(call.place, checkpoints, call.uid)
+        set_aside = () if checkpoints is None else set_aside_in(checkpoints)
+        if not seen.logs and not set_aside:
+            raise no_sink_at(call.place)
         report = StatusReport(
             base=call.place.base,
             checkpoints_at=call.place.checkpoint_url,
@@ -67,7 +71,7 @@ def status(
                 status_of(seen, log, call.now_ms, quiet_after_s, _moved_at_ms(log, checkpoints))
                 for log in seen.chosen(call.uid)
             ),
-            set_aside=() if checkpoints is None else set_aside_in(checkpoints),
+            set_aside=set_aside,
             scan=_scan(call, seen, checkpoints) if scan_tree else None,
         )
     if call.out.as_json:
@@ -88,9 +92,6 @@ def _scan(call: Call, seen: SeenBase, checkpoints: Store | None) -> ScanReport:
 
 
 def _show(report: StatusReport, place: Place, out: Output) -> None:
-    if not report.sinks:
-        out.line(f"no sink has checkpoints at {report.checkpoints_at}")
-        out.line("Pass --checkpoint-dir if the sink keeps them elsewhere.", "dim")
     for sink in report.sinks:
         _show_stuck(sink, place, out)
     for sink in report.sinks:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from partfile.errors import Fenced, PartfileError, StoreError
 from partfile.recovery.documents import Json, code_of
 from partfile.recovery.inspect.checkpoints import is_marker_held
+from partfile.recovery.inspect.places import no_sink_at
 from partfile.recovery.inspect.status import Problem
 from partfile.sink.newest_state import newest_state
 from partfile.sink.settings import RestoreSettings
@@ -211,18 +212,17 @@ class Stores:
 
 
 @contextmanager
-def open_stores(place: Place) -> Iterator[Stores | None]:
-    """Open them; None if no sink has checkpoints there.
+def open_stores(place: Place) -> Iterator[Stores]:
+    """Open them.
 
     Raises:
-        NotFound: The base is not there.
+        NotFound: The base is not there, or no sink has checkpoints in it.
         ConfigError: It cannot be used as it is.
         StoreError: A store cannot be reached.
     """
     checkpoints = place.open_checkpoints()
     if checkpoints is None:
-        yield None
-        return
+        raise no_sink_at(place)
     with checkpoints, place.open_base() as base:
         yield Stores(base, checkpoints)
 

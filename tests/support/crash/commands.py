@@ -28,7 +28,6 @@ def recover_by_command(process: Process) -> None:
     """Plan and apply ``recover``."""
     place = Place(process.base, opener=process.open_store)
     with open_stores(place) as stores:
-        assert stores is not None
         jobs = jobs_in(stores.checkpoints)
         plan = plan_recovery(place, jobs, RecoveryOptions(), stores)
     planned = {one.job for one in plan.jobs}
@@ -42,7 +41,6 @@ def clean_by_command(process: Process, *, delete: bool, now_ms: int = NOW_MS) ->
     place = Place(process.base, opener=process.open_store)
     cleaning = Cleaning(place, None, CleaningOptions(delete=delete), now_ms, lambda _files: None)
     with open_stores(place) as stores:
-        assert stores is not None
         plan = plan_now(cleaning, stores)
     if plan.to_do:
         clean(plan, cleaning, process.open_store)

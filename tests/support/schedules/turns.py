@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from partfile.recovery.inspect.checkpoints import doubtful_ids, read_checkpoint_log, states_of
 from partfile.recovery.inspect.places import Place, jobs_in
 from partfile.recovery.ownership import open_stores
+from partfile.stores.base import STATE_DIRECTORY
 from partfile.testing.faults import SimulatedCrash, TrackedCalls, intercept
 
 if TYPE_CHECKING:
@@ -213,9 +214,9 @@ def staging_files_in(base: Path) -> set[str]:
 def unkept_staging_files(base: Path, there: set[str]) -> list[str]:
     """The staging files that are not there, although a retained checkpoint that counted names them as data."""
     place = Place(str(base))
+    if not (base / STATE_DIRECTORY).exists():
+        return []
     with open_stores(place) as stores:
-        if stores is None:
-            return []
         logs = [read_checkpoint_log(stores.checkpoints, job) for job in jobs_in(stores.checkpoints)]
         states = [state for log in logs for number, state in states_of(log).items() if number not in doubtful_ids(log)]
     opened = [part.part for state in states for parts in state.open.values() for part in parts if part.staging_file]

@@ -48,7 +48,6 @@ def planned_recovery(base: Path | str, uid: str | None = None, **options: Any) -
     """What recovering would do now."""
     place = Place(str(base))
     with open_stores(place) as stores:
-        assert stores is not None
         return plan_recovery(place, jobs_in(stores.checkpoints, uid), RecoveryOptions(**options), stores)
 
 
@@ -72,7 +71,6 @@ def recover_planned(plan: RecoveryPlan, base: Path | str, interceptor: Any = Non
     """Do a plan that was made before."""
     place, names = Place(str(base)), {job.job for job in plan.jobs}
     with open_stores(place) as stores:
-        assert stores is not None
         jobs = [job for job in jobs_in(stores.checkpoints) if job.name in names]
     return [recover(plan, place, job, 1, local_opener(interceptor)) for job in jobs]
 
@@ -81,7 +79,6 @@ def planned_savepoint(base: Path) -> CreationPlan:
     """What taking a savepoint of the one sink of a base, beside it, would do now."""
     place = Place(str(base))
     with open_stores(place) as stores:
-        assert stores is not None
         (job,) = jobs_in(stores.checkpoints)
         return plan_creation(place, job, str(_savepoints_of(base)), RecoveryOptions(), stores)
 
@@ -118,7 +115,6 @@ def planned_cleaning(base: Path | str, uid: str | None = None, **options: Any) -
     """What cleaning would do now."""
     cleaning = cleaning_of(base, uid, **options)
     with open_stores(cleaning.place) as stores:
-        assert stores is not None
         return plan_now(cleaning, stores)
 
 
@@ -132,7 +128,6 @@ def broken_invariants(base: Path | str) -> list[str]:
     """Whatever ``verify`` calls an error, which nothing that a sink or a command does may leave."""
     place = Place(str(base))
     with open_stores(place) as stores:
-        assert stores is not None
         report = verify(place, stores.base, stores.checkpoints, None, lambda _files: None)
     return [f"{found.code}: {found.path or found.checkpoint_id}: {found.message}" for found in report.errors]
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from partfile.errors import ConfigError, NotApplied, NotFound
+from partfile.errors import ConfigError, NotApplied, NotFound, PartfileError
 from partfile.sink.settings import checkpoint_url_of
 from partfile.snapshot import documents
-from partfile.stores.registry import open_store, options_for
+from partfile.stores.base import STATE_DIRECTORY
+from partfile.stores.registry import absolute, open_store, options_for
+from partfile.stores.urls import local_path
 
 if TYPE_CHECKING:
     from partfile.stores.base import MetadataStore, Store
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
 
 Looker = Callable[[str, Mapping[str, object]], "Store"]
 
+_LEVELS = 2
+_MOST_LISTED = 64
+"""Directories that are looked into for another sink, so that the answer comes soon on a remote store as well."""
+_MOST_SHOWN = 3
 _JOB = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})(?:~([1-9][0-9]{0,5}))?")
 
 
@@ -84,7 +92,11 @@ class Place:
                     hint="Check --checkpoint-dir, and that its file system is mounted on this host.",
                     path=self.checkpoint_dir,
                 ) from None
-            self.open_base().close()
+            try:
+                self.open_base().close()
+            except NotFound as error:
+                error.hint = _where_sinks_are(self) or error.hint
+                raise
             return None
         except ConfigError as error:
             if self.checkpoint_dir is None:
@@ -145,6 +157,93 @@ def jobs_in(store: MetadataStore, uid: str | None = None) -> list[Job]:
             path=store.base,
         )
     return jobs
+
+
+def sinks_in(store: MetadataStore, place: Place, uid: str | None = None) -> list[Job]:
+    """The jobs that a verb is about: as ``jobs_in``, and at least one.
+
+    Raises:
+        NotFound: There is no such job, or none at all.
+        ConfigError: No job can be called so.
+    """
+    jobs = jobs_in(store, uid)
+    if not jobs:
+        raise no_sink_at(place)
+    return jobs
+
+
+def no_sink_at(place: Place) -> NotFound:
+    """The error for a place without a sink. It names the nearest ones above or below, if there are any."""
+    if place.checkpoint_dir is not None:
+        hint = "Check --checkpoint-dir: it is the directory that has one directory for each sink."
+    else:
+        hint = (
+            _where_sinks_are(place) or "Check PATH. Pass --checkpoint-dir if the sink keeps its checkpoints elsewhere."
+        )
+    return NotFound(f"no sink has checkpoints at {place.checkpoint_url!r}", hint=hint, path=place.checkpoint_url)
+
+
+def _where_sinks_are(place: Place) -> str:
+    """A sentence with the nearest sinks; empty if there are none."""
+    above = next((base for base in _bases_above(place.base) if _has_sink(place, base)), None)
+    found = [above] if above is not None else []
+    found += islice((base for base in _bases_below(place) if _has_sink(place, base)), _MOST_SHOWN)
+    if len(found) == 1:
+        return f"Did you mean {found[0]}?"
+    return f"Did you mean one of {', '.join(found)}?" if found else ""
+
+
+def _has_sink(place: Place, base: str) -> bool:
+    """Whether a sink has checkpoints below a base; what cannot be looked into has none."""
+    near = replace(place, base=base, checkpoint_dir=None)
+    try:
+        with near.opener(near.checkpoint_url, near.checkpoint_options) as store:
+            return bool(jobs_in(store))
+    except PartfileError:
+        return False
+
+
+def _bases_above(url: str) -> list[str]:
+    """The directories that a path or URL is in, the nearest first."""
+    scheme, is_url, rest = url.partition("://")
+    if not is_url or scheme.lower() == "file":
+        return [str(one) for one in PurePosixPath(absolute(local_path(url))).parents]
+    authority, *steps = rest.rstrip("/").split("/")
+    return ["/".join([f"{scheme}://{authority}", *steps[:depth]]) for depth in reversed(range(len(steps)))]
+
+
+def _bases_below(place: Place) -> Iterator[str]:
+    """Directories below a path that have one for checkpoints in them, the nearest first, two levels deep.
+
+    Where the path is not there, those beside it.
+    """
+    for base in (place.base, *_bases_above(place.base)[:1]):
+        try:
+            store = replace(place, base=base).open_base()
+        except PartfileError:
+            continue
+        with store:
+            yield from (f"{base.rstrip('/')}/{directory}" for directory in _with_checkpoints(store))
+        return
+
+
+def _with_checkpoints(store: MetadataStore) -> Iterator[str]:
+    waiting = [""]
+    for _ in range(_MOST_LISTED):
+        if not waiting:
+            return
+        directory = waiting.pop(0)
+        try:
+            names = store.list_names(directory)
+        except PartfileError:
+            continue
+        if directory and STATE_DIRECTORY in names:
+            yield directory
+        elif directory.count("/") < _LEVELS - 1:
+            visible = sorted(name for name in names if not name.startswith(("_", ".")))
+            waiting += [f"{directory}/{name}" if directory else name for name in visible]
+            # Most files have a suffix, and most directories none.
+            waiting.sort(key=lambda path: "." in path.rpartition("/")[2])
 
 
 def odd_entries(store: MetadataStore) -> list[str]:

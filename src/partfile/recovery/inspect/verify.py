@@ -22,7 +22,7 @@ from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
 from partfile.recovery.documents import Json, in_words_of_a_command
 from partfile.recovery.inspect.checkpoints import doubtful_ids, holes, is_deletion, stray_ids
 from partfile.recovery.inspect.files import FileKind, is_of, read_base
-from partfile.recovery.inspect.places import odd_entries
+from partfile.recovery.inspect.places import no_sink_at, odd_entries
 from partfile.recovery.inspect.tree import all_files, missing_parts, read_tree, readable_files
 from partfile.snapshot import documents
 from partfile.snapshot.documents import FileHandle
@@ -486,7 +486,7 @@ def verify(
         checksums: Also read what has a checksum, once; nothing of it changes while a sink runs.
 
     Raises:
-        NotFound: There is no sink with this uid.
+        NotFound: There is no sink with this uid, or none at all.
         StoreError: A store cannot be read.
     """
     seen, tree, findings = _look(place, base, checkpoints, uid, step)
@@ -511,6 +511,8 @@ def _look(
     place: Place, base: Store, checkpoints: Store | None, uid: str | None, step: Callable[[int], None]
 ) -> tuple[SeenBase, Tree, list[Finding]]:
     before = read_base(place, checkpoints, uid)
+    if not before.logs:
+        raise no_sink_at(place)
     # Without filtering: what belongs to no sink is reported only where no sink was asked for.
     unread: list[str] = []
     files = (one for one in all_files(before, base, step, unread) if is_of(one.what.job, uid))
