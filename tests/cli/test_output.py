@@ -7,6 +7,7 @@ import logging
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 import unicodedata
@@ -31,10 +32,12 @@ from partfile.cli.output import (
 )
 from partfile.recovery.documents import json_text
 from support.files.trees import killed_job
+from support.processes.command_line import run
 from support.sinks.life_cycle import seed_with_a_tail
 from support.sinks.recovery import age, seed_with_orphans
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -199,7 +202,7 @@ def test_what_is_stuck_stands_out(tmp_path: Path) -> None:
     seed_with_a_tail(tmp_path)
     text = on_a_terminal("status", tmp_path, COLUMNS="40")
     assert f"{ESCAPE}1;31mSTUCK  life: 2 parts" in text
-    assert "the next start, or recover, cuts it to 18 bytes and publishes it" in text
+    assert "the next start, or recover, cuts it to its valid bytes and publishes it" in text
 
 
 @pytest.mark.parametrize(("words", "environment"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"})])
@@ -228,6 +231,37 @@ def test_long_work_shows_its_progress(tmp_path: Path) -> None:
     seed_with_a_tail(tmp_path)
     assert "listing files" in on_a_terminal("status", tmp_path, "--scan")
     assert "listing files" not in on_a_terminal("status", tmp_path, "--scan", "--json")
+
+
+@pytest.fixture
+def silent_address() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["s3", "hdfs"])
+def test_a_person_is_told_of_a_silent_store(silent_address: str, service: str) -> None:
+    """On a terminal a line says after 3 s that nothing has come, and when it will be given up: after 10 s."""
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    words = {
+        "s3": ["s3://landing/x", "--storage-option", f"endpoint_url=http://{silent_address}"],
+        "hdfs": [f"hdfs://{silent_address}/x"],
+    }
+    text = on_a_terminal("status", *words[service], **keys)
+    told, _, error = text.partition("it is given up after 10 s")
+    assert "x/_partfile' has not answered for 3 s; " in told
+    assert "call_timeout_s" in error
+
+
+@pytest.mark.slow
+def test_a_program_is_told_nothing_of_a_silent_store(silent_address: str) -> None:
+    """Without a terminal standard error has the error alone, after as long as the sink itself waits."""
+    short = ["--storage-option", "call_timeout_s=5"]
+    result = run("status", f"hdfs://{silent_address}/x", *short)
+    assert result.exit_code == 3
+    assert result.stderr.startswith("partfile: cannot look at")
 
 
 @pytest.mark.drawn

@@ -6,8 +6,10 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+import partfile as pf
 from partfile.recovery.inspect.files import read_base
 from partfile.recovery.inspect.places import Place, no_sink_at, open_for_looking
 from partfile.recovery.inspect.status import status_of
@@ -17,6 +19,7 @@ from partfile.stores.registry import open_store
 from support.processes.command_line import run, told, told_json
 from support.sinks.dead import crash_when_promised
 from support.sinks.life_cycle import (
+    LONG,
     assert_exactly_once,
     batch,
     everything,
@@ -67,7 +70,7 @@ def test_open_parts_of_a_dead_sink_are_stuck(tmp_path: Path) -> None:
     assert [part["state"] for part in sink["stuck"]] == ["in-progress"] * 2
     counted = {"count": 2, "bytes": 36, "shared": 0, "buckets": None, "oldest_age_s": sink["stuck"][0]["age_s"]}
     assert sink["parts"]["in-progress"] == counted
-    assert all(part["is_for_recover"] and "first 18 bytes" in part["why"] for part in sink["stuck"])
+    assert all(part["is_for_recover"] and part["why"].endswith("for its valid bytes") for part in sink["stuck"])
     assert (sink["epoch"], sink["newest_checkpoint_id"], sink["is_running"]) == (1, 2, None)
     text = told("status", tmp_path, code=1)
     assert text.startswith("STUCK  life: 2 parts")
@@ -202,6 +205,34 @@ def test_a_damaged_newest_checkpoint_is_told_first(tmp_path: Path) -> None:
     text = told("status", tmp_path, code=1)
     assert text.startswith("DAMAGED  life:")
     assert f"partfile checkpoints {tmp_path} --uid life" in text
+
+
+def test_parts_with_one_cause_are_told_together(tmp_path: Path) -> None:
+    """Thirty open parts are one cause: its total, its oldest age, some names, and the command for the rest."""
+
+    def die() -> None:
+        out = make_sink(tmp_path, rolling=LONG, bucketer=pf.HiveBucketer("day"), clock=_an_hour_ago).local().open()
+        out.write(pa.table({"day": list(range(30)), "row": [f"row-{day:04d}" for day in range(30)]}))
+        out.checkpoint(30)
+        os._exit(0)
+
+    assert in_child(die) == 0
+    text = told("status", tmp_path, code=1)
+    stuck = text.partition("\n\n")[0].splitlines()
+    assert stuck[:2] == [
+        "STUCK  life: 30 parts",
+        "  30 parts in-progress, 270 B valid, 30 rows, in 30 buckets, the oldest 1h ago",
+    ]
+    assert stuck[2].startswith("    why:  the sink fell silent")
+    assert stuck[3] == "    then: the next start, or recover, cuts it to its valid bytes and publishes it"
+    assert len(stuck) == 10
+    rest, command = stuck[7].split(": ")
+    assert rest == "    and 27 more"
+    assert len(told(*command.split()[1:]).splitlines()) == 1 + 30
+
+
+def _an_hour_ago() -> int:
+    return system_clock_ms() - 3_600_000
 
 
 def test_writers_with_logs_of_their_own_are_told_apart(tmp_path: Path) -> None:

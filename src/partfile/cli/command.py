@@ -16,14 +16,21 @@ import typer
 from partfile.cli.output import Output, tell, warnings_told
 from partfile.errors import ConfigError, NotApplied, PartfileError, page_url
 from partfile.recovery.documents import DONE, FINDINGS, UNREACHABLE, USAGE
-from partfile.recovery.inspect.places import Place
+from partfile.recovery.inspect.places import Place, open_for_looking
 from partfile.sink.clock import system_clock_ms
+from partfile.stores.registry import with_call_timeout
+from partfile.stores.urls import shown_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from partfile.recovery.inspect.places import Looker
+    from partfile.stores.base import Store
 
 
 _MAX_BYTES = 1 << 20
+_TOLD_AFTER_S = 3
+_CALL_TIMEOUT_S = 10
 
 INTERRUPTED = 130
 """As shells have it: 128 and the number of SIGINT."""
@@ -122,11 +129,28 @@ class _Given:
             raise ConfigError(f"--uid is given {len(self.uids)} times", hint="Name one sink; left out, it is all.")
         return self.uids[0] if self.uids else None
 
-    def place(self) -> Place:
+    def place(self, out: Output) -> Place:
         """The place that is meant; raises ConfigError."""
         if self.checkpoint_dir is not None and not self.checkpoint_dir.strip():
             raise ConfigError("--checkpoint-dir is empty", hint="Leave it out if the checkpoints are below PATH.")
-        return Place(self.path, self.checkpoint_dir, storage_options_of(self.pairs, self.file))
+        opener = _opener_for_a_person(out) if out.is_for_a_person else open_for_looking
+        return Place(self.path, self.checkpoint_dir, storage_options_of(self.pairs, self.file), opener)
+
+
+def _opener_for_a_person(out: Output) -> Looker:
+    """Opens stores for a person who waits: tells of a silent one after 3 s, and gives each call up after 10.
+
+    What changes a store opens it by itself, and waits for as long as the sink does.
+    """
+
+    def opener(url: str, storage_options: Mapping[str, object]) -> Store:
+        options = with_call_timeout(url, storage_options, _CALL_TIMEOUT_S)
+        limit_s = options.get("call_timeout_s")
+        end = "Ctrl-C ends it" if limit_s is None else f"it is given up after {limit_s} s"
+        with out.silence_told(f"{shown_url(url)} has not answered for {_TOLD_AFTER_S} s; {end}", _TOLD_AFTER_S):
+            return open_for_looking(url, options)
+
+    return opener
 
 
 COMMON_OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -203,7 +227,7 @@ def _run(function: Callable[..., int], given: _Given, own: dict[str, Any], out: 
     try:
         try:
             with warnings_told(out):
-                code = function(Call(given.place(), given.uid(), out, system_clock_ms()), **own)
+                code = function(Call(given.place(out), given.uid(), out, system_clock_ms()), **own)
             out.flush()
         except BrokenPipeError:
             raise

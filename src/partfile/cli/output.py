@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
+import threading
 import traceback
 import unicodedata
 from contextlib import contextmanager, suppress
@@ -83,6 +84,22 @@ class Output:
             no_color=no_color or None, highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True
         )
 
+    @property
+    def is_for_a_person(self) -> bool:
+        """Whether a person sees what is noted: standard error is a terminal, and no program reads JSON."""
+        return self._errors.is_terminal and not self.as_json
+
+    @contextmanager
+    def silence_told(self, text: str, after_s: float) -> Iterator[None]:
+        """Note a text if what is done inside takes longer than ``after_s`` seconds."""
+        timer = threading.Timer(after_s, self.note, (text, "yellow"))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def report(self, model: BaseModel) -> None:
         """Print a verb's one JSON document."""
         sys.stdout.write(f"{json_text(model, indent=2)}\n")
@@ -135,7 +152,7 @@ class Output:
             description: What is done.
             total: All steps, if it is known.
         """
-        if self.as_json or not self._errors.is_terminal:
+        if not self.is_for_a_person:
             yield lambda _steps: None
             return
         from rich.progress import (  # noqa: PLC0415

@@ -18,6 +18,8 @@ from partfile.recovery.inspect.tree import ScanReport, scan
 from partfile.recovery.ownership import liveness_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from partfile.cli.output import Output
     from partfile.recovery.inspect.checkpoints import SeenLog
     from partfile.recovery.inspect.places import Place
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from partfile.stores.base import Store
 
 
-_SHOWN_PARTS = 20
+_SHOWN_CAUSES = 10
+_SHOWN_PARTS = 3
+_SHOWN_PATHS = 20
 _ATTENTION = ("orphan", "lone-sidecar", "temporary", "unknown-chain", "foreign")
 
 
@@ -112,24 +116,43 @@ def _show_stuck(sink: SinkStatus, place: Place, out: Output) -> None:
     if not sink.stuck:
         return
     out.line(f"STUCK  {sink.job}: {counted(len(sink.stuck), 'part')}", "bold red")
-    for part in sink.stuck[:_SHOWN_PARTS]:
-        _show_part(part, out)
-    if len(sink.stuck) > _SHOWN_PARTS:
-        out.line(f"  and {len(sink.stuck) - _SHOWN_PARTS} more; --json shows all")
+    causes = _by_cause(sink.stuck)
+    for parts in causes[:_SHOWN_CAUSES]:
+        _show_cause(parts, sink, place, out)
+    if len(causes) > _SHOWN_CAUSES:
+        out.line(f"  and {counted(len(causes) - _SHOWN_CAUSES, 'cause')} more; --json shows all")
     if any(part.is_for_recover for part in sink.stuck):
         out.line(f"  mend:  {_command('recover', place, sink.job)}")
         out.line("         shows a plan; with --apply does it", "dim")
     out.line()
 
 
-def _show_part(part: PartStatus, out: Output) -> None:
-    out.line(f"  {part.path}", "yellow")
-    out.line(
-        f"    {part.state}, {shown_bytes(part.valid_length)} valid, {counted(part.rows, 'row')}"
-        f"{_shared(part.buckets)}, {_age(part.age_s)}"
-    )
-    out.line(f"    why:  {part.why}")
-    out.line(f"    then: {part.outcome}")
+def _by_cause(parts: Iterable[PartStatus]) -> list[list[PartStatus]]:
+    """Parts that are stuck for one reason and of which the same becomes, in the order of the first of each."""
+    found: dict[tuple[object, ...], list[PartStatus]] = {}
+    for part in parts:
+        found.setdefault((part.state, part.why, part.outcome, part.buckets is None), []).append(part)
+    return list(found.values())
+
+
+def _show_cause(parts: Sequence[PartStatus], sink: SinkStatus, place: Place, out: Output) -> None:
+    first = parts[0]
+    buckets = len({part.bucket for part in parts})
+    facts = [
+        f"{counted(len(parts), 'part')} {first.state}",
+        f"{shown_bytes(sum(part.valid_length for part in parts))} valid",
+        f"{counted(sum(part.rows for part in parts), 'row')}{_shared(first.buckets)}",
+        *([f"in {buckets} buckets"] if buckets > 1 else []),
+        f"{'the oldest ' if len(parts) > 1 else ''}{_age(first.age_s)}",
+    ]
+    out.line(f"  {', '.join(facts)}")
+    out.line(f"    why:  {first.why}")
+    out.line(f"    then: {first.outcome}")
+    for part in parts[:_SHOWN_PARTS]:
+        out.line(f"    {part.path}", "yellow")
+    if len(parts) > _SHOWN_PARTS:
+        rest = _command("list", place, sink.job, "--state", first.state)
+        out.line(f"    and {len(parts) - _SHOWN_PARTS} more: {rest}")
 
 
 def _show_sink(sink: SinkStatus, out: Output) -> None:
@@ -175,10 +198,10 @@ def _show_set_aside(report: StatusReport, out: Output) -> None:
     out.line(
         f"SET ASIDE: {counted(len(report.set_aside), 'part')}, of which no reader of the base sees the rows", "yellow"
     )
-    for path in report.set_aside[:_SHOWN_PARTS]:
+    for path in report.set_aside[:_SHOWN_PATHS]:
         out.line(f"  {report.checkpoints_at}/{path}")
-    if len(report.set_aside) > _SHOWN_PARTS:
-        out.line(f"  and {len(report.set_aside) - _SHOWN_PARTS} more; --json shows all")
+    if len(report.set_aside) > _SHOWN_PATHS:
+        out.line(f"  and {len(report.set_aside) - _SHOWN_PATHS} more; --json shows all")
     out.line("  Their rows are Arrow files: write them again through a sink, then delete the directory.", "dim")
 
 
@@ -190,14 +213,14 @@ def _show_scan(found: ScanReport, place: Place, out: Output) -> None:
     for kind, one in found.kinds.items():
         if kind in _ATTENTION:
             out.line(f"  {kind}:", "yellow")
-            for path in one.examples[:_SHOWN_PARTS]:
+            for path in one.examples[:_SHOWN_PATHS]:
                 out.line(f"    {path}")
-            if one.files > _SHOWN_PARTS:
-                out.line(f"    and {one.files - _SHOWN_PARTS} more: {_command('list', place, None, '--state', kind)}")
+            if one.files > _SHOWN_PATHS:
+                out.line(f"    and {one.files - _SHOWN_PATHS} more: {_command('list', place, None, '--state', kind)}")
     tell_unread(found.unreadable, out)
     if found.missing:
         out.line(f"  MISSING: {counted(len(found.missing), 'part')} that the newest checkpoint vouches for", "bold red")
-        for path in found.missing[:_SHOWN_PARTS]:
+        for path in found.missing[:_SHOWN_PATHS]:
             out.line(f"    {path}")
     if not found.is_complete:
         out.line(

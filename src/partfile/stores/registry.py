@@ -126,6 +126,16 @@ def options_of_tasks(url: str, storage_options: Mapping[str, object]) -> dict[st
     return {name: value for name, value in storage_options.items() if name not in mine}
 
 
+def with_call_timeout(url: str, storage_options: Mapping[str, object], timeout_s: float) -> Mapping[str, object]:
+    """The options of a store whose calls end after ``timeout_s`` seconds, unless they say already after how many.
+
+    Those of a store without such an option are the same: local files, and what fsspec opens.
+    """
+    if not _is_hdfs(url) and not _is_s3(url):
+        return storage_options
+    return {"call_timeout_s": timeout_s, **storage_options}
+
+
 def is_same_place(one: str, other: str, storage_options: Mapping[str, object]) -> bool:
     """Whether two paths or URLs name the same place, whichever way they are written; local links are followed.
 

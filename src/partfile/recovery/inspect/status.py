@@ -54,9 +54,9 @@ class Verdict:
     """The verdict on one part."""
 
     why: str
-    """Why it is there."""
+    """Why it is there, in words that parts with one cause share."""
     outcome: str
-    """The outcome, in one sentence."""
+    """The outcome, in one sentence, likewise."""
     is_stuck: bool = False
     is_for_recover: bool = False
     """Whether ``partfile recover`` mends it."""
@@ -89,13 +89,12 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
 
 def _fate(part: KnownPart) -> str:
     """The next step for a part that is not finished, as a phrase."""
-    length = part.handle.valid_length
     if part.is_shared:
         those = f" without one yet ({part.finished_buckets} have theirs)" if part.finished_buckets else ""
-        return f"encodes its first {length} bytes into a file for each of its buckets{those} and publishes those"
+        return f"encodes its valid bytes into a file for each of its buckets{those} and publishes those"
     if part.is_staging_file:
-        return f"encodes its first {length} bytes into the part and publishes that"
-    return "publishes it" if part.state == "pending" else f"cuts it to {length} bytes and publishes it"
+        return "encodes its valid bytes into the part and publishes that"
+    return "publishes it" if part.state == "pending" else "cuts it to its valid bytes and publishes it"
 
 
 def _on_open(part: KnownPart, sink: SinkFacts) -> Verdict:
@@ -104,9 +103,8 @@ def _on_open(part: KnownPart, sink: SinkFacts) -> Verdict:
     if not sink.has_stopped:
         then = ", and is encoded then" if part.is_staging_file else ""
         return Verdict("the sink has it open", f"it grows until its rolling policy closes it{then}")
-    length = part.handle.valid_length
     return Verdict(
-        f"{_stopped(sink)} while it was open; checkpoint {part.checkpoint_id} vouches for its first {length} bytes",
+        f"{_stopped(sink)} while it was open; checkpoint {part.checkpoint_id} vouches for its valid bytes",
         f"the next start, or recover, {_fate(part)}",
         is_stuck=True,
         is_for_recover=True,

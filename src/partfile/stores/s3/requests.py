@@ -81,6 +81,7 @@ def verdict_of(error: PartfileError) -> Verdict | None:
 
 
 def _attempt(options: S3Options, work: Callable[[], Result], backoff: Backoff, timeout_s: float) -> Result:
+    limit_s = min(timeout_s, backoff.left_s)
     try:
         with this_process().client(options).slot(backoff, timeout_s):
             return work()
@@ -88,7 +89,7 @@ def _attempt(options: S3Options, work: Callable[[], Result], backoff: Backoff, t
         text = f"{options.max_parallel_requests} other requests are under way, and none gets on"
         raise S3Failure(Verdict.BUSY, text) from None
     except GivenUp:
-        text = f"nothing moved for {timeout_s:.3g} s, or until the deadline"
+        text = f"nothing moved for {limit_s:.3g} s"
         raise S3Failure(Verdict.UNANSWERED, text) from None
     except PartfileError:
         raise
