@@ -32,8 +32,9 @@ from partfile.cli.output import (
 )
 from partfile.recovery.documents import json_text
 from support.files.trees import killed_job
-from support.processes.command_line import run
-from support.sinks.life_cycle import seed_with_a_tail
+from support.processes.command_line import run, told_json
+from support.sinks.dead import die_with_closed_staging_files
+from support.sinks.life_cycle import batch, make_sink, seed_with_a_tail
 from support.sinks.recovery import age, seed_with_orphans
 
 if TYPE_CHECKING:
@@ -286,14 +287,48 @@ def test_changing_shows_its_progress(tmp_path: Path, words: list[str], shown: st
     assert ends, text
 
 
-def test_a_shell_can_complete(tmp_path: Path) -> None:
-    """The verbs are offered to a shell that asks for what begins like them."""
+def completed(typed: str) -> list[str]:
+    """What bash is offered behind what was typed."""
+    words = typed.split(" ")
+    asked = {"_PARTFILE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
     done = subprocess.run(
-        [sys.executable, "-m", "partfile"],
-        env={**os.environ, "_PARTFILE_COMPLETE": "complete_bash", "COMP_WORDS": "partfile ver", "COMP_CWORD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
+        [sys.executable, "-m", "partfile"], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )
-    assert "verify" in done.stdout
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_a_shell_can_complete_verbs() -> None:
+    """The verbs are offered to a shell that asks for what begins like them."""
+    assert completed("partfile ver") == ["verify"]
+
+
+def test_a_shell_can_complete_sinks_and_parts(tmp_path: Path) -> None:
+    """Sinks of the base that was typed, its unfinished parts by their final names, and its files and directories."""
+    for uid in ("life", "light", "other"):
+        with make_sink(tmp_path, uid=uid).local() as out:
+            out.write(batch(0, 4))
+    seed_with_a_tail(tmp_path, uid="left")
+    assert completed(f"partfile status {tmp_path} --uid ") == ["left", "life", "light", "other"]
+    assert completed(f"partfile recover {tmp_path} --uid li") == ["life", "light"]
+    assert completed(f"partfile status --uid li {tmp_path}") == []
+    (one, other) = (part["path"] for part in told_json("status", tmp_path, code=1)["sinks"][0]["stuck"])
+    assert {one, other} <= {*completed(f"partfile cat {tmp_path} ")}
+    assert "bucket=b0/" in completed(f"partfile cat {tmp_path} bucket=b")
+    assert one in completed(f"partfile cat {tmp_path} {one[:-3]}")
+    assert not [name for name in completed(f"partfile cat {tmp_path} bucket=b0/") if "/_" in name]
+
+
+def test_a_shell_can_complete_the_part_to_set_aside(tmp_path: Path) -> None:
+    """Those that wait to be encoded."""
+    die_with_closed_staging_files(tmp_path)
+    found = completed(f"partfile recover {tmp_path} --set-aside ")
+    assert found
+    assert all(name.endswith(".parquet") for name in found)
+
+
+@pytest.mark.parametrize("path", ["s3://landing/x", "hdfs://nowhere/x", "/no/such/place", "~"])
+def test_tab_never_fails_and_never_waits(path: str) -> None:
+    """Nothing is offered of a remote base, nor of one that is not there."""
+    assert completed(f"partfile status {path} --uid ") == []
+    assert completed(f"partfile cat {path} x") == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from partfile.cli.command import Call, verb
+from partfile.cli.completion import complete_part
 from partfile.cli.output import hinting
 from partfile.errors import PartfileError
 from partfile.recovery.documents import DONE
@@ -27,7 +28,12 @@ _CHUNK_BYTES = 1 << 20
 def cat(
     call: Call,
     part: Annotated[
-        str, typer.Argument(metavar="PART", help="The part: any of its names, relative to PATH or in full.")
+        str,
+        typer.Argument(
+            metavar="PART",
+            help="The part: any of its names, relative to PATH or in full.",
+            autocompletion=complete_part,
+        ),
     ],
     *,
     raw: Annotated[

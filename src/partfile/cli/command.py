@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from partfile.cli.completion import complete_uid
 from partfile.cli.output import Output, tell, warnings_told
 from partfile.errors import ConfigError, NotApplied, PartfileError, page_url
 from partfile.recovery.documents import DONE, FINDINGS, UNREACHABLE, USAGE
@@ -155,7 +156,12 @@ def _opener_for_a_person(out: Output) -> Looker:
 
 COMMON_OPTIONS: dict[str, tuple[Any, Any]] = {
     "uid": (
-        Annotated[list[str] | None, typer.Option("--uid", metavar="U", help="Only this sink; U~N is its writer N.")],
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--uid", metavar="U", help="Only this sink; U~N is its writer N.", autocompletion=complete_uid
+            ),
+        ],
         None,
     ),
     "checkpoint_dir": (

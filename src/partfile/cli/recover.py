@@ -10,6 +10,7 @@ from pydantic import Field
 
 from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
+from partfile.cli.completion import complete_staged_part
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
 from partfile.cli.output import counted, shown_bytes, tell_failed
 from partfile.errors import ConfigError, NotFound, PartfileError
@@ -385,6 +386,7 @@ def recover_(  # noqa: PLR0913 - the options of a command
         typer.Option(
             "--set-aside",
             metavar="PART",
+            autocompletion=complete_staged_part,
             help="Make no file of this part, which cannot be encoded; keep its rows as Arrow files. May be repeated.",
         ),
     ] = None,
