@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -263,6 +264,78 @@ def spoil(path: Path) -> None:
         file.write(b"\0" * 64)
 
 
+def nothing_visible(terminal: Terminal) -> None:
+    """The job is well, and its part is open."""
+    base = terminal.root / "landing"
+    clock = _Clock()
+    with events(base, rolling=pf.RollingPolicy(), clock=clock).local() as out:
+        out.write(rows(0), position=BATCH)
+        out.checkpoint()
+        terminal.section("seen")
+        terminal.partfile("list", base)
+        terminal.partfile("status", base)
+        terminal.section("mended")
+        clock.ahead_s = 60
+        out.poll()
+        out.checkpoint()
+        terminal.partfile("list", base, "--state", "finished")
+
+
+class _Clock:
+    """The system's, or so many seconds later."""
+
+    ahead_s = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000_000 + self.ahead_s * 1000
+
+
+def no_permission(terminal: Terminal) -> None:
+    """The directory belongs to another user."""
+    base = terminal.root / "landing"
+    denied = FailAt(1, PermissionError(errno.EACCES, os.strerror(errno.EACCES)), persistent=True, only={"create"})
+
+    def opener(url: str, _options: Any) -> Any:
+        return LocalStore(url, calls=intercept(PosixCalls(), denied))
+
+    run_batches(base)
+    terminal.section("seen")
+    terminal.job(lambda: run_batches(base, open_store=opener))
+    terminal.section("mended")
+    terminal.show("sudo chown -R ingest /data/landing", "", 0)
+    terminal.job(lambda: run_batches(base))
+    terminal.partfile("verify", base)
+
+
+def wrong_path(terminal: Terminal) -> None:
+    """The directory above the sink's."""
+    base = terminal.root / "landing"
+    run_batches(base)
+    terminal.section("seen")
+    terminal.partfile("status", terminal.root)
+    terminal.section("mended")
+    terminal.partfile("status", base)
+
+
+def schema_changed(terminal: Terminal) -> None:
+    """The source renames the column that buckets are made of, and sends one of a type that the format lacks."""
+    base = terminal.root / "landing"
+
+    def job(batch: pa.RecordBatch, position: int) -> None:
+        with events(base, bucketer=pf.HiveBucketer("day")).local() as out:
+            out.write(batch, position=position)
+
+    day = ["2026-01-02"] * BATCH
+    job(pa.RecordBatch.from_pydict({"id": [1, 2, 3], "day": day}), 1)
+    terminal.section("seen")
+    terminal.job(lambda: job(pa.RecordBatch.from_pydict({"id": [4, 5, 6], "event_day": day}), 2))
+    spans = pa.array([None] * BATCH, pa.month_day_nano_interval())
+    terminal.job(lambda: job(pa.RecordBatch.from_pydict({"id": [4, 5, 6], "day": day, "span": spans}), 2))
+    terminal.section("mended")
+    terminal.job(lambda: job(pa.RecordBatch.from_pydict({"id": [4, 5, 6], "day": day, "span": [1, 2, 3]}), 2))
+    terminal.partfile("verify", base)
+
+
 LOCAL = {
     "driver-killed": driver_killed,
     "two-drivers": two_drivers,
@@ -274,5 +347,9 @@ LOCAL = {
     "back-to-a-savepoint": back_to_a_savepoint,
     "staging-file-stuck": staging_file_stuck,
     "part-refused": part_refused,
+    "nothing-visible": nothing_visible,
+    "no-permission": no_permission,
+    "wrong-path": wrong_path,
+    "schema-changed": schema_changed,
 }
 """Those on local disk, by the names in the document."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook_failures import AT_ONCE, die, run_batches
 from support.processes.command_line import told_json
+from support.s3.proxy import S3Proxy, error
 from support.s3.server import REGION, MotoServer
 from support.spark import streams as spark_support
 
@@ -75,6 +76,37 @@ def upload_aborted(terminal: Terminal, server: MotoServer) -> None:
     terminal.partfile("verify", base)
 
 
+def credentials_expired(terminal: Terminal, server: MotoServer) -> None:
+    """The server refuses the session's token; then the host has a new one."""
+    base = f"s3://{server.bucket()}/landing"
+    die(base)
+    with S3Proxy(server) as proxy:
+        place = {"endpoint_url": proxy.endpoint_url}
+        options = ("--storage-option", f"endpoint_url={proxy.endpoint_url}")
+        proxy.inject(error(400, "ExpiredToken"), times=None)
+        terminal.section("seen")
+        terminal.job(lambda: run_batches(base, storage_options=place))
+        terminal.partfile("status", base, *options)
+        proxy.heal()
+        terminal.section("mended")
+        terminal.job(lambda: run_batches(base, storage_options=place))
+        terminal.partfile("verify", base, *options)
+
+
+def store_unreachable(terminal: Terminal, server: MotoServer) -> None:
+    """Nothing listens at the address; then something does."""
+    base = f"s3://{server.bucket()}/landing"
+    die(base)
+    wrong = {"endpoint_url": "http://127.0.0.1:9", "call_timeout_s": SHORT_S}
+    terminal.section("seen")
+    terminal.job(lambda: run_batches(base, storage_options=wrong))
+    words = [word for name, value in wrong.items() for word in ("--storage-option", f"{name}={value}")]
+    terminal.partfile("status", base, *words)
+    terminal.section("mended")
+    terminal.job(lambda: run_batches(base))
+    terminal.partfile("verify", base)
+
+
 def worker_killed(terminal: Terminal, spark: SparkSession) -> None:
     """SIGKILL to the Python worker of a task."""
     base, source = terminal.root / "landing", terminal.root / "source"
@@ -117,6 +149,8 @@ def checkpoint_deleted(terminal: Terminal, spark: SparkSession) -> None:
 ON_S3: dict[str, Callable[[Terminal, MotoServer], None]] = {
     "upload-orphaned": upload_orphaned,
     "upload-aborted": upload_aborted,
+    "credentials-expired": credentials_expired,
+    "store-unreachable": store_unreachable,
 }
 """Those on S3."""
 WITH_SPARK: dict[str, Callable[[Terminal, SparkSession], None]] = {
