@@ -82,7 +82,8 @@ by its name, is passed over with a warning.
 
 Names are printed with control characters, and characters that turn the direction of text, escaped (`\\x1b`,
 `\\u202e`); `--json` holds them literally. A command that is printed to be copied is quoted for a shell. What `cat`
-prints is data, and is not escaped. Completion for bash, zsh and fish, also of the sinks and parts of a local base: `partfile --install-completion`.
+prints is data, and is not escaped. Completion for bash, zsh and fish, also of the
+sinks and parts of a local base: `partfile --install-completion`.
 """
 
 _JSON = """\
