@@ -90,7 +90,7 @@ def test_every_block_runs_as_it_stands(tmp_path: Path, document: str, block: str
 
 def test_the_plain_example_writes_each_row_once_however_often_it_runs(tmp_path: Path) -> None:
     """The README's example without Spark goes on from its position: a second run adds nothing."""
-    (plain,) = [block for block in blocks("README.md") if "sink.local()" in block]
+    (plain,) = [block for block in blocks("README.md") if "sink.local(" in block]
     for _ in range(2):
         run(plain, tmp_path)
         rows = [line for path in (tmp_path / "numbers").glob("part-*.csv") for line in path.open()]

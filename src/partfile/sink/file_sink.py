@@ -141,7 +141,11 @@ class FileSink:
         return f"FileSink({self.settings.base!r}, uid={self.settings.uid!r})"
 
     def local(
-        self, *, subtask_index: int = 0, checkpoint_interval_s: float | str | timedelta | None = None
+        self,
+        *,
+        subtask_index: int = 0,
+        checkpoint_interval_s: float | str | timedelta | None = None,
+        schema: pa.Schema | None = None,
     ) -> LocalSink:
         """The sink without Spark, to be used in a ``with`` block.
 
@@ -150,8 +154,9 @@ class FileSink:
             checkpoint_interval_s: Takes checkpoints by itself, so many seconds after the last one; a ``timedelta`` and
                 text such as ``"1m"`` will do. Each ``write`` must then say its ``position``. None takes those alone
                 that are asked for.
+            schema: The columns of rows that are handed over as dictionaries; all others have one.
         """
-        return LocalSink(self.settings, subtask_index, checkpoint_interval_s)
+        return LocalSink(self.settings, subtask_index, checkpoint_interval_s, schema)
 
     def foreach_batch(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; pass this method to ``writeStream.foreachBatch``.

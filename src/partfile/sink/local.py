@@ -6,10 +6,9 @@ import math
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
+from itertools import islice
 from threading import RLock
-from typing import TYPE_CHECKING, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from partfile.errors import CheckpointMismatch, ConfigError, LeaseUnavailable, PartfileError, StoreError
 from partfile.sink.coordinator import Runtime
@@ -18,18 +17,21 @@ from partfile.sink.operator import SinkOperator
 from partfile.sink.quantities import seconds_in
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
+from partfile.sink.rows import ROWS_AT_ONCE, batches_of, chunks_of
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.states import assigned_to
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    import pyarrow as pa
     from pydantic import JsonValue
 
     from partfile.sink.coordinator import TriggeredCheckpoint
     from partfile.sink.progress import BatchProgress
+    from partfile.sink.rows import Row, Rows
     from partfile.sink.settings import SinkSettings
     from partfile.sink.states import StreamPosition
 
@@ -99,22 +101,6 @@ def _check_text(text: str) -> None:
         ) from error
 
 
-def batches_of(rows: object) -> list[pa.RecordBatch]:
-    """The batches of a record batch or table.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    if isinstance(rows, pa.RecordBatch):
-        return [rows]
-    if isinstance(rows, pa.Table):
-        return list(rows.to_batches())
-    raise ConfigError(
-        f"rows are of type {type(rows).__name__}; write takes a pyarrow RecordBatch or Table",
-        hint="Make one, for instance with pyarrow.Table.from_pylist(rows).",
-    )
-
-
 def milliseconds_of(interval_s: object) -> int | None:
     """An interval between checkpoints, from seconds, a ``timedelta`` or text such as ``1m``; None for none.
 
@@ -144,7 +130,7 @@ _ANOTHER = "Make another one with FileSink.local() and go on from its position."
 
 
 class LocalSink:
-    """Writes record batches to part files from plain Python, exactly once between checkpoints.
+    """Writes rows to part files from plain Python, exactly once between checkpoints.
 
     Rows count once ``checkpoint`` has returned. After a crash, go on from ``position``: what was passed to the last
     completed checkpoint. Leaving the ``with`` block ends cleanly: a last checkpoint publishes every part. Leaving it by
@@ -155,6 +141,7 @@ class LocalSink:
         subtask_index: Tells independent writers with one uid apart: each has a checkpoint log of its own.
         checkpoint_interval_s: From one checkpoint to the next that is taken without being asked for; None takes none.
             There is no thread: ``write`` and ``poll`` look at the clock.
+        schema: The columns of rows that are handed over as dictionaries.
     """
 
     def __init__(
@@ -162,8 +149,10 @@ class LocalSink:
         settings: SinkSettings,
         subtask_index: int = 0,
         checkpoint_interval_s: float | str | timedelta | None = None,
+        schema: pa.Schema | None = None,
     ) -> None:
         self._settings = settings
+        self._schema = schema
         self._interval_ms = milliseconds_of(checkpoint_interval_s)
         self._runtime = Runtime(settings, _job(settings.uid, subtask_index), interval_ms=self._interval_ms)
         self._operator = SinkOperator(self._runtime.store, settings.description)
@@ -215,19 +204,22 @@ class LocalSink:
                 hint="Spark keeps that stream's position, which means nothing here. Use another uid or snapshot.",
             )
 
-    def write(self, rows: pa.RecordBatch | pa.Table, position: JsonValue = None) -> None:
+    def write(self, rows: Rows, position: JsonValue = None) -> None:
         """Add rows. They are not durable before the next checkpoint, which is taken here if the interval is over.
 
         If it fails, some of the rows may be in their parts and others not; so the sink is closed, and nothing since the
         last checkpoint counts.
 
         Args:
-            rows: A record batch or a table.
+            rows: A pyarrow table or batch, a frame of polars or pandas, a relation of DuckDB, anything else that has
+                ``__arrow_c_stream__`` or ``__arrow_c_array__``; or a list of dictionaries, with ``local(schema=...)``.
+                A stream is read while it is written.
             position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it. Any
                 JSON value that is not None. Required with ``checkpoint_interval_s``.
 
         Raises:
-            ConfigError: ``rows`` or ``position`` is of a wrong type; nothing was written, and the sink stays open.
+            ConfigError: ``rows`` or ``position`` is of a wrong type, or values of dictionaries do not fit the schema;
+                nothing was written, and the sink stays open.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
         with self._alone():
@@ -237,7 +229,7 @@ class LocalSink:
                     "write needs a position where checkpoint_interval_s is set: any write may end with a checkpoint",
                     hint="Pass where the input stands after these rows; or set no interval, and call checkpoint().",
                 )
-            batches = batches_of(rows)
+            batches = batches_of(rows, self._schema)
             try:
                 self._operator.advance(self._context(self._settings.now_ms()))
                 for batch in batches:
@@ -248,6 +240,67 @@ class LocalSink:
             if position is not None:
                 self._position = position
             self.poll()
+
+    def write_all(
+        self,
+        rows: Iterable[Rows | Row],
+        *,
+        checkpoint_every: int = 100_000,
+        position: Callable[[Any], JsonValue] | None = None,
+    ) -> int:
+        """Write all that an iterable yields, with a checkpoint after every so many rows and one at the end.
+
+        Without ``position`` the items are counted, and a run after a crash passes over those that count already. So the
+        iterable must yield the same items again, in the same order: a file read line by line, a sorted query.
+
+        Args:
+            rows: Dictionaries, a row each, or whatever ``write`` takes.
+            checkpoint_every: A checkpoint is taken once so many rows have been written since the last one.
+            position: Tells where the input stands after an item, for instance its offset. Then nothing is passed over:
+                begin the iterable behind ``self.position``.
+
+        Returns:
+            How many rows this call has written.
+
+        Raises:
+            ConfigError: As of ``write``; or the iterable has fewer items than were written before, or the position that
+                the sink stands at is no count. What was checkpointed before counts.
+            Fenced, OutcomeUnknown: As of ``checkpoint``.
+        """
+        with self._alone():
+            if type(checkpoint_every) is not int or checkpoint_every < 1:
+                raise ConfigError(
+                    f"checkpoint_every is {checkpoint_every!r}; it must be a number of rows, at least 1",
+                    hint="Write for instance checkpoint_every=100_000; for time, local(checkpoint_interval_s=60).",
+                )
+            items = iter(rows)
+            done = 0 if position is not None else self._items_done()
+            passed = sum(1 for _ in islice(items, done))
+            if passed < done:
+                raise ConfigError(
+                    f"the iterable has {passed} items, and {done} were written before",
+                    hint="Let it yield the same items as before, from the first on; or pass position=.",
+                )
+            before = last = self._operator.rows_written
+            for chunk, stands in chunks_of(items, position, done=done, most=min(ROWS_AT_ONCE, checkpoint_every)):
+                self.write(cast("Rows", chunk), stands)
+                if self._operator.rows_written - last >= checkpoint_every:
+                    self.checkpoint()
+                    last = self._operator.rows_written
+            self.checkpoint()
+            return self._operator.rows_written - before
+
+    def _items_done(self) -> int:
+        """How many items of an iterable count, by the position."""
+        done = self._position
+        if done is None:
+            return 0
+        if type(done) is not int or done < 0:
+            raise ConfigError(
+                f"the sink stands at position {done!r}, which is no count of items",
+                hint="Pass position=, and begin the iterable behind self.position.",
+            )
+        return done
 
     def poll(self) -> BatchProgress | None:
         """Take the periodic checkpoint if it is due; call it while there are no rows to write.

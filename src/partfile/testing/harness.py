@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, Self, TypeVar
 from partfile.errors import ConfigError, PartfileError
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
-from partfile.sink.local import batches_of
 from partfile.sink.operator import SinkOperator
+from partfile.sink.rows import batches_of
 from partfile.sink.states import assigned_to
 from partfile.snapshot.documents import InlineHandle
 from partfile.snapshot.operator_state import OperatorStateStore, redistribute, write_operator_state
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    import pyarrow as pa
-
     from partfile.sink.coordinator import CommitReport, TriggeredCheckpoint
     from partfile.sink.file_sink import FileSink
+    from partfile.sink.rows import Rows
     from partfile.sink.states import SubtaskSnapshot
     from partfile.snapshot.state_file import States
 
@@ -229,7 +228,7 @@ class SinkHarness:
             operator.open(self._context(subtask), share.model_copy(update={"max_count": coordinator.state.max_count}))
         return self
 
-    def process(self, rows: pa.RecordBatch | pa.Table, subtask: int = 0) -> None:
+    def process(self, rows: Rows, subtask: int = 0) -> None:
         """Hand rows to one subtask."""
         operator = subtask_of(self.operators, subtask)
         operator.advance(self._context(subtask))

@@ -1,0 +1,241 @@
+"""What ``write`` and ``write_all`` of a LocalSink take: frames, streams, dictionaries; and where a run goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.errors import ConfigError, PartfileError
+from partfile.sink.rows import batches_of
+from support.sinks.life_cycle import in_child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TABLE = pa.table({"id": [1, 2, 3], "name": ["a", None, "c"]})
+SCHEMA = pa.schema({"id": "int64", "name": "string"})
+
+
+class ArrayOnly:
+    """Has its rows as one array of structs, as nanoarrow does, and nothing else."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> Any:
+        """The capsules of pyarrow's own array."""
+        return TABLE.combine_chunks().to_struct_array().chunk(0).__arrow_c_array__(requested_schema)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "table": lambda: TABLE,
+    "batch": lambda: TABLE.to_batches()[0],
+    "reader": TABLE.to_reader,
+    "array of structs": ArrayOnly,
+    "polars": lambda: pl.from_arrow(TABLE),
+    "pandas": TABLE.to_pandas,
+    "pandas with an index": lambda: TABLE.to_pandas().set_index(pd.Index(["x", "y", "z"])),
+    "duckdb": lambda: duckdb.connect().from_arrow(TABLE),
+    "dictionaries": TABLE.to_pylist,
+    "dictionaries with a key left out": lambda: [{"id": 1, "name": "a"}, {"id": 2}, {"name": "c", "id": 3}],
+    "a tuple of dictionaries": lambda: tuple(TABLE.to_pylist()),
+}
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "avro", "parquet", "orc"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_rows_is_written(tmp_path: Path, kind: str, format: str) -> None:
+    """The same rows, whatever they came in, and no column of an index."""
+    with pf.FileSink(tmp_path, uid="rows", format=format).local(schema=SCHEMA) as out:
+        out.write(KINDS[kind]())
+    found = pf.read(tmp_path, format=format).to_table()
+    assert found.schema.names == ["id", "name"]
+    assert sorted(found.to_pylist(), key=lambda row: row["id"]) == TABLE.to_pylist()
+
+
+def test_a_stream_is_read_while_it_is_written(tmp_path: Path) -> None:
+    """Of a reader one batch is in memory at a time."""
+    read: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(5):
+            read.append(number)
+            yield pa.record_batch({"id": [number]})
+
+    stream = pa.RecordBatchReader.from_batches(pa.schema({"id": "int64"}), batches())
+    taken = batches_of(stream)
+    next(taken)
+    assert len(read) == 1
+    with pf.FileSink(tmp_path, uid="rows").local() as out:
+        for batch in taken:
+            out.write(batch)
+    assert pf.read(tmp_path).count_rows() == 4
+
+
+def test_a_stream_that_fails_closes_the_sink(tmp_path: Path) -> None:
+    """Some of its rows may be in their parts: nothing since the last checkpoint counts. The error is the source's."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [2]})
+        raise OSError("the source is gone")
+
+    out = pf.FileSink(tmp_path, uid="rows").local().open()
+    out.write(pa.table({"id": [1]}), position=1)
+    out.checkpoint()
+    with pytest.raises(OSError, match="the source is gone"):
+        out.write(pa.RecordBatchReader.from_batches(pa.schema({"id": "int64"}), batches()), position=2)
+    with pytest.raises(PartfileError, match="not open any more"):
+        out.write(pa.table({"id": [3]}))
+    with pf.FileSink(tmp_path, uid="rows").local() as again:
+        assert again.position == 1
+    assert pf.read(tmp_path).to_table().to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "words"),
+    [
+        ({"id": 1}, SCHEMA, r"one dictionary.*\nHint: Write a list"),
+        ((row for row in [{"id": 1}]), SCHEMA, r"an iterable \(generator\).*\nHint: Hand it to write_all"),
+        ([{"id": 1}, [2]], SCHEMA, r"an iterable \(list\)"),
+        (7, SCHEMA, "of type int"),
+        ("id", SCHEMA, r"an iterable \(str\)"),
+        (None, SCHEMA, "of type NoneType"),
+        ([{"id": 1, "at": 1.5}], None, r'Pass local\(schema=pyarrow.schema\({"id": "int64", "at": "double"}\)\)'),
+        ([{"id": [1]}], None, r"Pass local\(schema=pyarrow.schema\("),
+        ([{"id": 1}, {"id": 2, "nmae": "b"}], SCHEMA, r"row 1 .* has 'nmae', which is no column"),
+        ([{"id": "one"}], SCHEMA, "values of 'id' do not fit its type int64"),
+        ([{"id": 2**70}], SCHEMA, "values of 'id' do not fit its type int64"),
+        ([{"id": None}], pa.schema([pa.field("id", pa.int64(), nullable=False)]), "row 0 .* has no 'id'"),
+        (pa.chunked_array([[1, 2]]), SCHEMA, "rows of type pyarrow.ChunkedArray cannot be converted"),
+        (pl.Series([1, 2]), SCHEMA, "rows of type polars.Series cannot be converted"),
+        (pd.DataFrame({"a": [1, "x"]}), SCHEMA, "rows of type pandas.DataFrame cannot be converted"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(tmp_path: Path, rows: Any, schema: Any, words: str) -> None:
+    """The error says what they are and what to write instead; nothing is written, and the sink stays open."""
+    with pf.FileSink(tmp_path, uid="rows").local(schema=schema) as out:
+        with pytest.raises(ConfigError, match=f"(?s){words}"):
+            out.write(rows)
+        out.write(pa.table({"id": [5]}))
+    assert pf.read(tmp_path).to_table().to_pylist() == [{"id": 5}]
+
+
+def numbers(count: int) -> Iterator[dict[str, int]]:
+    """A row for each number."""
+    yield from ({"id": number} for number in range(count))
+
+
+IDS = pa.schema({"id": "int64"})
+
+
+def ids(base: Path) -> list[int]:
+    """What a reader finds."""
+    return sorted(pf.read(base).to_table()["id"].to_pylist())
+
+
+def test_all_of_an_iterable_is_written_once_however_often(tmp_path: Path) -> None:
+    """The items are counted: a second run adds what is new, and a third one nothing."""
+    done = []
+    sink = pf.FileSink(tmp_path, uid="rows", on_progress=lambda progress: done.append(progress.rows))
+    for count, wrote in ((250, 250), (310, 60), (310, 0)):
+        with sink.local(schema=IDS) as out:
+            assert out.write_all(numbers(count), checkpoint_every=100) == wrote
+    assert ids(tmp_path) == list(range(310))
+    assert done[:3] == [100, 100, 50]
+
+
+@pytest.mark.parametrize("at", [1, 99, 100, 101, 250, 399])
+def test_a_run_that_was_killed_goes_on(tmp_path: Path, at: int) -> None:
+    """SIGKILL while the source yields any row: the next run passes over what counts, and each row is there once."""
+
+    def dies() -> None:
+        def source() -> Iterator[dict[str, int]]:
+            for row in numbers(400):
+                if row["id"] == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield row
+
+        with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
+            out.write_all(source(), checkpoint_every=100)
+
+    assert in_child(dies) == -signal.SIGKILL
+    with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
+        assert out.position == (at // 100 * 100 or None)
+        out.write_all(numbers(400), checkpoint_every=100)
+    assert ids(tmp_path) == list(range(400))
+
+
+def test_frames_and_dictionaries_may_be_mixed(tmp_path: Path) -> None:
+    """Each frame is an item, and each dictionary; what was collected before a frame is written before it."""
+    items = [{"id": 0}, {"id": 1}, pl.DataFrame({"id": [2, 3]}), {"id": 4}, pa.table({"id": [5]})]
+    for _ in range(2):
+        with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
+            out.write_all(items, checkpoint_every=2)
+            assert out.position == 5
+    assert ids(tmp_path) == list(range(6))
+
+
+def test_a_source_with_offsets_begins_behind_the_position(tmp_path: Path) -> None:
+    """With ``position`` nothing is passed over, and the offset of the last item is kept."""
+    for first, last in ((0, 30), (30, 50)):
+        with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
+            assert (out.position or {"offset": 0}) == {"offset": first}
+            rows = ({"id": number} for number in range(first, last))
+            out.write_all(rows, checkpoint_every=7, position=lambda row: {"offset": row["id"] + 1})
+    assert ids(tmp_path) == list(range(50))
+
+
+def test_a_source_that_fails_leaves_what_was_checkpointed(tmp_path: Path) -> None:
+    """Its error comes through; the block publishes nothing beyond the last checkpoint, and a second run ends it."""
+
+    def source(*, fails: bool) -> Iterator[dict[str, int]]:
+        yield from numbers(25)
+        if fails:
+            raise ConnectionError("gone")
+        yield {"id": 25}
+
+    sink = pf.FileSink(tmp_path, uid="rows")
+    with pytest.raises(ConnectionError), sink.local(schema=IDS) as out:
+        out.write_all(source(fails=True), checkpoint_every=10)
+    with sink.local(schema=IDS) as out:
+        assert out.position == 20
+        out.write_all(source(fails=False))
+    assert ids(tmp_path) == list(range(26))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda out: out.write_all(numbers(9), checkpoint_every=0), "checkpoint_every is 0"),
+        (lambda out: out.write_all(numbers(9), checkpoint_every="1m"), r"checkpoint_every is '1m'.*interval_s=60"),
+        (lambda out: out.write_all(numbers(9), checkpoint_every=True), "checkpoint_every is True"),
+        (lambda out: out.write_all(numbers(4)), "the iterable has 4 items, and 5 were written before"),
+        (lambda out: out.write_all(numbers(9), position=lambda _row: None), "position returned None for item 1"),
+        (lambda out: out.write_all([{"other": 1}] * 9), "has 'other', which is no column"),
+    ],
+)
+def test_what_write_all_cannot_do_is_refused(tmp_path: Path, call: Callable[[Any], object], words: str) -> None:
+    """Each with its cause; nothing was written by the call, and the sink goes on."""
+    with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
+        out.write_all(numbers(5))
+        with pytest.raises(ConfigError, match=f"(?s){words}"):
+            call(out)
+        out.write_all(numbers(7))
+    assert ids(tmp_path) == list(range(7))
+
+
+@pytest.mark.parametrize("position", ["a", -1, 1.5, True, [3]])
+def test_a_position_that_is_no_count_is_refused(tmp_path: Path, position: Any) -> None:
+    """Another program wrote with positions of its own."""
+    write = partial(pf.FileSink(tmp_path, uid="rows").local, schema=IDS)
+    with write() as out:
+        out.write([{"id": 1}], position=position)
+    with write() as out, pytest.raises(ConfigError, match="which is no count of items"):
+        out.write_all(numbers(3))
