@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "partfile"
 LINKS = ("bucketers", "recovery", "sink", "writers")
 """Packages that also stand at the top of the repository, as links into src."""
 ROOT_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
-EXTRAS_ONLY = ("pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest")
+EXTRAS_ONLY = ("typer", "rich", "zlib_ng", "isal", "pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest")
 
 WALK = """
 import importlib, pathlib, sys
@@ -86,9 +86,10 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 
 def modules_in(wheel: Path) -> str:
-    """The modules that import without an extra: not Spark, the reader of S3, the contract suite (pytest)."""
+    """The modules that import without an extra: not the command line, Spark, the reader of S3, the contract suite."""
     names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in python_files_in(wheel)]
     needing_extras = (
+        "partfile.cli.",
         "partfile.sink.spark.",
         "partfile.readers.cut_files",
         "partfile.stores.s3.reader",
@@ -152,11 +153,26 @@ for ask in (lambda: pf.FileSink("{scheme}://place/path", uid="u").local(subtask_
 
 
 @pytest.mark.slow
-def test_the_wheel_brings_the_command(clean_python: Path) -> None:
-    """``partfile`` runs with what the package requires alone, and so does ``python -m partfile``."""
-    by_script = run(clean_python.with_name("partfile"), "--version")
-    assert by_script == run(clean_python, "-m", "partfile", "--version")
-    assert "verify" in run(clean_python.with_name("partfile"), "--help")
+def test_the_wheel_brings_the_command(wheel: Path, tmp_path: Path) -> None:
+    """``partfile`` and ``python -m partfile`` run with the extra, in an environment of its own."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]")
+    by_script = run(python.with_name("partfile"), "--version")
+    assert by_script == run(python, "-m", "partfile", "--version")
+    assert "verify" in run(python.with_name("partfile"), "--help")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["status", "/data"], ["--help"], []])
+def test_the_command_without_its_extra_names_it(clean_python: Path, words: list[str]) -> None:
+    """Both ways to call it end with 2, and with the command that installs what is missing."""
+    for command in ([clean_python.with_name("partfile")], [clean_python, "-m", "partfile"]):
+        done = subprocess.run([*map(str, command), *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr == (
+            "partfile: the command line needs typer, which is not installed\nHint: pip install 'partfile[cli]'\n"
+        )
 
 
 @pytest.mark.slow

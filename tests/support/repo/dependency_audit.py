@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ROOT = Path(__file__).parents[3]
-EXTRAS = ("spark", "s3", "hdfs")
+EXTRAS = ("cli", "fast", "spark", "s3", "hdfs")
 SERVICES = ("pypi", "osv")
 STRICT = "--strict"
 """With it an audit that could not be done fails."""
