@@ -83,6 +83,11 @@ docs: setup ## Make docs/CLI.md and the tables of docs/OPTIONS.md from the code
 	@$(BIN)/python docs/tools/cli_reference.py > docs/CLI.md.new && mv docs/CLI.md.new docs/CLI.md
 	@$(BIN)/python docs/tools/options_reference.py > docs/OPTIONS.md.new && mv docs/OPTIONS.md.new docs/OPTIONS.md
 
+.PHONY: site
+site: setup ## Build the site of the documentation in build/site
+	@$(BIN)/python -m mkdocs build --quiet
+	@echo "open build/site/index.html"
+
 .PHONY: runbook
 runbook: java setup ## Make the outputs in docs/RUNBOOK.md by causing each failure (about two minutes)
 	@PYTHONPATH=tests $(BIN)/python examples/runbook.py $(ARGS)
