@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -34,6 +35,8 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("
 
 BLOCK = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
 
+TUTORIAL = "docs/TUTORIAL.md"
+"""Its blocks go on from one another, so they have a test of their own."""
 FLIGHTS = """
 import partfile, pyarrow
 days = ["2013-01-01", "2013-01-01", "2013-01-02"]
@@ -59,8 +62,9 @@ def _marks_of(document: str, block: str) -> list[Any]:
 
 
 def every_block() -> list[Any]:
-    """Each Python block of the README and of docs but the README's with Spark, which has a test of its own."""
+    """Each Python block of the README and of docs, but those that have a test of their own."""
     documents = [path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
+    documents.remove(TUTORIAL)
     return [
         pytest.param(document, block, id=f"{document}-{at}", marks=_marks_of(document, block))
         for document in documents
@@ -93,8 +97,34 @@ def test_the_plain_example_writes_each_row_once_however_often_it_runs(tmp_path: 
     (plain,) = [block for block in blocks("README.md") if "sink.local(" in block]
     for _ in range(2):
         run(plain, tmp_path)
-        rows = [line for path in (tmp_path / "numbers").glob("part-*.csv") for line in path.open()]
+        rows = [line for path in (tmp_path / "readings").glob("part-*.csv") for line in path.open()]
         assert sorted(rows) == sorted([*(f"{number}\n" for number in range(10)), "id\n"])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_tutorial_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks and commands one after another; what it says to run again is run again."""
+    monkeypatch.chdir(tmp_path)
+    steps = re.compile(r"```python\n(.*?)```|^    \$ partfile (.*?)$", re.DOTALL | re.MULTILINE)
+    said: list[str] = []
+    killed = ""
+    for block, command in steps.findall((ROOT / TUTORIAL).read_text()):
+        if "SIGKILL" in block:
+            killed = block
+            done = subprocess.run([sys.executable, "-c", block], capture_output=True, check=False)
+            assert done.returncode == -signal.SIGKILL, done.stderr
+        elif block:
+            said += [run(block, tmp_path) for _ in range(2 if "events = (" in block else 1)]
+        elif command.startswith("status"):
+            said += [told(*command.split(), code=1), run(killed, tmp_path)]
+        else:
+            said.append(told(*command.split()))
+    words = "\n".join(said)
+    expected = ["1000 rows written", "\n0 rows written", "700 rows", "300 rows written"]
+    expected += ["1000 rows, 1000 different", "verify: errors=0"]
+    assert [one for one in expected if one not in words] == []
+    assert re.search(r"2026-01-04 .* 250 ", words)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from partfile.errors import (
     UnencodableState,
     UnsupportedTypeError,
 )
-from partfile.sink import local
+from partfile.sink import rows as handed_over
 from partfile.sink.policies import PartNaming, RollingPolicy
 from partfile.sink.settings import SinkOptions, SinkSettings
 from partfile.snapshot.documents import FORMAT_VERSION
@@ -345,7 +345,7 @@ def test_a_checkpoint_that_no_start_could_read_is_not_created(
     tmp_path: Path, position: Any, inline_threshold_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: whatever a check overlooks, the checkpoint before it is in force; only the rows since then come again."""
-    monkeypatch.setattr(local, "_check_position", lambda _: None)
+    monkeypatch.setattr(handed_over, "_check_position", lambda _: None)
     sink = make_sink(tmp_path, inline_threshold_bytes=inline_threshold_bytes, rolling=LONG)
     out = sink.local().open()
     out.write(batch(0, 2), position=2)

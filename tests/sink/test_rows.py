@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -34,6 +38,10 @@ class ArrayOnly:
         return TABLE.combine_chunks().to_struct_array().chunk(0).__arrow_c_array__(requested_schema)
 
 
+class Indexed(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here.
+    """A frame of a user's own class."""
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "table": lambda: TABLE,
     "batch": lambda: TABLE.to_batches()[0],
@@ -42,6 +50,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "polars": lambda: pl.from_arrow(TABLE),
     "pandas": TABLE.to_pandas,
     "pandas with an index": lambda: TABLE.to_pandas().set_index(pd.Index(["x", "y", "z"])),
+    "a class of pandas' frame": lambda: Indexed(TABLE.to_pandas().set_index(pd.Index(["x", "y", "z"]))),
     "duckdb": lambda: duckdb.connect().from_arrow(TABLE),
     "dictionaries": TABLE.to_pylist,
     "dictionaries with a key left out": lambda: [{"id": 1, "name": "a"}, {"id": 2}, {"name": "c", "id": 3}],
@@ -98,23 +107,83 @@ def test_a_stream_that_fails_closes_the_sink(tmp_path: Path) -> None:
     assert pf.read(tmp_path).to_table().to_pylist() == [{"id": 1}]
 
 
+NOON = datetime(2020, 1, 1, 12)  # noqa: DTZ001 - a local time, as Arrow's timestamps without a zone are.
+LOSSY: list[tuple[Any, Any]] = [
+    (19.99, pa.int64()),
+    (np.float64(4.5), pa.int32()),
+    (np.float32(4.5), pa.int32()),
+    (float("nan"), pa.int64()),
+    (Decimal("1.5"), pa.int64()),
+    ([1, 1.5], pa.list_(pa.int64())),
+    ({"x": 1.5}, pa.struct({"x": pa.int64()})),
+    (1e300, pa.float32()),
+    (1e300, pa.float16()),
+    (NOON, pa.date32()),
+    (NOON.replace(microsecond=1), pa.timestamp("s")),
+    (NOON.replace(microsecond=1), pa.timestamp("ms")),
+    (time(1, 2, 3, 4), pa.time32("s")),
+    (timedelta(microseconds=1), pa.duration("ms")),
+    (1.7, pa.timestamp("us")),
+]
+"""Values of which pyarrow keeps a part in silence."""
+
+WHOLE: list[tuple[Any, Any, Any]] = [
+    (19.0, pa.int64(), 19),
+    (2, pa.float64(), 2.0),
+    (1.25, pa.float32(), 1.25),
+    (1.1, pa.float32(), pa.scalar(1.1, pa.float32()).as_py()),
+    (float("inf"), pa.float32(), float("inf")),
+    (Decimal("1.25"), pa.decimal128(5, 2), Decimal("1.25")),
+    (NOON.replace(hour=0), pa.date32(), date(2020, 1, 1)),
+    (NOON.replace(second=1), pa.timestamp("s"), NOON.replace(second=1)),
+    (NOON.replace(microsecond=1), pa.timestamp("us"), NOON.replace(microsecond=1)),
+    (timedelta(milliseconds=1), pa.duration("ms"), timedelta(milliseconds=1)),
+    ([1, None], pa.list_(pa.int64()), [1, None]),
+]
+
+
+@pytest.mark.parametrize(("value", "kind", "kept"), WHOLE)
+def test_what_a_type_keeps_whole_is_taken(value: Any, kind: Any, kept: Any) -> None:
+    """Nothing becomes something else."""
+    (batch,) = batches_of([{"v": value}], pa.schema([pa.field("v", kind)]))
+    assert batch["v"].to_pylist() == [kept]
+
+
 @pytest.mark.parametrize(
     ("rows", "schema", "words"),
     [
         ({"id": 1}, SCHEMA, r"one dictionary.*\nHint: Write a list"),
-        ((row for row in [{"id": 1}]), SCHEMA, r"an iterable \(generator\).*\nHint: Hand it to write_all"),
-        ([{"id": 1}, [2]], SCHEMA, r"an iterable \(list\)"),
+        ((row for row in [{"id": 1}]), SCHEMA, r"of type generator.*\nHint: .*goes to write_all"),
+        ([{"id": 1}, [2]], SCHEMA, "of type list"),
         (7, SCHEMA, "of type int"),
-        ("id", SCHEMA, r"an iterable \(str\)"),
+        ("id", SCHEMA, "of type str"),
         (None, SCHEMA, "of type NoneType"),
-        ([{"id": 1, "at": 1.5}], None, r'Pass local\(schema=pyarrow.schema\({"id": "int64", "at": "double"}\)\)'),
-        ([{"id": [1]}], None, r"Pass local\(schema=pyarrow.schema\("),
+        ([{"id": 1, "at": 1.5}], None, r'Pass local\(schema={"id": "int64", "at": "double"}\)\.'),
+        ([{"id": [1]}], None, r'Pass local\(schema={"name": "string"}\)'),
+        ([{None: 1}], None, r'Pass local\(schema={"name": "string"}\)'),
+        ([{"s": {"x": 1, "lost": 2}}], pa.schema({"s": pa.struct({"x": pa.int64()})}), "'s' of row 0 .* has 'lost'"),
+        (
+            [{"l": [{"x": 1}, {"y": 2}]}],
+            pa.schema({"l": pa.list_(pa.struct({"x": pa.int64()}))}),
+            "'l' of row 0 .* has 'y'",
+        ),
         ([{"id": 1}, {"id": 2, "nmae": "b"}], SCHEMA, r"row 1 .* has 'nmae', which is no column"),
         ([{"id": "one"}], SCHEMA, "values of 'id' do not fit its type int64"),
         ([{"id": 2**70}], SCHEMA, "values of 'id' do not fit its type int64"),
+        (
+            [{"id": 1}, {"id": 2}, {"id": "x"}],
+            SCHEMA,
+            "row 2 of those that were handed over: values of 'id' do not fit",
+        ),
+        *(
+            ([{"v": value}], pa.schema([pa.field("v", kind)]), "'v' of row 0 .* would keep a part alone")
+            for value, kind in LOSSY
+        ),
         ([{"id": None}], pa.schema([pa.field("id", pa.int64(), nullable=False)]), "row 0 .* has no 'id'"),
         (pa.chunked_array([[1, 2]]), SCHEMA, "rows of type pyarrow.ChunkedArray cannot be converted"),
         (pl.Series([1, 2]), SCHEMA, "rows of type polars.Series cannot be converted"),
+        (pd.Series([1, 2]), SCHEMA, "Series"),
+        (pl.DataFrame({"a": [object()]}), SCHEMA, "column 'a' of the polars frame holds Python objects"),
         (pd.DataFrame({"a": [1, "x"]}), SCHEMA, "rows of type pandas.DataFrame cannot be converted"),
     ],
 )
@@ -133,6 +202,11 @@ def numbers(count: int) -> Iterator[dict[str, int]]:
 
 
 IDS = pa.schema({"id": "int64"})
+
+
+def items_in(position: Any) -> int:
+    """How many items count."""
+    return 0 if position is None else int(position["items"])
 
 
 def ids(base: Path) -> list[int]:
@@ -167,7 +241,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path, at: int) -> None:
 
     assert in_child(dies) == -signal.SIGKILL
     with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
-        assert out.position == (at // 100 * 100 or None)
+        assert items_in(out.position) == at // 100 * 100
         out.write_all(numbers(400), checkpoint_every=100)
     assert ids(tmp_path) == list(range(400))
 
@@ -178,7 +252,7 @@ def test_frames_and_dictionaries_may_be_mixed(tmp_path: Path) -> None:
     for _ in range(2):
         with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
             out.write_all(items, checkpoint_every=2)
-            assert out.position == 5
+            assert items_in(out.position) == 5
     assert ids(tmp_path) == list(range(6))
 
 
@@ -205,9 +279,65 @@ def test_a_source_that_fails_leaves_what_was_checkpointed(tmp_path: Path) -> Non
     with pytest.raises(ConnectionError), sink.local(schema=IDS) as out:
         out.write_all(source(fails=True), checkpoint_every=10)
     with sink.local(schema=IDS) as out:
-        assert out.position == 20
+        assert items_in(out.position) == 20
         out.write_all(source(fails=False))
     assert ids(tmp_path) == list(range(26))
+
+
+def test_a_position_that_is_moved_on_in_place_is_copied(tmp_path: Path) -> None:
+    """A frame behind dictionaries is fetched before they are written: its position is not theirs."""
+    offset = {"offset": 0}
+
+    def source(first: int, fails_at: int) -> Iterator[Any]:
+        for number in range(first, 6):
+            if number == fails_at:
+                raise ConnectionError("gone")
+            offset["offset"] = number + 1
+            yield {"id": number} if number % 2 else pa.table({"id": [number]})
+
+    for fails_at in (3, 4, 9):
+        with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
+            position: Any = out.position or {"offset": 0}
+            first = position["offset"]
+            try:
+                out.write_all(source(first, fails_at), checkpoint_every=1, position=lambda _item: offset)
+            except ConnectionError:
+                out.close()
+    assert ids(tmp_path) == list(range(6))
+
+
+def test_a_source_may_use_one_dictionary_for_all_rows(tmp_path: Path) -> None:
+    """Rows that wait to be written do not change with it."""
+
+    def source() -> Iterator[dict[str, int]]:
+        row = {"id": 0}
+        for number in range(5):
+            row["id"] = number
+            yield row
+
+    with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
+        out.write_all(source())
+    assert ids(tmp_path) == list(range(5))
+
+
+def test_rows_of_a_slow_source_do_not_wait_for_others(tmp_path: Path) -> None:
+    """With an interval between checkpoints they are written within a quarter of it, and the checkpoint is taken."""
+    now_ms = [10**12]
+    progress: list[int] = []
+
+    def source() -> Iterator[dict[str, int]]:
+        for row in numbers(40):
+            now_ms[0] += 1000
+            yield row
+
+    sink = pf.FileSink(
+        tmp_path, uid="rows", clock=lambda: now_ms[0], on_progress=lambda done: progress.append(done.rows)
+    )
+    with sink.local(schema=IDS, checkpoint_interval_s=8) as out:
+        out.write_all(source())
+    assert ids(tmp_path) == list(range(40))
+    assert len(progress) >= 5
+    assert max(progress) <= 10
 
 
 @pytest.mark.parametrize(
@@ -217,21 +347,45 @@ def test_a_source_that_fails_leaves_what_was_checkpointed(tmp_path: Path) -> Non
         (lambda out: out.write_all(numbers(9), checkpoint_every="1m"), r"checkpoint_every is '1m'.*interval_s=60"),
         (lambda out: out.write_all(numbers(9), checkpoint_every=True), "checkpoint_every is True"),
         (lambda out: out.write_all(numbers(4)), "the iterable has 4 items, and 5 were written before"),
-        (lambda out: out.write_all(numbers(9), position=lambda _row: None), "position returned None for item 1"),
-        (lambda out: out.write_all([{"other": 1}] * 9), "has 'other', which is no column"),
+        (lambda out: out.write_all(numbers(9), position=lambda _row: None), "position returned None"),
+        (lambda out: out.write_all(numbers(9), position=lambda _row: object()), "it must be a JSON value"),
+        (lambda out: out.write_all([*numbers(5), {"other": 1}]), "has 'other', which is no column"),
+        (lambda out: out.write_all([*numbers(4), {"id": 5}, {"id": 6}]), "item 5 of the iterable is another one"),
+        (lambda out: out.write_all(numbers(9), position=5), r"position of write_all is 5.*position=lambda item"),
+        *(
+            (lambda out, rows=rows: out.write_all(rows), "write_all takes an iterable of rows, not")
+            for rows in (TABLE, TABLE.to_pandas(), pl.from_arrow(TABLE), {"id": 1}, "text", 5, None, ArrayOnly())
+        ),
     ],
 )
 def test_what_write_all_cannot_do_is_refused(tmp_path: Path, call: Callable[[Any], object], words: str) -> None:
-    """Each with its cause; nothing was written by the call, and the sink goes on."""
-    with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out:
+    """Each with its cause; nothing was written by the call, and the next run goes on."""
+    sink = pf.FileSink(tmp_path, uid="rows")
+    with sink.local(schema=IDS) as out:
         out.write_all(numbers(5))
-        with pytest.raises(ConfigError, match=f"(?s){words}"):
-            call(out)
+    with sink.local(schema=IDS) as out, pytest.raises(ConfigError, match=f"(?s){words}"):
+        call(out)
+    with sink.local(schema=IDS) as out:
         out.write_all(numbers(7))
     assert ids(tmp_path) == list(range(7))
 
 
-@pytest.mark.parametrize("position", ["a", -1, 1.5, True, [3]])
+def test_a_second_iterable_is_refused_and_a_chain_of_both_is_not(tmp_path: Path) -> None:
+    """Its first items would be passed over, as if they counted already."""
+    sink = pf.FileSink(tmp_path, uid="rows")
+    with sink.local(schema=IDS) as out:
+        out.write_all(numbers(2))
+        with pytest.raises(PartfileError, match=r"(?s)items of another iterable.*itertools\.chain"):
+            out.write_all({"id": number} for number in (7, 8, 9))
+    with sink.local(schema=IDS) as out:
+        out.write_all(chain(numbers(2), ({"id": number} for number in (7, 8, 9))))
+    assert ids(tmp_path) == [0, 1, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "position",
+    ["a", 3, -1, 1.5, True, [3], {"items": 3}, {"items": -1, "last": None}, {"items": 2, "last": 1, "more": 1}],
+)
 def test_a_position_that_is_no_count_is_refused(tmp_path: Path, position: Any) -> None:
     """Another program wrote with positions of its own."""
     write = partial(pf.FileSink(tmp_path, uid="rows").local, schema=IDS)
@@ -239,3 +393,20 @@ def test_a_position_that_is_no_count_is_refused(tmp_path: Path, position: Any) -
         out.write([{"id": 1}], position=position)
     with write() as out, pytest.raises(ConfigError, match="which is no count of items"):
         out.write_all(numbers(3))
+
+
+@pytest.mark.parametrize("schema", [{"id": "int65"}, {"id": 7}, {7: "int64"}, ["id"], "id", 7])
+def test_what_is_no_schema_is_refused_at_once(tmp_path: Path, schema: Any) -> None:
+    """Before the sink is opened, with one that would be."""
+    with pytest.raises(ConfigError, match=r"(?s)is no schema.*Hint: Write for instance local\(schema="):
+        pf.FileSink(tmp_path, uid="rows").local(schema=schema)
+
+
+def test_no_rows_are_no_error(tmp_path: Path) -> None:
+    """An empty list, an empty frame, an empty stream, an empty iterable."""
+    with pf.FileSink(tmp_path, uid="rows").local() as out:
+        nothing: list[Any] = [[], TABLE.slice(0, 0), pa.RecordBatchReader.from_batches(IDS, [])]
+        for rows in nothing:
+            out.write(rows)
+        assert out.write_all([]) == 0
+    assert list(tmp_path.glob("part-*")) == []

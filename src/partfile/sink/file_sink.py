@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 class FileSink:
     """A transactional sink: every row of the stream ends up in exactly one finished part file, whatever crashes.
 
-    What may change from one run to the next: everything but ``base``, ``uid`` and ``checkpoint_dir``. Open parts of
-    another format or schema are closed and published, and new rows go to new parts. A name that is not here is refused.
-    Pages that are named, such as FORMATS.md, are at https://partfile.readthedocs.io/en/latest/.
+    What may change from one run to the next: everything but ``base``, ``uid``, ``checkpoint_dir`` and
+    ``hash_partitions``. Open parts of another format or schema are closed and published, and new rows go to new parts.
+    A name that is not here is refused. Pages that are named, such as FORMATS.md, are at
+    https://partfile.readthedocs.io/en/latest/.
 
     Args:
         base: Where finished files go: a local path, a ``file://`` URL, an ``hdfs://`` URL (HDFS.md), an ``s3://`` URL
             (S3.md), or a URL of what else fsspec can write to (FSSPEC.md). ``~`` is refused: only a shell makes it a
             home directory.
         uid: Stable name of the sink, by which its checkpoints are found: 1 to 100 letters, digits, ``.``, ``_`` or
-            ``-``. Under another one it has no state.
+            ``-``, beginning with a letter or a digit. Under another one it has no state.
         format: ``text``, ``json``, ``csv``, ``avro``, ``parquet``, ``orc``, or a ``Format`` of your own (FORMATS.md).
             Default: ``"json"``.
         format_options: Options of the format by name, for instance ``{"header": False}`` (FORMATS.md). Default: none.
@@ -145,7 +146,7 @@ class FileSink:
         *,
         subtask_index: int = 0,
         checkpoint_interval_s: float | str | timedelta | None = None,
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | Mapping[str, object] | None = None,
     ) -> LocalSink:
         """The sink without Spark, to be used in a ``with`` block.
 
@@ -154,7 +155,8 @@ class FileSink:
             checkpoint_interval_s: Takes checkpoints by itself, so many seconds after the last one; a ``timedelta`` and
                 text such as ``"1m"`` will do. Each ``write`` must then say its ``position``. None takes those alone
                 that are asked for.
-            schema: The columns of rows that are handed over as dictionaries; all others have one.
+            schema: The columns of rows that are handed over as dictionaries, all others have one: a pyarrow schema, or
+                names with types, such as ``{"id": "int64"}``.
         """
         return LocalSink(self.settings, subtask_index, checkpoint_interval_s, schema)
 

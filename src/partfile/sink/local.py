@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import logging
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
-from itertools import islice
+from itertools import count, islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -17,13 +17,13 @@ from partfile.sink.operator import SinkOperator
 from partfile.sink.quantities import seconds_in
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
-from partfile.sink.rows import ROWS_AT_ONCE, batches_of, chunks_of
+from partfile.sink.rows import ROWS_AT_ONCE, batches_of, chunks_of, items_of, kept_position, mark_of, schema_of
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.states import assigned_to
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
     import pyarrow as pa
@@ -38,67 +38,6 @@ if TYPE_CHECKING:
 
 _MIN_INTERVAL_S = 0.001
 _MAX_INTERVAL_S = 365 * 24 * 60 * 60
-
-
-def kept_position(value: JsonValue) -> JsonValue:
-    """Copy a position, so that an offset that the caller moves on in place does not change with it.
-
-    Raises:
-        ConfigError: It would not come back from a checkpoint as it is.
-    """
-    _check_position(value)
-    return deepcopy(value)
-
-
-_DEEPEST = 100
-"""Levels of lists and dictionaries; a reader of a checkpoint takes about twice as many."""
-_WIDEST_BITS = 13_000
-"""Of an integer: some 3 900 digits. A reader of a checkpoint takes 4 300."""
-
-
-def _check_position(value: object, depth: int = 0) -> None:
-    """Refuse a position that would not come back from a checkpoint as it is.
-
-    Raises:
-        ConfigError: Names the value and its type.
-    """
-    if depth > _DEEPEST:
-        raise ConfigError(f"position is more than {_DEEPEST} lists or dictionaries deep", hint="Use a flatter value.")
-    if isinstance(value, dict):
-        for key in value:
-            if type(key) is not str:
-                raise ConfigError(f"position has the key {key!r}; in JSON keys are text", hint="Use str(key).")
-            _check_text(key)
-            _check_position(value[key], depth + 1)
-    elif isinstance(value, list):
-        for element in value:
-            _check_position(element, depth + 1)
-    else:
-        _check_scalar(value)
-
-
-def _check_scalar(value: object) -> None:
-    if value is not None and type(value) not in {bool, int, float, str}:
-        raise ConfigError(
-            f"position holds {value!r}, of type {type(value).__name__}; it must be a JSON value",
-            hint="Use None, bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"position holds {value!r}, which JSON has no form for", hint="Use a finite number.")
-    if isinstance(value, int) and value.bit_length() > _WIDEST_BITS:
-        raise ConfigError(f"position holds an integer of {value.bit_length()} bits", hint="Hand it over as text.")
-    if isinstance(value, str):
-        _check_text(value)
-
-
-def _check_text(text: str) -> None:
-    """Refuse text that UTF-8 has no form for, as ``os.fsdecode`` makes of some file names."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ConfigError(
-            f"position holds {text!r:.80}, which is no Unicode text", hint="Escape it, for instance by repr(text)."
-        ) from error
 
 
 def milliseconds_of(interval_s: object) -> int | None:
@@ -125,7 +64,11 @@ def milliseconds_of(interval_s: object) -> int | None:
     )
 
 
+logger = logging.getLogger("partfile")
+
 _MAX_SUBTASK = 999_999
+_ITEMS, _LAST = "items", "last"
+"""Keys of the position that counts items: how many, and by what the last of them is known again."""
 _ANOTHER = "Make another one with FileSink.local() and go on from its position."
 
 
@@ -149,10 +92,10 @@ class LocalSink:
         settings: SinkSettings,
         subtask_index: int = 0,
         checkpoint_interval_s: float | str | timedelta | None = None,
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | Mapping[str, object] | None = None,
     ) -> None:
         self._settings = settings
-        self._schema = schema
+        self._schema = schema_of(schema)
         self._interval_ms = milliseconds_of(checkpoint_interval_s)
         self._runtime = Runtime(settings, _job(settings.uid, subtask_index), interval_ms=self._interval_ms)
         self._operator = SinkOperator(self._runtime.store, settings.description)
@@ -161,6 +104,8 @@ class LocalSink:
         self._position: JsonValue = None
         self._opened = False
         self._closed = False
+        self._counts = False
+        self._looked_at_ms = 0
         self._in_use = RLock()
 
     @property
@@ -194,6 +139,7 @@ class LocalSink:
         )
         self._operator.open(self._context(now_ms), fresh)
         self._position = self.position
+        self._looked_at_ms = now_ms
 
     def _check_writer(self, stands: StreamPosition) -> None:
         if stands.query is not None:
@@ -211,15 +157,16 @@ class LocalSink:
         last checkpoint counts.
 
         Args:
-            rows: A pyarrow table or batch, a frame of polars or pandas, a relation of DuckDB, anything else that has
-                ``__arrow_c_stream__`` or ``__arrow_c_array__``; or a list of dictionaries, with ``local(schema=...)``.
-                A stream is read while it is written.
+            rows: A pyarrow table or batch, a frame of polars or pandas (without its index), a relation of DuckDB,
+                anything else that has ``__arrow_c_stream__`` or ``__arrow_c_array__``; or a list of dictionaries, with
+                ``local(schema=...)``. A stream is read while it is written.
             position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it. Any
                 JSON value that is not None. Required with ``checkpoint_interval_s``.
 
         Raises:
             ConfigError: ``rows`` or ``position`` is of a wrong type, or values of dictionaries do not fit the schema;
-                nothing was written, and the sink stays open.
+                nothing was written, and the sink stays open. Where the bucketer or the format refuses the rows, it is
+                closed.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
         with self._alone():
@@ -246,15 +193,18 @@ class LocalSink:
         rows: Iterable[Rows | Row],
         *,
         checkpoint_every: int = 100_000,
-        position: Callable[[Any], JsonValue] | None = None,
+        position: Callable[[Any], object] | None = None,
     ) -> int:
         """Write all that an iterable yields, with a checkpoint after every so many rows and one at the end.
 
-        Without ``position`` the items are counted, and a run after a crash passes over those that count already. So the
-        iterable must yield the same items again, in the same order: a file read line by line, a sorted query.
+        Without ``position`` the items are counted, and a run after a crash passes over those that count already. So one
+        iterable belongs to one uid, and each run must yield the same items, in the same order: lines of one file, rows
+        of a sorted query. The position has the count, and a checksum of the last item, if that is a dictionary: a run
+        that yields another one in its place is refused.
 
         Args:
-            rows: Dictionaries, a row each, or whatever ``write`` takes.
+            rows: Dictionaries, a row each, or whatever ``write`` takes. What a dictionary holds is taken when the next
+                item is asked for at the latest; other values in it must not be changed in place.
             checkpoint_every: A checkpoint is taken once so many rows have been written since the last one.
             position: Tells where the input stands after an item, for instance its offset. Then nothing is passed over:
                 begin the iterable behind ``self.position``.
@@ -263,8 +213,9 @@ class LocalSink:
             How many rows this call has written.
 
         Raises:
-            ConfigError: As of ``write``; or the iterable has fewer items than were written before, or the position that
-                the sink stands at is no count. What was checkpointed before counts.
+            ConfigError: As of ``write``; or the iterable has fewer items than were written before, or others, or the
+                position that the sink stands at is no count. What was checkpointed before counts.
+            PartfileError: It has counted the items of another iterable since it was opened.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
         with self._alone():
@@ -273,34 +224,73 @@ class LocalSink:
                     f"checkpoint_every is {checkpoint_every!r}; it must be a number of rows, at least 1",
                     hint="Write for instance checkpoint_every=100_000; for time, local(checkpoint_interval_s=60).",
                 )
-            items = iter(rows)
-            done = 0 if position is not None else self._items_done()
-            passed = sum(1 for _ in islice(items, done))
-            if passed < done:
+            if position is not None and not callable(position):
                 raise ConfigError(
-                    f"the iterable has {passed} items, and {done} were written before",
-                    hint="Let it yield the same items as before, from the first on; or pass position=.",
+                    f"position of write_all is {position!r}; it must be a function",
+                    hint="Write position=lambda item: ..., which returns where the input stands after the item.",
                 )
+            items = items_of(rows)
+            if position is None:
+                position = self._counted(items)
             before = last = self._operator.rows_written
-            for chunk, stands in chunks_of(items, position, done=done, most=min(ROWS_AT_ONCE, checkpoint_every)):
-                self.write(cast("Rows", chunk), stands)
+            most = min(ROWS_AT_ONCE, checkpoint_every)
+            for chunk, stands in chunks_of(items, position, most=most, is_due=self._is_interval_over):
+                try:
+                    self.write(cast("Rows", chunk), stands)
+                except ConfigError as error:
+                    error.message = f"up to where the input stands at {stands!r}: {error.message}"
+                    raise
                 if self._operator.rows_written - last >= checkpoint_every:
                     self.checkpoint()
                     last = self._operator.rows_written
             self.checkpoint()
             return self._operator.rows_written - before
 
-    def _items_done(self) -> int:
-        """How many items of an iterable count, by the position."""
-        done = self._position
-        if done is None:
-            return 0
-        if type(done) is not int or done < 0:
+    def _counted(self, items: Iterator[Any]) -> Callable[[Any], object]:
+        """Pass over the items that count already; returns what tells the position after each of the others."""
+        stands = self._position
+        if self._counts:
+            raise PartfileError(
+                "write_all has counted the items of another iterable since this sink was opened",
+                hint="Write them as one: write_all(itertools.chain(these, those)); or pass position=.",
+            )
+        counted = {_ITEMS: 0, _LAST: None} if stands is None else stands
+        done = counted.get(_ITEMS) if isinstance(counted, dict) and counted.keys() == {_ITEMS, _LAST} else None
+        if not isinstance(counted, dict) or type(done) is not int or done < 0:
             raise ConfigError(
-                f"the sink stands at position {done!r}, which is no count of items",
+                f"the sink stands at position {stands!r}, which is no count of items",
                 hint="Pass position=, and begin the iterable behind self.position.",
             )
-        return done
+        passed, last = 0, None
+        for passed, item in enumerate(islice(items, done), 1):  # noqa: B007 - the number and the item of the last one.
+            last = item
+        if passed < done:
+            raise ConfigError(
+                f"the iterable has {passed} items, and {done} were written before",
+                hint="Let it yield the same items as before, from the first on; or pass position=.",
+            )
+        if passed:
+            if mark_of(last) != counted[_LAST]:
+                raise ConfigError(
+                    f"item {done} of the iterable is another one than the item {done} that was written before",
+                    hint="One iterable belongs to one uid: for another one, as another day's, make a sink with another "
+                    "uid; or pass position=.",
+                )
+            logger.info("%s: %d items count already, and are passed over", self._settings.uid, passed)
+        self._counts = True
+        number = count(done + 1)
+        return lambda item: {_ITEMS: next(number), _LAST: mark_of(item)}
+
+    def _is_interval_over(self) -> bool:
+        """Whether rows that wait may keep a periodic checkpoint waiting: they are written four times an interval."""
+        if self._interval_ms is None:
+            return False
+        now_ms = self._settings.now_ms()
+        # R8: a clock that was set back says nothing of how long they have waited.
+        if not 0 <= now_ms - self._looked_at_ms < self._interval_ms // 4:
+            self._looked_at_ms = now_ms
+            return True
+        return False
 
     def poll(self) -> BatchProgress | None:
         """Take the periodic checkpoint if it is due; call it while there are no rows to write.

@@ -1,13 +1,20 @@
-"""What a LocalSink is handed rows in: anything with an Arrow form, frames of pandas, lists of dictionaries."""
+"""What a LocalSink is handed: rows in whatever has an Arrow form, or as dictionaries, and where their input stands."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from copy import deepcopy
+from datetime import datetime, time, timedelta
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 
 from partfile.errors import ConfigError
+from partfile.stores.checksums import crc32_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +48,8 @@ ROWS_AT_ONCE = 10_000
 
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What pyarrow raises for values of another type."""
-_ANY_SCHEMA = 'local(schema=pyarrow.schema({"name": "string"}))'
-_Item = TypeVar("_Item")
+_ANY_SCHEMA = 'local(schema={"name": "string"})'
+_WRITE_SCHEMA = f"Write for instance {_ANY_SCHEMA}."
 
 
 def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
@@ -57,63 +64,127 @@ def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.Rec
     """
     if isinstance(rows, pa.RecordBatch):
         return iter([rows])
-    if type(rows).__module__.partition(".")[0] == "pandas":
+    if _is_pandas(rows):
         # By pandas' own stream an index would be a column.
         rows = _converted(rows, lambda: pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata())
+    _check_polars(rows)
     if hasattr(rows, "__arrow_c_stream__"):
         return iter(_converted(rows, lambda: pa.RecordBatchReader.from_stream(rows)))
     if hasattr(rows, "__arrow_c_array__"):
         return iter([_converted(rows, lambda: pa.record_batch(rows))])
-    if (
-        isinstance(rows, Sequence)
-        and not isinstance(rows, str | bytes)
-        and all(isinstance(row, Mapping) for row in rows)
-    ):
-        return iter([_batch_of(rows, schema)])
+    if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
+        given = list(rows)
+        if all(isinstance(row, Mapping) for row in given):
+            return iter([_batch_of(given, schema)] if given else [])
     if isinstance(rows, Mapping):
-        what, hint = "one dictionary", "Write a list: write([row]); or hand an iterable of them to write_all."
-    elif isinstance(rows, Iterable):
-        what, hint = f"an iterable ({_kind(rows)})", "Hand it to write_all, or make it a pyarrow.Table."
+        what, hint = "one dictionary", "Write a list: write([row])."
     else:
-        what, hint = f"of type {_kind(rows)}", "Make it a pyarrow.Table, or a list of dictionaries."
+        what = f"of type {_kind(rows)}"
+        hint = "Make it a pyarrow.Table or a list of dictionaries; an iterable of either goes to write_all."
     raise ConfigError(f"rows are {what}; write takes what has an Arrow form, and lists of dictionaries", hint=hint)
 
 
+def schema_of(schema: object) -> pa.Schema | None:
+    """The schema that a user passes; names with types, as ``{"id": "int64"}``, will do.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if schema is None or isinstance(schema, pa.Schema):
+        return schema
+    try:
+        if isinstance(schema, Mapping):
+            return pa.schema(list(schema.items()))
+    except _REFUSALS as error:
+        raise ConfigError(
+            f"schema={schema!r} is no schema: {error}", hint=f"Write for instance {_ANY_SCHEMA}."
+        ) from error
+    raise ConfigError(f"schema={schema!r} is no schema", hint=_WRITE_SCHEMA)
+
+
+def items_of(rows: object) -> Iterator[Any]:
+    """The items of an iterable that is to be written one after another.
+
+    Raises:
+        ConfigError: It is one frame, whose items would be its columns, or nothing to iterate over.
+    """
+    is_stream = hasattr(rows, "__arrow_c_stream__") and not isinstance(rows, pa.RecordBatchReader)
+    is_whole = is_stream or hasattr(rows, "__arrow_c_array__") or _is_pandas(rows)
+    if is_whole or isinstance(rows, Mapping | str | bytes):
+        raise ConfigError(
+            f"write_all takes an iterable of rows, not one {_kind(rows)}",
+            hint="Hand it to write, or to write_all([it]).",
+        )
+    try:
+        return iter(cast("Iterable[Any]", rows))
+    except TypeError as error:
+        raise ConfigError(
+            f"write_all takes an iterable of rows, not {_kind(rows)}", hint="Hand it a generator or a list of rows."
+        ) from error
+
+
 def chunks_of(
-    items: Iterable[_Item], position: Callable[[_Item], JsonValue] | None, *, done: int, most: int
+    items: Iterable[Any],
+    position: Callable[[Any], object],
+    *,
+    most: int,
+    is_due: Callable[[], bool],
 ) -> Iterator[tuple[object, JsonValue]]:
     """Rows to be written at once, each with where the input stands after them.
 
     Args:
-        items: Dictionaries, of which some are written at once; or other rows, each by itself.
-        position: Tells where the input stands after an item; None counts the items.
-        done: How many came before.
+        items: Dictionaries, of which some are written at once; or other rows, each by itself. A source may use one
+            dictionary for all its rows.
+        position: Tells where the input stands after an item; it is copied.
         most: Most dictionaries that are written at once.
+        is_due: Whether those that wait have to be written now, however few they are.
 
     Raises:
-        ConfigError: ``position`` returned None.
+        ConfigError: ``position`` returned None, or what does not come back from a checkpoint.
     """
     waiting: list[Row] = []
     stands: JsonValue = None
-    for count, item in enumerate(items, done + 1):
-        if not isinstance(item, Mapping) and waiting:
+    for item in items:
+        is_row = isinstance(item, Mapping)
+        if waiting and not is_row:
             yield waiting, stands
             waiting = []
-        stands = count if position is None else position(item)
+        stands = kept_position(position(item))
         if stands is None:
-            raise ConfigError(
-                f"position returned None for item {count}",
-                hint="Return where the input stands, for instance its offset.",
-            )
-        if not isinstance(item, Mapping):
+            raise ConfigError("position returned None for an item", hint="Return for instance the item's offset.")
+        if not is_row:
             yield item, stands
             continue
-        waiting.append(item)
-        if len(waiting) >= most:
+        waiting.append(dict(item))
+        if len(waiting) >= most or is_due():
             yield waiting, stands
             waiting = []
     if waiting:
         yield waiting, stands
+
+
+def mark_of(item: object) -> str | None:
+    """By what a dictionary is known again in another run: the CRC-32 of its text. None for any other item."""
+    if not isinstance(item, Mapping):
+        return None
+    pairs = [[str(name), value] for name, value in item.items()]
+    return f"{crc32_of(json.dumps(pairs, default=str).encode()):08x}"
+
+
+def _is_pandas(rows: object) -> bool:
+    """Whether it is a frame of pandas, or of a class that was made of it."""
+    return any(kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas.") for kind in type(rows).__mro__)
+
+
+def _check_polars(rows: object) -> None:
+    """Refuse columns of Python objects, which polars hands over as addresses in memory."""
+    if type(rows).__module__.partition(".")[0] != "polars":
+        return
+    for name, kind in getattr(rows, "schema", {}).items():
+        if str(kind) == "Object":
+            raise ConfigError(
+                f"column {name!r} of the polars frame holds Python objects", hint="Cast it, or drop it before the sink."
+            )
 
 
 def _converted(rows: object, convert: Callable[[], Any]) -> Any:
@@ -130,32 +201,83 @@ def _converted(rows: object, convert: Callable[[], Any]) -> Any:
 def _batch_of(rows: Sequence[Row], schema: pa.Schema | None) -> pa.RecordBatch:
     if schema is None:
         raise ConfigError("rows are dictionaries, whose types are not known", hint=f"Pass {_schema_words(rows)}.")
-    known = set(schema.names)
+    kind = pa.struct(list(schema))
     for number, row in enumerate(rows):
-        if not known.issuperset(row):
-            unknown = next(name for name in row if name not in known)
-            raise ConfigError(
-                f"row {number} of those that were handed over has {unknown!r}, which is no column of the schema",
-                hint=f"Leave it out, or add it to local(schema=...), which has {', '.join(schema.names)}.",
-            )
-    return pa.record_batch([_column_of(rows, field) for field in schema], schema=schema)
+        _check_row(row, kind, f"row {number} of those that were handed over")
+    columns = [_column_of(rows, field) for field in schema]
+    return _converted(rows, lambda: pa.record_batch(columns, schema=schema))
+
+
+def _check_row(value: object, kind: pa.DataType, where: str) -> None:
+    """Refuse what pyarrow would drop: keys that the schema lacks, nulls where there may be none, parts of a value."""
+    if value is None:
+        return
+    if pa.types.is_struct(kind) and isinstance(value, Mapping):
+        fields = {kind.field(at).name: kind.field(at) for at in range(kind.num_fields)}
+        for name in value:
+            if name not in fields:
+                raise ConfigError(
+                    f"{where} has {name!r}, which is no column of the schema",
+                    hint=f"Leave it out, or add it to local(schema=...), which has {', '.join(fields)} there.",
+                )
+        for name, field in fields.items():
+            inner = value.get(name)
+            if inner is None and not field.nullable:
+                raise ConfigError(
+                    f"{where} has no {name!r}, which may not be null",
+                    hint=f"Give it a value, or let pa.field({name!r}, ...) be nullable in local(schema=...).",
+                )
+            _check_row(inner, field.type, f"{name!r} of {where}")
+    elif pa.types.is_list(kind) and isinstance(value, Sequence):
+        for element in value:
+            _check_row(element, kind.value_type, where)
+    elif type(value) not in _ALWAYS_WHOLE and not _is_kept(value, kind):
+        raise ConfigError(
+            f"{where} is {value!r}, of which {kind} would keep a part alone",
+            hint="Round it before the sink, or give it another type in local(schema=...).",
+        )
+
+
+_ALWAYS_WHOLE = frozenset({int, str, bytes, bool})
+"""Types whose values pyarrow takes whole or refuses."""
+_MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}
+
+
+def _is_kept(value: object, kind: pa.DataType) -> bool:
+    """Whether pyarrow would keep all of a value: it truncates floats to integers, and instants to days, in silence."""
+    is_number = isinstance(value, Decimal) or (isinstance(value, Real) and not isinstance(value, Integral))
+    if is_number and (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
+        return bool(value % 1 == 0)  # type: ignore[operator]  # a number; infinity and nan are not whole.
+    if is_number and pa.types.is_floating(kind):
+        held = pa.scalar(float(value), pa.float64()).cast(kind).as_py()  # type: ignore[arg-type]  # likewise.
+        return not math.isinf(held) or math.isinf(float(value))  # type: ignore[arg-type]
+    if isinstance(value, datetime) and pa.types.is_date(kind):
+        return value.time() == time()
+    if isinstance(value, datetime | time | timedelta) and hasattr(kind, "unit"):
+        micros = value.microseconds if isinstance(value, timedelta) else value.microsecond
+        return micros % _MICROSECONDS[kind.unit] == 0
+    return True
 
 
 def _column_of(rows: Sequence[Row], field: pa.Field) -> pa.Array:
-    if not field.nullable:
-        for number, row in enumerate(rows):
-            if row.get(field.name) is None:
-                raise ConfigError(
-                    f"row {number} of those that were handed over has no {field.name!r}, which may not be null",
-                    hint=f"Give it a value, or let pa.field({field.name!r}, ...) be nullable in local(schema=...).",
-                )
+    values = [row.get(field.name) for row in rows]
     try:
-        return pa.array([row.get(field.name) for row in rows], field.type)
+        return pa.array(values, field.type)
     except _REFUSALS as error:
+        number = next((at for at, value in enumerate(values) if not _fits(value, field.type)), None)
+        where = "" if number is None else f"row {number} of those that were handed over: "
         raise ConfigError(
-            f"values of {field.name!r} do not fit its type {field.type}: {error}",
+            f"{where}values of {field.name!r} do not fit its type {field.type}: {error}",
             hint=f"Convert them, or give {field.name!r} another type in local(schema=...).",
         ) from error
+
+
+def _fits(value: object, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], kind)
+    except _REFUSALS:
+        return False
+    return True
 
 
 def _schema_words(rows: Sequence[Row]) -> str:
@@ -165,10 +287,72 @@ def _schema_words(rows: Sequence[Row]) -> str:
     except _REFUSALS:
         return _ANY_SCHEMA
     types = ", ".join(f'"{field.name}": "{field.type}"' for field in found)
-    is_short = not any(pa.types.is_nested(field.type) for field in found)
-    return f"local(schema=pyarrow.schema({{{types}}}))" if is_short else _ANY_SCHEMA
+    is_short = found and all(isinstance(name, str) for row in rows[:100] for name in row)
+    is_short = is_short and not any(pa.types.is_nested(field.type) for field in found)
+    return f"local(schema={{{types}}})" if is_short else _ANY_SCHEMA
 
 
 def _kind(rows: object) -> str:
     kind = type(rows)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def kept_position(value: object) -> JsonValue:
+    """Copy a position, so that an offset that the caller moves on in place does not change with it.
+
+    Raises:
+        ConfigError: It would not come back from a checkpoint as it is.
+    """
+    _check_position(value)
+    return cast("JsonValue", deepcopy(value))
+
+
+_DEEPEST = 100
+"""Levels of lists and dictionaries; a reader of a checkpoint takes about twice as many."""
+_WIDEST_BITS = 13_000
+"""Of an integer: some 3 900 digits. A reader of a checkpoint takes 4 300."""
+
+
+def _check_position(value: object, depth: int = 0) -> None:
+    """Refuse a position that would not come back from a checkpoint as it is.
+
+    Raises:
+        ConfigError: Names the value and its type.
+    """
+    if depth > _DEEPEST:
+        raise ConfigError(f"position is more than {_DEEPEST} lists or dictionaries deep", hint="Use a flatter value.")
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) is not str:
+                raise ConfigError(f"position has the key {key!r}; in JSON keys are text", hint="Use str(key).")
+            _check_text(key)
+            _check_position(value[key], depth + 1)
+    elif isinstance(value, list):
+        for element in value:
+            _check_position(element, depth + 1)
+    else:
+        _check_scalar(value)
+
+
+def _check_scalar(value: object) -> None:
+    if value is not None and type(value) not in {bool, int, float, str}:
+        raise ConfigError(
+            f"position holds {value!r}, of type {type(value).__name__}; it must be a JSON value",
+            hint="Use None, bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"position holds {value!r}, which JSON has no form for", hint="Use a finite number.")
+    if isinstance(value, int) and value.bit_length() > _WIDEST_BITS:
+        raise ConfigError(f"position holds an integer of {value.bit_length()} bits", hint="Hand it over as text.")
+    if isinstance(value, str):
+        _check_text(value)
+
+
+def _check_text(text: str) -> None:
+    """Refuse text that UTF-8 has no form for, as ``os.fsdecode`` makes of some file names."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"position holds {text!r:.80}, which is no Unicode text", hint="Escape it, for instance by repr(text)."
+        ) from error
