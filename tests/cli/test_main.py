@@ -189,7 +189,10 @@ _NAMES = re.compile(r"\b(?:accept_missing|accept_newer|restore_from|checkpoint_d
 
 USAGE_ERRORS = [
     ("status {t}/none", "{t}/none"),
-    *((f"{words} {{t}}/empty", "'{t}/empty/_partfile'") for words in ("status", "verify", "clean", "checkpoints")),
+    *(
+        (f"{words} {{t}}/empty", "'{t}/empty/_partfile'")
+        for words in ("status", "list", "verify", "clean", "checkpoints")
+    ),
     ("savepoint create {t}/empty --to {t}/x", "'{t}/empty/_partfile'"),
     ("recover {t}/empty --restore-from x", "begins with a savepoint by itself"),
     ("status {t}/file", "'{t}/file' is a file"),
@@ -325,6 +328,7 @@ def test_options_are_spelled_as_a_command_does(said: str, told: str) -> None:
 @pytest.mark.parametrize(("where", "code"), [("> /dev/full", 3), (">&-", 1)])
 def test_output_that_cannot_be_written(tmp_path: Path, where: str, code: int) -> None:
     """A full disk or a closed output is told in words, without a traceback."""
+    (tmp_path / "x.txt").touch()
     script = f"{sys.executable} -m partfile list {tmp_path} {where}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == code

@@ -251,7 +251,7 @@ def test_a_person_is_told_of_a_silent_store(silent_address: str, service: str) -
         "hdfs": [f"hdfs://{silent_address}/x"],
     }
     text = on_a_terminal("status", *words[service], **keys)
-    told, _, error = text.partition("it is given up after 10 s")
+    told, _, error = text.partition("a call is given up after 10 s")
     assert "x/_partfile' has not answered for 3 s; " in told
     assert "call_timeout_s" in error
 
@@ -287,13 +287,13 @@ def test_changing_shows_its_progress(tmp_path: Path, words: list[str], shown: st
     assert ends, text
 
 
-def completed(typed: str) -> list[str]:
+def completed(typed: str, **environment: str) -> list[str]:
     """What bash is offered behind what was typed."""
     words = typed.split(" ")
     asked = {"_PARTFILE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
-    done = subprocess.run(
-        [sys.executable, "-m", "partfile"], env={**os.environ, **asked}, capture_output=True, text=True, check=False
-    )
+    variables = {**os.environ, **environment, **asked}
+    command = [sys.executable, "-m", "partfile"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -316,7 +316,11 @@ def test_a_shell_can_complete_sinks_and_parts(tmp_path: Path) -> None:
     assert {one, other} <= {*completed(f"partfile cat {tmp_path} ")}
     assert "bucket=b0/" in completed(f"partfile cat {tmp_path} bucket=b")
     assert one in completed(f"partfile cat {tmp_path} {one[:-3]}")
-    assert not [name for name in completed(f"partfile cat {tmp_path} bucket=b0/") if "/_" in name]
+    inside = completed(f"partfile cat {tmp_path} bucket=b0/")
+    assert inside
+    assert [name for name in inside if "/_" in name] == []
+    assert "bucket=b0/" in completed(f"partfile cat file://{tmp_path} bucket=b")
+    assert completed(f"partfile cat {tmp_path} ../") == []
 
 
 def test_a_shell_can_complete_the_part_to_set_aside(tmp_path: Path) -> None:
@@ -327,8 +331,20 @@ def test_a_shell_can_complete_the_part_to_set_aside(tmp_path: Path) -> None:
     assert all(name.endswith(".parquet") for name in found)
 
 
-@pytest.mark.parametrize("path", ["s3://landing/x", "hdfs://nowhere/x", "/no/such/place", "~"])
-def test_tab_never_fails_and_never_waits(path: str) -> None:
-    """Nothing is offered of a remote base, nor of one that is not there."""
+@pytest.mark.parametrize("path", ["/no/such/place", "~"])
+def test_tab_never_fails(path: str) -> None:
+    """Nothing is offered of a base that is not there."""
     assert completed(f"partfile status {path} --uid ") == []
     assert completed(f"partfile cat {path} x") == []
+
+
+@pytest.mark.parametrize("path", ["s3://landing/x", "hdfs://{address}/x", "/here --checkpoint-dir s3://landing/y"])
+def test_tab_asks_no_network(path: str) -> None:
+    """Nothing is offered of a remote base, and nothing connects to its server."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_ENDPOINT_URL_S3": f"http://{address}"}
+        assert completed(f"partfile status {path.format(address=address)} --uid ", **keys) == []
+        with pytest.raises(BlockingIOError):
+            server.accept()

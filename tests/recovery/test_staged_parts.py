@@ -87,7 +87,7 @@ def test_open_staging_files_of_a_dead_sink_are_stuck(tmp_path: Path) -> None:
     assert counts(tmp_path, 1) == {"staging-file": 2}
     (sink,) = told_json("status", tmp_path, code=1)["sinks"]
     assert [(part["state"], part["rows"]) for part in sink["stuck"]] == [("staging-file", 2)] * 2
-    assert all(part["is_for_recover"] and "encodes its first" in part["outcome"] for part in sink["stuck"])
+    assert all(part["is_for_recover"] and "encodes its valid bytes" in part["outcome"] for part in sink["stuck"])
     assert "partfile recover" in told("status", tmp_path, code=1)
 
 

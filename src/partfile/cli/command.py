@@ -139,7 +139,7 @@ class _Given:
 
 
 def _opener_for_a_person(out: Output) -> Looker:
-    """Opens stores for a person who waits: tells of a silent one after 3 s, and gives each call up after 10.
+    """Opens stores for a person who waits: tells of one that is silent for 3 s, and gives each call up after 10.
 
     What changes a store opens it by itself, and waits for as long as the sink does.
     """
@@ -147,7 +147,7 @@ def _opener_for_a_person(out: Output) -> Looker:
     def opener(url: str, storage_options: Mapping[str, object]) -> Store:
         options = with_call_timeout(url, storage_options, _CALL_TIMEOUT_S)
         limit_s = options.get("call_timeout_s")
-        end = "Ctrl-C ends it" if limit_s is None else f"it is given up after {limit_s} s"
+        end = "Ctrl-C ends it" if limit_s is None else f"a call is given up after {limit_s} s"
         with out.silence_told(f"{shown_url(url)} has not answered for {_TOLD_AFTER_S} s; {end}", _TOLD_AFTER_S):
             return open_for_looking(url, options)
 

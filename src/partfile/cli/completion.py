@@ -15,6 +15,7 @@ from typer import Context  # noqa: TC002
 
 from partfile.errors import PartfileError
 from partfile.recovery.inspect.places import Place, jobs_in
+from partfile.stores.urls import SCHEME, local_path
 
 if TYPE_CHECKING:
     from partfile.recovery.inspect.files import KnownPart
@@ -24,9 +25,8 @@ def complete_uid(context: Context, incomplete: str) -> list[str]:
     """The names that ``--uid`` takes."""
     with suppress(PartfileError, OSError):
         place = _local_place(context)
-        checkpoints = None if place is None else place.open_checkpoints()
-        if checkpoints is not None:
-            with checkpoints:
+        if place is not None:
+            with place.opener(place.checkpoint_url, {}) as checkpoints:
                 return [job.name for job in jobs_in(checkpoints) if job.name.startswith(incomplete)]
     return []
 
@@ -36,9 +36,9 @@ def complete_part(context: Context, incomplete: str) -> list[str]:
     found = [part.path for part in _unfinished(context)]
     with suppress(PartfileError, OSError):
         place = _local_place(context)
-        if place is not None:
-            directory, _, beginning = incomplete.rpartition("/")
-            entries = sorted(Path(place.base, directory).iterdir())
+        directory, _, beginning = incomplete.rpartition("/")
+        if place is not None and ".." not in directory.split("/") and not directory.startswith("/"):
+            entries = sorted(Path(local_path(place.base), directory).iterdir())
             named = [entry for entry in entries if entry.name.startswith(beginning)]
             visible = [entry for entry in named if not entry.name.startswith(("_", "."))]
             found += [posixpath.join(directory, entry.name) + ("/" if entry.is_dir() else "") for entry in visible]
@@ -55,9 +55,8 @@ def _unfinished(context: Context) -> list[KnownPart]:
 
     with suppress(PartfileError, OSError):
         place = _local_place(context)
-        checkpoints = None if place is None else place.open_checkpoints()
-        if place is not None and checkpoints is not None:
-            with checkpoints:
+        if place is not None:
+            with place.opener(place.checkpoint_url, {}) as checkpoints:
                 return read_base(place, checkpoints).known.current
     return []
 
@@ -66,5 +65,6 @@ def _local_place(context: Context) -> Place | None:
     # Where the value of an option is still missing, what else was typed has not become an argument yet.
     path = context.params.get("path") or next(iter(context.args), None)
     checkpoint_dir = context.params.get("checkpoint_dir")
-    is_remote = any("://" in text for text in (path, checkpoint_dir) if text)
-    return None if not path or is_remote else Place(path, checkpoint_dir)
+    schemes = [SCHEME.match(text) for text in (path, checkpoint_dir) if text]
+    is_local = all(scheme is None or scheme[1].lower() == "file" for scheme in schemes)
+    return Place(path, checkpoint_dir) if path and is_local else None

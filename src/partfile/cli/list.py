@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from partfile.cli.output import bytes_of, hinting, seconds_of, shown_seconds
 from partfile.errors import ConfigError
 from partfile.recovery.documents import DONE
 from partfile.recovery.inspect.files import read_base
+from partfile.recovery.inspect.places import no_sink_at
 from partfile.recovery.inspect.tree import STATES, Filters, ListedPart, listed, page
 from partfile.stores.paths import check_relative_path
 
@@ -51,7 +53,7 @@ def list_parts(
     """List every part and file below PATH: state, size, valid length, rows, checkpoint, subtask, age and path.
 
     Without --limit and --after it prints as it lists, in no order, however many files there are. With --json each file
-    is one line of JSON. Safe while the sink runs.
+    is one line of JSON. Files are listed also where no sink is. Safe while the sink runs.
     """
     filters = _filters(call.uid, state or [], bucket, older_than, min_bytes)
     with ExitStack() as stack:
@@ -63,7 +65,14 @@ def list_parts(
         step = stack.enter_context(call.out.progress("listing files"))
         unread: list[str] = []
         parts = listed(seen, base, checkpoints, filters, now_ms=call.now_ms, step=step, unread=unread)
-        _print(iter(page(parts, after, limit)) if limit is not None or after else parts, filters.bucket, call)
+        wanted = iter(page(parts, after, limit)) if limit is not None or after else parts
+        first = next(wanted, None)
+        if not seen.logs:
+            missing = no_sink_at(call.place)
+            if first is None:
+                raise missing
+            logger.warning("%s", missing)
+        _print(first, wanted, filters.bucket, call)
     for directory in sorted(unread):
         logger.warning("not looked at, since this user may not read it: %s", directory)
     return DONE
@@ -84,17 +93,16 @@ def _filters(uid: str | None, states: list[str], bucket: str, older_than: str | 
     )
 
 
-def _print(parts: Iterator[ListedPart], bucket: str, call: Call) -> None:
+def _print(first: ListedPart | None, others: Iterator[ListedPart], bucket: str, call: Call) -> None:
+    parts = others if first is None else chain([first], others)
     if call.out.as_json:
         for part in parts:
             call.out.json_line(part)
         return
-    first = next(parts, None)
     if first is None:
         call.out.line(f"no file: none at {bucket!r} below PATH, or none that was asked for" if bucket else "no file")
         return
     call.out.line(_FORM.format(*_HEAD), "bold")
-    call.out.line(_row(first))
     for part in parts:
         call.out.line(_row(part))
 

@@ -81,7 +81,7 @@ def status(
     if call.out.as_json:
         call.out.report(report)
     else:
-        _show(report, call.place, call.out)
+        _show(report, quiet_after, call.place, call.out)
     return FINDINGS if report.has_findings else DONE
 
 
@@ -95,9 +95,9 @@ def _scan(call: Call, seen: SeenBase, checkpoints: Store | None) -> ScanReport:
         return scan(seen, base, checkpoints, call.uid, step)
 
 
-def _show(report: StatusReport, place: Place, out: Output) -> None:
+def _show(report: StatusReport, quiet_after: str | None, place: Place, out: Output) -> None:
     for sink in report.sinks:
-        _show_stuck(sink, place, out)
+        _show_stuck(sink, quiet_after, place, out)
     for sink in report.sinks:
         _show_sink(sink, out)
         if sink.may_be_stuck:
@@ -108,7 +108,7 @@ def _show(report: StatusReport, place: Place, out: Output) -> None:
         _show_scan(report.scan, place, out)
 
 
-def _show_stuck(sink: SinkStatus, place: Place, out: Output) -> None:
+def _show_stuck(sink: SinkStatus, quiet_after: str | None, place: Place, out: Output) -> None:
     if sink.problem is not None:
         out.line(f"DAMAGED  {sink.job}: {sink.problem.message}", "bold red")
         out.line(f"  {sink.problem.hint}")
@@ -122,7 +122,9 @@ def _show_stuck(sink: SinkStatus, place: Place, out: Output) -> None:
     if len(causes) > _SHOWN_CAUSES:
         out.line(f"  and {counted(len(causes) - _SHOWN_CAUSES, 'cause')} more; --json shows all")
     if any(part.is_for_recover for part in sink.stuck):
-        out.line(f"  mend:  {_command('recover', place, sink.job)}")
+        # Where no lock tells, recover has to be told as well after how long the sink counts as stopped.
+        wait = () if quiet_after is None or sink.is_running is False else ("--idle-for", quiet_after)
+        out.line(f"  mend:  {_command('recover', place, sink.job, *wait)}")
         out.line("         shows a plan; with --apply does it", "dim")
     out.line()
 

@@ -74,9 +74,9 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
     if part.state == "encoded-staging-file":
         why = f"checkpoint {part.since} holds the file that it was encoded into; older ones may need the staging file"
         return Verdict(why, "the sink deletes it once those are not retained any more")
-    promised, done = f"checkpoint {part.since} is complete and promises it", "published"
+    promised, done = "a checkpoint is complete and promises it", "published"
     if part.state == "closed-staging-file":
-        promised, done = f"checkpoint {part.since} is complete and has it closed", "encoded"
+        promised, done = "a checkpoint is complete and has it closed", "encoded"
     does = _fate(part)
     if sink.has_stopped:
         why = f"{promised}, but {_stopped(sink)} before it was {done}"
@@ -90,7 +90,7 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
 def _fate(part: KnownPart) -> str:
     """The next step for a part that is not finished, as a phrase."""
     if part.is_shared:
-        those = f" without one yet ({part.finished_buckets} have theirs)" if part.finished_buckets else ""
+        those = " without one yet" if part.finished_buckets else ""
         return f"encodes its valid bytes into a file for each of its buckets{those} and publishes those"
     if part.is_staging_file:
         return "encodes its valid bytes into the part and publishes that"

@@ -133,7 +133,9 @@ _MEANINGS = {
     Verdict.TAKEN: _Meaning(AlreadyExists, ""),
     Verdict.CONFLICT: _Meaning(NotApplied, "Another program writes to the same key; find out which."),
     Verdict.BUSY: _Meaning(NotApplied, "The server throttles: lower max_parallel_requests, or spread the prefix."),
-    Verdict.UNREACHABLE: _Meaning(OutcomeUnknown, "Look at endpoint_url, region, network and proxy."),
+    Verdict.UNREACHABLE: _Meaning(
+        OutcomeUnknown, "Look at endpoint_url, region, network and proxy; call_timeout_s says how long to wait."
+    ),
     Verdict.BROKEN: _Meaning(OutcomeUnknown, "Look at the server; then do it again."),
     Verdict.UNANSWERED: _Meaning(OutcomeUnknown, "Look at endpoint_url, server and network, or raise call_timeout_s."),
     Verdict.DENIED: _Meaning(
