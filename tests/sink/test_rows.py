@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from itertools import chain
@@ -124,6 +124,9 @@ LOSSY: list[tuple[Any, Any]] = [
     (time(1, 2, 3, 4), pa.time32("s")),
     (timedelta(microseconds=1), pa.duration("ms")),
     (1.7, pa.timestamp("us")),
+    ([[1], [1.5]], pa.large_list(pa.list_(pa.int64(), 1))),
+    (NOON.replace(tzinfo=timezone(timedelta(hours=2))), pa.timestamp("us")),
+    (NOON.replace(hour=0, tzinfo=UTC), pa.date32()),
 ]
 """Values of which pyarrow keeps a part in silence."""
 
@@ -137,6 +140,7 @@ WHOLE: list[tuple[Any, Any, Any]] = [
     (NOON.replace(hour=0), pa.date32(), date(2020, 1, 1)),
     (NOON.replace(second=1), pa.timestamp("s"), NOON.replace(second=1)),
     (NOON.replace(microsecond=1), pa.timestamp("us"), NOON.replace(microsecond=1)),
+    (NOON.replace(tzinfo=UTC), pa.timestamp("us", "UTC"), NOON.replace(tzinfo=UTC)),
     (timedelta(milliseconds=1), pa.duration("ms"), timedelta(milliseconds=1)),
     ([1, None], pa.list_(pa.int64()), [1, None]),
 ]

@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
-from itertools import count, islice
+from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -17,7 +17,16 @@ from partfile.sink.operator import SinkOperator
 from partfile.sink.quantities import seconds_in
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
-from partfile.sink.rows import ROWS_AT_ONCE, batches_of, chunks_of, items_of, kept_position, mark_of, schema_of
+from partfile.sink.rows import (
+    ROWS_AT_ONCE,
+    batches_of,
+    chunks_of,
+    count_in,
+    counted,
+    items_of,
+    kept_position,
+    schema_of,
+)
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.states import assigned_to
 
@@ -67,8 +76,6 @@ def milliseconds_of(interval_s: object) -> int | None:
 logger = logging.getLogger("partfile")
 
 _MAX_SUBTASK = 999_999
-_ITEMS, _LAST = "items", "last"
-"""Keys of the position that counts items: how many, and by what the last of them is known again."""
 _ANOTHER = "Make another one with FileSink.local() and go on from its position."
 
 
@@ -230,15 +237,14 @@ class LocalSink:
                     hint="Write position=lambda item: ..., which returns where the input stands after the item.",
                 )
             items = items_of(rows)
-            if position is None:
-                position = self._counted(items)
-            before = last = self._operator.rows_written
+            done = 0 if position is not None else self._pass_over(items)
             most = min(ROWS_AT_ONCE, checkpoint_every)
-            for chunk, stands in chunks_of(items, position, most=most, is_due=self._is_interval_over):
+            before = last = self._operator.rows_written
+            for chunk in chunks_of(items, position, done=done, most=most, is_due=self._is_interval_over):
                 try:
-                    self.write(cast("Rows", chunk), stands)
+                    self.write(cast("Rows", chunk.rows), chunk.stands)
                 except ConfigError as error:
-                    error.message = f"up to where the input stands at {stands!r}: {error.message}"
+                    error.message = f"{error.message} (of the rows up to position {chunk.stands!r})"
                     raise
                 if self._operator.rows_written - last >= checkpoint_every:
                     self.checkpoint()
@@ -246,40 +252,37 @@ class LocalSink:
             self.checkpoint()
             return self._operator.rows_written - before
 
-    def _counted(self, items: Iterator[Any]) -> Callable[[Any], object]:
-        """Pass over the items that count already; returns what tells the position after each of the others."""
-        stands = self._position
+    def _pass_over(self, items: Iterator[Any]) -> int:
+        """Pass over the items that count already; returns how many."""
         if self._counts:
             raise PartfileError(
                 "write_all has counted the items of another iterable since this sink was opened",
                 hint="Write them as one: write_all(itertools.chain(these, those)); or pass position=.",
             )
-        counted = {_ITEMS: 0, _LAST: None} if stands is None else stands
-        done = counted.get(_ITEMS) if isinstance(counted, dict) and counted.keys() == {_ITEMS, _LAST} else None
-        if not isinstance(counted, dict) or type(done) is not int or done < 0:
+        done = count_in(self._position)
+        if done is None:
             raise ConfigError(
-                f"the sink stands at position {stands!r}, which is no count of items",
+                f"the sink stands at position {self._position!r}, which is no count of items",
                 hint="Pass position=, and begin the iterable behind self.position.",
             )
         passed, last = 0, None
-        for passed, item in enumerate(islice(items, done), 1):  # noqa: B007 - the number and the item of the last one.
-            last = item
+        for item in islice(items, done):
+            passed, last = passed + 1, item
         if passed < done:
             raise ConfigError(
                 f"the iterable has {passed} items, and {done} were written before",
                 hint="Let it yield the same items as before, from the first on; or pass position=.",
             )
-        if passed:
-            if mark_of(last) != counted[_LAST]:
-                raise ConfigError(
-                    f"item {done} of the iterable is another one than the item {done} that was written before",
-                    hint="One iterable belongs to one uid: for another one, as another day's, make a sink with another "
-                    "uid; or pass position=.",
-                )
-            logger.info("%s: %d items count already, and are passed over", self._settings.uid, passed)
+        if done and counted(done, last) != self._position:
+            raise ConfigError(
+                f"item {done} of the iterable is another one than the item {done} that was written before",
+                hint="One iterable belongs to one uid. For another one, as another day's, take another uid; or pass "
+                "position=.",
+            )
+        if done:
+            logger.info("%s: %d items count already, and are passed over", self._settings.uid, done)
         self._counts = True
-        number = count(done + 1)
-        return lambda item: {_ITEMS: next(number), _LAST: mark_of(item)}
+        return done
 
     def _is_interval_over(self) -> bool:
         """Whether rows that wait may keep a periodic checkpoint waiting: they are written four times an interval."""

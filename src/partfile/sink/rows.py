@@ -9,7 +9,7 @@ from copy import deepcopy
 from datetime import datetime, time, timedelta
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -96,9 +96,7 @@ def schema_of(schema: object) -> pa.Schema | None:
         if isinstance(schema, Mapping):
             return pa.schema(list(schema.items()))
     except _REFUSALS as error:
-        raise ConfigError(
-            f"schema={schema!r} is no schema: {error}", hint=f"Write for instance {_ANY_SCHEMA}."
-        ) from error
+        raise ConfigError(f"schema={schema!r} is no schema: {error}", hint=_WRITE_SCHEMA) from error
     raise ConfigError(f"schema={schema!r} is no schema", hint=_WRITE_SCHEMA)
 
 
@@ -123,19 +121,24 @@ def items_of(rows: object) -> Iterator[Any]:
         ) from error
 
 
+class Chunk(NamedTuple):
+    """Rows that are written at once."""
+
+    rows: object
+    stands: JsonValue
+    """Where the input stands after them."""
+
+
 def chunks_of(
-    items: Iterable[Any],
-    position: Callable[[Any], object],
-    *,
-    most: int,
-    is_due: Callable[[], bool],
-) -> Iterator[tuple[object, JsonValue]]:
-    """Rows to be written at once, each with where the input stands after them.
+    items: Iterable[Any], position: Callable[[Any], object] | None, *, done: int, most: int, is_due: Callable[[], bool]
+) -> Iterator[Chunk]:
+    """What an iterable yields, as it is written.
 
     Args:
         items: Dictionaries, of which some are written at once; or other rows, each by itself. A source may use one
             dictionary for all its rows.
-        position: Tells where the input stands after an item; it is copied.
+        position: Tells where the input stands after an item; asked before the next one is, and copied. None counts.
+        done: How many items came before.
         most: Most dictionaries that are written at once.
         is_due: Whether those that wait have to be written now, however few they are.
 
@@ -144,31 +147,50 @@ def chunks_of(
     """
     waiting: list[Row] = []
     stands: JsonValue = None
-    for item in items:
+
+    def waited(count: int) -> Chunk:
+        nonlocal waiting
+        rows, waiting = waiting, []
+        return Chunk(rows, counted(count, rows[-1]) if position is None else stands)
+
+    count = done
+    for count, item in enumerate(items, done + 1):
         is_row = isinstance(item, Mapping)
         if waiting and not is_row:
-            yield waiting, stands
-            waiting = []
-        stands = kept_position(position(item))
-        if stands is None:
-            raise ConfigError("position returned None for an item", hint="Return for instance the item's offset.")
+            yield waited(count - 1)
+        if position is not None:
+            stands = kept_position(position(item))
+            if stands is None:
+                raise ConfigError("position returned None for an item", hint="Return for instance the item's offset.")
         if not is_row:
-            yield item, stands
+            yield Chunk(item, counted(count, item) if position is None else stands)
             continue
         waiting.append(dict(item))
         if len(waiting) >= most or is_due():
-            yield waiting, stands
-            waiting = []
+            yield waited(count)
     if waiting:
-        yield waiting, stands
+        yield waited(count)
 
 
-def mark_of(item: object) -> str | None:
-    """By what a dictionary is known again in another run: the CRC-32 of its text. None for any other item."""
-    if not isinstance(item, Mapping):
+_ITEMS, _LAST = "items", "last"
+
+
+def counted(count: int, last: object) -> JsonValue:
+    """The position after so many items. The CRC-32 of its text tells the last one again, if it is a dictionary."""
+    if not isinstance(last, Mapping):
+        return {_ITEMS: count, _LAST: None}
+    pairs = [[str(name), value] for name, value in last.items()]
+    return {_ITEMS: count, _LAST: f"{crc32_of(json.dumps(pairs, default=str, skipkeys=True).encode()):08x}"}
+
+
+def count_in(position: JsonValue) -> int | None:
+    """The items that a position counts; None if it is another one."""
+    if position is None:
+        return 0
+    if not isinstance(position, dict) or position.keys() != {_ITEMS, _LAST}:
         return None
-    pairs = [[str(name), value] for name, value in item.items()]
-    return f"{crc32_of(json.dumps(pairs, default=str).encode()):08x}"
+    count = position[_ITEMS]
+    return count if type(count) is int and count >= 0 else None
 
 
 def _is_pandas(rows: object) -> bool:
@@ -201,50 +223,91 @@ def _converted(rows: object, convert: Callable[[], Any]) -> Any:
 def _batch_of(rows: Sequence[Row], schema: pa.Schema | None) -> pa.RecordBatch:
     if schema is None:
         raise ConfigError("rows are dictionaries, whose types are not known", hint=f"Pass {_schema_words(rows)}.")
-    kind = pa.struct(list(schema))
+    known = set(schema.names)
     for number, row in enumerate(rows):
-        _check_row(row, kind, f"row {number} of those that were handed over")
-    columns = [_column_of(rows, field) for field in schema]
+        if not known.issuperset(row):
+            _check_names(row, schema, _row_words(number))
+    columns = [_column_of([row.get(field.name) for row in rows], field) for field in schema]
     return _converted(rows, lambda: pa.record_batch(columns, schema=schema))
 
 
-def _check_row(value: object, kind: pa.DataType, where: str) -> None:
-    """Refuse what pyarrow would drop: keys that the schema lacks, nulls where there may be none, parts of a value."""
+def _column_of(values: list[object], field: pa.Field) -> pa.Array:
+    empty = None if field.nullable else next((at for at, value in enumerate(values) if value is None), None)
+    if empty is not None:
+        raise _missing(field.name, _row_words(empty))
+    if not {*map(type, values)} <= _whole_types(field.type):
+        for number, value in enumerate(values):
+            _check_value(value, field.type, f"{field.name!r} of {_row_words(number)}")
+    try:
+        return pa.array(values, field.type)
+    except _REFUSALS as error:
+        wrong = next((at for at, value in enumerate(values) if not _fits(value, field.type)), None)
+        where = "" if wrong is None else f"{_row_words(wrong)}: "
+        raise ConfigError(
+            f"{where}values of {field.name!r} do not fit its type {field.type}: {error}",
+            hint=f"Convert them, or give {field.name!r} another type in local(schema=...).",
+        ) from error
+
+
+def _row_words(number: int) -> str:
+    return f"row {number} of those that were handed over"
+
+
+def _check_value(value: object, kind: pa.DataType, where: str) -> None:
+    """Refuse what pyarrow would drop: keys that a struct lacks, nulls where there may be none, parts of a value."""
     if value is None:
         return
     if pa.types.is_struct(kind) and isinstance(value, Mapping):
-        fields = {kind.field(at).name: kind.field(at) for at in range(kind.num_fields)}
-        for name in value:
-            if name not in fields:
-                raise ConfigError(
-                    f"{where} has {name!r}, which is no column of the schema",
-                    hint=f"Leave it out, or add it to local(schema=...), which has {', '.join(fields)} there.",
-                )
-        for name, field in fields.items():
-            inner = value.get(name)
-            if inner is None and not field.nullable:
-                raise ConfigError(
-                    f"{where} has no {name!r}, which may not be null",
-                    hint=f"Give it a value, or let pa.field({name!r}, ...) be nullable in local(schema=...).",
-                )
-            _check_row(inner, field.type, f"{name!r} of {where}")
-    elif pa.types.is_list(kind) and isinstance(value, Sequence):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        _check_names(value, pa.schema(fields), where)
+        for field in fields:
+            if value.get(field.name) is None and not field.nullable:
+                raise _missing(field.name, where)
+            _check_value(value.get(field.name), field.type, f"{field.name!r} of {where}")
+    elif isinstance(value, list | tuple) and _is_list(kind):
         for element in value:
-            _check_row(element, kind.value_type, where)
-    elif type(value) not in _ALWAYS_WHOLE and not _is_kept(value, kind):
+            _check_value(element, kind.value_type, where)
+    elif not _is_kept(value, kind):
         raise ConfigError(
             f"{where} is {value!r}, of which {kind} would keep a part alone",
             hint="Round it before the sink, or give it another type in local(schema=...).",
         )
 
 
-_ALWAYS_WHOLE = frozenset({int, str, bytes, bool})
-"""Types whose values pyarrow takes whole or refuses."""
+def _check_names(row: Mapping[Any, object], schema: pa.Schema, where: str) -> None:
+    for name in row:
+        if name not in schema.names:
+            raise ConfigError(
+                f"{where} has {name!r}, which is no column of the schema",
+                hint=f"Leave it out, or add it to local(schema=...), which has {', '.join(schema.names)} there.",
+            )
+
+
+def _missing(name: str, where: str) -> ConfigError:
+    return ConfigError(
+        f"{where} has no {name!r}, which may not be null",
+        hint=f"Give it a value, or let pa.field({name!r}, ...) be nullable in local(schema=...).",
+    )
+
+
+def _whole_types(kind: pa.DataType) -> set[type]:
+    """Types whose values pyarrow takes whole or refuses."""
+    whole = {int, str, bytes, bool, type(None)}
+    return {*whole, float} if pa.types.is_float64(kind) else whole
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}
 
 
 def _is_kept(value: object, kind: pa.DataType) -> bool:
-    """Whether pyarrow would keep all of a value: it truncates floats to integers, and instants to days, in silence."""
+    """Whether pyarrow would keep all of a value.
+
+    In silence it truncates floats to integers and instants to days, and drops zones.
+    """
     is_number = isinstance(value, Decimal) or (isinstance(value, Real) and not isinstance(value, Integral))
     if is_number and (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
         return bool(value % 1 == 0)  # type: ignore[operator]  # a number; infinity and nan are not whole.
@@ -252,24 +315,13 @@ def _is_kept(value: object, kind: pa.DataType) -> bool:
         held = pa.scalar(float(value), pa.float64()).cast(kind).as_py()  # type: ignore[arg-type]  # likewise.
         return not math.isinf(held) or math.isinf(float(value))  # type: ignore[arg-type]
     if isinstance(value, datetime) and pa.types.is_date(kind):
-        return value.time() == time()
+        return value.tzinfo is None and bool(value.time() == time())
+    if isinstance(value, datetime) and pa.types.is_timestamp(kind) and value.tzinfo is not None and kind.tz is None:
+        return False
     if isinstance(value, datetime | time | timedelta) and hasattr(kind, "unit"):
         micros = value.microseconds if isinstance(value, timedelta) else value.microsecond
-        return micros % _MICROSECONDS[kind.unit] == 0
+        return bool(micros % _MICROSECONDS[kind.unit] == 0)
     return True
-
-
-def _column_of(rows: Sequence[Row], field: pa.Field) -> pa.Array:
-    values = [row.get(field.name) for row in rows]
-    try:
-        return pa.array(values, field.type)
-    except _REFUSALS as error:
-        number = next((at for at, value in enumerate(values) if not _fits(value, field.type)), None)
-        where = "" if number is None else f"row {number} of those that were handed over: "
-        raise ConfigError(
-            f"{where}values of {field.name!r} do not fit its type {field.type}: {error}",
-            hint=f"Convert them, or give {field.name!r} another type in local(schema=...).",
-        ) from error
 
 
 def _fits(value: object, kind: pa.DataType) -> bool:
