@@ -484,9 +484,9 @@ def test_a_position_that_would_not_come_back_is_refused(position: Any, tmp_path:
 
 def test_rows_that_are_no_arrow_data_are_refused(tmp_path: Path) -> None:
     """With what to do; and so are two columns of one name."""
-    rows: Any = [{"row": "x"}]
+    rows: Any = {"row": "x"}
     with make_sink(tmp_path).local() as out:
-        with pytest.raises(ConfigError, match="RecordBatch or Table"):
+        with pytest.raises(ConfigError, match="rows are one dictionary"):
             out.write(rows)
         with pytest.raises(ConfigError, match="two columns have the name 'row'"):
             out.write(pa.RecordBatch.from_arrays([pa.array(["x"])] * 2, names=["row", "row"]))

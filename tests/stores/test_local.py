@@ -20,7 +20,7 @@ from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import ActAt, CrashAt, SimulatedCrash, TrackedCalls, intercept
 from partfile.testing.power_loss import PowerLossCalls
 from partfile.testing.store import finished_bytes, new_part, write_part
-from support.sinks.life_cycle import finished_files, long_sink, make_sink, rows_of
+from support.sinks.life_cycle import finished_files, long_sink, make_sink, rows_of, run_to_the_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -273,6 +273,7 @@ def test_only_a_process_that_names_files_in_utf8_opens_a_local_store(tmp_path: P
 @pytest.mark.parametrize("verb", ["clean", "verify"])
 def test_the_command_line_refuses_too(tmp_path: Path, verb: str) -> None:
     """A usage error with the way out, before anything is taken for an orphan; with UTF-8 it works."""
+    run_to_the_end(make_sink(tmp_path))
     (tmp_path / "k=Москва").mkdir()
     done = run_plainly("-m", "partfile", verb, str(tmp_path), utf8=False)
     assert done.returncode == 2

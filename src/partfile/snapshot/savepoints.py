@@ -159,7 +159,7 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
     except NotFound as error:
         raise NotFound(
             f"{directory!r} in {target.base!r} is not a savepoint: it has no {_METADATA}",
-            hint="Name the directory of a savepoint or its _metadata; list the directory above to find one.",
+            hint="Name the directory of a savepoint or its _metadata; partfile savepoint list DIR finds them.",
             path=path,
         ) from error
     except NotApplied as error:
