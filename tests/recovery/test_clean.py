@@ -96,6 +96,7 @@ def test_what_is_young_is_left(tmp_path: Path) -> None:
     before = everything(base)
     output = told("clean", base, "--older-than", "9w", code=0)
     assert "left: 2 that no checkpoint names" in output
+    assert "to see them:  the same command with --older-than 0s" in output
     assert "nothing to clean" in output
     assert everything(base) == before
     assert young

@@ -137,10 +137,8 @@ def _show(planned: CleaningPlan, now_ms: int, out: Output) -> None:
         )
     if planned.young:
         age = shown_seconds(planned.options.older_than_s)
-        out.line(
-            f"left: {planned.young} that no checkpoint names, younger than --older-than {age}; with 0s all are shown",
-            "dim",
-        )
+        out.line(f"left: {planned.young} that no checkpoint names, younger than --older-than {age}", "dim")
+        out.line("  to see them:  the same command with --older-than 0s, without --apply", "dim")
     if not planned.items:
         out.line("nothing to clean: every file that is old enough is needed, or is none of ours")
         return

@@ -244,7 +244,8 @@ class LocalSink:
                 try:
                     self.write(cast("Rows", chunk.rows), chunk.stands)
                 except ConfigError as error:
-                    error.message = f"{error.message} (of the rows up to position {chunk.stands!r})"
+                    where = f"position {chunk.stands!r}" if position is not None else f"item {count_in(chunk.stands)}"
+                    error.message = f"{error.message} (of the rows up to {where} of the iterable)"
                     raise
                 if self._operator.rows_written - last >= checkpoint_every:
                     self.checkpoint()
