@@ -476,7 +476,7 @@ def test_a_dataset_of_all_schemas_is_told_apart_or_refused(tmp_path: Path) -> No
         for at, name in enumerate(("first", "new column", "widened", "required", "another order", "fewer columns")):
             out.write(batch(name, BUCKETS * at))
     found = pf.read(tmp_path)
-    kinds = {"n": pa.int64(), "s": pa.string(), "row": pa.int64(), "x": pa.float64(), "k": pa.int32()}
+    kinds = {"n": pa.int64(), "s": pa.string(), "row": pa.int64(), "x": pa.float64(), "k": pa.int64()}
     assert {field.name: field.type for field in found.schema} == kinds
     table = found.to_table().sort_by("row")
     assert table["n"].to_pylist() == [7] * 18

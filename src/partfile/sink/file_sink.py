@@ -51,6 +51,10 @@ class FileSink:
             (powers of 1024), intervals ``"15m"`` or a ``timedelta``. Default: ``RollingPolicy()``.
         distribution: ``none`` keeps the batch's partitions; ``hash`` sends each bucket to one task: a shuffle, but
             fewer files. Default: ``"none"``.
+        on_schema_change: What happens to rows with other columns than those before, by the schema in the checkpoint.
+            ``roll`` takes them into new parts, whatever they are; ``fail`` refuses them; ``evolve`` lets columns be
+            added and types widened, nested ones too, and refuses the rest. Refused is refused before anything is
+            written. See "When columns change" in OPTIONS.md. Default: ``"roll"``.
         on_stop: What a clean end does with open parts: ``publish`` them, or ``keep`` them for the next run to go on
             with. Where a staged part cannot be encoded, ``publish`` ends with ``NotReady``: its rows are safe, and a
             later start or ``partfile recover`` makes them visible. Default: ``"publish"``.
@@ -170,8 +174,8 @@ class FileSink:
         The interpreter waits for that when it exits, and ``finish`` does.
 
         Raises:
-            CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
-                batch already; nothing was written.
+            CheckpointMismatch: The query or batch does not continue what the sink holds, this run has completed the
+                batch already, or ``on_schema_change`` does not let its columns pass; nothing was written.
             ConfigError: The bucketer cannot work on the columns, or there are none, or Spark's Python workers cannot
                 import this version of partfile; nothing was written.
             Fenced: Another query has taken the sink over.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from partfile.sink.progress import BatchProgress
     from partfile.sink.rows import Row, Rows
     from partfile.sink.settings import SinkSettings
-    from partfile.sink.states import StreamPosition
+    from partfile.sink.states import RowSchema, StreamPosition
 
 
 _MIN_INTERVAL_S = 0.001
@@ -109,6 +109,10 @@ class LocalSink:
         self._subtask = subtask_index
         self._told_rows = self._told_bytes = 0
         self._position: JsonValue = None
+        self._row_schema: RowSchema | None = None
+        """Of all rows written so far, those since the last checkpoint among them."""
+        self._last_schema: pa.Schema | None = None
+        """Of the last rows, so that equal ones are not compared again."""
         self._opened = False
         self._closed = False
         self._counts = False
@@ -146,6 +150,7 @@ class LocalSink:
         )
         self._operator.open(self._context(now_ms), fresh)
         self._position = self.position
+        self._row_schema = self._runtime.coordinator.state.position.row_schema
         self._looked_at_ms = now_ms
 
     def _check_writer(self, stands: StreamPosition) -> None:
@@ -174,6 +179,7 @@ class LocalSink:
             ConfigError: ``rows`` or ``position`` is of a wrong type, or values of dictionaries do not fit the schema;
                 nothing was written, and the sink stays open. Where the bucketer or the format refuses the rows, it is
                 closed.
+            CheckpointMismatch: ``on_schema_change`` does not let the columns pass; the sink is closed.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
         with self._alone():
@@ -187,6 +193,9 @@ class LocalSink:
             try:
                 self._operator.advance(self._context(self._settings.now_ms()))
                 for batch in batches:
+                    if batch.num_rows:
+                        # Before the rows: what is refused must not be in a part.
+                        self._note_schema(batch.schema)
                     self._operator.write(batch)
             except BaseException:
                 self.close()
@@ -252,6 +261,12 @@ class LocalSink:
                     last = self._operator.rows_written
             self.checkpoint()
             return self._operator.rows_written - before
+
+    def _note_schema(self, schema: pa.Schema) -> None:
+        """Take in the schema of the rows that come now; raises CheckpointMismatch."""
+        if self._last_schema is None or not schema.equals(self._last_schema):
+            self._row_schema = self._settings.row_schema_after(self._row_schema, schema)
+            self._last_schema = schema
 
     def _pass_over(self, items: Iterator[Any]) -> int:
         """Pass over the items that count already; returns how many."""
@@ -435,7 +450,8 @@ class LocalSink:
             with suppress(StoreError):
                 coordinator.check_fence()
             raise
-        stands = coordinator.state.position.model_copy(update={"user_position": self._position})
+        changed = {"user_position": self._position, "row_schema": self._row_schema}
+        stands = coordinator.state.position.model_copy(update=changed)
         # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
         acknowledged = [snapshot.model_copy(update={"subtask": 0})]
         done = coordinator.complete(triggered, acknowledged, stands, self._settings.now_ms())

@@ -26,7 +26,10 @@ from partfile.stores.registry import check_options, is_adrift, open_store, optio
 from partfile.writers.base import BulkFormat, Format
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from partfile.sink.layout import SinkDescription
+    from partfile.sink.states import RowSchema
 
 _LAST_MS = 10**14
 """In the year 5138: a clock that counts microseconds tells more."""
@@ -234,6 +237,9 @@ class SinkSettings(RestoreSettings):
     """What a clean end does with open parts: publish them, or keep them for the next run to go on with."""
     on_bad_bucket: str = "fail"
     """``fail``, or the bucket for rows whose own bucket cannot be named."""
+    on_schema_change: Literal["roll", "fail", "evolve"] = "roll"
+    """What rows with other columns than before do: ``roll`` takes them into new parts, ``fail`` refuses them, and
+    ``evolve`` lets columns be added and types widened."""
     rules: ReplayRules = Field(default_factory=ReplayRules)
     """The choices for a query that does not simply continue."""
     restore_from: str | None = None
@@ -292,6 +298,27 @@ class SinkSettings(RestoreSettings):
             return None
         return _spec_of(self.format)
 
+    def row_schema_after(self, known: RowSchema | None, schema: pa.Schema) -> RowSchema:
+        """What the next checkpoint holds of the schema of the rows.
+
+        Args:
+            known: What the newest checkpoint holds; None before the first rows.
+            schema: Of the rows that come now.
+
+        Raises:
+            CheckpointMismatch: ``on_schema_change`` does not let them pass; names each column.
+        """
+        from partfile.sink.schema import row_schema_after  # noqa: PLC0415
+
+        return row_schema_after(
+            known,
+            schema,
+            path_columns=self.bucketer.dropped_columns,
+            format=_spec_of(self.format) or {},
+            on_change=self.on_schema_change,
+            uid=self.uid,
+        )
+
     @property
     def multi_bucket_spec(self) -> Mapping[str, JsonValue] | None:
         """Format spec of multi-bucket staging files; None where buckets share none."""
@@ -328,6 +355,7 @@ class SinkOptions(TypedDict, total=False):
     format_options: Mapping[str, object]
     naming: PartNaming
     on_bad_bucket: str
+    on_schema_change: Literal["roll", "fail", "evolve"]
     columnar: Literal["staged", "per_checkpoint"]
     staging_compression: Literal["auto", "lz4", "zstd", "none"]
     buckets_per_staging_file: int | None

@@ -158,6 +158,22 @@ class QueryPosition(Persisted):
     """The engine's id of the run of the query that completed the batch."""
 
 
+class RowSchema(Persisted):
+    """The columns of the rows written so far, as they are to be read.
+
+    Columns may be added and types become wider; ``sink.schema`` has the rules.
+    """
+
+    arrow: bytes
+    """The Arrow schema, as a message of Arrow's IPC format."""
+    path_columns: tuple[str, ...] = ()
+    """Columns whose values are in the names of directories alone."""
+    mixed: tuple[str, ...] = ()
+    """Columns of which earlier rows are of another type that this one does not hold, or stand elsewhere in the file."""
+    format: dict[str, JsonValue] = Field(default_factory=dict)
+    """Format spec of the last rows; empty for a format of the user's own."""
+
+
 class StreamPosition(Persisted):
     """The coordinator's own state."""
 
@@ -186,6 +202,8 @@ class StreamPosition(Persisted):
     first."""
     user_position: JsonValue = None
     """The position that the caller of the plain sink gets back after a restore."""
+    row_schema: RowSchema | None = None
+    """The schema of the rows; None before the first."""
 
 
 class AssignedPart(Persisted):

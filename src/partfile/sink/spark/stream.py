@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from partfile.sink.savepoints import ReservedSavepoint
     from partfile.sink.settings import SinkSettings
     from partfile.sink.spark.identity import QueryRun
-    from partfile.sink.states import StreamPosition
+    from partfile.sink.states import RowSchema, StreamPosition
     from partfile.snapshot.storage import CheckpointStorage
 
 
@@ -363,6 +364,8 @@ class SparkStream:
         self._offsets = OffsetsLog()
         self._checked_columns: StructType | None = None
         """Schema of the last stream or batch that passed the check, so that equal batches are not checked again."""
+        self._arrow_schema: pa.Schema | None = None
+        """The same of its record batches; None where PySpark knows no Arrow type for a column."""
         self._checked_application: str | None = None
         """Id of the Spark application whose workers passed the check."""
         self._watch: QueryWatch | None = None
@@ -381,8 +384,8 @@ class SparkStream:
         Any failure ends the epoch; the next batch restores.
 
         Raises:
-            CheckpointMismatch: The query or batch does not continue what the sink holds, or this run has completed the
-                batch already; nothing was written.
+            CheckpointMismatch: The query or batch does not continue what the sink holds, this run has completed the
+                batch already, or ``on_schema_change`` does not let its columns pass; nothing was written.
             ConfigError: The bucketer cannot work on the columns, or there are none, or Spark's Python workers cannot
                 import this version of partfile; nothing was written.
             Fenced: Another driver has taken the sink over.
@@ -509,7 +512,7 @@ class SparkStream:
     def _check_columns(self, df: DataFrame) -> None:
         """Refuse columns that the tasks cannot write; equal ones are checked once."""
         if df.schema != self._checked_columns:
-            check_columns(df, self._settings)
+            self._arrow_schema = check_columns(df, self._settings)
             self._checked_columns = df.schema
 
     def _check_workers(self, df: DataFrame) -> None:
@@ -669,6 +672,7 @@ class SparkStream:
                 )
             )
             return
+        row_schema = self._row_schema_after(stands)
         now_ms = self._settings.now_ms()
         began = stopwatch_ms()
         triggered = runtime.coordinator.trigger(now_ms)
@@ -682,7 +686,8 @@ class SparkStream:
             raise
         write_ms = stopwatch_ms() - began
         snapshots = acknowledged_snapshots(runtime, triggered, acknowledged)
-        position = position_after(stands, batch).model_copy(update={"hash_partitions": hashed})
+        changed = {"hash_partitions": hashed, "row_schema": row_schema}
+        position = position_after(stands, batch).model_copy(update=changed)
         done = runtime.coordinator.complete(triggered, snapshots, position)
         told = progress_of(
             self._settings.uid,
@@ -703,11 +708,17 @@ class SparkStream:
 
         return check_replay(self._settings.uid, stands, batch, self._settings.rules, is_copied)
 
+    def _row_schema_after(self, stands: StreamPosition) -> RowSchema | None:
+        """The schema of the rows with those of the batch; raises if its columns must not follow those before."""
+        known, schema = stands.row_schema, self._arrow_schema
+        return known if schema is None else self._settings.row_schema_after(known, schema)
+
     def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
         """Begin an epoch for this run; raises before anything is changed if the run may not go on."""
 
         def check(stands: StreamPosition) -> None:
-            self._check_replay(stands, run, batch)
+            if self._check_replay(stands, run, batch) is not ReplayDecision.REPLAY:
+                self._row_schema_after(stands)
 
         began = stopwatch_ms()
         self._end_epoch()

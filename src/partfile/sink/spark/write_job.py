@@ -243,7 +243,7 @@ def acknowledged_snapshots(
     return [SubtaskSnapshot.from_states(one.state.subtask, read(one.state.handle)) for one in acknowledged]
 
 
-def check_columns(df: DataFrame, settings: SinkSettings) -> None:
+def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema | None:
     """Refuse columns that the tasks would refuse with their first rows, before any job runs.
 
     Columns of a type that PySpark cannot translate are left to the tasks.
@@ -251,6 +251,9 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> None:
     Args:
         df: The stream, or a batch of it.
         settings: The sink's options.
+
+    Returns:
+        The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column.
 
     Raises:
         ConfigError: There are none, two have one name, or the bucketer cannot work on them.
@@ -262,11 +265,11 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> None:
             hint="Select at least one column.",
         )
     schema = _arrow_schema(df)
-    if schema is None:
-        return
-    description = settings.description
-    staging_file = None if description.spec is None else description.staged_in(travels=False)
-    RowLayouts(description.bucketer, description.format, staging_file).of(schema)
+    if schema is not None:
+        description = settings.description
+        staging_file = None if description.spec is None else description.staged_in(travels=False)
+        RowLayouts(description.bucketer, description.format, staging_file).of(schema)
+    return schema
 
 
 def _arrow_schema(df: DataFrame) -> pa.Schema | None:

@@ -1,0 +1,135 @@
+"""A query whose columns change is let pass or refused by what the checkpoint holds, before anything is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.errors import CheckpointMismatch, ConfigError
+from support.spark.streams import make_sink, run, run_without_end, stream, write_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from partfile.sink.schema import OnSchemaChange
+
+
+pytestmark = [pytest.mark.spark]
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> tuple[Path, DataFrame]:
+    """A base, and a stream of the next source file."""
+    write_source(tmp_path / "source", 1)
+    return tmp_path / "base", stream(spark, tmp_path / "source")
+
+
+def go_on(place: tuple[Path, DataFrame], on_schema_change: OnSchemaChange, *columns: str, **options: Any) -> None:
+    """A new run of the query over one source file more, with other columns."""
+    base, df = place
+    source = base.parent / "source"
+    write_source(source, 1, first=30 * len(list(source.glob("*.json"))))
+    sink = make_sink(base, on_schema_change=on_schema_change, **options)
+    run(sink, df.selectExpr("bucket", *columns), str(base.parent / "spark"))
+
+
+def checkpoints(base: Path) -> list[str]:
+    return sorted(path.name for path in (base / "_partfile" / "numbers").iterdir())
+
+
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_columns_evolve_over_runs_of_a_query(place: tuple[Path, DataFrame], format: str) -> None:
+    """Added and widened columns go on; the checkpoint has the types of all rows, and readers have them from it."""
+    base, _ = place
+    go_on(place, "evolve", "cast(id as int) id", format=format)
+    assert pf.read_schema(base) == pa.schema({"bucket": pa.int64(), "id": pa.int32()})
+    go_on(place, "evolve", "id", "cast(id as decimal(9, 2)) price", "unhex('FF00') raw", format=format)
+    assert pf.read_schema(base).field("id").type == pa.int64()
+    rows = pf.read(base).to_table().sort_by("id").to_pylist()
+    assert [row["id"] for row in rows] == list(range(90))
+    assert {row["raw"] for row in rows} == {None, b"\xff\x00"}
+    assert sum(row["price"] is None for row in rows) == 60
+
+
+@pytest.mark.parametrize(
+    ("mode", "columns", "told"),
+    [
+        ("evolve", ["cast(id as string) id"], "'id' was int64 and is string"),
+        ("evolve", ["cast(id as int) id"], "'id' was int64 and is int32"),
+        ("evolve", ["1 other"], r"'id' \(int64\) is gone"),
+        ("fail", ["id", "1 other"], r"'other' \(int32\) is new"),
+    ],
+)
+def test_a_refused_query_changes_nothing(
+    place: tuple[Path, DataFrame], mode: OnSchemaChange, columns: list[str], told: str
+) -> None:
+    """No epoch is begun for it, so the sink stands as it stood; the query goes on once its columns are mended."""
+    base, _ = place
+    go_on(place, mode, "id")
+    before = checkpoints(base)
+    with pytest.raises(CheckpointMismatch, match=f"(?s)numbers: the columns are not those of the rows before.*{told}"):
+        go_on(place, mode, *columns)
+    assert checkpoints(base) == before
+    go_on(place, mode, "id")
+    assert sorted(pf.read(base).to_table()["id"].to_pylist()) == list(range(120))
+
+
+def test_a_batch_that_comes_again_is_not_judged(place: tuple[Path, DataFrame]) -> None:
+    """Its rows count already: what the sink would refuse now was written when it was allowed."""
+    base, df = place
+    checkpoint = base.parent / "spark"
+    run_without_end(make_sink(base), df.selectExpr("bucket", "id"), str(checkpoint))
+    for commit in (checkpoint / "commits").glob("*0*"):
+        commit.unlink()
+    run(make_sink(base, on_schema_change="fail"), df.selectExpr("bucket", "id", "1 other"), str(checkpoint))
+    assert sorted(pf.read(base).to_table()["id"].to_pylist()) == list(range(30))
+    assert "other" not in pf.read_schema(base).names
+
+
+def test_the_zone_of_a_session_is_no_change(place: tuple[Path, DataFrame], spark: SparkSession) -> None:
+    """Instants are instants, in whichever zone a session shows them."""
+    try:
+        for zone in ("Asia/Tokyo", "Europe/Berlin"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            go_on(place, "fail", "id", "timestamp_seconds(id) at")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert pf.read_schema(place[0]).field("at").type == pa.timestamp("us", "UTC")
+
+
+TYPED = (
+    "concat('00', bucket) bucket",
+    "id",
+    "unhex('FF00') raw",
+    "cast(id as decimal(9, 2)) price",
+    "date'2024-02-29' day",
+    "timestamp_ntz'2024-02-29 01:02:03.456789' at",
+    "make_dt_interval(1, 2) span",
+)
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_read_spark_needs_no_schema(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    """Text has the types that it had before Spark wrote it; a directory's key that looks like a number is text."""
+    write_source(tmp_path / "source", 1)
+    df = stream(spark, tmp_path / "source").selectExpr(*TYPED)
+    options = {"header": False, "separator": ";"} if format == "csv" else {}
+    run(make_sink(tmp_path / "base", format=format, format_options=options), df, str(tmp_path / "spark"))
+    found = pf.read_spark(spark, tmp_path / "base", format=format)
+    assert {field.name: field.dataType for field in found.schema} == {field.name: field.dataType for field in df.schema}
+    expected = spark.read.schema("id long, bucket long").json(str(tmp_path / "source"))
+    expected = expected.selectExpr(*TYPED)
+    assert sorted(found.select(expected.columns).collect()) == sorted(expected.collect())
+
+
+def test_rows_of_several_types_need_a_schema(place: tuple[Path, DataFrame], spark: SparkSession) -> None:
+    """The error names the column."""
+    go_on(place, "roll", "id")
+    go_on(place, "roll", "cast(id as string) id")
+    with pytest.raises(ConfigError, match="have values of several types in 'id'"):
+        pf.read_spark(spark, place[0], format="json")
