@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from partfile.readers.dataset import read
     from partfile.readers.files import FlinkSidecars, SidecarNaming
     from partfile.readers.filesystem import valid_length_filesystem
+    from partfile.readers.schema import read_schema
     from partfile.readers.spark import read_spark
     from partfile.sink.file_sink import FileSink
     from partfile.sink.local import LocalSink
@@ -116,6 +117,7 @@ __all__ = [
     "dispose_savepoint",
     "list_savepoints",
     "read",
+    "read_schema",
     "read_spark",
     "show_savepoint",
     "valid_length_filesystem",
@@ -157,6 +159,7 @@ _NAMES = {
     "partfile.readers.dataset": ("read",),
     "partfile.readers.files": ("FlinkSidecars", "SidecarNaming"),
     "partfile.readers.filesystem": ("valid_length_filesystem",),
+    "partfile.readers.schema": ("read_schema",),
     "partfile.readers.spark": ("read_spark",),
     "partfile.sink.file_sink": ("FileSink",),
     "partfile.sink.local": ("LocalSink",),

@@ -6,7 +6,9 @@ formats that it knows. ``arrow_format`` has the options with which pyarrow reads
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
@@ -27,6 +29,7 @@ from partfile.readers.files import (
     check_format,
     codec_of,
     common_format,
+    partition_names,
 )
 from partfile.readers.filesystem import ValidLengthFileSystem, open_for_reading
 from partfile.readers.lines import (
@@ -36,13 +39,15 @@ from partfile.readers.lines import (
     quoted_lines,
     refusing_long_lines,
 )
+from partfile.readers.schema import KnownColumns, known_columns
 from partfile.readers.streams import ReadableFile, decompressed, finished, open_readable, with_pending
+from partfile.readers.text_values import TextForm
 from partfile.sink.newest_state import pending_parts
 from partfile.sink.settings import checkpoint_url_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
@@ -61,12 +66,7 @@ def arrow_format(format: str) -> ds.FileFormat:
             ),
         )
     if format == "csv":
-        return ds.CsvFileFormat(
-            parse_options=pacsv.ParseOptions(newlines_in_values=True),
-            convert_options=pacsv.ConvertOptions(
-                null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-            ),
-        )
+        return TextForm("csv").csv_format(())
     if format == "avro":
         # pyarrow has no reader of Avro, and is shown the rows as Arrow has them.
         return ds.IpcFileFormat()
@@ -76,7 +76,27 @@ def arrow_format(format: str) -> ds.FileFormat:
     return formats[format]()
 
 
-_SHOWN_OTHERWISE = ("text", "avro")
+_TEXT_OF_COLUMNS = ("json", "csv")
+"""Formats in which values are text, whose types only a schema tells."""
+Shown = Callable[[Any, str], bytes]
+"""Makes of an open file and its path the bytes that pyarrow is shown instead of it."""
+
+
+def _shown_text(file: Any, path: str) -> bytes:
+    data: bytes = decompressed(file, path).read()
+    return quoted_lines(data)
+
+
+def _shown_avro(file: Any, path: str) -> bytes:
+    data: bytes = AvroFile(file, path).as_arrow_file()
+    return data
+
+
+def _shown_values(form: TextForm, schema: pa.Schema) -> Shown:
+    def shown(file: Any, path: str) -> bytes:
+        return form.as_arrow_file(decompressed(file, path).read(), path, schema)
+
+    return shown
 
 
 class _Bytes(bytearray):
@@ -86,23 +106,24 @@ class _Bytes(bytearray):
 class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no types.
     """A list of files as a file system of pyarrow's. Read-only.
 
-    A file of text or Avro is read whole when a scan comes to it, others in pieces.
+    Files that are shown otherwise than they are stored are read whole when a scan comes to them, others in pieces.
 
     Args:
         file_system: Where they are.
         base: Their base path in it.
         files: The files.
-        format: Of all of them. Of text each line is shown in quotes, as the reader of CSV takes it; Avro as Arrow.
+        shown: Makes what pyarrow is shown instead of them: of text each line in quotes, as the reader of CSV takes it;
+            Avro, and text whose types pyarrow does not read, as Arrow. None shows the files themselves.
     """
 
     def __init__(
-        self, file_system: AbstractFileSystem, base: str, files: Iterable[ReadableFile], *, format: str
+        self, file_system: AbstractFileSystem, base: str, files: Iterable[ReadableFile], *, shown: Shown | None
     ) -> None:
         self._file_system = file_system
         self._base = base
-        self._format = format
-        self._decoded: WeakValueDictionary[str, _Bytes] = WeakValueDictionary()
-        self._files = {f"{base}/{shown_path(file.path, format)}": file for file in files}
+        self._shown = shown
+        self._kept: WeakValueDictionary[str, _Bytes] = WeakValueDictionary()
+        self._files = {f"{base}/{shown_path(file.path, is_stored=shown is None)}": file for file in files}
 
     def infos(self) -> list[FileInfo]:
         """Every file, with its valid length."""
@@ -131,21 +152,16 @@ class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no 
             raise FileNotFoundError(path)
         readable = self._files[path]
         file = open_readable(self._file_system, self._base, readable)
-        if self._format not in _SHOWN_OTHERWISE:
+        if self._shown is None:
             # pyarrow has no stream of snappy; all else it decompresses itself.
             is_snappy = codec_of(readable.path) == "snappy"
             return pa.PythonFile(decompressed(file, readable.path) if is_snappy else file, mode="r")
         with file:
-            if self._format == "avro":
-                return pa.BufferReader(pa.py_buffer(self._decoded_once(file, readable.path)))
-            return pa.BufferReader(quoted_lines(decompressed(file, readable.path).read()))
-
-    def _decoded_once(self, file: Any, path: str) -> _Bytes:
-        """A file of Avro as Arrow: a scan opens a file for its columns, and again for its rows before it lets go."""
-        decoded = self._decoded.get(path)
-        if decoded is None:
-            decoded = self._decoded[path] = _Bytes(AvroFile(file, path).as_arrow_file())
-        return decoded
+            # A scan opens a file for its columns, and again for its rows before it lets go.
+            kept = self._kept.get(readable.path)
+            if kept is None:
+                kept = self._kept[readable.path] = _Bytes(self._shown(file, readable.path))
+            return pa.BufferReader(pa.py_buffer(kept))
 
     open_input_stream = open_input_file
 
@@ -156,14 +172,14 @@ class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no 
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
 
 
-def shown_path(path: str, format: str) -> str:
+def shown_path(path: str, *, is_stored: bool) -> str:
     """The name under which pyarrow decompresses a file as it should: it goes by the ending, and knows no ``.zst``.
 
     Args:
         path: The path of the file.
-        format: Of its content, which may be shown otherwise than it is stored.
+        is_stored: Whether it is shown as it is stored.
     """
-    if format in _SHOWN_OTHERWISE or codec_of(path) == "snappy":
+    if not is_stored or codec_of(path) == "snappy":
         return f"{path}~"
     return f"{path}d" if path.endswith(".zst") else path
 
@@ -288,6 +304,7 @@ def dataset_of(
     format: str | ds.FileFormat | None,
     partitioning: Partitioning | None,
     schema: pa.Schema | None,
+    known: Callable[[], KnownColumns],
 ) -> ds.Dataset:
     """Make the dataset of some files. Their content is read in a scan, or now where columns must be found.
 
@@ -298,6 +315,7 @@ def dataset_of(
         format: Name of a format, one of pyarrow's own, or None to go by the names of the files.
         partitioning: ``"hive"`` makes columns of ``name=value`` directories.
         schema: The columns; None looks into every file.
+        known: Tells what need not be guessed; asked where it would be.
 
     Raises:
         ConfigError: There is no file and no schema, the format cannot be told, or files disagree on a column.
@@ -314,16 +332,31 @@ def dataset_of(
     readable = [file for file in files if file.valid_length or name not in ROW_FORMATS]
     if not readable:
         return _without_files(base, schema)
+    keys = {key for file in readable for key in partition_names(file.path)} if partitioning == "hive" else set()
     directories = ds.HivePartitioning.discover() if partitioning == "hive" else ds.HivePartitioning(pa.schema([]))
     options = ds.FileSystemFactoryOptions(partition_base_dir=base, partitioning=directories)
+    is_text = name in _TEXT_OF_COLUMNS and not isinstance(format, ds.FileFormat)
+
+    def factories_of(arrow: ds.FileFormat, shown: Shown | None) -> list[ds.DatasetFactory]:
+        return [
+            ds.FileSystemDatasetFactory(of_some, infos, arrow, options)
+            for of_some, infos in _file_systems(file_system, base, readable, shown)
+        ]
+
+    told = known() if (schema is None and (is_text or keys)) or (is_text and name == "csv") else KnownColumns()
+    form = TextForm.of(name, told.format)
     arrow = format if isinstance(format, ds.FileFormat) else arrow_format(name)
-    factories = [
-        ds.FileSystemDatasetFactory(file_system_of_some, infos, arrow, options)
-        for file_system_of_some, infos in _file_systems(file_system, base, readable, name)
-    ]
+    if is_text and name == "csv":
+        arrow = form.csv_format(told.in_files.names)
+    factories = factories_of(arrow, {"text": _shown_text, "avro": _shown_avro}.get(name))
     if schema is None:
         own = [_avro_schema(file_system, base, file) for file in readable] if name == "avro" else None
-        schema = _found_schema(factories, own, arrow)
+        schema = _found_schema(factories, own, arrow, told.in_files if is_text else _NO_COLUMNS, told.in_path)
+    if is_text:
+        values = pa.schema([field for field in schema if field.name not in keys])
+        if not form.is_read_by_pyarrow(values):
+            arrow = ds.IpcFileFormat()
+            factories = factories_of(arrow, _shown_values(form, values))
     return _of_factories(factories, arrow, schema)
 
 
@@ -339,13 +372,13 @@ def _of_factories(factories: Sequence[ds.DatasetFactory], arrow: ds.FileFormat, 
 
 
 def _file_systems(
-    file_system: AbstractFileSystem, base: str, files: Sequence[ReadableFile], format: str
+    file_system: AbstractFileSystem, base: str, files: Sequence[ReadableFile], shown: Shown | None
 ) -> Iterator[tuple[FileSystem, list[FileInfo]]]:
     """The file systems that read the files: pyarrow's own where it can, so that no Python runs during the scan."""
 
     def is_native(file: ReadableFile) -> bool:
         is_local = isinstance(file_system, LocalFileSystem)
-        return is_local and file.is_whole and shown_path(file.path, format) == file.path
+        return is_local and file.is_whole and shown_path(file.path, is_stored=shown is None) == file.path
 
     native = [file for file in files if is_native(file)]
     others = [file for file in files if not is_native(file)]
@@ -353,7 +386,7 @@ def _file_systems(
         infos = [FileInfo(f"{base}/{file.path}", FileType.File, size=file.valid_length) for file in native]
         yield ArrowLocalFileSystem(), infos
     if others:
-        handler = ArrowFiles(file_system, base, others, format=format)
+        handler = ArrowFiles(file_system, base, others, shown=shown)
         yield PyFileSystem(handler), handler.infos()
 
 
@@ -363,10 +396,25 @@ def _avro_schema(file_system: AbstractFileSystem, base: str, file: ReadableFile)
         return AvroFile(opened, file.path).schema
 
 
+_NO_COLUMNS = pa.schema([])
+
+
 def _found_schema(
-    factories: Sequence[ds.DatasetFactory], own: Sequence[pa.Schema] | None, arrow: ds.FileFormat
+    factories: Sequence[ds.DatasetFactory],
+    own: Sequence[pa.Schema] | None,
+    arrow: ds.FileFormat,
+    in_files: pa.Schema,
+    in_path: pa.Schema,
 ) -> pa.Schema:
-    """The columns of the files, which may be known, and of the directories."""
+    """The columns of the files, which may be known, and of the directories; types that are known are not guessed.
+
+    Args:
+        factories: Of the files.
+        own: The columns of each file; None looks into it.
+        arrow: How it is read.
+        in_files: Columns of files whose types are known.
+        in_path: Likewise of directories.
+    """
     try:
         # The last schema of a factory is that of its directories; of its files it looks into the first alone, and would
         # leave out in silence what only later ones have.
@@ -374,10 +422,18 @@ def _found_schema(
         if own is None:
             fragments = [fragment for factory in factories for fragment in factory.finish().get_fragments()]
             own = [_columns_of(fragment) for fragment in fragments]
-        return pa.unify_schemas([*own, *partitions], promote_options="permissive")
+        guessed = [_without(schema, in_files.names) for schema in own]
+        keys = [_without(schema, in_path.names) for schema in partitions]
+        found = {name for schema in partitions for name in schema.names}
+        told = pa.schema([field for field in in_path if field.name in found])
+        return pa.unify_schemas([in_files, *guessed, told, *keys], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         hint = larger_blocks(arrow) if isinstance(arrow, ds.JsonFileFormat) and is_too_long(error) else "Pass schema=."
         raise ConfigError(f"the columns cannot be told from the files: {error}", hint=hint) from error
+
+
+def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in names])
 
 
 def _columns_of(fragment: ds.Fragment) -> pa.Schema:
@@ -423,9 +479,12 @@ def read(
             before they are encoded.
         storage_options: What the file system's client needs; none for local files.
         partitioning: ``"hive"`` makes columns of ``name=value`` directories; None does not.
-        schema: The columns, partition columns included. None looks into every file and guesses the types of text.
+        schema: The columns, partition columns included. None looks into every file; JSON, CSV and directories have the
+            types that the checkpoints tell, and where those tell none, types are guessed. ``read_schema`` gives what
+            they tell, and with it no file is looked into.
         sidecars: How the sink names its sidecars, if not by default.
-        checkpoint_dir: Where the sink keeps its checkpoints, if not below the base; for ``include="pending"``.
+        checkpoint_dir: Where the sink keeps its checkpoints, if not below the base; for ``include="pending"`` and for
+            the types of columns.
 
     Returns:
         A dataset of pyarrow.
@@ -452,7 +511,10 @@ def read(
         checkpoints = checkpoint_url_of(str(path), None if checkpoint_dir is None else str(checkpoint_dir))
         pending = pending_parts(checkpoints, storage_options)
     files = with_pending(finished(file_system), pending)
-    return dataset_of(behind, file_system.base, files, format=format, partitioning=partitioning, schema=schema)
+    known = partial(known_columns, path, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+    return dataset_of(
+        behind, file_system.base, files, format=format, partitioning=partitioning, schema=schema, known=known
+    )
 
 
 def _check_directory(file_system: ValidLengthFileSystem, path: object) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from pyarrow import types
+
 from partfile.errors import ConfigError, NotFound
 from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming, check_format, partition_shape
 from partfile.readers.filesystem import valid_length_filesystem
+from partfile.readers.schema import typed_rows
+from partfile.readers.text_values import TextForm
 from partfile.stores.registry import options_of_tasks
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
@@ -33,6 +38,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
 _FIXED = {"linesep", "multiline", "escape", "quote", "encoding", "charset", "comment", "path", "basepath"}
 _FIXED |= {"recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter", "wholetext"}
 _CUTTABLE = ("text", "json", "csv")
+_WITHOUT_SCHEMA = ("json", "csv")
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 
 
@@ -45,6 +51,7 @@ def read_spark(
     options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, object] | None = None,
     sidecars: SidecarNaming = DEFAULT_SIDECARS,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
     """Read what sinks have finished below a base path, each row once, valid lengths honoured.
 
@@ -58,30 +65,51 @@ def read_spark(
         path: The base path of the sink, as for ``partfile.read``.
         format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``. For Avro Spark needs its package
             ``spark-avro``.
-        schema: The columns. JSON and CSV need it; the others say it themselves.
+        schema: The columns. Of JSON and CSV None takes what the checkpoints tell, as ``read_schema`` does: then columns
+            that other programs' files have besides are left out. The other formats say it themselves.
         options: Further options of Spark's reader for the format, for instance ``{"header": "false"}``.
         storage_options: What fsspec's client needs, here and on the executors; Spark has its own configuration. Of HDFS
             executors do not get what only cutting parts needs, ``delegation_token`` among it.
         sidecars: How the sink names its sidecars, if not by default.
+        checkpoint_dir: Where the sink keeps its checkpoints, if not below the base.
 
     Returns:
         A DataFrame; ``name=value`` directories are columns.
 
     Raises:
         NotFound: The path is not there.
-        ConfigError: The format or an option is not known or cannot be passed, the schema is missing, directories are of
-            several shapes, which Spark would refuse or pass over, or a file of Avro, Parquet or ORC has a sidecar.
+        ConfigError: The format or an option is not known or cannot be passed; the schema is missing and no checkpoint
+            tells it; directories are of several shapes, which Spark would refuse or pass over; or a file of Avro,
+            Parquet or ORC has a sidecar.
         SnapshotCorrupt: A sidecar is damaged.
         PartMissing: A file is shorter than its sidecar says.
     """
-    given = _checked_options(format, schema, options)
+    given = _checked_options(format, options)
     shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)
     if not shown.isdir(shown.base):
         raise NotFound(f"{path!r} is not a directory", hint="Check the path.", path=str(path))
+    encoded: list[str] = []
+    if schema is None and format in _WITHOUT_SCHEMA:
+        schema, encoded, form = _told_schema(path, format, storage_options, checkpoint_dir)
+        given = {**given, **form, **_named(options)}
     columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
+    files = _files(path, storage_options, format, columns, given)
+    return _decoded(_rows(spark, shown, files, schema, given), encoded)
+
+
+def _rows(
+    spark: SparkSession,
+    shown: ValidLengthFileSystem,
+    files: CutFiles,
+    schema: StructType | str | None,
+    given: Mapping[str, str],
+) -> DataFrame:
+    """The rows as Spark reads them, with those of files that it cannot read up to their valid length."""
+    format = files.format
     if "s3" in shown.fs.protocol and format in _CUTTABLE:
-        return _through_executors(spark, shown, schema, _files(path, storage_options, format, columns, given), given)
-    plain = _plain_reader(spark, format, schema, given, is_flat=not columns).load(_literal_url(shown, path))
+        return _through_executors(spark, shown, schema, files, given)
+    is_flat = not files.partition_columns
+    plain = _plain_reader(spark, format, schema, given, is_flat=is_flat).load(_literal_url(shown, files.url))
     # Spark has listed its files by now, and each sidecar was there before its file's name.
     found = shown.find(shown.base, detail=True)
     cut = {_relative(shown, name): entry["size"] for name, entry in found.items() if entry["sidecar"]}
@@ -96,7 +124,6 @@ def read_spark(
         )
     from partfile.readers.cut_files import without  # noqa: PLC0415 - a module that needs pyspark
 
-    files = _files(path, storage_options, format, columns, given)
     return without(plain, shown.base, cut).unionByName(files.rows(spark, cut, plain.schema, given))
 
 
@@ -148,14 +175,82 @@ def _through_executors(
     )
 
 
-def _checked_options(format: str, schema: object, options: Mapping[str, str] | None) -> dict[str, str]:
+def _told_schema(
+    path: str | os.PathLike[str],
+    format: str,
+    storage_options: Mapping[str, object] | None,
+    checkpoint_dir: str | os.PathLike[str] | None,
+) -> tuple[StructType, list[str], dict[str, str]]:
+    """The columns as the checkpoints tell them, which of them are text in base64 to Spark, and options of its reader.
+
+    Raises:
+        ConfigError: They tell none, or one of a type that Spark does not have.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - importing partfile needs no Spark
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
+    try:
+        told, spec = typed_rows(path, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+        known = pa.schema([(field.name, _as_in_spark(field.type)) for field in told])
+        # Its reader of JSON decodes binary values by itself, that of CSV does not.
+        encoded = [field.name for field in known if format == "csv" and types.is_binary(field.type)]
+        shown = [(field.name, pa.string() if field.name in encoded else field.type) for field in known]
+        form = TextForm.of(format, spec)
+        options = {"header": str(form.header).lower(), "sep": form.separator} if format == "csv" else {}
+        if form.null_value:
+            options["nullValue"] = form.null_value
+        return from_arrow_schema(pa.schema(shown), prefer_timestamp_ntz=True), encoded, options
+    except (NotFound, PySparkException) as error:
+        said = error.message if isinstance(error, NotFound) else str(error)
+        raise ConfigError(
+            f"{format} files do not say their schema: {said}", hint="Pass schema=, for instance schema='id long'."
+        ) from error
+
+
+def _as_in_spark(kind: Any) -> pa.DataType:
+    """The type of Spark's that holds the values of a type that it has not."""
+    if types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return pa.struct([(field.name, _as_in_spark(field.type)) for field in fields])
+    if types.is_map(kind):
+        return pa.map_(_as_in_spark(kind.key_type), _as_in_spark(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(_as_in_spark(kind.value_type))
+    if types.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= _MOST_DIGITS else pa.string()
+    if types.is_fixed_size_binary(kind) or types.is_large_binary(kind):
+        return pa.binary()
+    return _OF_SPARK.get(kind, kind)
+
+
+_MOST_DIGITS = 38
+_OF_SPARK: dict[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+}
+
+
+def _checked_options(format: str, options: Mapping[str, str] | None) -> dict[str, str]:
     check_format(format)
-    if schema is None and format in {"json", "csv"}:
-        raise ConfigError(f"{format} files do not say their schema", hint="Pass schema=.")
     for name in options or {}:
         if name.lower() in _FIXED:
             raise ConfigError(f"the option {name!r} cannot be passed: it would not hold for files with a sidecar")
-    return {**_OPTIONS[format], **{name: str(value) for name, value in (options or {}).items()}}
+    return {**_OPTIONS[format], **_named(options)}
+
+
+def _named(options: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (options or {}).items()}
+
+
+def _decoded(frame: DataFrame, encoded: Sequence[str]) -> DataFrame:
+    """The rows with binary values where Spark has read text in base64."""
+    from pyspark.sql.functions import unbase64  # noqa: PLC0415 - importing partfile needs no Spark
+
+    return frame.withColumns({name: unbase64(frame[name]) for name in encoded}) if encoded else frame
 
 
 def _is_header(format: str, options: Mapping[str, str]) -> bool:

@@ -1,0 +1,239 @@
+"""What checkpoints tell of the schema gives text its true types back, and directories theirs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.errors import ConfigError, NotFound, PartDamaged, SnapshotCorrupt
+from partfile.readers import text_values
+from support.files.trees import sidecars, write_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+UTC = dt.UTC
+DAY = dt.date(2024, 2, 29)
+NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456)  # noqa: DTZ001 - a time without a zone
+FIRST = dt.datetime(1, 1, 1)  # noqa: DTZ001
+SCALARS: dict[str, pa.Array[Any]] = {
+    "bool": pa.array([True, None, False]),
+    "i8": pa.array([-128, None, 127], pa.int8()),
+    "i64": pa.array([-(2**63), None, 2**63 - 1], pa.int64()),
+    "u64": pa.array([0, None, 2**64 - 1], pa.uint64()),
+    "half": pa.array([65504, None, -0.5], pa.float16()),
+    "float": pa.array([1.5, None, -0.0], pa.float32()),
+    "double": pa.array([1e300, None, float("inf")], pa.float64()),
+    "decimal": pa.array([Decimal("-9999999.99"), None, Decimal("0.10")], pa.decimal128(9, 2)),
+    "wide": pa.array([Decimal(10**49), None, Decimal(-1)], pa.decimal256(50, 0)),
+    "digits": pa.array(["007", None, ""]),
+    "large": pa.array(["null", None, "2024-02-29"], pa.large_string()),
+    "bytes": pa.array([b"\x00\xff", None, b""], pa.binary()),
+    "fixed": pa.array([b"abc", None, b"\xff\xfe\xfd"], pa.binary(3)),
+    "day": pa.array([DAY, None, dt.date(1, 1, 1)], pa.date32()),
+    "day64": pa.array([DAY, None, dt.date(1970, 1, 1)], pa.date64()),
+    "instant": pa.array([NOON.replace(tzinfo=UTC), None, FIRST.replace(tzinfo=UTC)], pa.timestamp("us", "UTC")),
+    "local": pa.array([NOON, None, dt.datetime(9999, 12, 31, 23)], pa.timestamp("us")),  # noqa: DTZ001
+    "nanos": pa.array([1, None, -1], pa.int64()).cast(pa.timestamp("ns")),
+    "time": pa.array([dt.time(23, 59, 59, 999999), None, dt.time(0)], pa.time64("us")),
+    "seconds": pa.array([dt.time(1, 2, 3), None, dt.time(0)], pa.time32("s")),
+    "span": pa.array([dt.timedelta(days=-1, microseconds=5), None, dt.timedelta(days=9999)], pa.duration("us")),
+    "short": pa.array([-1, None, 10**9 + 1], pa.int64()).cast(pa.duration("ns")),
+    "nothing": pa.nulls(3),
+}
+NESTED: dict[str, pa.Array[Any]] = {
+    "struct": pa.array(
+        [{"d": DAY, "b": b"\xff", "l": [NOON]}, None, {"d": None, "b": None, "l": None}],
+        pa.struct([("d", pa.date32()), ("b", pa.binary()), ("l", pa.list_(pa.timestamp("us")))]),
+    ),
+    "list": pa.array([[DAY, None], None, []], pa.large_list(pa.date32())),
+    "pairs": pa.array([[b"a", b"b"], None, [None, b""]], pa.list_(pa.binary(), 2)),
+    "map": pa.array([[("a", DAY), ("b", None)], None, []], pa.map_(pa.string(), pa.date32())),
+    "maps": pa.array(
+        [[{"m": [("k", Decimal("1.50"))]}], None, [None]],
+        pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.decimal128(5, 2)))])),
+    ),
+}
+KEY = pa.array(["007", "7", "x"])
+
+
+def written(base: Path, format: str, columns: dict[str, Any], **options: Any) -> pa.Table:
+    """Columns as a sink has written them, with a directory a row."""
+    rows = pa.table({"id": pa.array([0, 1, 2]), "key": KEY, **columns})
+    with pf.FileSink(base, uid="typed", format=format, bucketer=pf.HiveBucketer("key"), **options).local() as out:
+        out.write(rows)
+    return rows
+
+
+def read_back(base: Path, **options: Any) -> pa.Table:
+    return pf.read(base, **options).to_table().sort_by("id")
+
+
+def assert_equal(found: pa.Table, rows: pa.Table) -> None:
+    assert set(found.column_names) == set(rows.column_names)
+    for name in rows.column_names:
+        assert (name, found[name].type) == (name, rows[name].type)
+        # Text of Arrow's shows nanoseconds, which Python drops; of structs it shows what lies below a null.
+        shown = pa.Table.to_pylist if pa.types.is_nested(rows[name].type) else str
+        assert (name, shown(found.select([name]))) == (name, shown(rows.select([name])))
+
+
+CASES = [("json", name, array) for name, array in (SCALARS | NESTED).items()]
+CASES += [("csv", name, array) for name, array in SCALARS.items()]
+
+
+@pytest.mark.parametrize(("format", "name", "column"), CASES, ids=[f"{format}-{name}" for format, name, _ in CASES])
+def test_a_column_comes_back_as_it_was(format: str, name: str, column: Any, tmp_path: Path) -> None:
+    """Type and values, nulls among them, and the key of the directory that looks like a number."""
+    rows = written(tmp_path / "base", format, {name: column})
+    assert_equal(read_back(tmp_path / "base"), rows)
+    assert_equal(read_back(tmp_path / "base", schema=pf.read_schema(tmp_path / "base")), rows)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zstd", "snappy"])
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_all_columns_come_back_together(format: str, compression: str | None, tmp_path: Path) -> None:
+    """In every compression, by a table, by batches, in DuckDB, and one column alone."""
+    columns = SCALARS if format == "csv" else SCALARS | NESTED
+    rows = written(tmp_path / "base", format, columns, compression=compression)
+    assert_equal(read_back(tmp_path / "base"), rows)
+    dataset = pf.read(tmp_path / "base")
+    assert sum(batch.num_rows for batch in dataset.to_batches()) == dataset.count_rows() == 3
+    assert dataset.to_table(columns=["bytes"]).num_columns == 1
+    some = pf.read(tmp_path / "base", schema=pa.schema({"bytes": pa.binary(), "key": pa.string()}))
+    found = duckdb.from_arrow(some).aggregate("max(bytes), min(key)").fetchall()
+    assert found == [(b"\x00\xff", "007")]
+
+
+def test_directories_have_their_types(tmp_path: Path) -> None:
+    """Of every type that a Hive bucketer takes and a name tells; an instant's zone it does not tell."""
+    keys = {
+        "text": pa.array(["1", None]),
+        "number": pa.array([1, None], pa.int16()),
+        "flag": pa.array([True, None]),
+        "day": pa.array([DAY, None]),
+        "local": pa.array([NOON, None], pa.timestamp("us")),
+    }
+    with pf.FileSink(tmp_path, uid="keys", format="parquet", bucketer=pf.HiveBucketer(*keys)).local() as out:
+        out.write(pa.table({"id": [0, 1], **keys}))
+    found = pf.read(tmp_path).to_table().sort_by("id")
+    for name, column in keys.items():
+        assert (found[name].type, found[name].to_pylist()) == (column.type, column.to_pylist())
+
+
+@pytest.mark.parametrize("options", [{"header": False}, {"separator": ";"}, {"null_value": "\\N"}])
+def test_csv_is_read_as_it_was_written(options: dict[str, Any], tmp_path: Path) -> None:
+    """The options of the format are in the checkpoint."""
+    rows = written(tmp_path / "base", "csv", SCALARS, format_options=options)
+    assert_equal(read_back(tmp_path / "base"), rows)
+
+
+def test_numbers_in_quotes_are_read(tmp_path: Path) -> None:
+    """JSON for strict parsers has NaN and the infinities as texts."""
+    rows = written(tmp_path / "base", "json", {"x": SCALARS["double"]}, format_options={"non_finite": "string"})
+    assert_equal(read_back(tmp_path / "base"), rows)
+
+
+def test_older_files_are_read_with_the_schema_of_now(tmp_path: Path) -> None:
+    """A column that was added is null in them, and a number as wide as it is now."""
+    for column in ({"n": pa.array([1], pa.int8())}, {"n": pa.array([2**40]), "raw": pa.array([b"\xff"])}):
+        with pf.FileSink(tmp_path, uid="evolving", on_schema_change="evolve").local() as out:
+            out.write(pa.table(column))
+    assert pf.read(tmp_path).schema == pa.schema({"n": pa.int64(), "raw": pa.binary()})
+    rows = pf.read(tmp_path).to_table().sort_by("n").to_pylist()
+    assert rows == [{"n": 1, "raw": None}, {"n": 2**40, "raw": b"\xff"}]
+
+
+def test_columns_of_other_files_are_found(tmp_path: Path) -> None:
+    """What no sink has written is guessed as before, and no column of it is lost."""
+    with pf.FileSink(tmp_path, uid="one").local() as out:
+        out.write(pa.table({"zip": ["007"]}))
+    (tmp_path / "other.json").write_text('{"zip": "7", "more": 1.5}\n')
+    assert pf.read(tmp_path).to_table().sort_by("zip").to_pylist() == [
+        {"zip": "007", "more": None},
+        {"zip": "7", "more": 1.5},
+    ]
+
+
+def test_a_column_of_several_types_is_guessed(tmp_path: Path) -> None:
+    """No type reads all its rows; ``read_schema`` names it, and the others keep their types."""
+    for column in (pa.array([1]), pa.array([1.5])):
+        with pf.FileSink(tmp_path, uid="mixed").local() as out:
+            out.write(pa.table({"a": column, "b": pa.array([b"\xff"])}))
+    with pytest.raises(ConfigError, match=r"have values of several types in 'a'"):
+        pf.read_schema(tmp_path)
+    found = pf.read(tmp_path).to_table().sort_by("a")
+    assert found.to_pylist() == [{"a": 1.0, "b": b"\xff"}, {"a": 1.5, "b": b"\xff"}]
+
+
+def test_a_tree_without_checkpoints_is_guessed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where there is no sink at all, nothing is said about it; ``read_schema`` says what is missing."""
+    (tmp_path / "a.json").write_text('{"a": 1}\n')
+    with caplog.at_level(logging.INFO, "partfile"):
+        assert pf.read(tmp_path).schema == pa.schema({"a": pa.int64()})
+    assert not caplog.records
+    with pytest.raises(NotFound, match=r"(?s)there are no checkpoints at .*checkpoint_dir="):
+        pf.read_schema(tmp_path)
+
+
+def test_a_damaged_checkpoint_hides_no_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Finished files are read, with types guessed and a warning; ``read_schema`` refuses."""
+    written(tmp_path, "json", {"n": pa.array([1, 2, 3])})
+    newest = max(tmp_path.glob("_partfile/typed/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    assert sorted(pf.read(tmp_path).to_table()["n"].to_pylist()) == [1, 2, 3]
+    assert "types of columns are guessed" in caplog.text
+    with pytest.raises(SnapshotCorrupt):
+        pf.read_schema(tmp_path)
+
+
+def test_checkpoints_elsewhere_are_found(tmp_path: Path) -> None:
+    """``checkpoint_dir`` as the sink has it; of several sinks one can be named."""
+    rows = written(tmp_path / "base", "json", {"b": SCALARS["bytes"]}, checkpoint_dir=tmp_path / "checkpoints")
+    assert_equal(read_back(tmp_path / "base", checkpoint_dir=tmp_path / "checkpoints"), rows)
+    assert pf.read_schema(tmp_path / "base", checkpoint_dir=tmp_path / "checkpoints", uid="typed").names == [
+        "id",
+        "key",
+        "b",
+    ]
+    with pytest.raises(NotFound, match="no checkpoint of sink 'other'"):
+        pf.read_schema(tmp_path / "base", checkpoint_dir=tmp_path / "checkpoints", uid="other")
+
+
+def test_valid_lengths_hold(tmp_path: Path) -> None:
+    """The tail behind a valid length is no row here either."""
+    write_tree(tmp_path, "json", None)
+    assert sidecars(tmp_path)
+    by_guess = pf.read(tmp_path).to_table().num_rows
+    schema = pa.schema({"id": pa.int64(), "text": pa.string(), "bucket": pa.string(), "missing": pa.date32()})
+    assert pf.read(tmp_path, schema=schema).to_table().num_rows == by_guess
+
+
+def test_a_long_line_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First in its file or not; pyarrow would give nulls, or refuse."""
+    monkeypatch.setattr(text_values, "BLOCK_BYTES", 1 << 10)
+    form, schema = text_values.TextForm("json"), pa.schema({"b": pa.binary(), "s": pa.string()})
+    short, long = b'{"b":"/w==","s":"x"}\n', b'{"b":"/w==","s":"' + b"y" * 5000 + b'"}\n'
+    for data in (short + long, long + short, long, short * 200 + long):
+        found = pa.ipc.open_file(form.as_arrow_file(data, "f", schema)).read_all()
+        assert found["b"].to_pylist() == [b"\xff"] * data.count(b"\n")
+        assert sum(len(text) for text in found["s"].to_pylist()) == data.count(b"x") + data.count(b"y")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.binary(), '"?"'), (pa.date32(), '"soon"'), (pa.duration("us"), '"1 day"'), (pa.time64("us"), '"noon"')],
+)
+def test_values_of_another_form_are_named(kind: Any, value: str, tmp_path: Path) -> None:
+    """With the file and a way out."""
+    (tmp_path / "a.json").write_text(f'{{"v": {value}}}\n')
+    with pytest.raises(PartDamaged, match=r"(?s)a.json' holds values of other types than the schema says.*schema="):
+        pf.read(tmp_path, schema=pa.schema({"v": kind})).to_table()
