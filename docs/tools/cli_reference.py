@@ -16,6 +16,7 @@ from partfile.cli.main import LazyVerb, app
 from partfile.cli.output import ErrorReport, WarningReport
 from partfile.cli.recover import AdoptReport, RecoverReport
 from partfile.cli.savepoint import CreateReport, DisposeReport
+from partfile.cli.schema import SchemaReport, SqlReport
 from partfile.recovery.inspect.checkpoints import CheckpointsReport
 from partfile.recovery.inspect.files import MEANING
 from partfile.recovery.inspect.savepoints import SavepointList, SavepointReport
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 DOCUMENTS: dict[str, type[BaseModel]] = {
     "status": StatusReport,
     "list": ListedPart,
+    "schema": SchemaReport,
+    "sql": SqlReport,
     "checkpoints": CheckpointsReport,
     "verify": VerifyReport,
     "savepoint list": SavepointList,

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions
 
 import partfile as pf
 from partfile.errors import CheckpointMismatch, ConfigError
+from support.processes.command_line import told
 from support.spark.streams import make_sink, run, run_without_end, stream, write_source
 
 if TYPE_CHECKING:
@@ -133,3 +135,26 @@ def test_rows_of_several_types_need_a_schema(place: tuple[Path, DataFrame], spar
     go_on(place, "roll", "cast(id as string) id")
     with pytest.raises(ConfigError, match="have values of several types in 'id'"):
         pf.read_spark(spark, place[0], format="json")
+
+
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [("json", {}), ("csv", {"separator": ";"}), ("csv", {"header": False}), ("parquet", {})],
+)
+def test_spark_reads_by_the_statement(
+    spark: SparkSession, tmp_path: Path, format: str, options: dict[str, Any]
+) -> None:
+    """``partfile sql --engine spark`` makes a view with the rows and types that ``read_spark`` gives."""
+    write_source(tmp_path / "source", 1)
+    df = stream(spark, tmp_path / "source").selectExpr(*TYPED)
+    base = tmp_path / "it's" / "sold rows"
+    run(make_sink(base, format=format, format_options=options), df, str(tmp_path / "spark"))
+    for statement in told("sql", base, "--engine", "spark").split(";\n")[:-1]:
+        spark.sql(statement)
+    found = spark.table("sold_rows")
+    expected = spark.read.schema("id long, bucket long").json(str(tmp_path / "source")).selectExpr(*TYPED)
+    if format == "parquet":
+        expected = expected.withColumn("bucket", expected["bucket"].cast("int"))
+        expected = expected.withColumn("span", functions.lit(93_600_000_000))
+    assert sorted(found.select(expected.columns).collect()) == sorted(expected.collect())
+    spark.catalog.dropTempView("sold_rows")

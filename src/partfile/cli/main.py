@@ -69,6 +69,18 @@ VERBS = (
         "cat /data/flights 2013-01-01/part-0a1b2c3d-0-4.json.gz | head",
     ),
     LazyVerb(
+        "schema",
+        "partfile.cli.schema:schema",
+        "Print the columns of the rows of PATH with their types, by the newest checkpoint of each sink.",
+        "schema /data/flights --format spark",
+    ),
+    LazyVerb(
+        "sql",
+        "partfile.cli.schema:sql",
+        "Print the SQL statement that reads the finished files of PATH with their true types.",
+        "sql /data/flights | duckdb",
+    ),
+    LazyVerb(
         "checkpoints",
         "partfile.cli.checkpoints:checkpoints",
         "List the retained checkpoints of each sink: checkpoints, takeovers, tombstones, published or not, and damage.",

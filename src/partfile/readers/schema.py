@@ -18,7 +18,7 @@ from partfile.stores.registry import open_store, options_for
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pydantic import JsonValue
 
@@ -88,7 +88,7 @@ def row_schema(
         with open_store(url, options, create_base=False) as store:
             jobs = sorted(store.list_names(""))
             chosen = jobs if uid is None else [job for job in jobs if uid in {job, job.partition("~")[0]}]
-            found = united(_held(CheckpointStorage(store, job) for job in chosen))
+            found = united(schemas_held(CheckpointStorage(store, job) for job in chosen))
     except NotFound as error:
         raise NotFound(
             f"there are no checkpoints at {url!r}", hint="Pass checkpoint_dir= as the sink has it.", path=url
@@ -103,7 +103,8 @@ def row_schema(
     return found
 
 
-def _held(storages: Iterator[CheckpointStorage]) -> Iterator[RowSchema]:
+def schemas_held(storages: Iterable[CheckpointStorage]) -> Iterator[RowSchema]:
+    """What the newest checkpoint of each log holds, where it holds one; raises SnapshotCorrupt."""
     for storage in storages:
         held = newest_state(storage)
         if held is not None and held.state.position.row_schema is not None:

@@ -1,0 +1,175 @@
+"""The verbs ``schema`` and ``sql``: the columns of a tree, and the statement by which an engine reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
+
+import typer
+from pydantic import Field
+
+from partfile.cli.command import Call, verb
+from partfile.errors import ConfigError, NotFound, PartfileError
+from partfile.readers.filesystem import valid_length_filesystem
+from partfile.readers.schema import schemas_held
+from partfile.readers.sql import Dialect, Engine, Tree, column_lines, type_in
+from partfile.readers.streams import finished
+from partfile.recovery.documents import DONE, FINDINGS, Json
+from partfile.recovery.inspect.places import no_sink_at, sinks_in
+from partfile.sink.schema import schema_in, united
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.registry import absolute
+from partfile.stores.urls import local_path
+
+if TYPE_CHECKING:
+    from partfile.sink.states import RowSchema
+
+
+Word = TypeVar("Word", bound=str)
+
+
+class ColumnReport(Json):
+    """One column of a tree."""
+
+    name: str
+    """Its name."""
+    type: str
+    """In the words of ``--format``."""
+    in_path: bool
+    """Whether its values are in the names of directories alone."""
+    mixed: bool
+    """Whether earlier rows have a type that this one does not hold."""
+
+
+class SchemaReport(Json):
+    """The output of ``schema --json``."""
+
+    schema_name: Literal["partfile.schema"] = Field("partfile.schema", alias="schema")
+    schema_version: Literal[1] = 1
+    base: str
+    """The base path as it was given."""
+    types_of: Dialect
+    """Whose types they are."""
+    columns: tuple[ColumnReport, ...]
+    """Those of directories among them."""
+
+
+class SqlReport(Json):
+    """The output of ``sql --json``."""
+
+    schema_name: Literal["partfile.sql"] = Field("partfile.sql", alias="schema")
+    schema_version: Literal[1] = 1
+    base: str
+    """The base path as it was given."""
+    engine: Engine
+    """Who reads."""
+    statement: str
+    """One statement or more, each ended by a semicolon."""
+
+
+@verb()
+def schema(
+    call: Call,
+    *,
+    format: Annotated[
+        str, typer.Option("--format", metavar="F", help="Whose types: arrow, spark, duckdb or hive.")
+    ] = "arrow",
+) -> int:
+    """Print the columns of the rows of PATH with their types, by the newest checkpoint of each sink.
+
+    Columns of directories are among them; for hive they stand behind PARTITIONED BY. Ends with 1 where a column has
+    rows of several types, of which no type holds all values. Safe while the sink runs.
+    """
+    dialect = _one_of("--format", format, get_args(Dialect))
+    held = _held(call)
+    columns = schema_in(held)
+    report = SchemaReport(
+        base=call.place.base,
+        types_of=dialect,
+        columns=tuple(
+            ColumnReport(
+                name=column.name,
+                type=type_in(dialect, column.type),
+                in_path=column.name in held.path_columns,
+                mixed=column.name in held.mixed,
+            )
+            for column in columns
+        ),
+    )
+    if call.out.as_json:
+        call.out.report(report)
+    else:
+        for line in column_lines(columns, dialect, held.path_columns):
+            call.out.line(line)
+        if held.mixed:
+            names = ", ".join(held.mixed)
+            call.out.note(f"partfile: {names}: earlier rows have values that this type does not hold")
+    return FINDINGS if held.mixed else DONE
+
+
+@verb()
+def sql(
+    call: Call,
+    *,
+    engine: Annotated[str, typer.Option("--engine", metavar="E", help="Who reads: duckdb or spark.")] = "duckdb",
+) -> int:
+    """Print the SQL statement that reads the finished files of PATH with their true types.
+
+    It names every option of the engine's reader: columns, keys of directories, and how binary values and intervals are
+    decoded. Lists the whole tree. Safe while the sink runs; files that are finished later are read too.
+    """
+    chosen = _one_of("--engine", engine, get_args(Engine))
+    held = _held(call)
+    if held.mixed:
+        raise PartfileError(
+            f"rows below {call.place.base!r} have values of several types in {', '.join(map(repr, held.mixed))}",
+            hint="No one statement reads them. Read the files before and after the change by themselves.",
+            path=call.place.base,
+        )
+    statement = _tree(call, held).statement(chosen)
+    if call.out.as_json:
+        call.out.report(SqlReport(base=call.place.base, engine=chosen, statement=statement))
+    else:
+        for line in statement.splitlines():
+            call.out.line(line)
+    return DONE
+
+
+def _one_of(option: str, given: str, words: tuple[Word, ...]) -> Word:
+    for word in words:
+        if given == word:
+            return word
+    raise ConfigError(f"{option} {given!r} is not known", hint=f"There are {', '.join(words)}.")
+
+
+def _held(call: Call) -> RowSchema:
+    """What the newest checkpoints hold; raises NotFound."""
+    store = call.place.open_checkpoints()
+    if store is None:
+        raise no_sink_at(call.place)
+    with store:
+        jobs = sinks_in(store, call.place, call.uid)
+        found = united(schemas_held(CheckpointStorage(store, job.name) for job in jobs))
+    if found is None:
+        raise NotFound(
+            f"no checkpoint at {call.place.checkpoint_url!r} has the schema of its rows",
+            hint="It is there from the first checkpoint with rows on.",
+            path=call.place.checkpoint_url,
+        )
+    return found
+
+
+def _tree(call: Call, held: RowSchema) -> Tree:
+    place = call.place
+    shown = valid_length_filesystem(place.base, place.storage_options)
+    with call.out.progress("listing files"):
+        files = finished(shown)
+    cut = [file.path for file in files if not file.is_whole]
+    if cut:
+        raise PartfileError(
+            f"{cut[0]!r} counts up to the length in its sidecar, and an engine would read on ({len(cut)} such files)",
+            hint="Read the tree with partfile.read or partfile.read_spark.",
+            path=cut[0],
+        )
+    is_local = "file" in shown.fs.protocol
+    base = absolute(local_path(place.base)) if is_local else place.base.rstrip("/")
+    return Tree.of(base, [file.path for file in files], held)

@@ -1,0 +1,394 @@
+"""The schema of a tree in the types of an engine, and the statement by which the engine reads the tree rightly. Pure.
+
+The statements say what ``docs/FORMATS.md`` says of each reader.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyarrow import types
+
+from partfile.errors import ConfigError, NotFound
+from partfile.readers.files import codec_of, common_format, partition_names
+from partfile.readers.text_values import TextForm
+from partfile.sink.schema import schema_in
+from partfile.writers.registry import format_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pydantic import JsonValue
+
+    from partfile.sink.states import RowSchema
+
+Dialect = Literal["arrow", "spark", "duckdb", "hive"]
+Engine = Literal["duckdb", "spark"]
+
+_MOST_DIGITS = 38
+"""Of the decimals of every engine here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words of one engine for types.
+
+    Args:
+        scalars: By kind, as ``_scalar`` tells them, in the order of ``_SCALARS``.
+        items: A list, with ``{item}``.
+        pairs: A map, with ``{key}`` and ``{item}``.
+        struct: A struct, with ``{fields}``.
+        field: A field of one, with ``{name}`` and ``{kind}``.
+        quote: What a name stands in.
+    """
+
+    scalars: str
+    items: str
+    pairs: str
+    struct: str
+    field: str
+    quote: str
+
+    def scalar(self, kind: str) -> str:
+        return dict(zip(_SCALARS, self.scalars.split(","), strict=True))[kind].replace(";", ",")
+
+    def name(self, name: str) -> str:
+        return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
+
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_OTHERS = ("halffloat", "float", "double", "text", "bytes", "date", "instant", "local", "time", "interval")
+_SCALARS = ("null", "bool", *_INTEGERS, *_OTHERS)
+_WORDS: dict[str, _Words] = {
+    "spark": _Words(
+        "VOID,BOOLEAN,TINYINT,SMALLINT,INT,BIGINT,SMALLINT,INT,BIGINT,DECIMAL(20;0),FLOAT,FLOAT,DOUBLE,"
+        "STRING,BINARY,DATE,TIMESTAMP,TIMESTAMP_NTZ,TIME(6),INTERVAL DAY TO SECOND",
+        items="ARRAY<{item}>",
+        pairs="MAP<{key}, {item}>",
+        struct="STRUCT<{fields}>",
+        field="{name}: {kind}",
+        quote="`",
+    ),
+    "duckdb": _Words(
+        "VARCHAR,BOOLEAN,TINYINT,SMALLINT,INTEGER,BIGINT,UTINYINT,USMALLINT,UINTEGER,UBIGINT,FLOAT,FLOAT,DOUBLE,"
+        "VARCHAR,BLOB,DATE,TIMESTAMPTZ,TIMESTAMP,TIME,INTERVAL",
+        items="{item}[]",
+        pairs="MAP({key}, {item})",
+        struct="STRUCT({fields})",
+        field="{name} {kind}",
+        quote='"',
+    ),
+    "hive": _Words(
+        "void,boolean,tinyint,smallint,int,bigint,smallint,int,bigint,decimal(20;0),float,float,double,"
+        "string,binary,date,timestamp,timestamp,string,string",
+        items="array<{item}>",
+        pairs="map<{key},{item}>",
+        struct="struct<{fields}>",
+        field="{name}:{kind}",
+        quote="`",
+    ),
+}
+"""One that an engine does not have is the one that holds its values, or their text."""
+
+
+def type_in(dialect: Dialect, kind: Any) -> str:
+    """A type as an engine calls it."""
+    if dialect == "arrow":
+        return str(kind)
+    words = _WORDS[dialect]
+    if types.is_struct(kind):
+        fields = (
+            words.field.format(name=words.name(field.name), kind=type_in(dialect, field.type))
+            for field in _fields(kind)
+        )
+        return words.struct.format(fields=", ".join(fields))
+    if types.is_map(kind):
+        return words.pairs.format(key=type_in(dialect, kind.key_type), item=type_in(dialect, kind.item_type))
+    if _is_list(kind):
+        return words.items.format(item=type_in(dialect, kind.value_type))
+    if types.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
+        text = f"DECIMAL({kind.precision},{kind.scale})"
+        return text.lower() if dialect == "hive" else text
+    return words.scalar(_scalar(kind))
+
+
+def _scalar(kind: Any) -> str:
+    groups: dict[str, tuple[Callable[[Any], bool], ...]] = {
+        "bytes": (types.is_binary, types.is_large_binary, types.is_fixed_size_binary),
+        "date": (types.is_date,),
+        "instant": (lambda one: types.is_timestamp(one) and one.tz is not None,),
+        "local": (types.is_timestamp,),
+        "time": (types.is_time,),
+        "interval": (types.is_duration,),
+    }
+    for group, tests in groups.items():
+        if any(is_kind(kind) for is_kind in tests):
+            return group
+    # Decimals of more digits than the engines have are text, as they are in the file.
+    return str(kind) if str(kind) in _SCALARS else "text"
+
+
+def _fields(kind: Any) -> list[pa.Field[Any]]:
+    return [kind.field(at) for at in range(kind.num_fields)]
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def column_lines(schema: pa.Schema, dialect: Dialect, path_columns: Iterable[str] = ()) -> list[str]:
+    """A schema as lines for a person, or for a statement that makes a table.
+
+    Args:
+        schema: The columns, those of directories among them.
+        dialect: Whose types.
+        path_columns: Those that Hive has behind ``PARTITIONED BY``.
+    """
+    apart = set(path_columns) if dialect == "hive" else set[str]()
+    columns = [field for field in schema if field.name not in apart]
+    keys = [field for field in schema if field.name in apart]
+    if dialect == "arrow":
+        return [f"{field.name}: {field.type}" for field in columns]
+    lines = _columns_in(dialect, columns)
+    lines = [f"{line}," for line in lines[:-1]] + lines[-1:]
+    return [*lines, f"PARTITIONED BY ({', '.join(_columns_in(dialect, keys))})"] if keys else lines
+
+
+def _columns_in(dialect: Dialect, columns: Iterable[pa.Field[Any]]) -> list[str]:
+    return [f"{_WORDS[dialect].name(field.name)} {type_in(dialect, field.type)}" for field in columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What a statement has to say of a tree.
+
+    Args:
+        base: An absolute path, or a URL.
+        schema: The columns, those of directories among them.
+        format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``.
+        spec: Format spec of the files; may be empty.
+        suffixes: Endings of the finished files, each with its dot.
+        keys: The columns of ``name=value`` directories, where all directories are such.
+    """
+
+    base: str
+    schema: pa.Schema
+    format: str
+    spec: Mapping[str, JsonValue]
+    suffixes: Sequence[str]
+    keys: Sequence[str]
+
+    @classmethod
+    def of(cls, base: str, files: Sequence[str], held: RowSchema) -> Tree:
+        """What there is to say of some files.
+
+        Args:
+            base: An absolute path, or a URL.
+            files: Paths of the finished files, relative to it; those to come are as the sink writes them now.
+            held: What the newest checkpoints hold of the schema.
+
+        Raises:
+            ConfigError: The files are of several formats, or of one that their names do not say.
+            NotFound: There is none, and the sink writes a format of its own.
+        """
+        if files:
+            format, suffixes = common_format(files), sorted({_suffix(file) for file in files})
+        elif held.format:
+            format, suffixes = str(held.format["format"]), [format_of(held.format).suffix]
+        else:
+            raise NotFound(
+                f"{base!r} holds no finished file, and its sink writes a format of its own",
+                hint="Type the command again once there is a file.",
+                path=base,
+            )
+        shapes = {(partition_names(file), file.count("/")) for file in files} or {
+            (held.path_columns, len(held.path_columns))
+        }
+        # Directories are columns where all of them are, and alike.
+        names, depth = next(iter(shapes))
+        keys = names if len(shapes) == 1 and len(names) == depth else ()
+        return cls(base, schema_in(held), format, held.format, suffixes, keys)
+
+    def statement(self, engine: Engine) -> str:
+        """The statement by which an engine reads the tree.
+
+        Raises:
+            ConfigError: It has no reader for the format, or for the store.
+        """
+        return self._of_duckdb() if engine == "duckdb" else self._of_spark()
+
+    @property
+    def _form(self) -> TextForm:
+        return TextForm.of(self.format, self.spec)
+
+    @property
+    def _is_text(self) -> bool:
+        return self.format in {"json", "csv"}
+
+    def _of_duckdb(self) -> str:
+        if self.format not in _DUCKDB_READERS:
+            raise ConfigError(
+                f"DuckDB has no reader for {self.format} files that takes them as they are",
+                hint="Pass --engine spark, or read them with partfile.read.",
+            )
+        if self.base.startswith("hdfs:"):
+            raise ConfigError("DuckDB does not read HDFS", hint="Pass --engine spark, or read with partfile.read.")
+        inside = ",\n    ".join(self._duckdb_arguments())
+        replaced = ",\n    ".join(self._duckdb_replacements())
+        chosen = f"* REPLACE (\n    {replaced}\n)" if replaced else "*"
+        return f"SELECT {chosen}\nFROM {_DUCKDB_READERS[self.format]}(\n    {inside}\n);"
+
+    def _duckdb_arguments(self) -> list[str]:
+        patterns = [_text(f"{_literal(self.base)}/**/*{suffix}") for suffix in self.suffixes]
+        in_files = [field for field in self.schema if field.name not in self.keys]
+        columns = {field.name: type_in("duckdb", _read_as(field.type)) for field in in_files}
+        keys = {field.name: field.type for field in self.schema if field.name in self.keys}
+        arguments = [patterns[0] if len(patterns) == 1 else f"[{', '.join(patterns)}]"]
+        if self.format == "json":
+            arguments += [f"columns = {_struct(columns)}", "format = 'newline_delimited'"]
+        elif self.format == "csv":
+            arguments += [
+                f"columns = {_struct(columns)}",
+                f"header = {_truth(self._form.header)}",
+                f"delim = {_text(self._form.separator)}",
+                "quote = '\"'",
+                "escape = '\"'",
+                f"nullstr = {_text(self._form.null_value)}",
+                "allow_quoted_nulls = false",
+                "null_padding = true",
+                "auto_detect = false",
+            ]
+        else:
+            arguments.append("union_by_name = true")
+        arguments.append(f"hive_partitioning = {_truth(bool(self.keys))}")
+        if keys:
+            kinds = ", ".join(f"{_text(name)}: {type_in('duckdb', _of_key(kind))}" for name, kind in keys.items())
+            arguments.append(f"hive_types = {{{kinds}}}")
+        return arguments
+
+    def _duckdb_replacements(self) -> Iterator[str]:
+        """What stands in the place of columns that DuckDB reads as text."""
+        for field in self.schema:
+            if self._is_text and field.name not in self.keys:
+                name = _WORDS["duckdb"].name(field.name)
+                decoded = _decoded(name, field.type)
+                if decoded != name:
+                    yield f"{decoded} AS {name}"
+
+    def _of_spark(self) -> str:
+        stem = re.sub(r"\W+", "_", self.base.rstrip("/").rpartition("/")[2]).strip("_") or "rows"
+        given = ",\n    ".join(f"{name} '{value}'" for name, value in self._spark_options().items())
+        how = f"USING {self.format}\nOPTIONS (\n    {given}\n);"
+        if not self._is_text:
+            return f"CREATE OR REPLACE TEMPORARY VIEW `{stem}`\n{how}"
+        # Spark's reader of JSON decodes binary values by itself, that of CSV does not.
+        encoded = [field.name for field in self.schema if self.format == "csv" and _scalar(field.type) == "bytes"]
+        shown = [field.with_type(pa.string()) if field.name in encoded else field for field in self.schema]
+        inside = ",\n    ".join(_columns_in("spark", shown))
+        raw = f"{stem}_as_text" if encoded else stem
+        made = f"CREATE OR REPLACE TEMPORARY VIEW `{raw}` (\n    {inside}\n)\n{how}"
+        if not encoded:
+            return made
+        names = [_WORDS["spark"].name(name) for name in encoded]
+        values = ", ".join(f"unbase64({name}) AS {name}" for name in names)
+        chosen = f"SELECT * EXCEPT ({', '.join(names)}), {values} FROM `{raw}`;"  # noqa: S608 - is printed, not run
+        return f"{made}\nCREATE OR REPLACE TEMPORARY VIEW `{stem}` AS\n{chosen}"
+
+    def _spark_options(self) -> dict[str, str]:
+        options = {"path": _escaped(re.sub("^s3://", "s3a://", self.base))}
+        if not self.keys:
+            options["recursiveFileLookup"] = "true"
+        if self.format in {"text", "json"}:
+            options["lineSep"] = "\\n"
+        elif self.format in {"parquet", "orc"}:
+            options["mergeSchema"] = "true"
+        elif self.format == "csv":
+            options |= {
+                "header": _truth(self._form.header),
+                "sep": _escaped(self._form.separator),
+                "escape": '"',
+                "multiLine": "true",
+                "nullValue": _escaped(self._form.null_value) or "\\0",
+            }
+        return options
+
+
+_DUCKDB_READERS = {"json": "read_json", "csv": "read_csv", "parquet": "read_parquet"}
+
+
+def _suffix(path: str) -> str:
+    """The ending that says format and compression."""
+    stem, last = posixpath.splitext(path)
+    return last if codec_of(path) is None else posixpath.splitext(stem)[1] + last
+
+
+def _truth(value: bool) -> str:
+    return str(value).lower()
+
+
+def _of_key(kind: Any) -> Any:
+    """The type of a directory's key: of an instant, whose zone is not said, the text."""
+    return pa.string() if types.is_timestamp(kind) and kind.tz is not None else kind
+
+
+def _read_as(kind: Any) -> Any:
+    """The type as which DuckDB reads a column of text: binary values and intervals are decoded afterwards."""
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _read_as(field.type)) for field in _fields(kind)])
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, _read_as(kind.item_type))
+    if _is_list(kind):
+        return pa.list_(_read_as(kind.value_type))
+    return pa.string() if _scalar(kind) in {"bytes", "interval"} else kind
+
+
+def _decoded(value: str, kind: Any, depth: int = 0) -> str:
+    """The expression of DuckDB that makes a value of what was read; the value itself where that is the same."""
+    one = f"e{depth}"
+    made = value
+    if types.is_struct(kind):
+        names = {_WORDS["duckdb"].name(field.name): field.type for field in _fields(kind)}
+        fields = {name: _decoded(f"{value}.{name}", inner, depth) for name, inner in names.items()}
+        if any(text != f"{value}.{name}" for name, text in fields.items()):
+            inside = ", ".join(f"{name} := {text}" for name, text in fields.items())
+            made = f"CASE WHEN {value} IS NOT NULL THEN struct_pack({inside}) END"
+    elif types.is_map(kind):
+        item = _decoded(f"{one}.value", kind.item_type, depth + 1)
+        if item != f"{one}.value":
+            pair = f"lambda {one}: struct_pack(key := {one}.key, value := {item})"
+            made = f"map_from_entries(list_transform(map_entries({value}), {pair}))"
+    elif _is_list(kind):
+        item = _decoded(one, kind.value_type, depth + 1)
+        made = value if item == one else f"list_transform({value}, lambda {one}: {item})"
+    elif _scalar(kind) == "bytes":
+        made = f"from_base64({value})"
+    elif _scalar(kind) == "interval":
+        made = rf"CAST(regexp_replace({value}, '^(-?)(\d+) ', '\1\2 days \1') AS INTERVAL)"
+    return made
+
+
+def _text(value: str) -> str:
+    doubled = value.replace("'", "''")
+    return f"'{doubled}'"
+
+
+def _struct(columns: Mapping[str, str]) -> str:
+    inside = ", ".join(f"{_text(name)}: {_text(kind)}" for name, kind in columns.items())
+    return f"{{{inside}}}"
+
+
+_GLOB = re.compile(r"([*?\[])")
+
+
+def _literal(path: str) -> str:
+    """A path for DuckDB, which takes stars and brackets for a pattern."""
+    return _GLOB.sub(r"[\1]", path)
+
+
+def _escaped(text: str) -> str:
+    """A text within a literal of Spark's SQL."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")
