@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ from partfile.writers.columns import as_plain, plain_schema
 from partfile.writers.json import JsonLinesFormat
 from partfile.writers.registry import resolve_format
 from support.files.columns import REFUSED, accepted_by, batch_of, type_in
-from support.sinks.life_cycle import LONG
+from support.sinks.life_cycle import LONG, in_child
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -140,6 +142,62 @@ def test_every_type_reads_back_equal(tmp_path: Path, format: str, way: str) -> N
         assert found.drop_columns(["row"]).column_names == expected.column_names
         assert differing(found, expected) == []
         assert odd_types(format, tables[0].schema, rows.schema) == {}
+
+
+@pytest.mark.fault("K3")
+@pytest.mark.parametrize(("format", "way"), [*COLUMNAR, ("avro", "own"), ("avro", "shared")])
+def test_every_type_reads_back_equal_after_a_kill(tmp_path: Path, format: str, way: str) -> None:
+    """Values that were checkpointed by a process that is dead, and those that its successor adds."""
+    rows = batch_of(accepted_by(format), ROWS)
+    write_through_a_kill(tmp_path, format, way, rows)
+    found = pa.concat_tables([read(path) for bucket in range(BUCKETS) for path in files_of(tmp_path, bucket)])
+    found = found.sort_by("row")
+    assert found["row"].to_pylist() == list(range(ROWS))
+    assert differing(found, plain_table(rows)) == []
+    assert odd_types(format, found.schema, rows.schema) == {}
+
+
+@pytest.mark.fault("K3")
+@pytest.mark.parametrize("codec", [None, "zstd"])
+@pytest.mark.parametrize(("format", "way"), [case for case in ROWWISE if case[0] != "avro"])
+def test_every_line_is_the_one_of_its_row_after_a_kill(
+    tmp_path: Path, format: str, way: str, codec: str | None
+) -> None:
+    """Each line once, whichever process wrote it."""
+    rows = batch_of(accepted_by(format), ROWS)
+    write_through_a_kill(tmp_path, format, way, rows, compression=codec)
+    form = resolve_format(format)
+    assert isinstance(form, RowFormat)
+    encoded = form.encode(rows.append_column("row", pa.array(range(ROWS), pa.int64())))
+    for bucket in range(BUCKETS):
+        found = []
+        for path in files_of(tmp_path, bucket):
+            with path.open("rb") as file:
+                content = decompressed(file, path.name).read()
+            found.append(content[content.index(b"\n") + 1 :] if format == "csv" else content)
+        lines = [encoded.rows(row, row + 1) for row in range(bucket, ROWS, BUCKETS)]
+        assert sorted(b"".join(found).splitlines()) == sorted(b"".join(map(bytes, lines)).splitlines())
+
+
+def write_through_a_kill(base: Path, format: str, way: str, rows: pa.RecordBatch, **options: Any) -> None:
+    """Rows of which a process checkpoints half and is killed behind some more; another process writes the rest."""
+    batch = rows.append_column("row", pa.array(range(rows.num_rows), pa.int64()))
+    batch = batch.append_column("k", pa.array([row % BUCKETS for row in range(rows.num_rows)], pa.int32()))
+    fixed: dict[str, Any] = {"uid": "hard", "bucketer": pf.HiveBucketer("k"), "rolling": LARGE}
+    half = rows.num_rows // 2
+    sink = pf.FileSink(base, format=format, **(fixed | WAYS[way] | options))
+
+    def die() -> None:
+        out = sink.local().open()
+        out.write(batch.slice(0, half), position=half)
+        out.checkpoint()
+        out.write(batch.slice(half))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(die) == -signal.SIGKILL
+    with sink.local() as out:
+        assert out.position == half
+        out.write(batch.slice(half))
 
 
 def odd_types(format: str, found: pa.Schema, written: pa.Schema) -> dict[str, str]:

@@ -5,6 +5,8 @@ The rows are those that a task of Spark's gets, with every type that Spark sends
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -16,6 +18,7 @@ import pytest
 
 import partfile as pf
 from support.files.columns import table_of_every_type, type_in
+from support.sinks.life_cycle import in_child
 from support.spark.files import arrow_of_task, rows_of
 from support.spark.streams import LONG
 
@@ -61,13 +64,29 @@ def late_rows(table: DataFrame) -> pa.Table:
 
 
 def write(base: Path, rows: pa.Table, format: str, codec: str | None, **options: Any) -> Path:
-    """Write row by row, with a checkpoint after every second; returns the base."""
-    with pf.FileSink(base, uid="every", format=format, compression=codec, rolling=LONG, **options).local() as out:
-        for at in range(rows.num_rows):
+    """Write row by row, with a checkpoint after every second, in a process that is killed, and one that goes on."""
+    sink = pf.FileSink(base, uid="every", format=format, compression=codec, rolling=LONG, **options)
+
+    def go_on(out: pf.LocalSink, until: int) -> None:
+        for at in range(int(str(out.position or 0)), until):
             out.write(rows.slice(at, 1))
             if at % 2:
-                out.checkpoint()
+                out.checkpoint(at + 1)
+
+    def die() -> None:
+        go_on(sink.local().open(), rows.num_rows - 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(die) == -signal.SIGKILL
+    with sink.local() as out:
+        assert out.position is not None
+        go_on(out, rows.num_rows)
     return base
+
+
+def parts(base: Path) -> list[Path]:
+    """The finished files, in the order of their rows; one of a process more where parts are not gone on with."""
+    return sorted(base.glob("part-*"), key=lambda path: int(path.name.split(".")[0].rpartition("-")[2]))
 
 
 def without(rows: pa.Table, *names: str) -> list[str]:
@@ -146,12 +165,12 @@ def test_avro_is_equal_in_every_reader(
     assert odd_types("avro", found.schema, rows.schema) == []
     assert rows_of(found.to_table(), names) == rows_of(rows, names)
     kept = without(rows, "tags", "deep", "span")
-    (path,) = write(tmp_path / "flat", rows.select(kept), "avro", codec).glob("part-*.avro")
+    paths = parts(write(tmp_path / "flat", rows.select(kept), "avro", codec))
     if codec == "zstd":
         with pytest.raises(pl.exceptions.PolarsError, match="zstandard"):
-            pl.read_avro(path)
+            pl.read_avro(paths[0])
         return
-    frame = pl.read_avro(path)
+    frame = pl.concat([pl.read_avro(path) for path in paths])
     memory = pl.DataFrame(found.schema.empty_table())
     assert [name for name in kept if frame.schema[name] != memory.schema[name]] == []
     assert rows_of(frame.to_arrow(), kept) == rows_of(rows, kept)
@@ -163,7 +182,7 @@ def test_spark_reads_avro_by_partfile_where_its_reader_is(
     """``read_spark`` takes the format; a file with a sidecar it refuses, since Spark would read on."""
     base = write(tmp_path, rows, "avro", "snappy")
     assert pf.read_spark(spark_avro, base, format="avro").count() == rows.num_rows
-    (part,) = base.glob("part-*.avro")
+    part = parts(base)[-1]
     part.with_name(f"_{part.name}.valid-length").write_text(str(part.stat().st_size))
     with pytest.raises(pf.ConfigError, match="has a sidecar"):
         pf.read_spark(spark_avro, base, format="avro")
@@ -171,7 +190,7 @@ def test_spark_reads_avro_by_partfile_where_its_reader_is(
 
 def test_duckdb_reads_avro_by_an_extension_and_pyarrow_not_at_all(rows: pa.Table, tmp_path: Path) -> None:
     """What is not in the packages from PyPI is not counted on."""
-    (path,) = write(tmp_path, rows, "avro", "none").glob("part-*.avro")
+    path = parts(write(tmp_path, rows, "avro", "none"))[0]
     alone: Any = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     with duckdb.connect(config=alone) as connection, pytest.raises(duckdb.Error, match="avro extension"):
         connection.execute(f"SELECT * FROM read_avro('{path}')")  # noqa: S608
@@ -186,16 +205,16 @@ def test_polars_reads_lines(rows: pa.Table, tmp_path: Path, codec: str | None) -
     Of JSON it takes neither decimals, since they are strings, nor bare NaN and infinities; of CSV it takes them.
     """
     kept = ["number", "truth", "whole", "text", "day", "instant", "local", "list"]
-    (path,) = write(tmp_path / "json", rows.select(kept), "json", codec).glob("part-*")
-    frame = pl.read_ndjson(path, schema=declared(rows.select(kept)))
+    paths = parts(write(tmp_path / "json", rows.select(kept), "json", codec))
+    frame = pl.concat([pl.read_ndjson(path, schema=declared(rows.select(kept))) for path in paths])
     assert rows_of(frame.to_arrow(), kept) == rows_of(rows, kept)
     kept = without(rows, "raw", "clock", "span", "list", "tags", "point", "deep")
-    (path,) = write(tmp_path / "csv", rows.select(kept), "csv", codec).glob("part-*")
-    frame = pl.read_csv(path, schema=declared(rows.select(kept)))
+    paths = parts(write(tmp_path / "csv", rows.select(kept), "csv", codec))
+    frame = pl.concat([pl.read_csv(path, schema=declared(rows.select(kept))) for path in paths])
     assert rows_of(frame.to_arrow(), kept) == rows_of(rows, kept)
-    (path,) = write(tmp_path / "odd", rows.select(["double"]), "json", codec).glob("part-*")
+    paths = parts(write(tmp_path / "odd", rows.select(["double"]), "json", codec))
     with pytest.raises(pl.exceptions.PolarsError):
-        pl.read_ndjson(path, schema={"double": pl.Float64})
+        pl.concat([pl.read_ndjson(path, schema={"double": pl.Float64}) for path in paths])
 
 
 def declared(rows: pa.Table) -> Any:
@@ -208,7 +227,7 @@ def declared(rows: pa.Table) -> Any:
 def test_compressions_that_readers_do_not_know(rows: pa.Table, tmp_path: Path, codec: str) -> None:
     """DuckDB and polars know none of these, pyarrow no snappy; none of them gives other rows instead."""
     kept = rows.select(["number", "text"])
-    (path,) = write(tmp_path, kept, "json", codec).glob("part-*")
+    path = parts(write(tmp_path, kept, "json", codec))[0]
     with pytest.raises(duckdb.Error):
         duckdb.execute(f"SELECT * FROM read_json('{path}', columns={{'number': 'BIGINT'}})").fetchall()  # noqa: S608
     with pytest.raises(pl.exceptions.PolarsError):
