@@ -12,6 +12,7 @@ import pytest
 import partfile as pf
 from partfile.errors import ConfigError, NotFound, PartDamaged, SnapshotCorrupt
 from partfile.readers import text_values
+from partfile.sink.schema import plain_rows
 from support.files.trees import sidecars, write_tree
 from support.files.typed_rows import DAY, NESTED, NOON, SCALARS, written
 
@@ -26,10 +27,13 @@ def read_back(base: Path, **options: Any) -> pa.Table:
 def assert_equal(found: pa.Table, rows: pa.Table) -> None:
     assert set(found.column_names) == set(rows.column_names)
     for name in rows.column_names:
-        assert (name, found[name].type) == (name, rows[name].type)
+        assert (name, found[name].type) == (name, plain_rows(rows.schema).field(name).type)
         # Text of Arrow's shows nanoseconds, which Python drops; of structs it shows what lies below a null.
         shown = pa.Table.to_pylist if pa.types.is_nested(rows[name].type) else str
-        assert (name, shown(found.select([name]))) == (name, shown(rows.select([name])))
+        assert (name, shown(found.select([name]))) == (
+            name,
+            shown(rows.select([name]).cast(found.select([name]).schema)),
+        )
 
 
 CASES = [("json", name, array) for name, array in (SCALARS | NESTED).items()]
@@ -86,6 +90,11 @@ def test_numbers_in_quotes_are_read(tmp_path: Path) -> None:
     """JSON for strict parsers has NaN and the infinities as texts."""
     rows = written(tmp_path / "base", "json", {"x": SCALARS["double"]}, format_options={"non_finite": "string"})
     assert_equal(read_back(tmp_path / "base"), rows)
+    with pf.FileSink(tmp_path / "one", uid="one", format_options={"non_finite": "string"}).local() as out:
+        out.write(rows.drop_columns(["key"]))
+    assert_equal(read_back(tmp_path / "one"), rows.drop_columns(["key"]))
+    schema = pf.read_schema(tmp_path / "one")
+    assert_equal(read_back(tmp_path / "one", schema=schema), rows.drop_columns(["key"]))
 
 
 def test_older_files_are_read_with_the_schema_of_now(tmp_path: Path) -> None:
@@ -107,6 +116,73 @@ def test_columns_of_other_files_are_found(tmp_path: Path) -> None:
         {"zip": "007", "more": None},
         {"zip": "7", "more": 1.5},
     ]
+
+
+def test_values_of_other_files_decide_where_a_type_does_not_hold_them(tmp_path: Path) -> None:
+    """A fraction in a column of integers, and a directory that is no number."""
+    with pf.FileSink(tmp_path, uid="one", bucketer=pf.HiveBucketer("k")).local() as out:
+        out.write(pa.table({"n": [1], "k": [7]}))
+    (tmp_path / "k=x").mkdir()
+    (tmp_path / "k=x" / "other.json").write_text('{"n": 1.5}\n')
+    rows = pf.read(tmp_path).to_table().sort_by("n").to_pylist()
+    assert rows == [{"n": 1.0, "k": "7"}, {"n": 1.5, "k": "x"}]
+
+
+def test_files_of_one_name_with_several_options_are_refused(tmp_path: Path) -> None:
+    """No one reading is right for all; without a header, columns that were added are no columns of all files."""
+    for separator in ",;":
+        options = {"separator": separator}
+        with pf.FileSink(tmp_path / "a", uid="a", format="csv", format_options=options).local() as out:
+            out.write(pa.table({"x": [1], "y": [2]}))
+    with pytest.raises(ConfigError, match=r"files of CSV below .* have been written with several options"):
+        pf.read(tmp_path / "a")
+    for columns in ({"x": [1]}, {"x": [1], "y": [2]}):
+        with pf.FileSink(tmp_path / "b", uid="b", format="csv", format_options={"header": False}).local() as out:
+            out.write(pa.table(columns))
+    with pytest.raises(ConfigError, match=r"files of CSV below .* with columns at several places"):
+        pf.read(tmp_path / "b")
+
+
+def test_the_schema_of_read_schema_reads_what_it_says(tmp_path: Path) -> None:
+    """Lines of text, whatever their column was called; keys whose type no directory tells are text."""
+    with pf.FileSink(tmp_path / "text", uid="t", format="text").local() as out:
+        out.write(pa.table({"line": ["a"]}))
+    schema = pf.read_schema(tmp_path / "text")
+    assert pf.read(tmp_path / "text", schema=schema).to_table().to_pylist() == [{"value": "a"}]
+    keys = {
+        "price": pa.array([1, None], pa.decimal128(9, 2)),
+        "at": pa.array([NOON, None], pa.timestamp("us")).cast(pa.timestamp("us", "Asia/Tokyo")),
+    }
+    with pf.FileSink(tmp_path / "keys", uid="k", bucketer=pf.HiveBucketer(*keys)).local() as out:
+        out.write(pa.table({"id": [0, 1], **keys}))
+    found = read_back(tmp_path / "keys", schema=pf.read_schema(tmp_path / "keys"))
+    assert found["price"].to_pylist() == ["1.00", None]
+    assert found["at"].type == pa.string()
+    assert read_back(tmp_path / "keys")["id"].to_pylist() == [0, 1]
+
+
+def test_a_kept_key_is_of_its_type(tmp_path: Path) -> None:
+    """In the file and in the directory; an instant too, whose directory says no zone."""
+    keys = {"zip": pa.array(["007", "8", None]), "at": pa.array([NOON, NOON, None], pa.timestamp("us", "UTC"))}
+    for name, column in keys.items():
+        sink = pf.FileSink(tmp_path / name, uid="kept", bucketer=pf.HiveBucketer(name, keep_columns=True))
+        with sink.local() as out:
+            out.write(pa.table({"id": [0, 1, 2], name: column}))
+    assert read_back(tmp_path / "zip")["zip"].to_pylist() == ["007", "8", None]
+    assert read_back(tmp_path / "at")["id"].to_pylist() == [0, 1, 2]
+
+
+def test_years_of_any_length_are_read(tmp_path: Path) -> None:
+    """As docs/FORMATS.md writes them, over the whole range of the type; an instant beyond them is named by its file."""
+    days = pa.array([-(2**31), -800_000, -719_529, 2**31 - 1, None], pa.int32()).cast(pa.date32())
+    with pf.FileSink(tmp_path, uid="years").local() as out:
+        out.write(pa.table({"n": range(5), "day": days}))
+    found = pf.read(tmp_path).to_table().sort_by("n")["day"].combine_chunks()
+    assert found.cast(pa.int32()).to_pylist() == days.cast(pa.int32()).to_pylist()
+    with pf.FileSink(tmp_path / "far", uid="far").local() as out:
+        out.write(pa.table({"at": pa.array([2**60], pa.int64()).cast(pa.timestamp("us"))}))
+    with pytest.raises(PartDamaged, match=r"part-.*json' holds values of other types"):
+        pf.read(tmp_path / "far", schema=pf.read_schema(tmp_path / "far")).to_table()
 
 
 def test_a_column_of_several_types_is_guessed(tmp_path: Path) -> None:
@@ -150,7 +226,7 @@ def test_checkpoints_elsewhere_are_found(tmp_path: Path) -> None:
         "key",
         "b",
     ]
-    with pytest.raises(NotFound, match="no checkpoint of sink 'other'"):
+    with pytest.raises(NotFound, match="no sink 'other' has checkpoints"):
         pf.read_schema(tmp_path / "base", checkpoint_dir=tmp_path / "checkpoints", uid="other")
 
 

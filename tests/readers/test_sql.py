@@ -12,12 +12,15 @@ import pytest
 import partfile as pf
 from partfile.errors import ConfigError
 from partfile.readers.sql import Tree, column_lines
+from partfile.sink.schema import row_schema_after
 from support.files.trees import sidecars, write_tree
 from support.files.typed_rows import NESTED, SCALARS, written
 from support.processes.command_line import run, told, told_json
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from partfile.readers.sql import Engine
 
 
 NOT_IN_DUCKDB = {"nanos", "short", "wide", "span", "half"}
@@ -93,12 +96,57 @@ def test_what_no_statement_reads_is_refused(tmp_path: Path) -> None:
             out.write(pa.table({"a": column}))
     result = run("sql", tmp_path / "mixed")
     assert (result.exit_code, "values of several types in 'a'" in result.stderr) == (1, True)
-    tree = Tree("hdfs://n/base", pa.schema({"a": pa.int64()}), "json", {}, [".json"], [])
+    tree = tree_of(pa.schema({"a": pa.int64()}), "part.json", base="hdfs://n/base")
     with pytest.raises(ConfigError, match=r"(?s)DuckDB does not read HDFS.*--engine spark"):
         tree.statement("duckdb")
-    tree = Tree("/base", pa.schema({"a": pa.int64()}), "orc", {}, [".orc"], [])
+    with pytest.raises(ConfigError, match="DuckDB takes the backslash in"):
+        tree_of(pa.schema({"a": pa.int64()}), "part.json", base="/a\\b").statement("duckdb")
+    tree = tree_of(pa.schema({"a": pa.int64()}), "part.orc")
     with pytest.raises(ConfigError, match="DuckDB has no reader for orc files"):
         tree.statement("duckdb")
+    unread: list[tuple[str, Engine]] = [("bz2", "duckdb"), ("snappy", "duckdb"), ("lz4", "spark")]
+    for codec, engine in unread:
+        with pytest.raises(ConfigError, match="does not read lines compressed by"):
+            tree_of(pa.schema({"a": pa.int64()}), f"part.json.{codec}").statement(engine)
+    with pytest.raises(ConfigError, match="the engines take 'a' and 'A' for one column"):
+        tree_of(pa.schema({"a": pa.int64(), "A": pa.int64()}), "part.json").statement("spark")
+
+
+def tree_of(schema: pa.Schema, *files: str, base: str = "/base", path_columns: tuple[str, ...] = ()) -> Tree:
+    """A tree with some files."""
+    held = row_schema_after(None, schema, path_columns=path_columns, format={}, on_change="roll", uid="s")
+    return Tree.of(base, files, held)
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_a_column_that_no_directory_tells_is_refused(engine: Any) -> None:
+    """A file in the base itself, as of a fallback bucket or another program's, has no key; nor has a key in escapes."""
+    schema = pa.schema({"id": pa.int64(), "day": pa.string(), "k'k": pa.string()})
+    tree = tree_of(schema, "day=1/part.json", "bad/part.json", path_columns=("day",))
+    with pytest.raises(ConfigError, match="'day' is in the names of directories alone, and not every file lies in"):
+        tree.statement(engine)
+    with pytest.raises(ConfigError, match=r"""directories write column "k'k" as 'k%27k'"""):
+        tree_of(schema, "k%27k=1/part.json", path_columns=("k'k",)).statement(engine)
+
+
+def test_csv_with_a_header_is_read_by_name(tmp_path: Path) -> None:
+    """DuckDB reads files of another order, with more columns, quoted line breaks, and a key that is kept."""
+    for columns in ({"a": ["1\n2"], "k": ["007"], "b": [1]}, {"b": [2], "k": ["007"], "new": [b"\xff"], "a": ["x"]}):
+        sink = pf.FileSink(tmp_path, uid="by-name", format="csv", bucketer=pf.HiveBucketer("k", keep_columns=True))
+        with sink.local() as out:
+            out.write(pa.table(columns))
+    found = by_duckdb(tmp_path).to_arrow_table().sort_by("b").to_pylist()
+    first, second = {"a": "1\n2", "k": "007", "b": 1, "new": None}, {"a": "x", "k": "007", "b": 2, "new": b"\xff"}
+    assert found == [first, second]
+    result = run("sql", tmp_path, "--engine", "spark")
+    assert (result.exit_code, "with columns at several places" in result.stderr) == (2, True)
+
+
+def test_line_breaks_are_read_without_a_header(tmp_path: Path) -> None:
+    """By the place of the columns."""
+    with pf.FileSink(tmp_path, uid="lines", format="csv", format_options={"header": False}).local() as out:
+        out.write(pa.table({"a": ["1\n2", "", None], "b": [1, 2, 3]}))
+    assert by_duckdb(tmp_path).order("b").fetchall() == [("1\n2", 1), ("", 2), (None, 3)]
 
 
 def test_schema_prints_the_words_of_each_engine(tmp_path: Path) -> None:
@@ -158,5 +206,53 @@ def test_names_with_quotes_stay_names() -> None:
     schema = pa.schema({'a"b`c': pa.int64()})
     assert column_lines(schema, "duckdb") == ['"a""b`c" BIGINT']
     assert column_lines(schema, "spark") == ['`a"b``c` BIGINT']
-    statement = Tree("/base", schema, "json", {}, [".json"], []).statement("duckdb")
+    statement = tree_of(schema, "part.json").statement("duckdb")
     assert re.search(r"""'a"b`c': 'BIGINT'""", statement)
+
+
+def test_a_tab_is_a_tab(tmp_path: Path) -> None:
+    """Whatever a terminal would obey is written as an escape that the engine reads."""
+    with pf.FileSink(tmp_path, uid="tabs", format="csv", format_options={"separator": "\t"}).local() as out:
+        out.write(pa.table({"a": ["x\ty"], "n": [1]}))
+    assert by_duckdb(tmp_path).fetchall() == [("x\ty", 1)]
+    assert r"sep '\U00000009'" in told("sql", tmp_path, "--engine", "spark")
+    for name in ("a\tb", "a\u2028b", ""):
+        with pytest.raises(ConfigError, match="no statement has a form for the name of column"):
+            tree_of(pa.schema({name: pa.int64()}), "part.csv").statement("duckdb")
+
+
+def test_keys_of_every_type_are_typed(tmp_path: Path) -> None:
+    """Decimals and dates as they are; an instant, whose zone no directory says, is text."""
+    keys = {
+        "price": pa.array(["1.50", None]).cast(pa.decimal128(9, 2)),
+        "day": SCALARS["day"].slice(0, 2),
+        "at": SCALARS["instant"].slice(0, 2),
+    }
+    with pf.FileSink(tmp_path, uid="keys", bucketer=pf.HiveBucketer(*keys)).local() as out:
+        out.write(pa.table({"id": [0, 1], **keys}))
+    found = by_duckdb(tmp_path).to_arrow_table().sort_by("id")
+    assert found["price"].to_pylist() == keys["price"].to_pylist()
+    assert found["day"].to_pylist() == keys["day"].to_pylist()
+    assert found["at"].to_pylist() == ["2024-02-29 12:00:00.123456", None]
+
+
+def test_nanoseconds_stay_or_are_refused(tmp_path: Path) -> None:
+    """DuckDB has a type for them without a zone alone; decimals of 40 digits in Parquet it would make doubles."""
+    with pf.FileSink(tmp_path / "local", uid="nanos").local() as out:
+        out.write(pa.table({"at": SCALARS["nanos"]}))
+    ns = [value for (value,) in by_duckdb(tmp_path / "local").select(duckdb.SQLExpression('epoch_ns("at")')).fetchall()]
+    assert sorted(ns, key=str) == [-1, 1, None]
+    for format, kind in (("json", pa.list_(pa.timestamp("ns", "UTC"))), ("parquet", pa.decimal256(40, 0))):
+        with pytest.raises(ConfigError, match="DuckDB has no type for the values of 'x'"):
+            tree_of(pa.schema({"x": kind}), f"part.{format}").statement("duckdb")
+
+
+def test_one_sink_of_several_has_no_statement(tmp_path: Path) -> None:
+    """It would read the files of the other one, too."""
+    for uid in ("one", "two"):
+        with pf.FileSink(tmp_path, uid=uid, on_used_base="accept").local() as out:
+            out.write(pa.table({uid: [1]}))
+    result = run("sql", tmp_path, "--uid", "one")
+    assert (result.exit_code, "files of two lie in the same tree" in result.stderr) == (2, True)
+    assert told("schema", tmp_path, "--uid", "one") == "one: int64\n"
+    assert sorted(by_duckdb(tmp_path).fetchall(), key=str) == [(1, None), (None, 1)]

@@ -42,7 +42,6 @@ HELD_BY = [
     (pa.decimal128(10, 2), pa.decimal128(8, 4), pa.decimal128(12, 4)),
     (pa.decimal128(38, 0), pa.decimal128(10, 2), pa.decimal256(40, 2)),
     (pa.decimal256(76, 0), pa.decimal256(76, 1), None),
-    (pa.string(), pa.large_string(), pa.large_string()),
     (pa.binary(3), pa.binary(4), pa.binary()),
     (pa.null(), pa.date32(), pa.date32()),
     (pa.string(), pa.int64(), None),
@@ -104,9 +103,10 @@ def test_what_reads_both_reads_each(known: pa.Schema, new: pa.Schema) -> None:
     """To merge one of them again changes nothing, unless a column has no type for both."""
     both, changes = merged(known, new)
     assert set(both.names) == {*known.names, *new.names}
-    assert (not changes) is (set(known) == set(new))
+    assert merged(known, known) == (known, ())
     if not any(change.kind is ChangeKind.OTHER for change in changes):
-        assert merged(both, known)[0] == merged(both, new)[0] == both
+        again = {change.kind for one in (known, new) for change in merged(one, both)[1]}
+        assert again <= {ChangeKind.ADDED, ChangeKind.WIDER}
 
 
 def after(
@@ -158,13 +158,47 @@ def test_columns_are_added_and_types_widened() -> None:
 def test_what_no_reader_sees_is_no_change() -> None:
     """Order, metadata, whether a column may be null, the zone of instants, dictionaries and views."""
     zoned = pa.timestamp("us", "Europe/Berlin")
-    known = after(None, [("a", zoned), ("b", pa.string()), ("c", pa.list_(zoned))])
+    columns = {"a": zoned, "b": pa.string(), "c": pa.list_(zoned), "d": pa.binary(), "e": pa.decimal128(5, 2)}
+    known = after(None, list(columns.items()))
     fields = [
-        pa.field("c", pa.list_(pa.timestamp("us", "Asia/Tokyo"))),
-        pa.field("b", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("c", pa.large_list(pa.timestamp("us", "Asia/Tokyo"))),
+        pa.field("b", pa.dictionary(pa.int8(), pa.large_string()), nullable=False),
         pa.field("a", pa.timestamp("us", "UTC"), metadata={"k": "v"}),
+        pa.field("d", pa.binary_view()),
+        pa.field("e", pa.null()),
     ]
     assert after(known, fields, "fail") is known
+
+
+def test_fixed_lists_of_another_length_are_another_type() -> None:
+    """A list of any length holds both, and is wider than either."""
+    known = after(None, [("a", pa.list_(pa.int8(), 2))])
+    with pytest.raises(CheckpointMismatch, match=r"'a' was fixed_size_list<.*>\[2\] and is fixed_size_list<.*>\[3\]"):
+        after(known, [("a", pa.list_(pa.int8(), 3))])
+    assert schema_in(after(known, [("a", pa.list_(pa.int8()))])).field("a").type == pa.list_(pa.int8())
+
+
+@pytest.mark.parametrize("name", ["a.b", "a[]", "[]", ".", 'a`"b'])
+def test_odd_names_are_marked_by_their_whole_name(name: str) -> None:
+    """Also where the change is deep within them."""
+    kind: Any = pa.list_(pa.list_(pa.int8()))
+    other: Any = pa.list_(pa.list_(pa.string()))
+    mixed = after(after(None, [(name, kind), ("a", kind)]), [(name, other), ("a", kind)], "roll")
+    assert mixed.mixed == (name,)
+
+
+def test_a_type_that_no_reader_gets_back_is_refused() -> None:
+    """Before anything is created: a checkpoint must be readable."""
+    kind: Any = pa.int8()
+    for _ in range(63):
+        kind = pa.list_(kind)
+    held = after(None, [("deep", kind)])
+    assert schema_in(held).field("deep").type == kind
+    for levels in (1, 500):
+        for _ in range(levels):
+            kind = pa.list_(kind)
+        with pytest.raises(pf.UnsupportedTypeError, match="'deep' is nested more than 64 levels deep"):
+            after(held, [("deep", kind)], "roll")
 
 
 @pytest.mark.parametrize("schema", [KNOWN[:2], [*KNOWN, ("d", pa.bool_())], [("a", pa.int64()), *KNOWN[1:]]])
@@ -182,18 +216,38 @@ def test_a_column_of_several_types_is_marked_for_good() -> None:
     assert after(mixed, [("a", pa.int32()), ("b", pa.int64())], "roll").mixed == ("a",)
 
 
-def test_csv_without_a_header_tells_columns_by_their_place() -> None:
-    """Another order is a change, and a new column in front of others is one."""
-    form: dict[str, JsonValue] = {"format": "csv", "header": False}
+@pytest.mark.parametrize("header", [True, False])
+def test_csv_tells_columns_by_their_place(header: bool) -> None:
+    """Another order is a change, and a new column in front of others is one; readers are told that it happened."""
+    form: dict[str, JsonValue] = {"format": "csv", "header": header, "separator": ",", "null_value": ""}
     known = after(None, KNOWN, format=form)
     for schema in (KNOWN[::-1], [("d", pa.int8()), *KNOWN]):
-        with pytest.raises(CheckpointMismatch, match="stands elsewhere"):
+        with pytest.raises(CheckpointMismatch, match="stands at another place"):
             after(known, schema, format=form)
-        assert after(known, schema, "roll", format=form).mixed == tuple(dict.fromkeys((*"abc", *dict(schema))))
+        assert after(known, schema, "roll", format=form).is_shifted
+        assert not after(after(None, KNOWN), schema, "roll").is_shifted
     added = after(known, [*KNOWN, ("d", pa.int8())], format=form)
-    assert (schema_in(added).names, added.mixed) == (["a", "b", "c", "d"], ("a", "b", "c", "d"))
-    named: dict[str, JsonValue] = {"format": "csv", "header": True}
-    assert after(after(None, KNOWN, format=named), KNOWN[::-1], "fail", format=named).mixed == ()
+    # Without names a line of fewer values is no line of all columns.
+    assert (schema_in(added).names, added.is_shifted) == (["a", "b", "c", "d"], not header)
+    day = ("day", pa.date32())
+    moved = after(after(None, [day, *KNOWN], path_columns=("day",), format=form), [*KNOWN, day], "fail", ("day",), form)
+    assert not moved.is_shifted
+    assert united([known, after(None, KNOWN[::-1], format=form)]) == after(known, KNOWN[::-1], "roll", format=form)
+
+
+def test_options_that_change_how_files_are_read_are_remembered() -> None:
+    """Of CSV of several kinds nothing is known but that; JSON in quotes is read in either form."""
+    form: dict[str, JsonValue] = {"format": "csv", "header": True, "separator": ",", "null_value": ""}
+    known = after(None, KNOWN, format=form)
+    changed: list[dict[str, JsonValue]] = [{"header": False}, {"separator": ";"}, {"null_value": "-"}]
+    for option in changed:
+        other = after(known, KNOWN, "fail", format={**form, **option})
+        assert other.format == after(other, KNOWN, format=form).format == {"format": "csv"}
+    assert after(known, KNOWN, format={**form, "compression": "gzip"}).format == {**form, "compression": "gzip"}
+    literal: dict[str, JsonValue] = {"format": "json", "non_finite": "literal"}
+    quoted: dict[str, JsonValue] = {"format": "json", "non_finite": "string"}
+    for one, two in ((literal, quoted), (quoted, literal)):
+        assert after(after(None, KNOWN, format=one), KNOWN, format=two).format == quoted
 
 
 def test_several_writers_have_one_schema() -> None:
@@ -228,7 +282,7 @@ def test_the_checkpoint_has_the_schema_of_its_rows(tmp_path: Path) -> None:
     """From the first one on; rows without a checkpoint, and rows of no number, leave nothing."""
     with sink(tmp_path / "base").local() as out:
         out.checkpoint()
-        with pytest.raises(pf.NotFound, match=r"no checkpoint of a sink at .* has the schema"):
+        with pytest.raises(pf.NotFound, match=r"no checkpoint at .* has the schema"):
             pf.read_schema(tmp_path / "base")
         out.write(rows(a=INTS, never=INTS)[:0])
         out.write(rows(a=INTS))
@@ -277,12 +331,12 @@ def test_refused_rows_are_in_no_part(tmp_path: Path) -> None:
 
 
 def test_dictionaries_have_the_schema_of_their_writer(tmp_path: Path) -> None:
-    """``write_all`` checks them likewise, and names the rows."""
+    """``write_all`` checks them likewise, and names the item."""
     with sink(tmp_path / "base", "evolve").local(schema={"a": "int64"}) as out:
         out.write_all([{"a": 1}])
     out = sink(tmp_path / "base", "evolve").local(schema={"a": "string"}).open()
-    with pytest.raises(CheckpointMismatch, match="'a' was int64 and is string"):
-        out.write([{"a": "x"}])
+    with pytest.raises(CheckpointMismatch, match=r"'a' was int64 and is string \(of the rows up to position 7"):
+        out.write_all([{"a": "x"}], position=lambda _item: 7)
 
 
 def test_each_writer_has_its_own(tmp_path: Path) -> None:

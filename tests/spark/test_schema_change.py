@@ -139,7 +139,7 @@ def test_rows_of_several_types_need_a_schema(place: tuple[Path, DataFrame], spar
 
 @pytest.mark.parametrize(
     ("format", "options"),
-    [("json", {}), ("csv", {"separator": ";"}), ("csv", {"header": False}), ("parquet", {})],
+    [("json", {}), ("csv", {"separator": "\t"}), ("csv", {"header": False}), ("parquet", {})],
 )
 def test_spark_reads_by_the_statement(
     spark: SparkSession, tmp_path: Path, format: str, options: dict[str, Any]
@@ -154,7 +154,67 @@ def test_spark_reads_by_the_statement(
     found = spark.table("sold_rows")
     expected = spark.read.schema("id long, bucket long").json(str(tmp_path / "source")).selectExpr(*TYPED)
     if format == "parquet":
-        expected = expected.withColumn("bucket", expected["bucket"].cast("int"))
         expected = expected.withColumn("span", functions.lit(93_600_000_000))
     assert sorted(found.select(expected.columns).collect()) == sorted(expected.collect())
     spark.catalog.dropTempView("sold_rows")
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet", "orc"])
+def test_spark_reads_what_has_evolved_by_the_statement(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    """Files from before a type was widened and a column added, below a path with brackets and braces."""
+    base = tmp_path / "a [1] {b}"
+    for columns in ({"n": pa.array([1], pa.int32())}, {"n": pa.array([2**40]), "raw": pa.array([b"\xff"])}):
+        with pf.FileSink(base, uid="evolving", on_schema_change="evolve", format=format).local() as out:
+            out.write(pa.table(columns))
+    for statement in told("sql", base, "--engine", "spark").split(";\n")[:-1]:
+        spark.sql(statement)
+    found = spark.table("a_1_b")
+    assert found.dtypes == [("n", "bigint"), ("raw", "binary")]
+    assert sorted(map(tuple, found.collect())) == [(1, None), (2**40, b"\xff")]
+    for view in ("a_1_b", "a_1_b_as_text"):
+        spark.catalog.dropTempView(view)
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet", "orc"])
+def test_read_spark_has_the_types_of_keys(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    """Text that looks like a number, a date, a decimal; of an instant the text, whatever the zone of the session."""
+    keys = {
+        "zip": pa.array(["007", "7"]),
+        "price": pa.array(["1.50", "2.00"]).cast(pa.decimal128(9, 2)),
+        "at": pa.array([0, 1_000_000], pa.int64()).cast(pa.timestamp("us", "UTC")),
+    }
+    with pf.FileSink(tmp_path, uid="keys", format=format, bucketer=pf.HiveBucketer(*keys)).local() as out:
+        out.write(pa.table({"id": [0, 1], **keys}))
+    inferred = spark.conf.get("spark.sql.sources.partitionColumnTypeInference.enabled")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        rows = pf.read_spark(spark, tmp_path, format=format).sort("id").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert [(row.zip, str(row.price), row["at"]) for row in rows] == [
+        ("007", "1.50", "1970-01-01 00:00:00"),
+        ("7", "2.00", "1970-01-01 00:00:01"),
+    ]
+    assert spark.conf.get("spark.sql.sources.partitionColumnTypeInference.enabled") == inferred
+
+
+def test_csv_that_spark_would_read_wrongly_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark goes by the places of columns: another order, and a key that is kept in the files."""
+    rows = pa.table({"k": ["a"], "x": ["1"], "y": ["2"]})
+    for order in (["x", "y"], ["y", "x"]):
+        with pf.FileSink(tmp_path / "moved", uid="moved", format="csv").local() as out:
+            out.write(rows.select(order))
+    with pytest.raises(ConfigError, match="with columns at several places"):
+        pf.read_spark(spark, tmp_path / "moved", format="csv")
+    bucketer = pf.HiveBucketer("k", keep_columns=True)
+    with pf.FileSink(tmp_path / "kept", uid="kept", format="csv", bucketer=bucketer).local() as out:
+        out.write(rows)
+    with pytest.raises(ConfigError, match="'k' is in files of CSV and in their directories"):
+        pf.read_spark(spark, tmp_path / "kept", format="csv")
+
+
+def test_odd_names_of_binary_columns_are_decoded(spark: SparkSession, tmp_path: Path) -> None:
+    """With a dot and a backtick in them."""
+    with pf.FileSink(tmp_path, uid="odd", format="csv").local() as out:
+        out.write(pa.table({"a.b`c": [b"\xff"], "n": [1]}))
+    assert [tuple(row) for row in pf.read_spark(spark, tmp_path, format="csv").collect()] == [(b"\xff", 1)]

@@ -80,7 +80,7 @@ def schema(
     rows of several types, of which no type holds all values. Safe while the sink runs.
     """
     dialect = _one_of("--format", format, get_args(Dialect))
-    held = _held(call)
+    held = _held(call, reads_files=False)
     columns = schema_in(held)
     report = SchemaReport(
         base=call.place.base,
@@ -118,14 +118,29 @@ def sql(
     decoded. Lists the whole tree. Safe while the sink runs; files that are finished later are read too.
     """
     chosen = _one_of("--engine", engine, get_args(Engine))
-    held = _held(call)
+    # Where there is no sink, that is said before a tree is listed.
+    _held(call, reads_files=True)
+    # Files come before the checkpoint that is told: it has the columns of each.
+    shown = valid_length_filesystem(call.place.base, call.place.storage_options)
+    with call.out.progress("listing files"):
+        files = finished(shown)
+    held = _held(call, reads_files=True)
     if held.mixed:
         raise PartfileError(
             f"rows below {call.place.base!r} have values of several types in {', '.join(map(repr, held.mixed))}",
             hint="No one statement reads them. Read the files before and after the change by themselves.",
             path=call.place.base,
         )
-    statement = _tree(call, held).statement(chosen)
+    cut = [file.path for file in files if not file.is_whole]
+    if cut:
+        raise PartfileError(
+            f"{cut[0]!r} counts up to the length in its sidecar, and an engine would read on ({len(cut)} such files)",
+            hint="Read the tree with partfile.read or partfile.read_spark.",
+            path=cut[0],
+        )
+    is_local = "file" in shown.fs.protocol
+    base = absolute(local_path(call.place.base)) if is_local else call.place.base.rstrip("/")
+    statement = Tree.of(base, [file.path for file in files], held).statement(chosen)
     if call.out.as_json:
         call.out.report(SqlReport(base=call.place.base, engine=chosen, statement=statement))
     else:
@@ -141,13 +156,28 @@ def _one_of(option: str, given: str, words: tuple[Word, ...]) -> Word:
     raise ConfigError(f"{option} {given!r} is not known", hint=f"There are {', '.join(words)}.")
 
 
-def _held(call: Call) -> RowSchema:
-    """What the newest checkpoints hold; raises NotFound."""
+def _held(call: Call, *, reads_files: bool) -> RowSchema:
+    """What the newest checkpoints hold.
+
+    Args:
+        call: The call of the verb.
+        reads_files: Whether it is for a statement that reads files, whichever sink has written them.
+
+    Raises:
+        NotFound: There is no such sink, or no schema.
+        ConfigError: A sink is named beside which others have written.
+    """
     store = call.place.open_checkpoints()
     if store is None:
         raise no_sink_at(call.place)
     with store:
         jobs = sinks_in(store, call.place, call.uid)
+        others = {job.uid for job in sinks_in(store, call.place)} - {job.uid for job in jobs}
+        if others and reads_files:
+            raise ConfigError(
+                f"files of {', '.join(sorted(others))} lie in the same tree, and a statement reads all of them",
+                hint="Leave --uid out.",
+            )
         found = united(schemas_held(CheckpointStorage(store, job.name) for job in jobs))
     if found is None:
         raise NotFound(
@@ -156,20 +186,3 @@ def _held(call: Call) -> RowSchema:
             path=call.place.checkpoint_url,
         )
     return found
-
-
-def _tree(call: Call, held: RowSchema) -> Tree:
-    place = call.place
-    shown = valid_length_filesystem(place.base, place.storage_options)
-    with call.out.progress("listing files"):
-        files = finished(shown)
-    cut = [file.path for file in files if not file.is_whole]
-    if cut:
-        raise PartfileError(
-            f"{cut[0]!r} counts up to the length in its sidecar, and an engine would read on ({len(cut)} such files)",
-            hint="Read the tree with partfile.read or partfile.read_spark.",
-            path=cut[0],
-        )
-    is_local = "file" in shown.fs.protocol
-    base = absolute(local_path(place.base)) if is_local else place.base.rstrip("/")
-    return Tree.of(base, [file.path for file in files], held)

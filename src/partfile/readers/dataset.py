@@ -6,6 +6,7 @@ formats that it knows. ``arrow_format`` has the options with which pyarrow reads
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -30,6 +31,7 @@ from partfile.readers.files import (
     codec_of,
     common_format,
     partition_names,
+    partition_values,
 )
 from partfile.readers.filesystem import ValidLengthFileSystem, open_for_reading
 from partfile.readers.lines import (
@@ -39,9 +41,15 @@ from partfile.readers.lines import (
     quoted_lines,
     refusing_long_lines,
 )
-from partfile.readers.schema import KnownColumns, known_columns
+from partfile.readers.schema import (
+    KnownColumns,
+    check_one_layout,
+    has_options,
+    is_told_by_directories,
+    known_columns,
+)
 from partfile.readers.streams import ReadableFile, decompressed, finished, open_readable, with_pending
-from partfile.readers.text_values import TextForm
+from partfile.readers.text_values import TextForm, may_be_read_as, other_types
 from partfile.sink.newest_state import pending_parts
 from partfile.sink.settings import checkpoint_url_of
 
@@ -285,11 +293,17 @@ class FilewiseScanner:
 
         Raises:
             ConfigError: Of a file of JSON, whose lines are too long for pyarrow.
+            PartDamaged: Of a file of JSON, whose values are not of the types that the schema says.
         """
         for fragment in self._files.get_fragments(filter=self._options.get("filter")):
             scanner = ds.Scanner.from_fragment(fragment, schema=self._files.schema, **self._options)
-            with refusing_long_lines(fragment) if self._is_json else nullcontext():
-                found = read(scanner)
+            try:
+                with refusing_long_lines(fragment) if self._is_json else nullcontext():
+                    found = read(scanner)
+            except pa.ArrowInvalid as error:
+                if not self._is_json:
+                    raise
+                raise other_types(fragment.path, error) from error
             yield found
 
 
@@ -332,7 +346,7 @@ def dataset_of(
     readable = [file for file in files if file.valid_length or name not in ROW_FORMATS]
     if not readable:
         return _without_files(base, schema)
-    keys = {key for file in readable for key in partition_names(file.path)} if partitioning == "hive" else set()
+    keys = _values_of_keys(readable) if partitioning == "hive" else {}
     directories = ds.HivePartitioning.discover() if partitioning == "hive" else ds.HivePartitioning(pa.schema([]))
     options = ds.FileSystemFactoryOptions(partition_base_dir=base, partitioning=directories)
     is_text = name in _TEXT_OF_COLUMNS and not isinstance(format, ds.FileFormat)
@@ -343,21 +357,39 @@ def dataset_of(
             for of_some, infos in _file_systems(file_system, base, readable, shown)
         ]
 
-    told = known() if (schema is None and (is_text or keys)) or (is_text and name == "csv") else KnownColumns()
-    form = TextForm.of(name, told.format)
+    told = known() if is_text or (schema is None and keys) else KnownColumns()
+    form = _form_of(name, told, base) if is_text else TextForm(name)
     arrow = format if isinstance(format, ds.FileFormat) else arrow_format(name)
     if is_text and name == "csv":
-        arrow = form.csv_format(told.in_files.names)
+        in_path = told.held.path_columns if told.held else ()
+        arrow = form.csv_format([column for column in told.columns.names if column not in in_path])
     factories = factories_of(arrow, {"text": _shown_text, "avro": _shown_avro}.get(name))
     if schema is None:
         own = [_avro_schema(file_system, base, file) for file in readable] if name == "avro" else None
-        schema = _found_schema(factories, own, arrow, told.in_files if is_text else _NO_COLUMNS, told.in_path)
+        in_files = told.columns if is_text else _NO_COLUMNS
+        schema = _found_schema(factories, own, arrow, in_files=in_files, in_path=told.columns, values=keys)
     if is_text:
         values = pa.schema([field for field in schema if field.name not in keys])
         if not form.is_read_by_pyarrow(values):
             arrow = ds.IpcFileFormat()
             factories = factories_of(arrow, _shown_values(form, values))
     return _of_factories(factories, arrow, schema)
+
+
+def _form_of(name: str, told: KnownColumns, base: str) -> TextForm:
+    """How the files were written, as the checkpoints tell it.
+
+    Raises:
+        ConfigError: Files of CSV were written in ways of which none reads all.
+    """
+    held = told.held
+    if held is None or held.format.get("format") != name:
+        return TextForm(name)
+    form = TextForm.of(name, held.format)
+    # With a header, pyarrow goes by the names.
+    if not has_options(held) or (held.is_shifted and not form.header):
+        check_one_layout(held, base)
+    return form
 
 
 def _of_factories(factories: Sequence[ds.DatasetFactory], arrow: ds.FileFormat, schema: pa.Schema) -> ds.Dataset:
@@ -403,8 +435,10 @@ def _found_schema(
     factories: Sequence[ds.DatasetFactory],
     own: Sequence[pa.Schema] | None,
     arrow: ds.FileFormat,
+    *,
     in_files: pa.Schema,
     in_path: pa.Schema,
+    values: Mapping[str, Collection[str]],
 ) -> pa.Schema:
     """The columns of the files, which may be known, and of the directories; types that are known are not guessed.
 
@@ -412,35 +446,93 @@ def _found_schema(
         factories: Of the files.
         own: The columns of each file; None looks into it.
         arrow: How it is read.
-        in_files: Columns of files whose types are known.
-        in_path: Likewise of directories.
+        in_files: Columns whose types are known where they are in files.
+        in_path: Likewise in directories.
+        values: Of each key of the directories, as their names have them.
     """
     try:
         # The last schema of a factory is that of its directories; of its files it looks into the first alone, and would
         # leave out in silence what only later ones have.
-        partitions = [factory.inspect_schemas()[-1] for factory in factories]
+        partitions = [_keys_of(factory, values) for factory in factories]
         if own is None:
-            fragments = [fragment for factory in factories for fragment in factory.finish().get_fragments()]
-            own = [_columns_of(fragment) for fragment in fragments]
-        guessed = [_without(schema, in_files.names) for schema in own]
-        keys = [_without(schema, in_path.names) for schema in partitions]
-        found = {name for schema in partitions for name in schema.names}
-        told = pa.schema([field for field in in_path if field.name in found])
-        return pa.unify_schemas([in_files, *guessed, told, *keys], promote_options="permissive")
+            datasets = [factory.finish(keys) for factory, keys in zip(factories, partitions, strict=True)]
+            fragments = [fragment for dataset in datasets for fragment in dataset.get_fragments()]
+            own = [_columns_of(fragment, in_files) for fragment in fragments]
+        keys = {name for schema in partitions for name in schema.names}
+        in_path = pa.schema(
+            [field for field in in_path if field.name in keys and _tells(values[field.name], field.type)]
+        )
+        in_files = _without(in_files, [*_contradicted(in_files, own), *keys])
+        guessed = [_without(schema, [*in_files.names, *in_path.names]) for schema in own]
+        told = [_without(schema, in_path.names) for schema in partitions]
+        return pa.unify_schemas([in_files, *guessed, in_path, *told], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         hint = larger_blocks(arrow) if isinstance(arrow, ds.JsonFileFormat) and is_too_long(error) else "Pass schema=."
         raise ConfigError(f"the columns cannot be told from the files: {error}", hint=hint) from error
+
+
+def _values_of_keys(files: Iterable[ReadableFile]) -> dict[str, set[str]]:
+    """Each key of the directories with the texts that stand for its values; a null has none."""
+    found: dict[str, set[str]] = {}
+    for directory in {posixpath.dirname(file.path) for file in files}:
+        path = f"{directory}/"
+        for key, value in zip(partition_names(path), partition_values(path), strict=True):
+            found.setdefault(key, set()).update(() if value is None else (value,))
+    return found
+
+
+def _keys_of(factory: ds.DatasetFactory, values: Mapping[str, Collection[str]]) -> pa.Schema:
+    """The keys of the directories as pyarrow guesses them; text where it cannot.
+
+    It makes no guess where all are null. And it looks into a file as well, of which types may be known that it does not
+    find out.
+    """
+    if not values:
+        return _NO_COLUMNS
+    try:
+        return factory.inspect_schemas()[-1]
+    except pa.ArrowInvalid:
+        return pa.schema([(key, pa.string()) for key in values])
+
+
+def _tells(texts: Collection[str] | None, kind: pa.DataType) -> bool:
+    """Whether the names of directories tell a value of this type each; those of other programs may not."""
+    if texts is None or not is_told_by_directories(kind):
+        return False
+    try:
+        pa.array(sorted(texts), pa.string()).cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _contradicted(known: pa.Schema, guesses: Iterable[pa.Schema]) -> list[str]:
+    """The columns of which some file, which is not the sink's, has values that their known type does not hold."""
+    found = [field for schema in guesses for field in schema if field.name in known.names]
+    return [field.name for field in found if not may_be_read_as(field.type, known.field(field.name).type)]
 
 
 def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in names])
 
 
-def _columns_of(fragment: ds.Fragment) -> pa.Schema:
+def _columns_of(fragment: ds.Fragment, known: pa.Schema) -> pa.Schema:
+    """The columns of a file as pyarrow guesses them.
+
+    Args:
+        fragment: The file.
+        known: Columns whose types are known: of JSON they are read as such, so that only the others are guessed.
+    """
     if not isinstance(fragment.format, ds.JsonFileFormat):
         return fragment.physical_schema
     with refusing_long_lines(fragment):
-        return fragment.physical_schema
+        try:
+            return fragment.physical_schema
+        except pa.ArrowInvalid:
+            # Numbers beside texts in one column: NaN in quotes, for instance, where the types are known.
+            if not known.names:
+                raise
+            return known
 
 
 def _without_files(base: str, schema: pa.Schema | None) -> ds.Dataset:

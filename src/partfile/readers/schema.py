@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import types
 
 from partfile.errors import ConfigError, NotFound, SnapshotError, StoreError
+from partfile.readers.files import TEXT_COLUMN
 from partfile.sink.newest_state import newest_state
 from partfile.sink.schema import schema_in, united
 from partfile.sink.settings import checkpoint_url_of
@@ -19,8 +20,6 @@ from partfile.stores.registry import open_store, options_for
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping
-
-    from pydantic import JsonValue
 
     from partfile.sink.states import RowSchema
 
@@ -38,8 +37,9 @@ def read_schema(
 ) -> pa.Schema:
     """The schema of the rows that sinks have written below a base path, by their newest checkpoints.
 
-    Columns of directories are among them. Where several sinks write, it has the columns of all. ``read(path,
-    schema=read_schema(path))`` looks into no file before the scan.
+    Columns of directories are among them; a key whose type their names do not tell, such as an instant, is text. Where
+    several sinks write, it has the columns of all. ``read(path, schema=read_schema(path))`` looks into no file before
+    the scan.
 
     Args:
         path: The base path of the sink.
@@ -51,26 +51,80 @@ def read_schema(
         NotFound: There is no checkpoint of such a sink, or none that has a schema.
         ConfigError: Rows of one column have types that no type holds; names the columns.
         SnapshotCorrupt: A newest checkpoint cannot be read.
+        StoreError: The store cannot be reached, or refuses.
     """
-    return typed_rows(path, uid=uid, storage_options=storage_options, checkpoint_dir=checkpoint_dir)[0]
+    held = row_schema(path, uid=uid, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+    _check_not_mixed(held, path)
+    schema = schema_in(held)
+    if held.format.get("format") == "text":
+        # The lines are called so by every reader, whatever the column was called.
+        schema = pa.schema(
+            [field if field.name in held.path_columns else field.with_name(TEXT_COLUMN) for field in schema]
+        )
+    return pa.schema(
+        [
+            field
+            if field.name not in held.path_columns or is_told_by_directories(field.type)
+            else field.with_type(pa.string())
+            for field in schema
+        ]
+    )
 
 
 def typed_rows(
     path: str | os.PathLike[str],
     *,
-    uid: str | None = None,
     storage_options: Mapping[str, object] | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
-) -> tuple[pa.Schema, Mapping[str, JsonValue]]:
-    """The schema of the rows and the format spec of their files; arguments and errors as of ``read_schema``."""
-    held = row_schema(path, uid=uid, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+) -> RowSchema:
+    """What an engine needs that goes by the places of columns in CSV; arguments as of ``read_schema``.
+
+    Raises:
+        NotFound, SnapshotCorrupt, StoreError: As of ``read_schema``.
+        ConfigError: Rows of one column have types that no type holds, or files of CSV differ in the places of columns
+            or in their options.
+    """
+    held = row_schema(path, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+    _check_not_mixed(held, path)
+    check_one_layout(held, path)
+    return held
+
+
+def _check_not_mixed(held: RowSchema, path: object) -> None:
     if held.mixed:
         raise ConfigError(
             f"the rows below {str(path)!r} have values of several types in {', '.join(map(repr, held.mixed))}",
             hint="Read the files before and after the change by themselves, each with schema=.",
             path=str(path),
         )
-    return schema_in(held), held.format
+
+
+def check_one_layout(held: RowSchema, path: object) -> None:
+    """Refuse CSV that was written in several ways, where a reader goes by the places of columns.
+
+    Raises:
+        ConfigError: Names the tree, and what to do.
+    """
+    if held.is_shifted or not has_options(held):
+        what = "with several options" if not has_options(held) else "with columns at several places"
+        raise ConfigError(
+            f"files of CSV below {str(path)!r} have been written {what}",
+            hint="Read the files before and after the change by themselves, with schema= and the reader's own options.",
+            path=str(path),
+        )
+
+
+def kept_in_csv(column: str) -> ConfigError:
+    """The error for a column that files of CSV and their directories have both: Spark takes it out of the former."""
+    return ConfigError(
+        f"{column!r} is in files of CSV and in their directories, and Spark would read the columns behind it wrongly",
+        hint="Read the tree with partfile.read.",
+    )
+
+
+def has_options(held: RowSchema) -> bool:
+    """Whether it is known with which options files of CSV were written; true for every other format."""
+    return held.format.get("format") != "csv" or "header" in held.format
 
 
 def row_schema(
@@ -93,10 +147,11 @@ def row_schema(
         raise NotFound(
             f"there are no checkpoints at {url!r}", hint="Pass checkpoint_dir= as the sink has it.", path=url
         ) from error
+    if uid is not None and not chosen:
+        raise NotFound(f"no sink {uid!r} has checkpoints at {url!r}", hint=f"There are: {', '.join(jobs)}.", path=url)
     if found is None:
-        of = "a sink" if uid is None else f"sink {uid!r}"
         raise NotFound(
-            f"no checkpoint of {of} at {url!r} has the schema of its rows",
+            f"no checkpoint at {url!r} has the schema of its rows",
             hint="It is there from the first checkpoint with rows on.",
             path=url,
         )
@@ -115,12 +170,10 @@ def schemas_held(storages: Iterable[CheckpointStorage]) -> Iterator[RowSchema]:
 class KnownColumns:
     """What checkpoints tell a reader of a tree; nothing where there are none."""
 
-    in_files: pa.Schema = _NO_COLUMNS
-    """Columns of files that have this type in every row."""
-    in_path: pa.Schema = _NO_COLUMNS
-    """Likewise of directories, as far as their names say a value of the type."""
-    format: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Format spec of the files; empty where it is not known, or rows of several shapes are in them."""
+    columns: pa.Schema = _NO_COLUMNS
+    """Columns that have this type in every row."""
+    held: RowSchema | None = None
+    """All that the checkpoints hold."""
 
 
 def known_columns(
@@ -147,16 +200,15 @@ def known_columns(
     except (StoreError, SnapshotError, ConfigError) as error:
         logger.warning("%s: types of columns are guessed, for no checkpoint tells them: %s", path, error)
         return KnownColumns()
-    sure = [column for column in schema if column.name not in held.mixed]
-    in_path = [column for column in sure if column.name in held.path_columns]
-    return KnownColumns(
-        pa.schema([column for column in sure if column.name not in held.path_columns]),
-        pa.schema([column for column in in_path if _is_told_by_directories(column.type)]),
-        {} if held.mixed else held.format,
-    )
+    return KnownColumns(pa.schema([column for column in schema if column.name not in held.mixed]), held)
 
 
-def _is_told_by_directories(kind: pa.DataType) -> bool:
+def key_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a directory's key to an engine: of an instant, whose zone is not said, the text."""
+    return pa.string() if types.is_timestamp(kind) and kind.tz is not None else kind
+
+
+def is_told_by_directories(kind: pa.DataType) -> bool:
     """Whether pyarrow makes values of this type of the names of directories. Of an instant they do not say the zone."""
     if types.is_timestamp(kind):
         return kind.tz is None

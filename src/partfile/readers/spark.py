@@ -11,19 +11,21 @@ from pyarrow import types
 from partfile.errors import ConfigError, NotFound
 from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming, check_format, partition_shape
 from partfile.readers.filesystem import valid_length_filesystem
-from partfile.readers.schema import typed_rows
+from partfile.readers.schema import kept_in_csv, key_type, known_columns, typed_rows
 from partfile.readers.text_values import TextForm
+from partfile.sink.schema import schema_in
 from partfile.stores.registry import options_of_tasks
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
     from partfile.readers.cut_files import CutFiles
     from partfile.readers.filesystem import ValidLengthFileSystem
+    from partfile.sink.states import RowSchema
 
 _OPTIONS: dict[str, dict[str, str]] = {
     "text": {"lineSep": "\n"},
@@ -88,13 +90,46 @@ def read_spark(
     shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)
     if not shown.isdir(shown.base):
         raise NotFound(f"{path!r} is not a directory", hint="Check the path.", path=str(path))
+    columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
     encoded: list[str] = []
     if schema is None and format in _WITHOUT_SCHEMA:
-        schema, encoded, form = _told_schema(path, format, storage_options, checkpoint_dir)
+        held = _told(path, format, storage_options, checkpoint_dir)
+        kept = [name for name in columns if name in schema_in(held).names and name not in held.path_columns]
+        if kept and format == "csv":
+            raise kept_in_csv(kept[0])
+        schema, encoded, form = _spark_schema(held, format)
         given = {**given, **form, **_named(options)}
-    columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
     files = _files(path, storage_options, format, columns, given)
+    if schema is None and columns and format not in _WITHOUT_SCHEMA:
+        return _with_keys(spark, lambda: _rows(spark, shown, files, None, given), path, storage_options, checkpoint_dir)
     return _decoded(_rows(spark, shown, files, schema, given), encoded)
+
+
+_INFERENCE = "spark.sql.sources.partitionColumnTypeInference.enabled"
+
+
+def _with_keys(
+    spark: SparkSession,
+    read: Callable[[], DataFrame],
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, object] | None,
+    checkpoint_dir: str | os.PathLike[str] | None,
+) -> DataFrame:
+    """Rows of files that say their types, with those of the directories' keys as the checkpoints tell them."""
+    known = known_columns(path, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+    in_path = () if known.held is None else known.held.path_columns
+    told = [field for field in known.columns if field.name in in_path]
+    if not told:
+        return read()
+    before = str(spark.conf.get(_INFERENCE))
+    # Spark would take keys that look like numbers for numbers, when it lists the files.
+    spark.conf.set(_INFERENCE, "false")
+    try:
+        frame = read()
+    finally:
+        spark.conf.set(_INFERENCE, before)
+    kinds = _in_spark(pa.schema([field.with_type(key_type(field.type)) for field in told]), frame.columns)
+    return frame.withColumns({kind.name: frame[_quoted(kind.name)].cast(kind.dataType) for kind in kinds})
 
 
 def _rows(
@@ -175,35 +210,63 @@ def _through_executors(
     )
 
 
-def _told_schema(
+def _told(
     path: str | os.PathLike[str],
     format: str,
     storage_options: Mapping[str, object] | None,
     checkpoint_dir: str | os.PathLike[str] | None,
-) -> tuple[StructType, list[str], dict[str, str]]:
-    """The columns as the checkpoints tell them, which of them are text in base64 to Spark, and options of its reader.
+) -> RowSchema:
+    """What the checkpoints tell of the columns.
 
     Raises:
-        ConfigError: They tell none, or one of a type that Spark does not have.
+        ConfigError: They tell nothing, or Spark would read some files of CSV wrongly by it.
+    """
+    try:
+        return typed_rows(path, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+    except NotFound as error:
+        raise ConfigError(
+            f"{format} files do not say their schema: {error.message}",
+            hint="Pass schema=, for instance schema='id long'.",
+        ) from error
+
+
+def _spark_schema(held: RowSchema, format: str) -> tuple[StructType, list[str], dict[str, str]]:
+    """The columns in Spark's types, which of them are text in base64 to Spark, and options of its reader.
+
+    Raises:
+        ConfigError: Spark has no type for one.
+    """
+    keys = set(held.path_columns)
+    # The name of a directory says no zone of an instant.
+    known = pa.schema(
+        [field.with_type(key_type(field.type)) if field.name in keys else field for field in schema_in(held)]
+    )
+    # Its reader of JSON decodes binary values by itself, that of CSV does not.
+    encoded = [field.name for field in known if format == "csv" and _as_in_spark(field.type) == pa.binary()]
+    shown = pa.schema([field.with_type(pa.string()) if field.name in encoded else field for field in known])
+    form = TextForm.of(format, held.format)
+    options = {"header": str(form.header).lower(), "sep": form.separator} if format == "csv" else {}
+    if form.null_value:
+        options["nullValue"] = form.null_value
+    return _in_spark(shown, shown.names), encoded, options
+
+
+def _in_spark(schema: pa.Schema, names: Collection[str]) -> StructType:
+    """Some columns in Spark's types.
+
+    Raises:
+        ConfigError: Spark has no type for one.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - importing partfile needs no Spark
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
 
+    known = pa.schema([(field.name, _as_in_spark(field.type)) for field in schema if field.name in names])
     try:
-        told, spec = typed_rows(path, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
-        known = pa.schema([(field.name, _as_in_spark(field.type)) for field in told])
-        # Its reader of JSON decodes binary values by itself, that of CSV does not.
-        encoded = [field.name for field in known if format == "csv" and types.is_binary(field.type)]
-        shown = [(field.name, pa.string() if field.name in encoded else field.type) for field in known]
-        form = TextForm.of(format, spec)
-        options = {"header": str(form.header).lower(), "sep": form.separator} if format == "csv" else {}
-        if form.null_value:
-            options["nullValue"] = form.null_value
-        return from_arrow_schema(pa.schema(shown), prefer_timestamp_ntz=True), encoded, options
-    except (NotFound, PySparkException) as error:
-        said = error.message if isinstance(error, NotFound) else str(error)
+        return from_arrow_schema(known, prefer_timestamp_ntz=True)
+    except PySparkException as error:
         raise ConfigError(
-            f"{format} files do not say their schema: {said}", hint="Pass schema=, for instance schema='id long'."
+            f"Spark has no type for a column that the checkpoint tells: {error}",
+            hint="Pass schema=, for instance schema='id long'.",
         ) from error
 
 
@@ -250,7 +313,12 @@ def _decoded(frame: DataFrame, encoded: Sequence[str]) -> DataFrame:
     """The rows with binary values where Spark has read text in base64."""
     from pyspark.sql.functions import unbase64  # noqa: PLC0415 - importing partfile needs no Spark
 
-    return frame.withColumns({name: unbase64(frame[name]) for name in encoded}) if encoded else frame
+    return frame.withColumns({name: unbase64(frame[_quoted(name)]) for name in encoded}) if encoded else frame
+
+
+def _quoted(name: str) -> str:
+    """A column for Spark, which takes dots and backticks for more than a name."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _is_header(format: str, options: Mapping[str, str]) -> bool:

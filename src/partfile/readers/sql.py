@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import types
 
 from partfile.errors import ConfigError, NotFound
 from partfile.readers.files import codec_of, common_format, partition_names
+from partfile.readers.schema import check_one_layout, has_options, kept_in_csv, key_type
 from partfile.readers.text_values import TextForm
 from partfile.sink.schema import schema_in
 from partfile.writers.registry import format_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pydantic import JsonValue
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from partfile.sink.states import RowSchema
 
@@ -61,12 +62,12 @@ class _Words:
 
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_OTHERS = ("halffloat", "float", "double", "text", "bytes", "date", "instant", "local", "time", "interval")
+_OTHERS = ("halffloat", "float", "double", "text", "bytes", "date", "instant", "nanos", "local", "time", "interval")
 _SCALARS = ("null", "bool", *_INTEGERS, *_OTHERS)
 _WORDS: dict[str, _Words] = {
     "spark": _Words(
         "VOID,BOOLEAN,TINYINT,SMALLINT,INT,BIGINT,SMALLINT,INT,BIGINT,DECIMAL(20;0),FLOAT,FLOAT,DOUBLE,"
-        "STRING,BINARY,DATE,TIMESTAMP,TIMESTAMP_NTZ,TIME(6),INTERVAL DAY TO SECOND",
+        "STRING,BINARY,DATE,TIMESTAMP,TIMESTAMP_NTZ,TIMESTAMP_NTZ,TIME(6),INTERVAL DAY TO SECOND",
         items="ARRAY<{item}>",
         pairs="MAP<{key}, {item}>",
         struct="STRUCT<{fields}>",
@@ -75,7 +76,7 @@ _WORDS: dict[str, _Words] = {
     ),
     "duckdb": _Words(
         "VARCHAR,BOOLEAN,TINYINT,SMALLINT,INTEGER,BIGINT,UTINYINT,USMALLINT,UINTEGER,UBIGINT,FLOAT,FLOAT,DOUBLE,"
-        "VARCHAR,BLOB,DATE,TIMESTAMPTZ,TIMESTAMP,TIME,INTERVAL",
+        "VARCHAR,BLOB,DATE,TIMESTAMPTZ,TIMESTAMP_NS,TIMESTAMP,TIME,INTERVAL",
         items="{item}[]",
         pairs="MAP({key}, {item})",
         struct="STRUCT({fields})",
@@ -84,7 +85,7 @@ _WORDS: dict[str, _Words] = {
     ),
     "hive": _Words(
         "void,boolean,tinyint,smallint,int,bigint,smallint,int,bigint,decimal(20;0),float,float,double,"
-        "string,binary,date,timestamp,timestamp,string,string",
+        "string,binary,date,timestamp,timestamp,timestamp,string,string",
         items="array<{item}>",
         pairs="map<{key},{item}>",
         struct="struct<{fields}>",
@@ -121,6 +122,7 @@ def _scalar(kind: Any) -> str:
         "bytes": (types.is_binary, types.is_large_binary, types.is_fixed_size_binary),
         "date": (types.is_date,),
         "instant": (lambda one: types.is_timestamp(one) and one.tz is not None,),
+        "nanos": (lambda one: types.is_timestamp(one) and one.unit == "ns",),
         "local": (types.is_timestamp,),
         "time": (types.is_time,),
         "interval": (types.is_duration,),
@@ -168,19 +170,17 @@ class Tree:
 
     Args:
         base: An absolute path, or a URL.
-        schema: The columns, those of directories among them.
+        held: What the newest checkpoints hold of the schema.
         format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``.
-        spec: Format spec of the files; may be empty.
         suffixes: Endings of the finished files, each with its dot.
         keys: The columns of ``name=value`` directories, where all directories are such.
     """
 
     base: str
-    schema: pa.Schema
+    held: RowSchema
     format: str
-    spec: Mapping[str, JsonValue]
-    suffixes: Sequence[str]
-    keys: Sequence[str]
+    suffixes: tuple[str, ...]
+    keys: tuple[str, ...]
 
     @classmethod
     def of(cls, base: str, files: Sequence[str], held: RowSchema) -> Tree:
@@ -197,33 +197,65 @@ class Tree:
         """
         if files:
             format, suffixes = common_format(files), sorted({_suffix(file) for file in files})
-        elif held.format:
+        elif "compression" in held.format:
             format, suffixes = str(held.format["format"]), [format_of(held.format).suffix]
         else:
             raise NotFound(
-                f"{base!r} holds no finished file, and its sink writes a format of its own",
-                hint="Type the command again once there is a file.",
+                f"{base!r} holds no finished file, so the endings of its files are not known",
+                hint="Type the command again once a file is finished.",
                 path=base,
             )
-        shapes = {(partition_names(file), file.count("/")) for file in files} or {
-            (held.path_columns, len(held.path_columns))
-        }
+        shapes = {(partition_names(file), file.count("/")) for file in files}
         # Directories are columns where all of them are, and alike.
-        names, depth = next(iter(shapes))
-        keys = names if len(shapes) == 1 and len(names) == depth else ()
-        return cls(base, schema_in(held), format, held.format, suffixes, keys)
+        names, depth = next(iter(shapes), (held.path_columns, len(held.path_columns)))
+        keys = names if len(shapes) <= 1 and len(names) == depth else ()
+        return cls(base, held, format, tuple(suffixes), keys)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, those of directories among them."""
+        return schema_in(self.held)
 
     def statement(self, engine: Engine) -> str:
         """The statement by which an engine reads the tree.
 
         Raises:
-            ConfigError: It has no reader for the format, or for the store.
+            ConfigError: It has no reader for the format, the codec or the store; or it would take columns for others.
         """
+        self._check_columns()
         return self._of_duckdb() if engine == "duckdb" else self._of_spark()
+
+    def _check_columns(self) -> None:
+        lost = [name for name in self.held.path_columns if name not in self.keys]
+        if lost:
+            raise ConfigError(
+                f"{lost[0]!r} is in the names of directories alone, and not every file lies in such a directory",
+                hint="Read each part of the tree by itself, or all of it with partfile.read.",
+                path=self.base,
+            )
+        folded = Counter(name.lower() for name in self.schema.names)
+        alike = [name for name in self.schema.names if folded[name.lower()] > 1]
+        if alike:
+            raise ConfigError(f"the engines take {' and '.join(map(repr, alike))} for one column", hint=_BY_PARTFILE)
+        unseen = [name for name in self.schema.names if not name.isprintable() or not name]
+        if unseen:
+            raise ConfigError(f"no statement has a form for the name of column {unseen[0]!r}", hint=_BY_PARTFILE)
+        odd = [name for name in self.keys if quote(name) != name]
+        if odd:
+            raise ConfigError(
+                f"directories write column {odd[0]!r} as {quote(odd[0])!r}, which the engines take for its name",
+                hint=_BY_PARTFILE,
+            )
+
+    def _check_codecs(self, engine: str, unknown: Collection[str]) -> None:
+        for suffix in self.suffixes:
+            codec = codec_of(f"part{suffix}")
+            if codec in unknown:
+                raise ConfigError(f"{engine} does not read lines compressed by {codec}", hint=_BY_PARTFILE)
 
     @property
     def _form(self) -> TextForm:
-        return TextForm.of(self.format, self.spec)
+        return TextForm.of(self.format, self.held.format)
 
     @property
     def _is_text(self) -> bool:
@@ -237,69 +269,110 @@ class Tree:
             )
         if self.base.startswith("hdfs:"):
             raise ConfigError("DuckDB does not read HDFS", hint="Pass --engine spark, or read with partfile.read.")
-        inside = ",\n    ".join(self._duckdb_arguments())
-        replaced = ",\n    ".join(self._duckdb_replacements())
-        chosen = f"* REPLACE (\n    {replaced}\n)" if replaced else "*"
-        return f"SELECT {chosen}\nFROM {_DUCKDB_READERS[self.format]}(\n    {inside}\n);"
+        if "\\" in self.base:
+            raise ConfigError(f"DuckDB takes the backslash in {self.base!r} for a slash", hint=_BY_PARTFILE)
+        self._check_codecs("DuckDB", {"bz2", "lz4", "snappy"})
+        for field in self.schema:
+            self._check_of_duckdb(field.name, field.type)
+        by_name = self.format == "csv" and self._form.header and has_options(self.held)
+        if self.format == "csv" and not by_name:
+            check_one_layout(self.held, self.base)
+        inside = ",\n    ".join(self._duckdb_arguments(by_name=by_name))
+        columns = list(self._duckdb_columns(by_name=by_name))
+        # Only what is read otherwise than it is wanted has to be said, where a reader gives the columns as declared.
+        made = ",\n    ".join(f"{value} AS {name}" for name, value in columns if by_name or value != name)
+        chosen = f"\n    {made}" if by_name else f" * REPLACE (\n    {made}\n)" if made else " *"
+        return f"SELECT{chosen}\nFROM {_DUCKDB_READERS[self.format]}(\n    {inside}\n);"
 
-    def _duckdb_arguments(self) -> list[str]:
+    def _check_of_duckdb(self, column: str, kind: Any) -> None:
+        """Refuse a column of which DuckDB would change values."""
+        is_far = self.format == "parquet" and types.is_decimal(kind) and kind.precision > _MOST_DIGITS
+        is_fine = types.is_timestamp(kind) and kind.unit == "ns" and kind.tz is not None
+        if is_far or is_fine:
+            raise ConfigError(f"DuckDB has no type for the values of {column!r}, which is {kind}", hint=_BY_PARTFILE)
+        for at in range(kind.num_fields):
+            self._check_of_duckdb(column, kind.field(at).type)
+
+    def _duckdb_arguments(self, *, by_name: bool) -> list[str]:
         patterns = [_text(f"{_literal(self.base)}/**/*{suffix}") for suffix in self.suffixes]
-        in_files = [field for field in self.schema if field.name not in self.keys]
+        in_files = [field for field in self.schema if field.name not in self.held.path_columns]
         columns = {field.name: type_in("duckdb", _read_as(field.type)) for field in in_files}
         keys = {field.name: field.type for field in self.schema if field.name in self.keys}
         arguments = [patterns[0] if len(patterns) == 1 else f"[{', '.join(patterns)}]"]
         if self.format == "json":
             arguments += [f"columns = {_struct(columns)}", "format = 'newline_delimited'"]
         elif self.format == "csv":
+            # Lines of before a column was added have fewer; beside that, quoted line breaks need one reader a file.
+            whole = [f"columns = {_struct(columns)}", "null_padding = true", "parallel = false"]
+            arguments += ["union_by_name = true", "all_varchar = true"] if by_name else whole
             arguments += [
-                f"columns = {_struct(columns)}",
                 f"header = {_truth(self._form.header)}",
                 f"delim = {_text(self._form.separator)}",
                 "quote = '\"'",
                 "escape = '\"'",
                 f"nullstr = {_text(self._form.null_value)}",
                 "allow_quoted_nulls = false",
-                "null_padding = true",
                 "auto_detect = false",
             ]
         else:
             arguments.append("union_by_name = true")
         arguments.append(f"hive_partitioning = {_truth(bool(self.keys))}")
         if keys:
-            kinds = ", ".join(f"{_text(name)}: {type_in('duckdb', _of_key(kind))}" for name, kind in keys.items())
+            kinds = ", ".join(
+                f"{_text(name)}: {_text(type_in('duckdb', key_type(kind)))}" for name, kind in keys.items()
+            )
             arguments.append(f"hive_types = {{{kinds}}}")
         return arguments
 
-    def _duckdb_replacements(self) -> Iterator[str]:
-        """What stands in the place of columns that DuckDB reads as text."""
+    def _duckdb_columns(self, *, by_name: bool) -> Iterator[tuple[str, str]]:
+        """Each column with the expression that makes it of what DuckDB reads."""
         for field in self.schema:
-            if self._is_text and field.name not in self.keys:
-                name = _WORDS["duckdb"].name(field.name)
-                decoded = _decoded(name, field.type)
-                if decoded != name:
-                    yield f"{decoded} AS {name}"
+            name = _WORDS["duckdb"].name(field.name)
+            if not self._is_text or field.name in self.keys:
+                yield name, name
+                continue
+            made = _decoded(name, field.type)
+            is_cast = by_name and made == name and not types.is_string(field.type)
+            yield name, f"CAST({name} AS {type_in('duckdb', field.type)})" if is_cast else made
 
     def _of_spark(self) -> str:
+        self._check_codecs("Spark", {"lz4"})
+        if self.format == "csv":
+            check_one_layout(self.held, self.base)
+            kept = [name for name in self.keys if name not in self.held.path_columns]
+            if kept:
+                raise kept_in_csv(kept[0])
         stem = re.sub(r"\W+", "_", self.base.rstrip("/").rpartition("/")[2]).strip("_") or "rows"
         given = ",\n    ".join(f"{name} '{value}'" for name, value in self._spark_options().items())
         how = f"USING {self.format}\nOPTIONS (\n    {given}\n);"
-        if not self._is_text:
+        if self.format in {"text", "avro"} and not self.keys:
             return f"CREATE OR REPLACE TEMPORARY VIEW `{stem}`\n{how}"
         # Spark's reader of JSON decodes binary values by itself, that of CSV does not.
         encoded = [field.name for field in self.schema if self.format == "csv" and _scalar(field.type) == "bytes"]
-        shown = [field.with_type(pa.string()) if field.name in encoded else field for field in self.schema]
+        shown = [field.with_type(self._spark_type(field, encoded)) for field in self.schema]
         inside = ",\n    ".join(_columns_in("spark", shown))
         raw = f"{stem}_as_text" if encoded else stem
         made = f"CREATE OR REPLACE TEMPORARY VIEW `{raw}` (\n    {inside}\n)\n{how}"
         if not encoded:
             return made
-        names = [_WORDS["spark"].name(name) for name in encoded]
-        values = ", ".join(f"unbase64({name}) AS {name}" for name in names)
-        chosen = f"SELECT * EXCEPT ({', '.join(names)}), {values} FROM `{raw}`;"  # noqa: S608 - is printed, not run
+        names = {name: _WORDS["spark"].name(name) for name in self.schema.names}
+        values = [f"unbase64({text}) AS {text}" if name in encoded else text for name, text in names.items()]
+        chosen = f"SELECT {', '.join(values)} FROM `{raw}`;"  # noqa: S608 - is printed, not run
         return f"{made}\nCREATE OR REPLACE TEMPORARY VIEW `{stem}` AS\n{chosen}"
 
+    def _spark_type(self, field: pa.Field[Any], encoded: Collection[str]) -> pa.DataType:
+        """The type as which Spark reads a column."""
+        if field.name in encoded:
+            return pa.string()
+        if field.name in self.keys:
+            return key_type(field.type)
+        # Parquet has no interval that Arrow writes.
+        return pa.int64() if self.format == "parquet" and types.is_duration(field.type) else field.type
+
     def _spark_options(self) -> dict[str, str]:
-        options = {"path": _escaped(re.sub("^s3://", "s3a://", self.base))}
+        # Spark takes braces and the like for a pattern, and a path without a scheme for one of its default file system.
+        base = re.sub("^s3://", "s3a://", self.base if "://" in self.base else f"file://{self.base}")
+        options = {"path": _escaped(re.sub(r"([{}\[\]*?\\])", r"\\\1", base))}
         if not self.keys:
             options["recursiveFileLookup"] = "true"
         if self.format in {"text", "json"}:
@@ -318,6 +391,7 @@ class Tree:
 
 
 _DUCKDB_READERS = {"json": "read_json", "csv": "read_csv", "parquet": "read_parquet"}
+_BY_PARTFILE = "Read the tree with partfile.read."
 
 
 def _suffix(path: str) -> str:
@@ -328,11 +402,6 @@ def _suffix(path: str) -> str:
 
 def _truth(value: bool) -> str:
     return str(value).lower()
-
-
-def _of_key(kind: Any) -> Any:
-    """The type of a directory's key: of an instant, whose zone is not said, the text."""
-    return pa.string() if types.is_timestamp(kind) and kind.tz is not None else kind
 
 
 def _read_as(kind: Any) -> Any:
@@ -372,8 +441,13 @@ def _decoded(value: str, kind: Any, depth: int = 0) -> str:
 
 
 def _text(value: str) -> str:
+    """A text as a literal of DuckDB's SQL; of what a terminal would obey, such as a tab, the escape."""
     doubled = value.replace("'", "''")
-    return f"'{doubled}'"
+    if value.isprintable():
+        return f"'{doubled}'"
+    plain = doubled.replace("\\", "\\\\")
+    escaped = "".join(one if one.isprintable() else "".join(f"\\x{byte:02x}" for byte in one.encode()) for one in plain)
+    return f"E'{escaped}'"
 
 
 def _struct(columns: Mapping[str, str]) -> str:
@@ -390,5 +464,6 @@ def _literal(path: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text within a literal of Spark's SQL."""
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+    """A text within a literal of Spark's SQL; of what a terminal would obey, such as a tab, the escape."""
+    plain = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in plain)

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 _kernels: Any = pyarrow.compute
 _DAY = "1970-01-01T"
 _SECONDS_A_DAY = 24 * 60 * 60
+_MOST_BLOCK_BYTES = (1 << 31) - 1
+"""Of pyarrow's readers."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DATE = re.compile(r"([+-]?\d{4,})-(\d\d)-(\d\d)")
 _DURATION = re.compile(r"(-?)(\d+) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 
 
@@ -86,12 +89,8 @@ class TextForm:
         try:
             rows = self._json_rows(data, wire) if self.format == "json" else self._csv_rows(data, wire)
             columns = [_typed(rows.column(field.name).combine_chunks(), field.type) for field in schema]
-        except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
-            raise PartDamaged(
-                f"{path!r} holds values of other types than the schema says: {error}",
-                hint="Pass schema= with the types that the file has.",
-                path=path,
-            ) from error
+        except (pa.ArrowException, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise other_types(path, error) from error
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
@@ -121,7 +120,7 @@ class TextForm:
             return _parsed_rows(data, wire)
         # pyarrow reads a first line that is longer than a block as nulls.
         is_long = data.find(b"\n", 0, BLOCK_BYTES) < 0
-        for block_bytes in (BLOCK_BYTES, len(data) + 1)[is_long:]:
+        for block_bytes in (BLOCK_BYTES, min(len(data) + 1, _MOST_BLOCK_BYTES))[is_long:]:
             try:
                 return pyarrow.json.read_json(
                     pa.BufferReader(data),
@@ -129,7 +128,7 @@ class TextForm:
                     parse_options=pyarrow.json.ParseOptions(explicit_schema=wire, unexpected_field_behavior="ignore"),
                 )
             except pa.ArrowInvalid as error:
-                if not is_too_long(error) or block_bytes > len(data):
+                if not is_too_long(error) or block_bytes != BLOCK_BYTES:
                     raise
         raise AssertionError("the last block holds the whole file")
 
@@ -138,11 +137,38 @@ class TextForm:
         return pacsv.read_csv(
             pa.BufferReader(data),
             parse_options=self._csv_layout,
-            read_options=pacsv.ReadOptions(block_size=len(data) + 1, column_names=names),
+            read_options=pacsv.ReadOptions(block_size=min(len(data) + 1, _MOST_BLOCK_BYTES), column_names=names),
             convert_options=pacsv.ConvertOptions(
                 column_types=wire, include_columns=wire.names, include_missing_columns=True, **self._csv_nulls
             ),
         )
+
+
+def other_types(path: str, error: Exception) -> PartDamaged:
+    """The error for a file whose values are not of the types that they are read as."""
+    return PartDamaged(
+        f"{path!r} holds values of other types than the schema says: {error}",
+        hint="Pass schema= with the types that the file has; text takes all of them.",
+        path=path,
+    )
+
+
+def may_be_read_as(guess: Any, known: Any) -> bool:
+    """Whether values that pyarrow takes for one type, by a look at a file, can be of another that is known.
+
+    Numbers and truth values have one form each; the form of all other values is text, of which a look tells little.
+    """
+    if types.is_null(guess):
+        return True
+    if types.is_integer(known):
+        # The largest numbers of 64 bits without a sign are taken for fractions.
+        return bool(types.is_integer(guess) or (types.is_uint64(known) and types.is_floating(guess)))
+    if types.is_boolean(known):
+        return bool(types.is_boolean(guess))
+    if types.is_floating(known):
+        # NaN in quotes is a text.
+        return bool(types.is_integer(guess) or types.is_floating(guess) or types.is_string(guess))
+    return True
 
 
 def _wire(kind: Any, format: str) -> pa.DataType:
@@ -196,6 +222,9 @@ def _shaped(value: Any, kind: Any) -> Any:
     """A value as pyarrow takes it, from one whose objects are lists of pairs."""
     if value is None:
         return None
+    if types.is_integer(kind) and type(value) is not int:
+        # pyarrow would keep the whole part of a fraction.
+        raise ValueError(f"{value!r} is no integer")
     if types.is_struct(kind):
         known = dict(value)
         fields = [kind.field(at) for at in range(kind.num_fields)]
@@ -248,14 +277,32 @@ def _typed_values(column: Any, kind: Any) -> Any:
     if types.is_time(kind):
         behind = _kernels.binary_join_element_wise(pa.scalar(_DAY), column, pa.scalar(""))
         return behind.cast(pa.timestamp(kind.unit)).cast(kind)
-    if types.is_date64(kind):
-        return column.cast(pa.date32()).cast(kind)
+    if types.is_date(kind):
+        try:
+            return column.cast(pa.date32()).cast(kind)
+        except pa.ArrowInvalid:
+            return _each(column, pa.int32(), _days).cast(pa.date32()).cast(kind)
     return column.cast(kind)
 
 
 def _each(column: Any, kind: pa.DataType, value_of: Callable[[str], Any]) -> Any:
     texts: Iterable[str | None] = column.to_pylist()
     return pa.array([None if text is None else value_of(text) for text in texts], kind)
+
+
+def _days(text: str) -> int:
+    """Days since 1970 of a date in any year, which has a sign beyond four digits (proleptic Gregorian calendar).
+
+    By Howard Hinnant's ``days_from_civil``: https://howardhinnant.github.io/date_algorithms.html.
+    """
+    found = _DATE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no date such as '2024-02-29'")
+    year, month, day = int(found[1]), int(found[2]), int(found[3])
+    year -= month <= 2  # noqa: PLR2004 - years begin in March, so that a leap day is their last one
+    era, of_era = divmod(year, 400)
+    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
 def _duration(text: str, per_second: int) -> int:

@@ -231,6 +231,7 @@ class LocalSink:
         Raises:
             ConfigError: As of ``write``; or the iterable has fewer items than were written before, or others, or the
                 position that the sink stands at is no count. What was checkpointed before counts.
+            CheckpointMismatch: As of ``write``; names the item.
             PartfileError: It has counted the items of another iterable since it was opened.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
@@ -252,7 +253,7 @@ class LocalSink:
             for chunk in chunks_of(items, position, done=done, most=most, is_due=self._is_interval_over):
                 try:
                     self.write(cast("Rows", chunk.rows), chunk.stands)
-                except ConfigError as error:
+                except (ConfigError, CheckpointMismatch) as error:
                     where = f"position {chunk.stands!r}" if position is not None else f"item {count_in(chunk.stands)}"
                     error.message = f"{error.message} (of the rows up to {where} of the iterable)"
                     raise

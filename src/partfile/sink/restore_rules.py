@@ -195,6 +195,8 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
             "kept": False,
             "retired_queries": current.position.retired_queries,
             "shared_from": current.position.shared_from,
+            # Later finished files stay, and readers need the types of their rows.
+            "row_schema": current.position.row_schema,
             **origin(point),
         }
     )

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from pyarrow import types
 
-from partfile.errors import CheckpointMismatch, SnapshotCorrupt
+from partfile.errors import CheckpointMismatch, SnapshotCorrupt, UnsupportedTypeError
 from partfile.sink.states import RowSchema
 from partfile.writers.columns import plain_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pydantic import JsonValue
 
@@ -37,7 +36,7 @@ class ChangeKind(Enum):
     OTHER = "other"
     """No type holds the values of both."""
     MOVED = "moved"
-    """It stands elsewhere, in a file that tells columns apart by their place."""
+    """It stands at another place in CSV, where readers go by the place."""
 
 
 _EVOLVES = {ChangeKind.ADDED, ChangeKind.WIDER}
@@ -48,118 +47,158 @@ class Change:
     """One difference between the rows and the checkpoint."""
 
     kind: ChangeKind
-    path: str
-    """The column and the place within it, as ``a``, ``a.b``, ``a[].b`` or ``a.value``."""
+    column: str
+    """The column."""
+    within: str = ""
+    """The place within it, as ``.b``, ``[].b`` or ``.value``."""
     known: pa.DataType | None = None
     """The type by the checkpoint; None for a new column."""
     new: pa.DataType | None = None
     """The type of the rows; None for a column that is gone."""
 
-    @property
-    def column(self) -> str:
-        """The column at the top, as far as its name has no dot or bracket."""
-        return self.path.split(".")[0].removesuffix("[]")
-
     def __str__(self) -> str:
+        path = repr(f"{self.column}{self.within}")
         if self.kind is ChangeKind.ADDED:
-            return f"{self.path!r} ({self.new}) is new"
+            return f"{path} ({self.new}) is new"
         if self.kind is ChangeKind.GONE:
-            return f"{self.path!r} ({self.known}) is gone"
+            return f"{path} ({self.known}) is gone"
         if self.kind is ChangeKind.MOVED:
-            return f"{self.path!r} stands elsewhere"
-        return f"{self.path!r} was {self.known} and is {self.new}"
+            return f"{path} stands at another place"
+        return f"{path} was {self.known} and is {self.new}"
+
+
+_MOST_LEVELS = 64
+"""Of nesting, as Arrow's C interface has it; of more than twice as many Arrow reads no schema back."""
 
 
 def plain_rows(schema: pa.Schema) -> pa.Schema:
     """The schema of rows by which changes are judged.
 
-    It has no metadata, every column may be null, and every instant is in UTC: what differs in these alone is no change.
-    Spark finds out anew with each query which columns are never null, and its sessions differ in their zones.
+    It has no metadata, every column may be null, every instant is in UTC, and of types that differ in the width of
+    their offsets or numbers alone it has one. What differs in these is no change: Spark finds out anew with each query
+    which columns are never null, its sessions differ in their zones, and libraries in their offsets.
+
+    Raises:
+        UnsupportedTypeError: A column is nested so deeply that no reader of Arrow gets its type back.
     """
+    for field in schema:
+        _check_depth(field)
     plain = plain_schema(schema.remove_metadata())
     return pa.schema([pa.field(field.name, _judged(field.type)) for field in plain])
 
 
+def _check_depth(field: pa.Field[Any]) -> None:
+    level: list[Any] = [field.type]
+    for _ in range(_MOST_LEVELS):
+        level = [kind.field(at).type for kind in level for at in range(kind.num_fields)]
+        if not level:
+            return
+    raise UnsupportedTypeError(
+        f"Column {field.name!r} is nested more than {_MOST_LEVELS} levels deep.",
+        hint="Write what lies deeper as text, for instance as JSON.",
+    )
+
+
 def _judged(kind: Any) -> pa.DataType:
-    if types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit, "UTC")
     if types.is_struct(kind):
-        fields = [kind.field(at) for at in range(kind.num_fields)]
-        return pa.struct([pa.field(field.name, _judged(field.type)) for field in fields])
+        return pa.struct([pa.field(field.name, _judged(field.type)) for field in _fields_of(kind)])
     if types.is_map(kind):
         return pa.map_(_judged(kind.key_type), _judged(kind.item_type))
     if types.is_fixed_size_list(kind):
         return pa.list_(_judged(kind.value_type), kind.list_size)
-    if types.is_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind):
         return pa.list_(_judged(kind.value_type))
-    return pa.large_list(_judged(kind.value_type)) if types.is_large_list(kind) else kind
+    return _judged_scalar(kind)
 
 
-def merged(known: pa.Schema, new: pa.Schema, *, by_place: bool = False) -> tuple[pa.Schema, tuple[Change, ...]]:
+def _judged_scalar(kind: Any) -> pa.DataType:
+    if types.is_decimal(kind) and not types.is_decimal256(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A column, and a place within it."""
+
+    column: str
+    within: str = ""
+
+    def below(self, step: str) -> _Place:
+        return _Place(self.column, self.within + step)
+
+
+def merged(known: pa.Schema, new: pa.Schema) -> tuple[pa.Schema, tuple[Change, ...]]:
     """The schema that reads rows of both, and how the new one differs.
 
-    Where no type holds the values of both, it has the new one.
+    Where no type holds the values of both, it has the new one. Rows that have only nulls in a column, and say so, are
+    no change.
 
     Args:
         known: As of ``plain_rows``.
         new: Likewise.
-        by_place: Whether the file tells columns apart by their place, as CSV without a header does.
     """
     changes: list[Change] = []
-    kind = _merged_type("", pa.struct(list(known)), pa.struct(list(new)), changes)
-    both = pa.schema(_fields_of(kind))
-    if by_place:
-        here = [name for name in new.names if name in known.names]
-        there = [name for name in known.names if name in new.names]
-        moved = [name for name, other in zip(here, there, strict=True) if name != other]
-        in_front = new.names[: len(here)] != here
-        changes += [Change(ChangeKind.MOVED, name) for name in (moved or here[-1:] * in_front)]
-    return both, tuple(changes)
+    fields = _merged_fields(known, new, _Place, changes)
+    return pa.schema(fields), tuple(changes)
 
 
 def _fields_of(kind: Any) -> list[pa.Field[Any]]:
     return [kind.field(at) for at in range(kind.num_fields)]
 
 
-def _merged_type(path: str, known: Any, new: Any, changes: list[Change]) -> pa.DataType:
-    if known == new:
-        return new
-    if types.is_struct(known) and types.is_struct(new):
-        return _merged_struct(path, known, new, changes)
-    if types.is_map(known) and types.is_map(new):
-        return pa.map_(
-            _merged_type(f"{path}.key", known.key_type, new.key_type, changes),
-            _merged_type(f"{path}.value", known.item_type, new.item_type, changes),
-        )
-    if _is_list(known) and _is_list(new):
-        item = _merged_type(f"{path}[]", known.value_type, new.value_type, changes)
-        is_large = types.is_large_list(known) or types.is_large_list(new)
-        return pa.large_list(item) if is_large else pa.list_(item)
-    wide = wider(known, new)
-    kind = ChangeKind.OTHER if wide is None else ChangeKind.WIDER if wide == new else ChangeKind.NARROWER
-    changes.append(Change(kind, path, known, new))
-    return new if wide is None else wide
-
-
-def _merged_struct(path: str, known: Any, new: Any, changes: list[Change]) -> pa.DataType:
+def _merged_fields(
+    known: Iterable[pa.Field[Any]],
+    new: Iterable[pa.Field[Any]],
+    place_of: Callable[[str], _Place],
+    changes: list[Change],
+) -> list[tuple[str, pa.DataType]]:
     fields: dict[str, pa.DataType] = {}
-    of_new = {field.name: field.type for field in _fields_of(new)}
-    for field in _fields_of(known):
-        at = f"{path}.{field.name}" if path else field.name
+    of_new = {field.name: field.type for field in new}
+    for field in known:
+        at = place_of(field.name)
         if field.name in of_new:
             fields[field.name] = _merged_type(at, field.type, of_new[field.name], changes)
         else:
             fields[field.name] = field.type
-            changes.append(Change(ChangeKind.GONE, at, field.type))
+            changes.append(Change(ChangeKind.GONE, at.column, at.within, known=field.type))
     for name, kind in of_new.items():
         if name not in fields:
             fields[name] = kind
-            changes.append(Change(ChangeKind.ADDED, f"{path}.{name}" if path else name, None, kind))
-    return pa.struct(list(fields.items()))
+            at = place_of(name)
+            changes.append(Change(ChangeKind.ADDED, at.column, at.within, new=kind))
+    return list(fields.items())
+
+
+def _merged_type(at: _Place, known: Any, new: Any, changes: list[Change]) -> pa.DataType:
+    if known == new or types.is_null(new):
+        return known
+    if types.is_struct(known) and types.is_struct(new):
+        inside = _merged_fields(_fields_of(known), _fields_of(new), lambda name: at.below(f".{name}"), changes)
+        return pa.struct(inside)
+    if types.is_map(known) and types.is_map(new):
+        return pa.map_(
+            _merged_type(at.below(".key"), known.key_type, new.key_type, changes),
+            _merged_type(at.below(".value"), known.item_type, new.item_type, changes),
+        )
+    if _is_list(known) and _is_list(new):
+        item = _merged_type(at.below("[]"), known.value_type, new.value_type, changes)
+        sizes = [kind.list_size if types.is_fixed_size_list(kind) else None for kind in (known, new)]
+        if sizes[0] == sizes[1]:
+            return pa.list_(item) if sizes[0] is None else pa.list_(item, sizes[0])
+        kind = ChangeKind.WIDER if sizes[1] is None else ChangeKind.NARROWER
+        changes.append(Change(kind, at.column, at.within, known, new))
+        return pa.list_(item)
+    wide = wider(known, new)
+    kind = ChangeKind.OTHER if wide is None else ChangeKind.WIDER if wide == new else ChangeKind.NARROWER
+    changes.append(Change(kind, at.column, at.within, known, new))
+    return new if wide is None else wide
 
 
 def _is_list(kind: Any) -> bool:
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return bool(types.is_list(kind) or types.is_fixed_size_list(kind))
 
 
 _MOST_DIGITS = 76
@@ -170,17 +209,17 @@ def wider(one: Any, other: Any) -> pa.DataType | None:
     """The narrowest type that holds every value of two types without a change; None where there is none.
 
     Args:
-        one: A type that is not nested.
+        one: A type as of ``plain_rows`` that is not nested.
         other: Likewise.
     """
     if one == other or types.is_null(other):
         return one
     if types.is_null(one):
         return other
-    for found in (_wider_number(one, other), _wider_bytes(one, other)):
-        if found is not None:
-            return found
-    return None
+    binaries = (types.is_binary, types.is_fixed_size_binary)
+    if all(any(is_binary(kind) for is_binary in binaries) for kind in (one, other)):
+        return pa.binary()
+    return _wider_number(one, other)
 
 
 def _wider_number(one: Any, other: Any) -> pa.DataType | None:
@@ -220,16 +259,6 @@ def _wider_integer(one: Any, other: Any) -> pa.DataType | None:
     return None if least is None else max(signed, least, key=lambda kind: int(kind.bit_width))
 
 
-def _wider_bytes(one: Any, other: Any) -> pa.DataType | None:
-    texts = (types.is_string, types.is_large_string)
-    if all(any(is_text(kind) for is_text in texts) for kind in (one, other)):
-        return pa.large_string()
-    binaries = (types.is_binary, types.is_fixed_size_binary, types.is_large_binary)
-    if all(any(is_binary(kind) for is_binary in binaries) for kind in (one, other)):
-        return pa.large_binary() if types.is_large_binary(one) or types.is_large_binary(other) else pa.binary()
-    return None
-
-
 def row_schema_after(
     known: RowSchema | None,
     schema: pa.Schema,
@@ -254,29 +283,63 @@ def row_schema_after(
 
     Raises:
         CheckpointMismatch: A change that ``on_change`` does not let pass; names each column.
+        UnsupportedTypeError: A column is nested too deeply.
     """
-    rows, in_path = plain_rows(schema), tuple(path_columns)
+    rows = plain_rows(schema)
+    after = RowSchema(arrow=rows.serialize().to_pybytes(), path_columns=tuple(path_columns), format=dict(format))
     if known is None:
-        return _held(rows, in_path, format=format)
-    by_place = format.get("header") is False
-    before = schema_in(known)
-    both, changes = merged(before, rows, by_place=by_place)
+        return after
+    both, changes = _with_places(known, after)
     refused = [change for change in changes if on_change == "fail" or change.kind not in _EVOLVES]
     if refused and on_change != "roll":
         raise CheckpointMismatch(
             f"{uid}: the columns are not those of the rows before: {'; '.join(map(str, refused))}",
             hint=_HINTS[on_change],
         )
-    other = [change.column for change in changes if change.kind is ChangeKind.OTHER]
-    if by_place and any(change.kind in _SHIFTS for change in changes):
-        other = both.names
-    mixed = tuple(dict.fromkeys((*known.mixed, *other)))
-    after = _held(both, in_path, mixed, format)
-    return known if after == known else after
+    return known if both == known else both
 
 
-_SHIFTS = {ChangeKind.ADDED, ChangeKind.GONE, ChangeKind.MOVED}
-"""Changes after which a column that is told by its place stands elsewhere, or its line has fewer."""
+def _with_places(known: RowSchema, new: RowSchema) -> tuple[RowSchema, tuple[Change, ...]]:
+    """What is to be held of the rows of both, and how the new ones differ; directories are those of the new ones."""
+    before, rows = schema_in(known), schema_in(new)
+    both, changes = merged(before, rows)
+    others = [change.column for change in changes if change.kind is ChangeKind.OTHER]
+    there = [name for name in before.names if name not in known.path_columns]
+    here = [name for name in rows.names if name not in new.path_columns]
+    is_csv = "csv" in {known.format.get("format"), new.format.get("format")}
+    has_header = new.format.get("header", True) is True and known.format.get("header", True) is True
+    apart = next((one for one, other in zip(here, there, strict=False) if one != other), None)
+    if is_csv and apart is not None:
+        changes += (Change(ChangeKind.MOVED, apart),)
+    is_shifted = is_csv and (apart is not None or (not has_header and here != there))
+    return (
+        RowSchema(
+            arrow=both.serialize().to_pybytes(),
+            path_columns=new.path_columns,
+            mixed=tuple(dict.fromkeys((*known.mixed, *new.mixed, *others))),
+            is_shifted=known.is_shifted or new.is_shifted or is_shifted,
+            format=_format_of_both(known.format, new.format),
+        ),
+        changes,
+    )
+
+
+_READING = {"csv": ("header", "separator", "null_value"), "json": ("non_finite",)}
+"""Options of a format without which its files are read wrongly."""
+
+
+def _format_of_both(known: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The format spec by which the files of both are read; of CSV that was written in two ways the name alone."""
+    name = str(new.get("format"))
+    if known.get("format") != name:
+        return dict(new)
+    differ = [option for option in _READING.get(name, ()) if known.get(option) != new.get(option)]
+    if not differ:
+        return dict(new)
+    # JSON in quotes is read in either form, by the reader of that one.
+    return {**new, "non_finite": "string"} if name == "json" else {"format": name}
+
+
 _HINTS = {
     "fail": "Let the query write the columns it wrote before; or set "
     'on_schema_change="evolve", by which columns may be added and types widened, or "roll", by which '
@@ -284,16 +347,6 @@ _HINTS = {
     "evolve": "Columns may be added and types widened. Cast the column, or add it with nulls; or set "
     'on_schema_change="roll", by which new rows go to new files whatever they are.',
 }
-
-
-def _held(
-    schema: pa.Schema,
-    path_columns: tuple[str, ...],
-    mixed: tuple[str, ...] = (),
-    format: Mapping[str, JsonValue] = MappingProxyType({}),
-) -> RowSchema:
-    arrow = schema.serialize().to_pybytes()
-    return RowSchema(arrow=arrow, path_columns=path_columns, mixed=mixed, format=dict(format))
 
 
 def schema_in(held: RowSchema) -> pa.Schema:
@@ -315,9 +368,12 @@ def united(held: Iterable[RowSchema]) -> RowSchema | None:
         if found is None:
             found = one
             continue
-        both, changes = merged(schema_in(found), schema_in(one))
-        other = (change.column for change in changes if change.kind is ChangeKind.OTHER)
-        mixed = tuple(dict.fromkeys((*found.mixed, *one.mixed, *other)))
-        format = found.format if found.format == one.format else {}
-        found = _held(both, tuple(dict.fromkeys((*found.path_columns, *one.path_columns))), mixed, format)
+        both, _ = _with_places(found, one)
+        is_one_format = found.format.get("format") == one.format.get("format")
+        found = both.model_copy(
+            update={
+                "path_columns": tuple(dict.fromkeys((*found.path_columns, *one.path_columns))),
+                "format": both.format if is_one_format else {},
+            }
+        )
     return found

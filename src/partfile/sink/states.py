@@ -169,9 +169,13 @@ class RowSchema(Persisted):
     path_columns: tuple[str, ...] = ()
     """Columns whose values are in the names of directories alone."""
     mixed: tuple[str, ...] = ()
-    """Columns of which earlier rows are of another type that this one does not hold, or stand elsewhere in the file."""
+    """Columns of which earlier rows are of another type that this one does not hold."""
+    is_shifted: bool = False
+    """Whether columns stand at other places in some files of CSV than in others; without a header, also whether some
+    have more of them."""
     format: dict[str, JsonValue] = Field(default_factory=dict)
-    """Format spec of the last rows; empty for a format of the user's own."""
+    """Format spec of the last rows: without options where CSV was written with several, and empty for a format of the
+    user's own."""
 
 
 class StreamPosition(Persisted):

@@ -686,7 +686,9 @@ class SparkStream:
             raise
         write_ms = stopwatch_ms() - began
         snapshots = acknowledged_snapshots(runtime, triggered, acknowledged)
-        changed = {"hash_partitions": hashed, "row_schema": row_schema}
+        # A batch without rows says nothing of the columns of rows.
+        has_rows = any(one.rows for one in acknowledged)
+        changed = {"hash_partitions": hashed, "row_schema": row_schema if has_rows else stands.row_schema}
         position = position_after(stands, batch).model_copy(update=changed)
         done = runtime.coordinator.complete(triggered, snapshots, position)
         told = progress_of(
