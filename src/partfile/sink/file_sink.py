@@ -53,7 +53,8 @@ class FileSink:
             fewer files. Default: ``"none"``.
         on_schema_change: What happens to rows with other columns than those before, by the schema in the checkpoint.
             ``roll`` takes them into new parts, whatever they are; ``fail`` refuses them; ``evolve`` lets columns be
-            added and types widened, nested ones too, and refuses the rest. Nothing of a refused batch is written. See "When columns change" in OPTIONS.md. Default: ``"roll"``.
+            added and types widened, nested ones too, and refuses the rest. Nothing of a refused batch is written. See
+            "When columns change" in OPTIONS.md. Default: ``"roll"``.
         on_stop: What a clean end does with open parts: ``publish`` them, or ``keep`` them for the next run to go on
             with. Where a staged part cannot be encoded, ``publish`` ends with ``NotReady``: its rows are safe, and a
             later start or ``partfile recover`` makes them visible. Default: ``"publish"``.
