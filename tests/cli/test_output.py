@@ -303,6 +303,14 @@ def test_a_shell_can_complete_verbs() -> None:
     assert completed("partfile ver") == ["verify"]
 
 
+def test_a_shell_can_complete_words(tmp_path: Path) -> None:
+    """Of options that take one of a few."""
+    assert completed(f"partfile recover {tmp_path} --cut re") == ["rewrite"]
+    assert completed(f"partfile list {tmp_path} --state fin") == ["finished"]
+    assert completed(f"partfile schema {tmp_path} --format ") == ["arrow", "spark", "duckdb", "hive"]
+    assert completed(f"partfile sql {tmp_path} --engine s") == ["spark"]
+
+
 def test_a_shell_can_complete_sinks_and_parts(tmp_path: Path) -> None:
     """Sinks of the base that was typed, its unfinished parts by their final names, and its files and directories."""
     for uid in ("life", "light", "other"):

@@ -117,7 +117,7 @@ def test_dispose_shows_first_and_then_deletes_that_one(tmp_path: Path) -> None:
     digest = told_json("savepoint", "dispose", first, code=1)["digest"]
     assert Path(first).exists()
     assert run("savepoint", "dispose", first, "--apply", "--plan", "0" * 16).exit_code == 1
-    told("savepoint", "dispose", first, "--apply", "--plan", digest)
+    assert "deleted " in told("savepoint", "dispose", first, "--apply", "--plan", digest)
     assert not Path(first).exists()
     assert "nothing is at" in told("savepoint", "dispose", first, "--apply")
     assert Path(second, "_metadata").exists()

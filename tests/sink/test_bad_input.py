@@ -157,7 +157,7 @@ def test_a_tilde_makes_no_directory(
 ) -> None:
     """Only a shell makes it a home directory, and a user may delete the wrong one later; ``./~`` can be meant."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"(?s)begins with ~.*Write os\.path\.expanduser\('~.*or \./~"):
+    with pytest.raises(ConfigError, match=r"(?s)begins with ~.*write os\.path\.expanduser\('~.*Write \./~"):
         pf.FileSink(**{"base": "out", "uid": "job", option: base})  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
     with pf.FileSink("./~/landing", uid="job").local():

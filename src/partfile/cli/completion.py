@@ -1,4 +1,4 @@
-"""What TAB offers for the names of sinks and parts, below a local base.
+"""What TAB offers: words that an option knows, and the names of sinks and parts below a local base.
 
 A remote base offers nothing, since TAB must not wait for a network; nor does one that cannot be read.
 """
@@ -18,7 +18,18 @@ from partfile.recovery.inspect.places import Place, jobs_in
 from partfile.stores.urls import SCHEME, local_path
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from partfile.recovery.inspect.files import KnownPart
+
+
+def complete_word(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """What completes an option that takes one of some words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
 
 
 def complete_uid(context: Context, incomplete: str) -> list[str]:

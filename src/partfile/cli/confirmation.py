@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from partfile.cli.completion import complete_word
 from partfile.cli.output import seconds_of, shown_seconds
 from partfile.errors import ConfigError, RecoveryRefused
 from partfile.recovery.documents import check_same
 from partfile.recovery.ownership import check_idle, liveness_of, store_now_ms
+from partfile.stores.base import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from partfile.recovery.documents import Plan
     from partfile.recovery.inspect.places import Job
     from partfile.recovery.ownership import Stores
-    from partfile.stores.base import Cut, Store
+    from partfile.stores.base import Store
 
 
 Apply = Annotated[bool, typer.Option("--apply", help="Do what the plan says; without it nothing is changed.")]
@@ -143,8 +145,15 @@ def shown_age(now_ms: int, then_ms: int) -> str:
     return shown_seconds((now_ms - then_ms) / 1000)
 
 
+_CUTS: tuple[Cut, ...] = get_args(Cut)
 CutWord = Annotated[
-    str, typer.Option("--cut", metavar="HOW", help="auto, truncate, rewrite or valid-length, as the sink's option.")
+    str,
+    typer.Option(
+        "--cut",
+        metavar="HOW",
+        help="auto, truncate, rewrite or valid-length, as the sink's option.",
+        autocompletion=complete_word(_CUTS),
+    ),
 ]
 AcceptMissing = Annotated[
     bool, typer.Option("--accept-missing", help="Give up parts that a checkpoint vouches for and that are gone.")
@@ -153,12 +162,7 @@ AcceptMissing = Annotated[
 
 def cut_of(text: str) -> Cut:
     """The way to cut that a word names; raises ConfigError."""
-    ways: dict[str, Cut] = {
-        "auto": "auto",
-        "truncate": "truncate",
-        "rewrite": "rewrite",
-        "valid-length": "valid-length",
-    }
-    if text not in ways:
-        raise ConfigError(f"--cut {text!r} is not a way to cut a part", hint=f"There are {', '.join(ways)}.")
-    return ways[text]
+    for way in _CUTS:
+        if text == way:
+            return way
+    raise ConfigError(f"--cut {text!r} is not a way to cut a part", hint=f"There are {', '.join(_CUTS)}.")

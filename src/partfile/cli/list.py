@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from partfile.cli.command import Call, verb
+from partfile.cli.completion import complete_word
 from partfile.cli.output import bytes_of, hinting, seconds_of, shown_seconds
 from partfile.errors import ConfigError
 from partfile.recovery.documents import DONE
@@ -34,7 +35,12 @@ def list_parts(
     *,
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", metavar="S", help=f"Only these; may be repeated: {', '.join(STATES)}."),
+        typer.Option(
+            "--state",
+            metavar="S",
+            help=f"Only these; may be repeated: {', '.join(STATES)}.",
+            autocompletion=complete_word(STATES),
+        ),
     ] = None,
     bucket: Annotated[
         str, typer.Option("--bucket", metavar="B", help="Only this directory below PATH; nothing else is listed.")

@@ -227,4 +227,5 @@ def dispose_(
         return FINDINGS
     confirmation.check_plan(given, planned)
     dispose(planned, call.place.storage_options)
+    call.tell(f"deleted {counted(len(planned.files), 'file')}")
     return DONE

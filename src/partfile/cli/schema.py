@@ -8,6 +8,7 @@ import typer
 from pydantic import Field
 
 from partfile.cli.command import Call, verb
+from partfile.cli.completion import complete_word
 from partfile.errors import ConfigError, NotFound, PartfileError
 from partfile.readers.filesystem import valid_length_filesystem
 from partfile.readers.schema import schemas_held
@@ -71,7 +72,13 @@ def schema(
     call: Call,
     *,
     format: Annotated[
-        str, typer.Option("--format", metavar="F", help="Whose types: arrow, spark, duckdb or hive.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="F",
+            help="Whose types: arrow, spark, duckdb or hive.",
+            autocompletion=complete_word(get_args(Dialect)),
+        ),
     ] = "arrow",
 ) -> int:
     """Print the columns of the rows of PATH with their types, by the newest checkpoint of each sink.
@@ -110,7 +117,15 @@ def schema(
 def sql(
     call: Call,
     *,
-    engine: Annotated[str, typer.Option("--engine", metavar="E", help="Who reads: duckdb or spark.")] = "duckdb",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="E",
+            help="Who reads: duckdb or spark.",
+            autocompletion=complete_word(get_args(Engine)),
+        ),
+    ] = "duckdb",
 ) -> int:
     """Print the SQL statement that reads the finished files of PATH with their true types.
 

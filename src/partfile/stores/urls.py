@@ -75,7 +75,8 @@ def local_path(url: str) -> str:
         if url.partition("/")[0] == "~":
             raise ConfigError(
                 f"{url!r} begins with ~, which only a shell makes a home directory",
-                hint=f"Write os.path.expanduser({url!r}), or ./{url} for a directory that is called so.",
+                hint=f"Let the shell expand it, without quotes; in Python write os.path.expanduser({url!r}). "
+                f"Write ./{url} for a directory that is called so.",
             )
         return str(Path(url).absolute())
     scheme = match.group(1).lower()
