@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions
 
 import partfile as pf
@@ -44,6 +45,25 @@ def checkpoints(base: Path) -> list[str]:
     return sorted(path.name for path in (base / "_partfile" / "numbers").iterdir())
 
 
+def offsets(base: Path) -> list[str]:
+    """The batches that Spark has begun."""
+    return sorted(path.name for path in (base.parent / "spark" / "offsets").iterdir())
+
+
+def test_a_batch_of_plain_foreach_batch_is_refused(place: tuple[Path, DataFrame]) -> None:
+    """Before its job, and before an epoch is begun."""
+    base, df = place
+    go_on(place, "evolve", "id")
+    before = checkpoints(base)
+    write_source(base.parent / "source", 1, first=60)
+    sink = make_sink(base, on_schema_change="evolve")
+    writer = df.selectExpr("bucket", "cast(id as int) id").writeStream.foreachBatch(sink.foreach_batch)
+    query = writer.option("checkpointLocation", str(base.parent / "spark")).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="'id' was int64 and is int32"):
+        query.awaitTermination()
+    assert checkpoints(base) == before
+
+
 @pytest.mark.parametrize("format", ["json", "parquet"])
 def test_columns_evolve_over_runs_of_a_query(place: tuple[Path, DataFrame], format: str) -> None:
     """Added and widened columns go on; the checkpoint has the types of all rows, and readers have them from it."""
@@ -73,22 +93,25 @@ def test_a_refused_query_changes_nothing(
     """No epoch is begun for it, so the sink stands as it stood; the query goes on once its columns are mended."""
     base, _ = place
     go_on(place, mode, "id")
-    before = checkpoints(base)
+    before, batches = checkpoints(base), offsets(base)
     with pytest.raises(CheckpointMismatch, match=f"(?s)numbers: the columns are not those of the rows before.*{told}"):
         go_on(place, mode, *columns)
-    assert checkpoints(base) == before
+    assert (checkpoints(base), offsets(base)) == (before, batches)
     go_on(place, mode, "id")
     assert sorted(pf.read(base).to_table()["id"].to_pylist()) == list(range(120))
 
 
 def test_a_batch_that_comes_again_is_not_judged(place: tuple[Path, DataFrame]) -> None:
-    """Its rows count already: what the sink would refuse now was written when it was allowed."""
+    """Its rows count already: what the sink would refuse now was written when it was allowed. ``start`` refuses it."""
     base, df = place
     checkpoint = base.parent / "spark"
     run_without_end(make_sink(base), df.selectExpr("bucket", "id"), str(checkpoint))
     for commit in (checkpoint / "commits").glob("*0*"):
         commit.unlink()
-    run(make_sink(base, on_schema_change="fail"), df.selectExpr("bucket", "id", "1 other"), str(checkpoint))
+    sink = make_sink(base, on_schema_change="fail")
+    writer = df.selectExpr("bucket", "id", "1 other").writeStream.foreachBatch(sink.foreach_batch)
+    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    sink.finish()
     assert sorted(pf.read(base).to_table()["id"].to_pylist()) == list(range(30))
     assert "other" not in pf.read_schema(base).names
 

@@ -437,9 +437,13 @@ class SparkStream:
                 name the checkpoint location as well; or it lies visibly below the base, where readers would take
                 Spark's files for data. No query was started.
             UnsupportedTypeError: The format has no form for a column; no query was started.
+            CheckpointMismatch: ``on_schema_change`` does not let the columns pass; no query was started.
+            SnapshotCorrupt, StoreError: What they are to follow cannot be read; no query was started. Not raised with
+                ``on_schema_change="roll"``, by which it does not matter.
         """
         self._check_stream(df)
         self._check_columns(df)
+        self._check_row_schema()
         if _is_served(checkpoint_location):
             base, storage_options = self._settings.base, self._settings.storage_options
             check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)
@@ -514,6 +518,18 @@ class SparkStream:
         if df.schema != self._checked_columns:
             self._arrow_schema = check_columns(df, self._settings)
             self._checked_columns = df.schema
+
+    def _check_row_schema(self) -> None:
+        """Refuse columns that must not follow those of the newest checkpoint, by a look that fences no other driver."""
+        if self._settings.on_schema_change == "roll":
+            return
+        runtime = Runtime(self._settings, self._settings.uid)
+        try:
+            left = runtime.coordinator.look()
+        finally:
+            runtime.close()
+        if left is not None:
+            self._row_schema_after(left.position)
 
     def _check_workers(self, df: DataFrame) -> None:
         """Refuse workers without this partfile; those of one application are checked once."""
