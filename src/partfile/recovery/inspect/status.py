@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SinkFacts:
-    """The facts about a sink that a verdict needs."""
+    """The facts about a sink that an explanation needs."""
 
     is_running: bool | None
     """Whether its driver is alive; None if that is unknown."""
@@ -50,8 +50,8 @@ class SinkFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict on one part."""
+class Explanation:
+    """Why a part is there, and what will become of it."""
 
     why: str
     """Why it is there, in words that parts with one cause share."""
@@ -62,8 +62,8 @@ class Verdict:
     """Whether ``partfile recover`` mends it."""
 
 
-def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
-    """Judge a part that the state in force names and that is not finished.
+def explain(part: KnownPart, sink: SinkFacts) -> Explanation:
+    """Explain a part that the state in force names and that is not finished.
 
     Args:
         part: The part.
@@ -73,18 +73,18 @@ def verdict_on(part: KnownPart, sink: SinkFacts) -> Verdict:
         return _on_open(part, sink)
     if part.state == "encoded-staging-file":
         why = f"checkpoint {part.since} holds the file that it was encoded into; older ones may need the staging file"
-        return Verdict(why, "the sink deletes it once those are not retained any more")
+        return Explanation(why, "the sink deletes it once those are not retained any more")
     promised, done = "a checkpoint is complete and promises it", "published"
     if part.state == "closed-staging-file":
         promised, done = "a checkpoint is complete and has it closed", "encoded"
     does = _fate(part)
     if sink.has_stopped:
         why = f"{promised}, but {_stopped(sink)} before it was {done}"
-        return Verdict(why, f"the next start, or recover, {does}", is_stuck=True, is_for_recover=True)
+        return Explanation(why, f"the next start, or recover, {does}", is_stuck=True, is_for_recover=True)
     if sink.is_quiet:
         why = f"{promised}, but it could not be {done}; the log of the sink says why"
-        return Verdict(why, f"the sink tries again with its next checkpoint, and then {does}", is_stuck=True)
-    return Verdict(promised, f"the sink {does}, now or with its next checkpoint")
+        return Explanation(why, f"the sink tries again with its next checkpoint, and then {does}", is_stuck=True)
+    return Explanation(promised, f"the sink {does}, now or with its next checkpoint")
 
 
 def _fate(part: KnownPart) -> str:
@@ -97,13 +97,13 @@ def _fate(part: KnownPart) -> str:
     return "publishes it" if part.state == "pending" else "cuts it to its valid bytes and publishes it"
 
 
-def _on_open(part: KnownPart, sink: SinkFacts) -> Verdict:
+def _on_open(part: KnownPart, sink: SinkFacts) -> Explanation:
     if sink.is_kept:
-        return Verdict("a clean stop kept it open, as on_stop='keep' says", "the next start goes on with it")
+        return Explanation("a clean stop kept it open, as on_stop='keep' says", "the next start goes on with it")
     if not sink.has_stopped:
         then = ", and is encoded then" if part.is_staging_file else ""
-        return Verdict("the sink has it open", f"it grows until its rolling policy closes it{then}")
-    return Verdict(
+        return Explanation("the sink has it open", f"it grows until its rolling policy closes it{then}")
+    return Explanation(
         f"{_stopped(sink)} while it was open; checkpoint {part.checkpoint_id} vouches for its valid bytes",
         f"the next start, or recover, {_fate(part)}",
         is_stuck=True,
@@ -335,7 +335,7 @@ def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, m
 
 def _part_status(part: KnownPart, log: SeenLog, facts: SinkFacts, now_ms: int) -> PartStatus:
     since_ms = part.last_write_ms if part.since is None else log.time_ms_of(part.since)
-    verdict = verdict_on(part, facts)
+    explanation = explain(part, facts)
     return PartStatus(
         path=part.path,
         bucket=part.handle.bucket,
@@ -347,10 +347,10 @@ def _part_status(part: KnownPart, log: SeenLog, facts: SinkFacts, now_ms: int) -
         subtask=part.subtask,
         checkpoint_id=part.checkpoint_id,
         age_s=None if since_ms is None else max(0.0, (now_ms - since_ms) / 1000),
-        is_stuck=verdict.is_stuck,
-        why=verdict.why,
-        outcome=verdict.outcome,
-        is_for_recover=verdict.is_for_recover,
+        is_stuck=explanation.is_stuck,
+        why=explanation.why,
+        outcome=explanation.outcome,
+        is_for_recover=explanation.is_for_recover,
     )
 
 
