@@ -161,6 +161,14 @@ def test_the_schema_of_read_schema_reads_what_it_says(tmp_path: Path) -> None:
     assert read_back(tmp_path / "keys")["id"].to_pylist() == [0, 1]
 
 
+def test_without_partitioning_directories_are_no_columns(tmp_path: Path) -> None:
+    """A key that is in no file is no column of nulls either."""
+    rows = written(tmp_path, "json", {"b": SCALARS["bytes"]})
+    found = read_back(tmp_path, partitioning=None)
+    assert found.schema == pa.schema({"id": pa.int64(), "b": pa.binary()})
+    assert found["b"].to_pylist() == rows["b"].to_pylist()
+
+
 def test_a_kept_key_is_of_its_type(tmp_path: Path) -> None:
     """In the file and in the directory; an instant too, whose directory says no zone."""
     keys = {"zip": pa.array(["007", "8", None]), "at": pa.array([NOON, NOON, None], pa.timestamp("us", "UTC"))}

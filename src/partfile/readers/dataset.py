@@ -360,13 +360,13 @@ def dataset_of(
     told = known() if is_text or (schema is None and keys) else KnownColumns()
     form = _form_of(name, told, base) if is_text else TextForm(name)
     arrow = format if isinstance(format, ds.FileFormat) else arrow_format(name)
+    in_files = _without(told.columns, told.held.path_columns if told.held else ())
     if is_text and name == "csv":
-        in_path = told.held.path_columns if told.held else ()
-        arrow = form.csv_format([column for column in told.columns.names if column not in in_path])
+        arrow = form.csv_format(in_files.names)
     factories = factories_of(arrow, {"text": _shown_text, "avro": _shown_avro}.get(name))
     if schema is None:
         own = [_avro_schema(file_system, base, file) for file in readable] if name == "avro" else None
-        in_files = told.columns if is_text else _NO_COLUMNS
+        in_files = in_files if is_text else _NO_COLUMNS
         schema = _found_schema(factories, own, arrow, in_files=in_files, in_path=told.columns, values=keys)
     if is_text:
         values = pa.schema([field for field in schema if field.name not in keys])
