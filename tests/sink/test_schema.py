@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import partfile as pf
 from partfile.errors import CheckpointMismatch, ConfigError
 from partfile.sink.schema import ChangeKind, merged, plain_rows, row_schema_after, schema_in, united, wider
+from support.processes.command_line import told
 from support.sinks.life_cycle import in_child
 
 if TYPE_CHECKING:
@@ -356,6 +357,22 @@ def test_a_savepoint_carries_it(tmp_path: Path) -> None:
     out = sink(tmp_path / "new", "evolve", restore_from=location).local().open()
     with pytest.raises(CheckpointMismatch, match="'a' was int64 and is int32"):
         out.write(rows(a=INTS))
+
+
+def test_going_back_keeps_the_columns_of_later_files(tmp_path: Path) -> None:
+    """They stay, and their rows have to be read."""
+    base = tmp_path / "base"
+    with sink(base).local() as out:
+        out.write(rows(a=INTS))
+        location = out.savepoint(tmp_path / "savepoints")
+        out.write(rows(a=pa.array([2**40]), b=INTS))
+    words = ("recover", base, "--restore-from", location, "--accept-newer", "--idle-for", "0s", "--apply")
+    told(*words)
+    assert schema_of(base) == {"a": "int64", "b": "int32"}
+    with sink(base, "evolve").local() as out:
+        out.write(rows(a=LONGS, b=INTS))
+    found = pf.read(base, schema=pf.read_schema(base)).to_table()["a"].to_pylist()
+    assert sorted(found) == [1, 2, 2**40]
 
 
 def test_the_option_is_checked(tmp_path: Path) -> None:
