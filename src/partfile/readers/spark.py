@@ -83,8 +83,9 @@ def read_spark(
         ConfigError: The format or an option is not known or cannot be passed; the schema is missing and no checkpoint
             tells it; directories are of several shapes, which Spark would refuse or pass over; or a file of Avro,
             Parquet or ORC has a sidecar.
-        SnapshotCorrupt: A sidecar is damaged.
+        SnapshotCorrupt: A sidecar is damaged; or the newest checkpoint is, where it has to tell the columns.
         PartMissing: A file is shorter than its sidecar says.
+        StoreError: The checkpoints that have to tell the columns cannot be reached.
     """
     given = _checked_options(format, options)
     shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)

@@ -34,12 +34,38 @@ _MOST_DIGITS = 38
 """Of the decimals of every engine here."""
 
 
+_ENGINES = ("spark", "duckdb", "hive")
+_SCALARS = {
+    "null": ("VOID", "VARCHAR", "void"),
+    "bool": ("BOOLEAN", "BOOLEAN", "boolean"),
+    "int8": ("TINYINT", "TINYINT", "tinyint"),
+    "int16": ("SMALLINT", "SMALLINT", "smallint"),
+    "int32": ("INT", "INTEGER", "int"),
+    "int64": ("BIGINT", "BIGINT", "bigint"),
+    "uint8": ("SMALLINT", "UTINYINT", "smallint"),
+    "uint16": ("INT", "USMALLINT", "int"),
+    "uint32": ("BIGINT", "UINTEGER", "bigint"),
+    "uint64": ("DECIMAL(20,0)", "UBIGINT", "decimal(20,0)"),
+    "halffloat": ("FLOAT", "FLOAT", "float"),
+    "float": ("FLOAT", "FLOAT", "float"),
+    "double": ("DOUBLE", "DOUBLE", "double"),
+    "text": ("STRING", "VARCHAR", "string"),
+    "bytes": ("BINARY", "BLOB", "binary"),
+    "date": ("DATE", "DATE", "date"),
+    "instant": ("TIMESTAMP", "TIMESTAMPTZ", "timestamp"),
+    "nanos": ("TIMESTAMP_NTZ", "TIMESTAMP_NS", "timestamp"),
+    "local": ("TIMESTAMP_NTZ", "TIMESTAMP", "timestamp"),
+    "time": ("TIME(6)", "TIME", "string"),
+    "interval": ("INTERVAL DAY TO SECOND", "INTERVAL", "string"),
+}
+"""What each engine calls a type. One that it does not have is the one that holds its values, or their text."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """The words of one engine for types.
+    """How one engine writes nested types and names.
 
     Args:
-        scalars: By kind, as ``_scalar`` tells them, in the order of ``_SCALARS``.
         items: A list, with ``{item}``.
         pairs: A map, with ``{key}`` and ``{item}``.
         struct: A struct, with ``{fields}``.
@@ -47,53 +73,21 @@ class _Words:
         quote: What a name stands in.
     """
 
-    scalars: str
     items: str
     pairs: str
     struct: str
     field: str
     quote: str
 
-    def scalar(self, kind: str) -> str:
-        return dict(zip(_SCALARS, self.scalars.split(","), strict=True))[kind].replace(";", ",")
-
     def name(self, name: str) -> str:
         return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
 
 
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_OTHERS = ("halffloat", "float", "double", "text", "bytes", "date", "instant", "nanos", "local", "time", "interval")
-_SCALARS = ("null", "bool", *_INTEGERS, *_OTHERS)
-_WORDS: dict[str, _Words] = {
-    "spark": _Words(
-        "VOID,BOOLEAN,TINYINT,SMALLINT,INT,BIGINT,SMALLINT,INT,BIGINT,DECIMAL(20;0),FLOAT,FLOAT,DOUBLE,"
-        "STRING,BINARY,DATE,TIMESTAMP,TIMESTAMP_NTZ,TIMESTAMP_NTZ,TIME(6),INTERVAL DAY TO SECOND",
-        items="ARRAY<{item}>",
-        pairs="MAP<{key}, {item}>",
-        struct="STRUCT<{fields}>",
-        field="{name}: {kind}",
-        quote="`",
-    ),
-    "duckdb": _Words(
-        "VARCHAR,BOOLEAN,TINYINT,SMALLINT,INTEGER,BIGINT,UTINYINT,USMALLINT,UINTEGER,UBIGINT,FLOAT,FLOAT,DOUBLE,"
-        "VARCHAR,BLOB,DATE,TIMESTAMPTZ,TIMESTAMP_NS,TIMESTAMP,TIME,INTERVAL",
-        items="{item}[]",
-        pairs="MAP({key}, {item})",
-        struct="STRUCT({fields})",
-        field="{name} {kind}",
-        quote='"',
-    ),
-    "hive": _Words(
-        "void,boolean,tinyint,smallint,int,bigint,smallint,int,bigint,decimal(20;0),float,float,double,"
-        "string,binary,date,timestamp,timestamp,timestamp,string,string",
-        items="array<{item}>",
-        pairs="map<{key},{item}>",
-        struct="struct<{fields}>",
-        field="{name}:{kind}",
-        quote="`",
-    ),
+_WORDS = {
+    "spark": _Words("ARRAY<{item}>", "MAP<{key}, {item}>", "STRUCT<{fields}>", "{name}: {kind}", "`"),
+    "duckdb": _Words("{item}[]", "MAP({key}, {item})", "STRUCT({fields})", "{name} {kind}", '"'),
+    "hive": _Words("array<{item}>", "map<{key},{item}>", "struct<{fields}>", "{name}:{kind}", "`"),
 }
-"""One that an engine does not have is the one that holds its values, or their text."""
 
 
 def type_in(dialect: Dialect, kind: Any) -> str:
@@ -114,7 +108,7 @@ def type_in(dialect: Dialect, kind: Any) -> str:
     if types.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
         text = f"DECIMAL({kind.precision},{kind.scale})"
         return text.lower() if dialect == "hive" else text
-    return words.scalar(_scalar(kind))
+    return _SCALARS[_scalar(kind)][_ENGINES.index(dialect)]
 
 
 def _scalar(kind: Any) -> str:
@@ -193,7 +187,7 @@ class Tree:
 
         Raises:
             ConfigError: The files are of several formats, or of one that their names do not say.
-            NotFound: There is none, and the sink writes a format of its own.
+            NotFound: There is none, and the checkpoints do not tell how those to come will end.
         """
         if files:
             format, suffixes = common_format(files), sorted({_suffix(file) for file in files})
