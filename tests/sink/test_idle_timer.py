@@ -412,5 +412,5 @@ def test_a_run_that_lost_an_epoch_remembers_which_jobs_failed(job: IdleDriver, m
     assert job.stream._runtime is None
     job.goes_on()
     assert jobs_of(job) == 2
-    job.stream._restore(QueryRun(1, "query", "another run"), BATCH)
+    job.stream._restore(QueryRun(1, "query", "another run"), BATCH, None)
     assert jobs_of(job) == 1

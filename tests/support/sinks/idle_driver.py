@@ -80,7 +80,7 @@ class IdleDriver:
 
     def restores(self) -> None:
         """A batch begins."""
-        self.stream._restore(RUN, BATCH)
+        self.stream._restore(RUN, BATCH, None)
 
     def tick(self) -> int | None:
         """The timer is due; in how many milliseconds it is so again."""

@@ -362,10 +362,9 @@ class SparkStream:
         self._fenced: tuple[QueryRun, Fenced] | None = None
         """The run that was fenced between two batches: it must stop, and not begin a new epoch."""
         self._offsets = OffsetsLog()
-        self._checked_columns: StructType | None = None
-        """Schema of the last stream or batch that passed the check, so that equal batches are not checked again."""
-        self._arrow_schema: pa.Schema | None = None
-        """The same of its record batches; None where PySpark knows no Arrow type for a column."""
+        self._checked_columns: tuple[StructType | None, pa.Schema | None] = (None, None)
+        """Schema of the last stream or batch that passed the check, so that equal batches are not checked again, and
+        that of its record batches."""
         self._checked_application: str | None = None
         """Id of the Spark application whose workers passed the check."""
         self._watch: QueryWatch | None = None
@@ -396,14 +395,14 @@ class SparkStream:
         if watch is None or watch.run_id != run.run_id:
             watch = self._watch_query(active_query(df.sparkSession, run))
         try:
-            self._check_columns(df)
+            schema = self._check_columns(df)
             self._check_workers(df)
-            self._write_batch(df, run, batch_id)
+            self._write_batch(df, run, batch_id, schema)
         except PartfileError as error:
             watch.failure = error
             raise
 
-    def _write_batch(self, df: DataFrame, run: QueryRun, batch_id: int) -> None:
+    def _write_batch(self, df: DataFrame, run: QueryRun, batch_id: int, schema: pa.Schema | None) -> None:
         self._session, self._batch_thread = df.sparkSession, threading.current_thread()
         batch = QueryPosition(
             query_id=run.query_id,
@@ -414,7 +413,7 @@ class SparkStream:
         with self._mutex:
             self._check_fence(run)
             try:
-                self._batch(df, run, batch)
+                self._batch(df, run, batch, schema)
             except BaseException:
                 # Whatever was decided may or may not have happened; only a restore can tell.
                 self._end_epoch()
@@ -442,8 +441,7 @@ class SparkStream:
                 ``on_schema_change="roll"``, by which it does not matter.
         """
         self._check_stream(df)
-        self._check_columns(df)
-        self._check_row_schema()
+        self._check_row_schema(self._check_columns(df))
         if _is_served(checkpoint_location):
             base, storage_options = self._settings.base, self._settings.storage_options
             check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)
@@ -513,13 +511,19 @@ class SparkStream:
             hint="Read it by spark.readStream; to write rows without a stream, use sink.local().",
         )
 
-    def _check_columns(self, df: DataFrame) -> None:
-        """Refuse columns that the tasks cannot write; equal ones are checked once."""
-        if df.schema != self._checked_columns:
-            self._arrow_schema = check_columns(df, self._settings)
-            self._checked_columns = df.schema
+    def _check_columns(self, df: DataFrame) -> pa.Schema | None:
+        """Refuse columns that the tasks cannot write; equal ones are checked once.
 
-    def _check_row_schema(self) -> None:
+        Returns:
+            The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column.
+        """
+        checked, schema = self._checked_columns
+        if df.schema != checked:
+            schema = check_columns(df, self._settings)
+            self._checked_columns = (df.schema, schema)
+        return schema
+
+    def _check_row_schema(self, schema: pa.Schema | None) -> None:
         """Refuse columns that must not follow those of the newest checkpoint, by a look that fences no other driver."""
         if self._settings.on_schema_change == "roll":
             return
@@ -529,7 +533,7 @@ class SparkStream:
         finally:
             runtime.close()
         if left is not None:
-            self._row_schema_after(left.position)
+            self._row_schema_after(left.position, schema)
 
     def _check_workers(self, df: DataFrame) -> None:
         """Refuse workers without this partfile; those of one application are checked once."""
@@ -670,8 +674,8 @@ class SparkStream:
         if self._fenced is not None and run in {None, self._fenced[0]}:
             raise self._fenced[1]
 
-    def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition) -> None:
-        restore_ms = self._restore(run, batch) if self._runtime is None or run != self._run else 0.0
+    def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition, schema: pa.Schema | None) -> None:
+        restore_ms = self._restore(run, batch, schema) if self._runtime is None or run != self._run else 0.0
         runtime = self._live()
         stands = runtime.coordinator.state.position
         if self._check_replay(stands, run, batch) is ReplayDecision.REPLAY:
@@ -688,7 +692,7 @@ class SparkStream:
                 )
             )
             return
-        row_schema = self._row_schema_after(stands)
+        row_schema = self._row_schema_after(stands, schema)
         now_ms = self._settings.now_ms()
         began = stopwatch_ms()
         triggered = runtime.coordinator.trigger(now_ms)
@@ -726,17 +730,17 @@ class SparkStream:
 
         return check_replay(self._settings.uid, stands, batch, self._settings.rules, is_copied)
 
-    def _row_schema_after(self, stands: StreamPosition) -> RowSchema | None:
+    def _row_schema_after(self, stands: StreamPosition, schema: pa.Schema | None) -> RowSchema | None:
         """The schema of the rows with those of the batch; raises if its columns must not follow those before."""
-        known, schema = stands.row_schema, self._arrow_schema
+        known = stands.row_schema
         return known if schema is None else self._settings.row_schema_after(known, schema)
 
-    def _restore(self, run: QueryRun, batch: QueryPosition) -> float:
+    def _restore(self, run: QueryRun, batch: QueryPosition, schema: pa.Schema | None) -> float:
         """Begin an epoch for this run; raises before anything is changed if the run may not go on."""
 
         def check(stands: StreamPosition) -> None:
             if self._check_replay(stands, run, batch) is not ReplayDecision.REPLAY:
-                self._row_schema_after(stands)
+                self._row_schema_after(stands, schema)
 
         began = stopwatch_ms()
         self._end_epoch()
