@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from support.repo import lanes, selection
+from support.spark import classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -31,8 +32,8 @@ gigabyte, and forks slow down."""
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-# Every Java here lives for some minutes at most: what compiles thoroughly compiles in vain.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+for _name, _value in classes.environment().items():
+    os.environ.setdefault(_name, _value)
 
 # No deadline: an fsync takes what it takes. No database: an earlier run has no say.
 # A failure prints a blob that @reproduce_failure takes back.
