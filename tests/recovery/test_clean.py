@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from partfile.errors import Fenced, RecoveryRefused
+import partfile as pf
+from partfile.errors import CommitConflict, Fenced, RecoveryRefused
 from partfile.recovery.clean import clean
 from partfile.testing.faults import ActAt, FailAt, KillAt, Recorder
 from support.processes.command_line import ageless, run, told, told_json
@@ -25,6 +26,7 @@ from support.sinks.life_cycle import (
     finished_files,
     in_child,
     long_sink,
+    make_sink,
     rows_done,
     rows_of,
     seed_with_a_tail,
@@ -48,6 +50,13 @@ TOKEN = "0123456789abcdef" * 2
 
 def orphans_of(base: Path) -> list[str]:
     return sorted(item.path for item in planned_cleaning(base).items if item.kind == "orphan")
+
+
+def write_and_finish(base: Path, first: int) -> None:
+    """Four rows, whose parts a checkpoint finishes."""
+    with make_sink(base, rolling=pf.RollingPolicy(on_checkpoint=True)).local() as out:
+        out.write(batch(first, 4), position=first + 4)
+        out.checkpoint()
 
 
 def seeded(tmp_path: Path) -> Path:
@@ -229,6 +238,35 @@ def test_a_clean_leaves_what_is_owed_to_recover(tmp_path: Path) -> None:
     assert not finished_files(base)
     assert continue_to(long_sink(base), 9) == 4
     assert_exactly_once(base, 9)
+
+
+def test_the_only_copy_of_rows_whose_name_is_taken_stays(tmp_path: Path) -> None:
+    """Checkpoints were put back from a backup: parts meet files of their own names and lengths, and stay pending.
+
+    verify names them, and a cleaner that spares nothing leaves all files. New names for the older ones mend it.
+    """
+    base, backup = tmp_path / "out", tmp_path / "backup"
+    write_and_finish(base, 0)
+    shutil.copytree(base / "_partfile", backup)
+    write_and_finish(base, 4)
+    shutil.rmtree(base / "_partfile")
+    backup.rename(base / "_partfile")
+    with pytest.raises(CommitConflict):
+        write_and_finish(base, 8)
+    before = everything(base)
+    found = [one for one in told_json("verify", base, code=1)["findings"] if one["severity"] == "error"]
+    assert {one["code"] for one in found} == {"finished-differs"}
+    assert len(found) == len(staged_files(base))
+    told("clean", base, "--apply", "--fence", "--older-than", "0s", "--delete")
+    kept = {path: content for path, content in before.items() if "part-" in path.name}
+    assert kept.items() <= everything(base).items()
+    for one in found:
+        taken = base / one["path"]
+        taken.rename(taken.with_name(f"older-{taken.name}"))
+    with make_sink(base).local():
+        pass
+    assert_exactly_once(base, 12)
+    assert not staged_files(base)
 
 
 @pytest.mark.fault("H5", "H8")

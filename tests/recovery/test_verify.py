@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from partfile.errors import Fenced, NotReady
+from partfile.recovery.inspect import checkpoints as seen_checkpoints
 from partfile.recovery.inspect import content
 from partfile.recovery.inspect.content import open_known
 from partfile.recovery.inspect.places import Place
@@ -29,6 +30,7 @@ from support.sinks.life_cycle import (
     in_child,
     long_sink,
     make_sink,
+    rows_done,
     run_to_the_end,
     seed_with_a_tail,
 )
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import partfile as pf
+    from partfile.recovery.inspect.checkpoints import SeenCheckpoint
     from partfile.recovery.inspect.verify import VerifyReport
+    from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import StoredFile
     from partfile.testing.faults import Call
 
@@ -109,6 +113,13 @@ def link_orphan(base: Path) -> None:
     path.with_name(f"_{path.name}.{'c' * 32}.pending").hardlink_to(path)
 
 
+def take_name_of_pending(base: Path) -> None:
+    """A file of the same length as a part that is owed, and with other bytes, under its final name."""
+    path = staged(base)
+    final = path.with_name(f"{path.name[1:].split('.txt')[0]}.txt")
+    final.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+
+
 def link_stage(base: Path) -> None:
     """A staging file with a finished name, which is that of no part of its own."""
     path = staged(base)
@@ -125,6 +136,7 @@ BROKEN: dict[str, tuple[str, Breaking]] = {
     "published-early": ("open", finish_open_part),
     "staging-file-published": ("staged", link_stage),
     "finished-length": ("done", cut_all),
+    "finished-differs": ("promised", take_name_of_pending),
     "part-missing": ("open", lambda base: staged(base).unlink()),
     "part-short": ("open", lambda base: cut(staged(base), 5)),
     "sidecar-damaged": ("sidecars", lambda base: sidecars(base)[0].write_text("12 bytes")),
@@ -150,6 +162,8 @@ def make_tree(kind: str, base: Path) -> None:
         seed_with_a_tail(base)
     elif kind == "staged":
         die_with_open_staging_files(base)
+    elif kind == "promised":
+        crash_when_promised(base)
     elif kind == "files":
         seed_with_a_tail(base, inline_threshold_bytes=0)
     elif kind == "sidecars":
@@ -363,6 +377,29 @@ def test_what_is_seen_once_is_no_finding(tmp_path: Path) -> None:
     report, listings = looked(tmp_path, is_linked)
     assert report.errors == []
     assert listings == 2
+
+
+def test_a_sink_that_moves_on_faster_than_it_is_looked_at_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each checkpoint that was listed is deleted before it is read: the newest state, read before, is shown."""
+    read = seen_checkpoints._seen
+    with make_sink(tmp_path).local() as out:
+        out.write(batch(0, 8), position=8)
+        out.checkpoint()
+
+        def deleted_before(storage: CheckpointStorage, checkpoint_id: int) -> SeenCheckpoint | None:
+            for _ in range(3):
+                position = rows_done(out)
+                out.write(batch(position, 2), position=position + 2)
+                out.checkpoint()
+            return read(storage, checkpoint_id)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(seen_checkpoints, "_seen", deleted_before)
+            (shown,) = told_json("status", tmp_path, "--scan", "--quiet-after", "9d")["sinks"]
+        assert rows_done(out) > 8
+    assert shown["retained_checkpoint_ids"] == [shown["newest_checkpoint_id"]]
 
 
 # ``verify`` beside a checkpoint that a fenced coordinator has left under a freed name: a note, and no alarm.

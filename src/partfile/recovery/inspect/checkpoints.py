@@ -80,8 +80,11 @@ def read_checkpoint_log(store: MetadataStore, job: Job) -> SeenLog:
         checkpoints = tuple(
             checkpoint for number in ids.completed if (checkpoint := _seen(storage, number)) is not None
         )
-        if newest is None or not checkpoints or checkpoints[-1].checkpoint_id == newest.newest.checkpoint_id:
+        if newest is None or (checkpoints and checkpoints[-1].checkpoint_id == newest.newest.checkpoint_id):
             break
+    if newest is not None and not checkpoints:
+        # A sink that moves on faster than it is looked at: each checkpoint that was listed had been deleted when read.
+        checkpoints = (SeenCheckpoint(newest.newest.checkpoint_id, newest.newest, newest.is_published),)
     return SeenLog(job, storage, checkpoints, tuple(ids.published_without_metadata), newest, problem)
 
 

@@ -53,6 +53,7 @@ Code = Literal[
     "published-early",
     "staging-file-published",
     "finished-length",
+    "finished-differs",
     "part-missing",
     "part-short",
     "checksum-differs",
@@ -85,6 +86,7 @@ INVARIANTS: dict[Code, str] = {
     "published-early": "no part that is still open, or still to be encoded, is finished",
     "staging-file-published": "no staging file is a finished file",
     "finished-length": "a finished file has the length that its checkpoint vouches for",
+    "finished-differs": "a finished file holds what a staged file of the same part holds",
     "part-missing": "every part or staging file that the newest checkpoint names is under one of its names",
     "part-short": "every such part or staging file has at least its valid length",
     "checksum-differs": "with `--checksums`: staging files, and files that they were encoded into, hold what "
@@ -95,6 +97,10 @@ INVARIANTS: dict[Code, str] = {
     "staged-name-of-finished": "no finished file has a staged name as well",
 }
 """The invariant that a finding of severity ``error`` contradicts. The other codes are notes."""
+
+
+_AT_ONCE_BYTES = 1 << 20
+"""To read of a file before it is compared."""
 
 
 class Finding(Json):
@@ -420,6 +426,60 @@ def _short_findings(tree: Tree, before: PartIndex, after: PartIndex) -> Iterator
             )
 
 
+def conflict_findings(place: Place, tree: Tree, after: PartIndex) -> Iterator[Finding]:
+    """Compare each file that has the final name of a part which is still owed with the part's staged file (R5).
+
+    No sink leaves other bytes there. It is so after checkpoints were put back from a backup, for instance: the sink
+    counts from an older number on, and meets a name that it has given before.
+
+    Args:
+        place: Where the base is.
+        tree: What a listing has shown.
+        after: What the checkpoints said after it.
+
+    Raises:
+        ConfigError: Nothing can read from there, for want of a package.
+    """
+    for path in tree.finished:
+        part = after.parts.get(path)
+        if part is None or not part.is_current or part.is_staging_file or part.state == "in-progress":
+            continue
+        for other in part.staged_paths:
+            if other in tree.sizes and not _begin_alike(place, path, other, part.handle.valid_length):
+                yield error(
+                    "finished-differs",
+                    f"it holds other bytes than {other!r}, which checkpoint {part.checkpoint_id} vouches for",
+                    "Both hold rows, so delete neither. Move the finished one to a new name that readers see, and "
+                    "start the sink again: it publishes the other. "
+                    f"{page_url('RUNBOOK', '7-a-foreign-file-is-in-the-way')}",
+                    path=path,
+                    job=part.job.name,
+                    checkpoint_id=part.checkpoint_id,
+                )
+
+
+def _begin_alike(place: Place, one: str, other: str, length_bytes: int) -> bool:
+    """Whether two files below the base hold the same bytes, as far as both go and up to a length."""
+    from partfile.readers.filesystem import open_for_reading  # noqa: PLC0415 - only reading files waits for it.
+
+    behind, root = open_for_reading(place.base, place.storage_options)
+    try:
+        with behind.open(f"{root}/{one}", "rb") as first, behind.open(f"{root}/{other}", "rb") as second:
+            while length_bytes > 0:
+                count = min(length_bytes, _AT_ONCE_BYTES)
+                ours, theirs = first.read(count), second.read(count)
+                both = min(len(ours), len(theirs))
+                if ours[:both] != theirs[:both]:
+                    return False
+                if both < count:
+                    return True
+                length_bytes -= count
+    except FileNotFoundError:
+        # One of them has moved meanwhile, as when the sink publishes it.
+        pass
+    return True
+
+
 def _identity_findings(tree: Tree) -> Iterator[Finding]:
     for names in tree.identities.values():
         finished = [what for what in names if what.kind == "finished"]
@@ -494,7 +554,7 @@ def verify(
         first = findings
         seen, tree, findings = _look(place, base, checkpoints, uid, step)
         findings = found_twice(first, findings)
-    compared = _compared(place, base, _of(seen, uid), step) if checksums else None
+    compared = compare(place, base, _of(seen, uid), step) if checksums else None
     findings += [] if compared is None else compared.findings
     return VerifyReport(
         base=place.base,
@@ -523,19 +583,13 @@ def _look(
     findings += [_of_another_base(log.job, after.elsewhere[log.job]) for log in chosen if log.job in after.elsewhere]
     findings += file_findings(tree, before.known, after.known, base)
     findings += moved_findings(_of(after, uid), tree, base.file_exists)
+    findings += conflict_findings(place, tree, after.known)
     current = [part for part in _of(before, uid) if part.is_current]
     missing = missing_parts(current, tree.sizes, base, checkpoints)
     findings += (_missing(part, tree.elsewhere.get(part.key)) for part in missing)
     findings += map(_unreadable, sorted(unread))
     findings += [] if uid is not None or checkpoints is None else map(_in_the_way, odd_entries(checkpoints))
     return after, tree, findings
-
-
-def _compared(place: Place, base: Store, parts: list[KnownPart], step: Callable[[int], None]) -> Compared:
-    # Imported here: opening files for reading loads half of pyarrow.
-    from partfile.recovery.inspect.verify import compare  # noqa: PLC0415
-
-    return compare(place, base, parts, step)
 
 
 def _of(seen: SeenBase, uid: str | None) -> list[KnownPart]:
@@ -581,9 +635,6 @@ def _files_of_checkpoints(seen: SeenBase, tree: Tree, uid: str | None) -> Iterat
             found.setdefault((part.job.name, part.since), []).append(part.path)
     for (job, checkpoint_id), paths in sorted(found.items()):
         yield CheckpointFiles(job=job, checkpoint_id=checkpoint_id, files=tuple(sorted(paths)))
-
-
-_AT_ONCE_BYTES = 1 << 20
 
 
 class Compared(NamedTuple):
