@@ -19,8 +19,9 @@ from typer.main import get_command
 from cli_reference import DOCUMENTS, reference
 from partfile import errors
 from partfile.cli import clean
+from partfile.cli.exit_codes import FINDINGS, UNREACHABLE, USAGE, code_of
 from partfile.cli.main import VERBS, app
-from partfile.recovery.documents import FINDINGS, UNREACHABLE, USAGE, code_of, in_words_of_a_command
+from partfile.cli.output import in_words_of_a_command
 from partfile.stores.local.posix import PosixCalls
 from partfile.version import __version__
 from support.processes.command_line import run, start, told

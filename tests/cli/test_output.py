@@ -23,6 +23,7 @@ from partfile.cli.output import (
     Output,
     bytes_of,
     command_line,
+    json_text,
     seconds_of,
     shell_word,
     shown,
@@ -30,7 +31,6 @@ from partfile.cli.output import (
     shown_seconds,
     warnings_told,
 )
-from partfile.recovery.documents import json_text
 from support.files.trees import killed_job
 from support.processes.command_line import run, told_json
 from support.sinks.dead import die_with_closed_staging_files

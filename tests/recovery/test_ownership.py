@@ -94,8 +94,7 @@ def test_a_sink_whose_parts_are_gone_does_not_hold_up_the_others(tmp_path: Path)
         staged.unlink()  # One of them is an orphan of the first run that would have had the same final name.
     report = told_json("recover", base, "--apply", code=1)
     assert [one["job"] for one in report["recovered"]] == ["a", "c"]
-    ((job, problem, code),) = [(one["job"], one["problem"]["error"], one["exit_code"]) for one in report["failed"]]
-    assert (job, problem, code) == ("b", "PartMissing", 1)
+    assert [(one["job"], one["problem"]["error"]) for one in report["failed"]] == [("b", "PartMissing")]
     assert [one.job for one in planned_recovery(base).jobs] == ["b"]
 
 
@@ -146,10 +145,7 @@ def test_an_unreadable_sink_does_not_hold_up_the_recovery_of_the_others(tmp_path
     damage(base)
     report = told_json("recover", base, code=1)
     assert [one["job"] for one in report["plan"]["jobs"]] == ["a", "c"]
-    ((job, problem, code),) = [
-        (one["job"], one["problem"]["error"], one["exit_code"]) for one in report["plan"]["failed"]
-    ]
-    assert (job, problem, code) == ("b", "SnapshotCorrupt", 1)
+    assert [(one["job"], one["problem"]["error"]) for one in report["plan"]["failed"]] == [("b", "SnapshotCorrupt")]
     before = everything(base / "_partfile" / "b")
     shown = run("recover", base, "--apply", "--plan", report["digest"])
     assert shown.exit_code == 1
@@ -172,7 +168,7 @@ def test_an_unreadable_sink_does_not_hold_up_the_cleaning_of_the_others(tmp_path
     age(base)
     plan = told_json("clean", base, code=1)["plan"]
     assert {item["job"] for item in plan["items"]} == {"a", "c"}
-    assert [(one["job"], one["exit_code"]) for one in plan["failed"]] == [("b", 1)]
+    assert [one["job"] for one in plan["failed"]] == ["b"]
     before = everything(base / "_partfile" / "b")
     shown = run("clean", base, "--apply")
     assert shown.exit_code == 1

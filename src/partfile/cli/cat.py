@@ -10,9 +10,9 @@ import typer
 
 from partfile.cli.command import Call, verb
 from partfile.cli.completion import complete_part
+from partfile.cli.exit_codes import DONE
 from partfile.cli.output import hinting
 from partfile.errors import PartfileError
-from partfile.recovery.documents import DONE
 from partfile.recovery.inspect.files import read_base
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from partfile.cli.command import Call, verb
+from partfile.cli.exit_codes import DONE, FINDINGS
 from partfile.cli.output import shown_bytes, shown_seconds
 from partfile.cli.savepoint import show_entries
-from partfile.recovery.documents import DONE, FINDINGS
 from partfile.recovery.inspect.checkpoints import (
     CheckpointReport,
     CheckpointsReport,

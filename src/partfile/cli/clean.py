@@ -10,11 +10,12 @@ from pydantic import Field
 from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, Apply, Fence, IdleFor, PlanDigest, shown_age
+from partfile.cli.exit_codes import DONE, FINDINGS, code_of_problem
 from partfile.cli.output import seconds_of, shown_bytes, shown_seconds, tell_failed, tell_unread
 from partfile.errors import ConfigError
 from partfile.recovery.clean import CleanedReport, Cleaning, CleaningRecord, clean, plan_now
 from partfile.recovery.clean_plan import MEANING, CleaningOptions, CleaningPlan
-from partfile.recovery.documents import DONE, FINDINGS, Json
+from partfile.recovery.documents import Json
 from partfile.recovery.inspect.places import sinks_in
 from partfile.recovery.ownership import Stores, open_stores
 from partfile.stores.registry import open_store
@@ -196,4 +197,4 @@ def _report(
         is_left = bool(planned.items or planned.doubtful)
     elif done.busy or done.failed:
         is_left = True
-    return max([FINDINGS if is_left else DONE, *(one.exit_code for one in planned.failed)])
+    return max([FINDINGS if is_left else DONE, *(code_of_problem(one.problem) for one in planned.failed)])

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from partfile.cli.completion import complete_uid
+from partfile.cli.exit_codes import DONE, FINDINGS, UNREACHABLE, USAGE
 from partfile.cli.output import Output, tell, warnings_told
 from partfile.errors import ConfigError, NotApplied, PartfileError, page_url
-from partfile.recovery.documents import DONE, FINDINGS, UNREACHABLE, USAGE
 from partfile.recovery.inspect.places import Place, open_for_looking
 from partfile.sink.clock import system_clock_ms
 from partfile.stores.registry import with_call_timeout

@@ -11,9 +11,9 @@ import typer
 
 from partfile.cli.command import Call, verb
 from partfile.cli.completion import complete_word
+from partfile.cli.exit_codes import DONE
 from partfile.cli.output import bytes_of, hinting, seconds_of, shown_seconds
 from partfile.errors import ConfigError
-from partfile.recovery.documents import DONE
 from partfile.recovery.inspect.files import read_base
 from partfile.recovery.inspect.places import no_sink_at
 from partfile.recovery.inspect.tree import STATES, Filters, ListedPart, listed, page

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import shlex
 import sys
 import threading
 import traceback
 import unicodedata
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from partfile.cli.exit_codes import code_of
 from partfile.errors import ConfigError, PartfileError
-from partfile.recovery.documents import Json, code_of, in_words_of_a_command, json_text
+from partfile.recovery.documents import Json
 from partfile.sink.quantities import DURATION_HINT, SECONDS, SIZE_HINT, bytes_in, seconds_in
 
 if TYPE_CHECKING:
@@ -34,6 +37,48 @@ def shown(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escaped(character) for character in text)
+
+
+_OPTIONS = ("checkpoint_dir", "restore_from", "storage_options")
+_WORDS = ("cut",)
+"""Options that are words as well: meant only where a value follows."""
+_NAMES = "|".join((*_OPTIONS, *(f"{word}(?==)" for word in _WORDS)))
+_NAMED = re.compile(rf"'(?:[^'\\]|\\.)*'|\b(?P<name>{_NAMES})\b(?P<value>=)?")
+_MODEL = re.compile(r"^\w+Settings: ")
+_SPELLED = {"storage_options": "--storage-option"}
+
+
+def in_words_of_a_command(text: str) -> str:
+    """A message or hint with ``--restore-from X`` for ``restore_from=X``, and so on; what is quoted stays."""
+    return _NAMED.sub(_spelled, _MODEL.sub("", text))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    name = match["name"]
+    if name is None:
+        return match[0]
+    option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
+    return f"{option} " if match["value"] else option
+
+
+def json_text(model: BaseModel, *, indent: int | None = None) -> str:
+    """A document as JSON in ASCII alone: names are in it literally, and a terminal obeys none of it.
+
+    Its messages and hints are in the words of a command.
+    """
+    told = _told_by_a_command(model.model_dump(mode="json", by_alias=True))
+    return json.dumps(told, indent=indent).replace("\x7f", "\\u007f")
+
+
+def _told_by_a_command(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_told_by_a_command(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: in_words_of_a_command(one) if name in {"message", "hint"} and one else _told_by_a_command(one)
+        for name, one in value.items()
+    }
 
 
 def shell_word(text: str) -> str:
@@ -330,9 +375,9 @@ def report_of(error: BaseException) -> ErrorReport:
 def tell_failed(failed: Iterable[FailedJob], out: Output) -> None:
     """Print to standard error what is wrong with jobs that were left."""
     for one in failed:
-        out.note(f"partfile: sink {one.job} is left: {one.problem.message}", "red")
+        out.note(f"partfile: sink {one.job} is left: {in_words_of_a_command(one.problem.message)}", "red")
         if one.problem.hint:
-            out.note(f"Hint: {one.problem.hint}")
+            out.note(f"Hint: {in_words_of_a_command(one.problem.hint)}")
 
 
 def tell_unread(directories: Iterable[str], out: Output) -> None:

@@ -12,12 +12,13 @@ from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.completion import complete_staged_part
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
+from partfile.cli.exit_codes import DONE, FINDINGS, code_of_problem
 from partfile.cli.output import counted, shown_bytes, tell_failed
 from partfile.errors import ConfigError, NotFound, PartfileError
 from partfile.recovery.adopt.apply import AdoptedReport, adopt, check_idle, plan_adoption
 from partfile.recovery.adopt.flink_names import FlinkNames
 from partfile.recovery.adopt.plan import AdoptionOptions, AdoptionPlan, Layout
-from partfile.recovery.documents import DONE, FINDINGS, Json
+from partfile.recovery.documents import Json
 from partfile.recovery.inspect.checkpoints import read_checkpoint_log
 from partfile.recovery.inspect.places import sinks_in
 from partfile.recovery.ownership import FailedJob, Stores, open_stores, store_now_ms
@@ -308,7 +309,7 @@ def report_recovery(
         if given.is_applied
         else bool(planned.jobs)
     )
-    return max([FINDINGS if is_left else DONE, *(one.exit_code for one in (*planned.failed, *failed))])
+    return max([FINDINGS if is_left else DONE, *(code_of_problem(one.problem) for one in (*planned.failed, *failed))])
 
 
 def _show_way_back(job: PlannedJob, options: RecoveryOptions, out: Output) -> None:

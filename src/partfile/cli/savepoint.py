@@ -10,10 +10,11 @@ from pydantic import Field
 from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
+from partfile.cli.exit_codes import DONE, FINDINGS
 from partfile.cli.output import counted, seconds_of, shown_seconds
 from partfile.cli.recover import show_jobs, show_sidecars
 from partfile.errors import ConfigError
-from partfile.recovery.documents import DONE, FINDINGS, Json
+from partfile.recovery.documents import Json
 from partfile.recovery.inspect.places import sinks_in
 from partfile.recovery.inspect.savepoints import SavepointEntry, SavepointList, savepoint_report, savepoints_at
 from partfile.recovery.ownership import open_stores

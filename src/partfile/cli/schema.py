@@ -9,12 +9,13 @@ from pydantic import Field
 
 from partfile.cli.command import Call, verb
 from partfile.cli.completion import complete_word
+from partfile.cli.exit_codes import DONE, FINDINGS
 from partfile.errors import ConfigError, NotFound, PartfileError
 from partfile.readers.filesystem import valid_length_filesystem
 from partfile.readers.schema import schemas_held
 from partfile.readers.sql import Dialect, Engine, Tree, column_lines, type_in
 from partfile.readers.streams import finished
-from partfile.recovery.documents import DONE, FINDINGS, Json
+from partfile.recovery.documents import Json
 from partfile.recovery.inspect.places import no_sink_at, sinks_in
 from partfile.sink.schema import schema_in, united
 from partfile.snapshot.storage import CheckpointStorage

@@ -9,8 +9,16 @@ import typer
 
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, silence_s
-from partfile.cli.output import command_line, counted, seconds_of, shown_bytes, shown_seconds, tell_unread
-from partfile.recovery.documents import DONE, FINDINGS
+from partfile.cli.exit_codes import DONE, FINDINGS
+from partfile.cli.output import (
+    command_line,
+    counted,
+    in_words_of_a_command,
+    seconds_of,
+    shown_bytes,
+    shown_seconds,
+    tell_unread,
+)
 from partfile.recovery.inspect.files import MEANING, SeenBase, read_base
 from partfile.recovery.inspect.places import no_sink_at
 from partfile.recovery.inspect.status import SinkStatus, StatusReport, set_aside_in, status_of
@@ -110,8 +118,8 @@ def _show(report: StatusReport, quiet_after: str | None, place: Place, out: Outp
 
 def _show_stuck(sink: SinkStatus, quiet_after: str | None, place: Place, out: Output) -> None:
     if sink.problem is not None:
-        out.line(f"DAMAGED  {sink.job}: {sink.problem.message}", "bold red")
-        out.line(f"  {sink.problem.hint}")
+        out.line(f"DAMAGED  {sink.job}: {in_words_of_a_command(sink.problem.message)}", "bold red")
+        out.line(f"  {in_words_of_a_command(sink.problem.hint)}")
         out.line(f"  look:  {_command('checkpoints', place, sink.job)}")
     if not sink.stuck:
         return

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from partfile.cli.command import Call, verb
-from partfile.recovery.documents import DONE, FINDINGS
+from partfile.cli.exit_codes import DONE, FINDINGS
+from partfile.cli.output import in_words_of_a_command
 from partfile.recovery.inspect.verify import verify as verify_base
 
 if TYPE_CHECKING:
@@ -69,6 +70,6 @@ def _show_finding(finding: Finding, out: Output) -> None:
     where += [f"checkpoint {finding.checkpoint_id}"] if finding.checkpoint_id is not None else []
     is_error = finding.severity == "error"
     out.line(f"{finding.severity}  {finding.code}  {', '.join(where)}", "red" if is_error else "yellow")
-    out.line(f"  {finding.message}")
+    out.line(f"  {in_words_of_a_command(finding.message)}")
     if finding.hint:
-        out.line(f"  {finding.hint}")
+        out.line(f"  {in_words_of_a_command(finding.hint)}")

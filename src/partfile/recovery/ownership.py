@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Self
 
 from partfile.errors import Fenced, PartfileError, StoreError
-from partfile.recovery.documents import Json, code_of
+from partfile.recovery.documents import Json
 from partfile.recovery.inspect.checkpoints import is_marker_held
 from partfile.recovery.inspect.places import no_sink_at
 from partfile.recovery.inspect.status import Problem
@@ -234,10 +234,8 @@ class FailedJob(Json):
     """The uid, or ``uid~n`` for writer n."""
     problem: Problem
     """Why."""
-    exit_code: int
-    """The exit code that it causes, unless that of another job is higher."""
 
     @classmethod
     def of(cls, job: Job, error: PartfileError) -> Self:
         """Describe the error that ended a job."""
-        return cls(job=job.name, problem=Problem.of(error), exit_code=code_of(error))
+        return cls(job=job.name, problem=Problem.of(error))

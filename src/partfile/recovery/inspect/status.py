@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from pydantic import Field
 
-from partfile.recovery.documents import Json, in_words_of_a_command
+from partfile.recovery.documents import Json
 from partfile.recovery.inspect.checkpoints import is_marker_held
 from partfile.recovery.inspect.files import OPEN_STATES, KnownState, parts_of
 from partfile.recovery.inspect.tree import ScanReport
@@ -178,11 +178,7 @@ class Problem(Json):
     @classmethod
     def of(cls, error: PartfileError) -> Self:
         """Describe an error."""
-        return cls(
-            error=type(error).__name__,
-            message=in_words_of_a_command(error.message),
-            hint=in_words_of_a_command(error.hint),
-        )
+        return cls(error=type(error).__name__, message=error.message, hint=error.hint)
 
 
 class SinkStatus(Json):

@@ -19,7 +19,7 @@ from partfile.errors import (
     page_url,
 )
 from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
-from partfile.recovery.documents import Json, in_words_of_a_command
+from partfile.recovery.documents import Json
 from partfile.recovery.inspect.checkpoints import doubtful_ids, holes, is_deletion, stray_ids
 from partfile.recovery.inspect.files import FileKind, is_of, read_base
 from partfile.recovery.inspect.places import no_sink_at, odd_entries
@@ -613,9 +613,7 @@ def _missing(part: KnownPart, found: str | None) -> Finding:
 
 
 def _of_another_base(job: Job, problem: PartfileError) -> Finding:
-    return error(
-        "of-another-base", in_words_of_a_command(problem.message), in_words_of_a_command(problem.hint), job=job.name
-    )
+    return error("of-another-base", problem.message, problem.hint, job=job.name)
 
 
 def _unreadable(directory: str) -> Finding:
