@@ -7,13 +7,15 @@ import shlex
 import shutil
 import signal
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import partfile.recovery.recover as recovering
-from partfile.errors import RecoveryRefused
+from partfile.errors import PartMissing, RecoveryRefused
 from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import KillAt
 from support.processes.command_line import ageless, run, start, told, told_json
 from support.sinks.life_cycle import (
     assert_exactly_once,
@@ -23,13 +25,14 @@ from support.sinks.life_cycle import (
     finished_files,
     in_child,
     long_sink,
+    make_sink,
     rows_of,
     seed_with_a_tail,
     staged_files,
     start_child,
     stopped_with_savepoint,
 )
-from support.sinks.recovery import age, broken_invariants, planned_recovery, recover_planned
+from support.sinks.recovery import age, broken_invariants, planned_recovery, recover_all, recover_planned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -770,3 +773,91 @@ def test_clean_refuses_while_a_part_is_missing(tmp_path: Path) -> None:
     part.parent.rename(tmp_path / "bucket=b0")
     assert broken_invariants(tmp_path) == []
     assert run(*words).exit_code == 0
+
+
+# Beside consumers that take finished files: the sink's checkpoints tell recover, which has no option of its own.
+
+
+def taken_before_the_mark(base: Path, **options: Any) -> str:
+    """A consumer takes a finished file, and the sink dies before it notes that the file is finished."""
+    out = make_sink(base, **options).local().open()
+    out.write(batch(0, 4), position=4)
+    out.finish()
+    (mark,) = base.glob("_partfile/life/chk-*/_published")
+    mark.unlink()
+    taken = min(finished_files(base))
+    (base / taken).rename(base.parent / "taken.txt")
+    age(base)
+    return taken
+
+
+def test_what_a_consumer_took_needs_no_operator(tmp_path: Path) -> None:
+    """R5: recover goes by what the sink was told; verify tells it in a note."""
+    base = tmp_path / "out"
+    taken = taken_before_the_mark(base, consumers_take_files=True)
+    notes = told_json("verify", base)["findings"]
+    assert [(one["severity"], one["code"], one["path"]) for one in notes] == [("note", "moved-away", taken)]
+    assert told_json("status", base, "--scan", code=1)["scan"]["missing"] == []
+    plan = told("recover", base, code=1)
+    assert f"{taken}, a consumer has taken it" in plan
+    told("recover", base, "--apply", "--fence")
+    with long_sink(base).local() as out:
+        assert out.position == 4
+    rows = rows_of(finished_files(base)) + rows_of({"taken.txt": (tmp_path / "taken.txt").read_bytes()})
+    assert rows == {f"row-{number:04d}": 1 for number in range(4)}
+
+
+def test_a_sink_that_was_not_told_of_consumers_is_not_recovered_alone(tmp_path: Path) -> None:
+    """The same tree is refused, and the hint has the option; a recovery in between changes nothing of it."""
+    base = tmp_path / "out"
+    taken_before_the_mark(base)
+    refused = run("recover", base, "--apply", "--fence")
+    assert refused.exit_code == 1
+    assert "its option consumers_take_files" in refused.stderr
+    with pytest.raises(PartMissing):
+        long_sink(base).local().open()
+    with long_sink(base, consumers_take_files=True).local() as out:
+        assert out.position == 4
+
+
+def test_a_part_that_was_never_promised_is_not_taken_for_taken(tmp_path: Path) -> None:
+    """An open part that is gone is lost: no consumer sees it."""
+    base = tmp_path / "out"
+    seed_with_a_tail(base, consumers_take_files=True)
+    next(base.rglob("*.in-progress")).unlink()
+    age(base)
+    refused = run("recover", base, "--apply", "--fence")
+    assert refused.exit_code == 1
+    assert "IS UNDER NONE OF ITS NAMES" in refused.stdout
+
+
+def test_a_recovery_that_dies_tells_the_next_one(tmp_path: Path) -> None:
+    """It shows two open parts to readers and dies before it notes them; a consumer takes one of them."""
+    base = tmp_path / "out"
+    seed_with_a_tail(base, consumers_take_files=True)
+    age(base)
+    # Each of them gets its final name so.
+    killer = KillAt(2, "after", only={"rename_noreplace"})
+    assert in_child(partial(recover_all, base, killer)) == -signal.SIGKILL
+    taken, _ = finished_files(base)
+    (base / taken).rename(tmp_path / "taken.txt")
+    age(base)
+    assert "a consumer has taken it" in told("recover", base, "--apply", "--fence")
+    assert continue_to(long_sink(base), 9) == 4
+    rows = rows_of(finished_files(base)) + rows_of({"taken.txt": (tmp_path / "taken.txt").read_bytes()})
+    assert rows == {f"row-{number:04d}": 1 for number in range(9)}
+
+
+def test_an_option_that_is_taken_back_holds_for_what_was_promised_before(tmp_path: Path) -> None:
+    """A start without it passes over the file of the run before; its own promises are not passed over."""
+    base = tmp_path / "out"
+    taken_before_the_mark(base, consumers_take_files=True)
+    out = long_sink(base, consumers_take_files=False).local().open()
+    out.write(batch(4, 4), position=8)
+    out.finish()
+    for mark in base.glob("_partfile/life/chk-*/_published"):
+        mark.unlink()
+    newest = next(path for path in finished_files(base) if "row-0004" in (base / path).read_text())
+    (base / newest).unlink()
+    with pytest.raises(PartMissing):
+        long_sink(base).local().open()

@@ -210,6 +210,7 @@ _FOUND = {
     "short": ", IS SHORTER THAN THAT",
     "finished": ", has its final name already",
     "missing": ", IS UNDER NONE OF ITS NAMES",
+    "taken": ", a consumer has taken it",
 }
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from partfile.stores.base import PartHandle, Store
 
 
-Found = Literal["staged", "short", "finished", "missing"]
+Found = Literal["staged", "short", "finished", "missing", "taken"]
 
 
 class RecoveryOptions(Json):
@@ -73,7 +73,8 @@ class PlannedPart(Json):
     """It was still open, or left alone by a task; else it was closed and only waits for its name."""
     found: Found
     """staged; short: staged, and shorter than its valid length as far as can be seen; finished: has its final name
-    already, which a staging file never has; missing: under none of its names."""
+    already, which a staging file never has; missing: under none of its names; taken: likewise, of a sink that was told
+    that consumers take files."""
     is_set_aside: bool = False
     """Whether its rows are kept as Arrow files beside the checkpoints, and no finished file is made of them."""
     problem: str = ""
@@ -316,7 +317,8 @@ def _check_there(found: PlannedJob, base: Store) -> None:
             f"{len(found.lost)} of {len(found.parts)} parts that sink {found.job!r} owes are under none of their "
             f"names, or too short, at {base.base!r}: {shown([part.path for part in found.lost])}",
             hint="Nothing was changed. Check that this is the sink's base and that all of it is mounted; put the files "
-            "back; or give them and their rows up with --accept-missing.",
+            "back; or, if consumers take files, start the sink with its option consumers_take_files; or give them and "
+            "their rows up with --accept-missing.",
         )
 
 
@@ -377,7 +379,9 @@ def _job(
     """The plan of a takeover of a job; None if it has no checkpoint at all."""
     if seen.checkpoint is None:
         return None
-    parts = [_part(pending, found) for pending in seen.after.pending]
+    # The sink was told that consumers take files, and looked at each part before a checkpoint first promised it.
+    promised_until = seen.checkpoint.checkpoint_id if seen.after.position.consumers_take_files else 0
+    parts = [_part(pending, found, promised_until) for pending in seen.after.pending]
     waited = (
         {staging_file.part.in_progress for staging_file in seen.before.closed}
         if seen.before is not None
@@ -410,14 +414,14 @@ def _moves_from(seen: RestorePlan, options: RecoveryOptions) -> str | None:
     return seen.before.position.base or options.moved_from
 
 
-def _part(pending: PendingPart, found: Mapping[str, Found]) -> PlannedPart:
-    part = pending.part
+def _part(pending: PendingPart, found: Mapping[str, Found], promised_until: int) -> PlannedPart:
+    part, seen = pending.part, found[pending.part.in_progress]
     return PlannedPart(
         path=part.path_of(part.name),
         valid_length=part.valid_length,
         rows=pending.rows,
         was_open=pending.abandoned,
-        found=found[part.in_progress],
+        found="taken" if seen == "missing" and pending.since <= promised_until else seen,
     )
 
 

@@ -152,6 +152,8 @@ class SinkCoordinator:
         self._staging_files = StagedParts(store, storage, encoder, recover_command=settings.recover_command)
         self._gives_up: Collection[str] = ()
         """Final paths of parts whose rows the start of this epoch was told to give up if they are gone."""
+        self._consumers_take_files = False
+        """Whether this run is told that they do, or was not told, and the run before was."""
         self._state: SinkSnapshot | None = None
         self._completed_id = 0
         self._triggered: TriggeredCheckpoint | None = None
@@ -232,7 +234,10 @@ class SinkCoordinator:
             end = self._log.see()
             planned = restore.decide(end, check_replay, may_append=may_append)
             approve(planned)
-            after = self._prepared(planned.after, end.next_id)
+            inherited, told = planned.after.position.consumers_take_files, self._settings.consumers_take_files
+            self._consumers_take_files = inherited if told is None else told
+            after = plan.beside_consumers(planned.after, inherited or self._consumers_take_files)
+            after = self._prepared(after, end.next_id)
             operators = self._write_state(end.next_id, after)
             # What the next start would refuse must be known before there is a takeover that it has to begin with.
             self._check_readable(end.next_id, operators)
@@ -335,7 +340,9 @@ class SinkCoordinator:
         if triggered != self._triggered:
             raise PartfileError("this checkpoint is not under way", checkpoint_id=triggered.checkpoint_id)
         checkpoint_id = triggered.checkpoint_id
-        after = self._prepared(after, checkpoint_id)
+        # Parts that are owed since another run go by what that run was told.
+        is_owed = self.state.position.consumers_take_files and bool(self.state.pending)
+        after = self._prepared(plan.beside_consumers(after, self._consumers_take_files or is_owed), checkpoint_id)
         operators = self._write_state(checkpoint_id, after)
         # What a start would refuse must be known before there is a checkpoint that it has to begin with.
         self._check_readable(checkpoint_id, operators)
@@ -351,7 +358,7 @@ class SinkCoordinator:
         Raises:
             PartMissing: Consumers take files, and a part that the checkpoint is the first to hold as pending is gone.
         """
-        if self._settings.consumers_take_files:
+        if state.position.consumers_take_files:
             self._publisher.check_staged([part for part in state.pending if part.since == checkpoint_id])
         pending = self._publisher.prepare(state.pending)
         is_same = all(now is before for now, before in zip(pending, state.pending, strict=True))
@@ -438,7 +445,7 @@ class SinkCoordinator:
         """Publish what the newest checkpoint owes, and note in the log what no start has to look for again."""
         began_ms, checkpoint_id = stopwatch_ms(), self._completed_id
         parts = self.state.pending
-        done = self._publisher.publish(parts, self._gives_up, may_be_taken=self._settings.consumers_take_files)
+        done = self._publisher.publish(parts, self._gives_up, may_be_taken=self.state.position.consumers_take_files)
         self._state = replace(self.state, pending=done.owed)
         if parts and not done.owed:
             mark_published(self._storage, checkpoint_id)

@@ -81,7 +81,8 @@ class FileSink:
             Default: ``"fail"``.
         consumers_take_files: Whether consumers move or delete finished files as soon as they see them. Then a part that
             a checkpoint promises and of which nothing is left counts as taken, with a line in the log; without it the
-            sink stops with ``PartMissing``. PROTOCOL.md has the hazards in section 7. Default: ``False``.
+            sink stops with ``PartMissing``. Its checkpoints say so to ``partfile recover``. PROTOCOL.md has the hazards
+            in section 7. Default: ``False``.
         cut: How a part that a crash left too long is cut: ``truncate``, ``rewrite`` (a copy), ``auto`` (the first that
             works) or ``valid-length``: the file keeps its tail, and only readers that honour the sidecar
             ``_NAME.valid-length`` read it rightly (READING.md). Default: ``"auto"``.

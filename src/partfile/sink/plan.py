@@ -258,6 +258,13 @@ def learnt_ratio(
     return seen if known is None else (known + seen) / 2
 
 
+def beside_consumers(state: SinkSnapshot, takes_files: bool) -> SinkSnapshot:
+    """A state that says whether consumers take files; the same object if it says so already."""
+    if state.position.consumers_take_files == takes_files:
+        return state
+    return replace(state, position=state.position.model_copy(update={"consumers_take_files": takes_files}))
+
+
 def shared_from(known: int | None, chain: str, ran: Iterable[SubtaskSnapshot]) -> int | None:
     """The lowest part counter of a multi-bucket staging file: from it on, two directories may hold one file name.
 

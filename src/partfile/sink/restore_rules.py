@@ -583,6 +583,16 @@ def has_pending_output(left: SinkSnapshot | None, query_id: str) -> bool:
     return bool(left.open or left.pending or left.closed)
 
 
+def second_call(uid: str, batch: QueryPosition) -> CheckpointMismatch:
+    """The error of a second DataFrame of one batch, which must not pass for a repetition of the batch."""
+    return CheckpointMismatch(
+        f"batch {batch.batch_id} of query {batch.query_id} is complete on uid {uid!r}, and the same run calls "
+        "foreach_batch for it a second time: nothing of this second DataFrame was written",
+        hint="Call it once a batch, with one DataFrame: first.unionByName(second). Or give each DataFrame a "
+        "sink with a uid of its own. The batch counts as complete with the rows of its first call.",
+    )
+
+
 def _first(uid: str, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:
     if batch.batch_id > 0 and rules.on_gap == "fail":
         raise CheckpointMismatch(
@@ -617,12 +627,7 @@ def _next(
             )
         if batch.run_id is not None and batch.run_id == last.run_id:
             # Spark repeats a batch in a new run of the query alone.
-            raise CheckpointMismatch(
-                f"batch {batch.batch_id} of query {batch.query_id} is complete on uid {uid!r}, and the same run calls "
-                "foreach_batch for it a second time: nothing of this second DataFrame was written",
-                hint="Call it once a batch, with one DataFrame: first.unionByName(second). Or give each DataFrame a "
-                "sink with a uid of its own. The batch counts as complete with the rows of its first call.",
-            )
+            raise second_call(uid, batch)
         return ReplayDecision.REPLAY
     if batch.batch_id < last.batch_id:
         raise CheckpointMismatch(

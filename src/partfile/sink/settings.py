@@ -60,9 +60,9 @@ class RestoreSettings(Options):
     """Passed to the store; may hold secrets, so it is never shown."""
     retained_checkpoints: int = Field(default=2, ge=1)
     """Completed checkpoints that are kept."""
-    consumers_take_files: bool = False
-    """Whether consumers move or delete finished files as soon as they see them. Then a part that a checkpoint promises
-    and of which nothing is left counts as taken; without it the sink stops with ``PartMissing``."""
+    consumers_take_files: bool | None = None
+    """Whether consumers move or delete finished files as soon as they see them; None as the sink was told, by its
+    checkpoint."""
     on_used_base: Literal["fail", "accept"] = "fail"
     """What a start without a checkpoint does where a sink has written below the base before: refuse, because a changed
     ``uid`` or ``checkpoint_dir`` would write its rows again, or begin beside it."""
@@ -215,6 +215,9 @@ class SinkSettings(RestoreSettings):
     """Which directory a row goes to."""
     naming: PartNaming = Field(default_factory=PartNaming)
     """Affixes of part files."""
+    consumers_take_files: bool = False
+    """Whether consumers move or delete finished files as soon as they see them. Then a part that a checkpoint promises
+    and of which nothing is left counts as taken; without it the sink stops with ``PartMissing``."""
     distribution: Literal["none", "hash"] = "none"
     """``none`` keeps the batch's partitions; ``hash`` sends each bucket to one subtask: a shuffle, but fewer files."""
     hash_partitions: int | None = Field(default=None, ge=1)

@@ -208,6 +208,9 @@ class StreamPosition(Persisted):
     """The position that the caller of the plain sink gets back after a restore."""
     row_schema: RowSchema | None = None
     """The schema of the rows; None before the first."""
+    consumers_take_files: bool = False
+    """Whether the run that promised the pending parts was told that consumers take files: then one of which nothing is
+    left has been taken."""
 
 
 class AssignedPart(Persisted):

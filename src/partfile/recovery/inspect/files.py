@@ -6,7 +6,7 @@ Deleting and repairing go by this too, so a file that is not surely ours is fore
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from partfile.errors import RecoveryRefused
@@ -261,6 +261,8 @@ class KnownPart:
     """Whether only checkpoints name it that have probably never counted: it may have become another file."""
     staging_file: StagingFile | None = None
     """The file that it is to be encoded into, if it is a staging file."""
+    may_be_taken: bool = False
+    """Whether a consumer may have taken its file: it is promised, and the sink was told that consumers take files."""
     crc32: int | None = None
     """Of its valid bytes, of a staging file or of a file that one was encoded into; None where no checkpoint says
     it."""
@@ -437,7 +439,10 @@ def parts_of(log: SeenLog, checkpoint_id: int, state: SinkSnapshot) -> Iterator[
 
     for pending in state.pending:
         fate: KnownState = "abandoned" if pending.abandoned else "pending"
-        yield known(pending.part, fate, pending.since, pending.rows, pending.crc32, is_current=in_force and is_owed)
+        promised = known(
+            pending.part, fate, pending.since, pending.rows, pending.crc32, is_current=in_force and is_owed
+        )
+        yield replace(promised, may_be_taken=state.position.consumers_take_files)
     for closed in state.closed:
         crc32, staging_file = closed.staging_file.crc32, closed.staging_file
         yield known(

@@ -33,6 +33,8 @@ def missing_parts(
 ) -> list[KnownPart]:
     """The parts that are under none of their names, and that the checkpoints still name after that was seen.
 
+    A part whose file a consumer may have taken is not missed.
+
     Args:
         parts: Those that have to be there.
         seen_paths: Those of their paths that a listing has shown.
@@ -42,7 +44,7 @@ def missing_parts(
     Raises:
         StoreError: A store cannot be read.
     """
-    candidates = [part for part in parts if not _is_seen(part, seen_paths)]
+    candidates = [part for part in parts if not part.may_be_taken and not _is_seen(part, seen_paths)]
     gone = [part for part in candidates if not _is_there(part, base)]
     if not gone or checkpoints is None:
         return gone

@@ -511,14 +511,15 @@ def _litter_findings(tree: Tree) -> Iterator[Finding]:
 def moved_findings(known: Iterable[KnownPart], tree: Tree, is_there: Callable[[str], bool]) -> Iterator[Finding]:
     """The parts that a published checkpoint finished and that are not there any more: consumers may move them."""
     for part in known:
-        if part.is_current or part.is_doubtful or part.is_staging_file or part.state == "in-progress":
+        if part.is_doubtful or part.is_staging_file or part.state == "in-progress":
+            continue
+        if part.is_current and (not part.may_be_taken or any(path in tree.sizes for path in part.staged_paths)):
             continue
         if part.path not in tree.finished:
             if is_there(part.path):
                 continue
-            text = (
-                f"checkpoint {part.checkpoint_id} finished it, and it is not there: a consumer moved it, or it is lost"
-            )
+            did = "promised" if part.is_current else "finished"
+            text = f"checkpoint {part.checkpoint_id} {did} it, and it is not there: a consumer moved it, or it is lost"
             yield note("moved-away", text, path=part.path, job=part.job.name, checkpoint_id=part.checkpoint_id)
 
 

@@ -26,7 +26,14 @@ from partfile.sink.coordinator import Runtime
 from partfile.sink.progress import BatchProgress
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
-from partfile.sink.restore_rules import ReplayDecision, check_replay, has_pending_output, is_no_others, position_after
+from partfile.sink.restore_rules import (
+    ReplayDecision,
+    check_replay,
+    has_pending_output,
+    is_no_others,
+    position_after,
+    second_call,
+)
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.settings import check_hidden
 from partfile.sink.spark.encode_job import staging_encoder
@@ -62,6 +69,10 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("partfile")
+
+_REPLAYED: dict[tuple[str, str], tuple[str, int]] = {}
+"""By the directory of checkpoints and the uid: the run and the batch that was passed over last, since an earlier run
+had completed it. A second call for it brings another DataFrame, maybe to another sink object of this uid."""
 
 
 class StartedQuery(StreamingQuery):
@@ -679,6 +690,7 @@ class SparkStream:
         runtime = self._live()
         stands = runtime.coordinator.state.position
         if self._check_replay(stands, run, batch) is ReplayDecision.REPLAY:
+            _REPLAYED[self._settings.checkpoint_url, self._settings.uid] = (run.run_id, batch.batch_id)
             done = runtime.coordinator.publish_owed(self._settings.now_ms())
             self._tell(
                 BatchProgress(
@@ -728,7 +740,11 @@ class SparkStream:
         def is_copied(batch_id: int) -> bool:
             return self._session is not None and self._offsets.is_copied(self._session, run, batch_id)
 
-        return check_replay(self._settings.uid, stands, batch, self._settings.rules, is_copied)
+        decision = check_replay(self._settings.uid, stands, batch, self._settings.rules, is_copied)
+        replayed = _REPLAYED.get((self._settings.checkpoint_url, self._settings.uid))
+        if decision is ReplayDecision.REPLAY and replayed == (run.run_id, batch.batch_id):
+            raise second_call(self._settings.uid, batch)
+        return decision
 
     def _row_schema_after(self, stands: StreamPosition, schema: pa.Schema | None) -> RowSchema | None:
         """The schema of the rows with those of the batch; raises if its columns must not follow those before."""
