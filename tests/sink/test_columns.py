@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv
@@ -561,3 +563,57 @@ def test_a_dataset_of_all_schemas_is_told_apart_or_refused(tmp_path: Path) -> No
     assert table["n"].to_pylist() == [7] * 18
     assert table["s"].to_pylist() == ["7"] * 15 + [None] * 3
     assert table["x"].to_pylist() == [None] * 3 + [7.5] * 3 + [None] * 12
+
+
+def unions() -> dict[str, pa.Array[Any]]:
+    """Types that no format has a form for, where Arrow has no empty column of them."""
+    union = pa.UnionArray.from_dense(
+        pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([1]), pa.array(["a"])]
+    )
+    sparse = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])])
+    ends = pa.array([0, 1, 2], pa.int32())
+    return {
+        "dense": union,
+        "sparse": sparse,
+        "in_list": pa.ListArray.from_arrays(ends, union),
+        "in_struct": pa.StructArray.from_arrays([sparse], names=["f"]),
+        "in_map": pa.MapArray.from_arrays(ends, pa.array(["k", "k"]), union),
+    }
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc", "avro", "json", "csv"])
+@pytest.mark.parametrize("name", unions())
+def test_a_type_that_arrow_has_no_empty_column_of_is_refused_by_name(tmp_path: Path, format: str, name: str) -> None:
+    """The error is ours, whatever Arrow itself does with the type."""
+    with pytest.raises(UnsupportedTypeError, match=f"'{name}'"):
+        write(tmp_path, format, "own", pa.record_batch({name: unions()[name]}))
+    assert list(tmp_path.glob("k=*")) == []
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+@pytest.mark.parametrize(("kind", "ticks"), [("time32[s]", 86_400), ("time32[ms]", -1), ("time64[ns]", 86_400 * 10**9)])
+def test_a_time_outside_a_day_is_refused_with_its_row(tmp_path: Path, format: str, kind: str, ticks: int) -> None:
+    """Arrow holds it, and writes a text for it that no reader takes for a time."""
+    unit = kind[7:-1]
+    of = pa.time32(unit) if kind.startswith("time32") else pa.time64(unit)
+    values = pa.array([0, None, ticks], pa.int32() if kind.startswith("time32") else pa.int64()).view(of)
+    with pytest.raises(ConfigError, match="lies outside a day"):
+        write(tmp_path, format, "own", pa.record_batch({"v": values}))
+    assert list(tmp_path.glob("k=*/part-*")) == []
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "text"])
+def test_a_large_batch_is_written_in_the_order_of_its_rows(tmp_path: Path, format: str) -> None:
+    """It is encoded slice by slice; each bucket has its rows once, in their order."""
+    rows = 40_000
+    rng = np.random.default_rng(rows)
+    where = rng.integers(0, 3, rows)
+    columns = {"v": [f"row-{number:06d}" for number in range(rows)]}
+    sink = pf.FileSink(tmp_path, uid="u", format=format, bucketer=pf.HiveBucketer("k"))
+    with sink.local() as out:
+        out.write(pa.record_batch({"k": where.astype(str), **columns}))
+        out.checkpoint()
+    for bucket in range(3):
+        (path,) = (tmp_path / f"k={bucket}").glob("part-*")
+        told = re.findall(rb"row-[0-9]{6}", path.read_bytes())
+        assert told == [f"row-{number:06d}".encode() for number in np.flatnonzero(where == bucket)]

@@ -27,8 +27,9 @@ from partfile.errors import (
 )
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
+from partfile.sink.publish import Publisher
 from partfile.sink.spark.stream import QueryWatch, StartedQuery
-from partfile.sink.states import SubtaskSnapshot
+from partfile.sink.states import PendingPart, SubtaskSnapshot
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, Recorder, intercept
 from support.sinks.harness import Harness
@@ -45,7 +46,7 @@ from support.sinks.life_cycle import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -209,6 +210,27 @@ def test_a_part_that_was_never_published_is_not_taken_for_taken(tmp_path: Path) 
         with pytest.raises(PartMissing, match="never published"):
             long_sink(tmp_path, consumers_take_files=True).local().open()
     assert sorted(tmp_path.rglob("_metadata")) == checkpoints
+
+
+def test_a_start_that_another_one_overtakes_takes_no_consumer_for_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look at the log and its look at a part the other one publishes it, and a consumer takes it."""
+    seed_with_a_tail(tmp_path)
+    look, overtaken = Publisher.check_staged, list[str]()
+
+    def late(self: Publisher, parts: Sequence[PendingPart]) -> None:
+        if parts and not overtaken:
+            overtaken.append("once")
+            long_sink(tmp_path, consumers_take_files=True).local().open()
+            for path in finished_files(tmp_path):
+                (tmp_path / path).unlink()
+        look(self, parts)
+
+    monkeypatch.setattr(Publisher, "check_staged", late)
+    with long_sink(tmp_path, consumers_take_files=True).local() as out:
+        assert out.position == 4
+    assert overtaken
 
 
 def test_what_is_published_leaves_the_state_though_a_part_is_in_conflict(tmp_path: Path) -> None:

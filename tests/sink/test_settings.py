@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -197,6 +200,9 @@ def test_a_typo_is_an_error_for_type_checkers_and_at_run_time(tmp_path: Path) ->
     """Each comment here is an error of mypy where its error is gone."""
     with pytest.raises(ConfigError, match=r"Did you mean on_stop\?"):
         pf.FileSink(tmp_path, uid="typed", on_stoop="keep")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="max_part_bytes"):
+        pf.RollingPolicy(max_part_bytes=[1])  # type: ignore[arg-type]
+    assert pf.RollingPolicy(max_part_bytes="1 KiB", rollover_interval_s="15m").max_part_bytes == 1 << 10
     with pytest.raises(ConfigError, match="it must be 'publish' or 'keep'"):
         pf.FileSink(tmp_path, uid="typed", on_stop="hold")  # type: ignore[arg-type]
 
@@ -208,3 +214,45 @@ def test_a_sink_refuses_checkpoints_in_memory(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="checkpoint_dir"):
         pf.FileSink(tmp_path / "out", uid="job", checkpoint_dir=memory)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"on_stop": "Keep"}, r"Write on_stop='keep'\."),
+        ({"cut": "truncat"}, r"Write cut='truncate'\."),
+        ({"retained_checkpoints": 0}, r"Write for instance retained_checkpoints=2\."),
+        ({"on_stoop": "keep"}, r"Did you mean on_stop\?$"),
+        ({"format": "jsno"}, r"Did you mean json\?"),
+        ({"compression": "gz"}, r"Did you mean gzip\?"),
+        (
+            {"compression": "gzip", "format_options": {"compression_level": 99}},
+            r"Write for instance compression_level=",
+        ),
+        ({"rolling": {"max_part_bites": 1}}, ""),
+    ],
+)
+def test_a_wrong_option_is_told_with_the_right_one(tmp_path: Path, options: dict[str, Any], hint: str) -> None:
+    """The hint is what to write instead, and it is the second line."""
+    given: dict[str, Any] = {"uid": "u", "format": "json", **options}
+    with pytest.raises(ConfigError) as raised:
+        pf.FileSink(tmp_path, **given)
+    assert re.search(hint, raised.value.hint)
+    assert "\nHint: " in str(raised.value) or not hint
+
+
+def test_a_sink_for_spark_without_pyspark_names_the_command() -> None:
+    """The error is ours; a package that Spark itself misses is told as it is."""
+    program = (
+        "import sys, partfile as pf\n"
+        "sys.modules['pyspark'] = None\n"
+        "try:\n"
+        "    pf.FileSink('/tmp/never', uid='u', format='json').start(None, checkpoint_location='c')\n"
+        "except pf.ConfigError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "start and foreach_batch need PySpark, which is not installed",
+        "Hint: pip install 'partfile[spark]'",
+    ]

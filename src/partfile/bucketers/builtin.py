@@ -122,8 +122,8 @@ def resolve_bucketer(bucketer: Any) -> Bucketer:
     if callable(bucketer) and not isinstance(bucketer, type):
         return FunctionBucketer(bucketer)
     raise ConfigError(
-        f"bucketer={bucketer!r} is neither a bucketer nor a function",
-        hint="Pass for instance partfile.HiveBucketer('country'), or a function of a pyarrow.RecordBatch.",
+        f"{bucketer!r} is neither a bucketer nor a function of a pyarrow.RecordBatch",
+        hint="Pass for instance partfile.HiveBucketer('country').",
     )
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -35,7 +36,11 @@ def column_field(schema: pa.Schema, name: str, bucketer: str) -> pa.Field[Any]:
     found = schema.get_all_field_indices(name)
     if len(found) != 1:
         problem = "there is no such column" if not found else "there are several of that name"
-        raise ConfigError(f"{bucketer} needs column {name!r}, but {problem}; the columns are {', '.join(schema.names)}")
+        near = difflib.get_close_matches(name, schema.names, 1)
+        meant = f"Did you mean {near[0]!r}?" if near and not found else "Name one of them that is there once."
+        raise ConfigError(
+            f"{bucketer} needs column {name!r}, but {problem}; the columns are {', '.join(schema.names)}", hint=meant
+        )
     return schema.field(found[0])
 
 

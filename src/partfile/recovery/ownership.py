@@ -163,7 +163,7 @@ def check_idle(stores: Stores, job: Job, now_ms: int, idle_for_s: float) -> None
         raise Fenced(
             f"sink {job.name!r} is not taken over: {why}",
             hint="Nothing was changed. Stop it first; or pass --fence, which stops it for good at its next checkpoint; "
-            "or wait, if it has been killed. --idle-for says how long a sink must have been silent.",
+            "or wait. If it has been killed, pass --idle-for 0s.",
         )
 
 

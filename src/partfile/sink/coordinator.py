@@ -16,6 +16,7 @@ from partfile.errors import (
     NotReady,
     OutcomeUnknown,
     PartfileError,
+    PartMissing,
     SnapshotError,
     StoreError,
     UnencodableState,
@@ -237,7 +238,13 @@ class SinkCoordinator:
             inherited, told = planned.after.position.consumers_take_files, self._settings.consumers_take_files
             self._consumers_take_files = inherited if told is None else told
             after = plan.beside_consumers(planned.after, inherited or self._consumers_take_files)
-            after = self._prepared(after, end.next_id)
+            try:
+                after = self._prepared(after, end.next_id)
+            except PartMissing:
+                # Another start has published it since, and a consumer has taken it: its takeover says so.
+                if self._log.see() != end:
+                    continue
+                raise
             operators = self._write_state(end.next_id, after)
             # What the next start would refuse must be known before there is a takeover that it has to begin with.
             self._check_readable(end.next_id, operators)
@@ -342,7 +349,13 @@ class SinkCoordinator:
         checkpoint_id = triggered.checkpoint_id
         # Parts that are owed since another run go by what that run was told.
         is_owed = self.state.position.consumers_take_files and bool(self.state.pending)
-        after = self._prepared(plan.beside_consumers(after, self._consumers_take_files or is_owed), checkpoint_id)
+        after = plan.beside_consumers(after, self._consumers_take_files or is_owed)
+        try:
+            after = self._prepared(after, checkpoint_id)
+        except PartMissing:
+            # The coordinator that has taken the sink over has published it, and a consumer has taken it.
+            self.check_fence()
+            raise
         operators = self._write_state(checkpoint_id, after)
         # What a start would refuse must be known before there is a checkpoint that it has to begin with.
         self._check_readable(checkpoint_id, operators)

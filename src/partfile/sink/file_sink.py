@@ -279,7 +279,15 @@ class FileSink:
                         f"{url!r} is the memory of this process, and Spark's tasks are other processes",
                         hint="Write to a file system that they share; local() can use memory.",
                     )
-            from partfile.sink.spark.stream import SparkStream  # noqa: PLC0415 - importing partfile needs no Spark
+            try:
+                from partfile.sink.spark.stream import SparkStream  # noqa: PLC0415 - importing partfile needs no Spark
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] != "pyspark":
+                    raise
+                raise ConfigError(
+                    "start and foreach_batch need PySpark, which is not installed",
+                    hint="pip install 'partfile[spark]'",
+                ) from error
 
             self._stream = SparkStream(self.settings)
         return self._stream

@@ -67,13 +67,15 @@ class RowLayouts:
             ConfigError: The bucketer cannot work on it, or two columns have one name.
             UnsupportedTypeError: The format has no form for a column.
         """
+        import pyarrow as pa  # noqa: PLC0415 - commands that see no rows do not load it.
+
         layout = self._known.get(schema)
         if layout is None:
             _check_names(schema)
             self._bucketer.check(schema)
             dropped = set(self._bucketer.dropped_columns)
             bare = schema.remove_metadata()
-            kept = bare.empty_table().select([name for name in bare.names if name not in dropped]).schema
+            kept = pa.schema([field for field in bare if field.name not in dropped])
             # Lines are moved instead of rows, where there are lines.
             is_plain = not isinstance(self._format, RowFormat)
             if is_plain:

@@ -36,6 +36,15 @@ class Sharing:
     max_open_parts: int
     """Most parts a subtask holds open; one more would close another."""
 
+    def room_beside(self, opened: OpenKeys) -> int:
+        """The number of parts that can be opened beside those that are."""
+        # A cap below `most_buckets` limits files; sharing is not used to save them.
+        return max(self.max_open_parts, self.most_buckets) - opened.count
+
+    def may_be_for(self, buckets: int, opened: OpenKeys) -> bool:
+        """Whether rows of a batch of so many buckets may share a staging file."""
+        return buckets > min(self.most_buckets, self.room_beside(opened))
+
 
 @dataclass(frozen=True, slots=True)
 class OpenKeys:
@@ -85,10 +94,9 @@ def parted(buckets: pa.DictionaryArray[Any, Any], size_bytes: int, sharing: Shar
         None if every row goes to a part of its bucket's own.
     """
     names = buckets.dictionary
-    # A cap below `most_buckets` limits files; sharing is not used to save them.
-    room = max(sharing.max_open_parts, sharing.most_buckets) - opened.count
-    if len(names) <= min(sharing.most_buckets, room):
+    if not sharing.may_be_for(len(names), opened):
         return None
+    room = sharing.room_beside(opened)
     counts: Any = pc.value_counts(buckets.indices)
     has_many = len(counts) > sharing.most_buckets
     if not has_many and len(counts) <= room:

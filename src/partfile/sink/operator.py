@@ -43,6 +43,10 @@ Key = tuple[str, str]
 Result = TypeVar("Result")
 
 
+_ROWS_AT_A_TIME = 16_384
+"""Rows of a row format that are encoded at a time, of a larger batch: they stay in the processor's cache."""
+
+
 class SinkOperator:
     """Writes rows to parts: ``open``, ``write``, ``snapshot``, ``notify_checkpoint_complete``, ``close``.
 
@@ -106,13 +110,31 @@ class SinkOperator:
         buckets = self._description.bucketer.bucket_of(batch, self._layouts.context(self.context, self._description))
         check_buckets(batch.num_rows, buckets)
         rows, form = layout.rows(batch), self._description.format
-        content = form.encode(rows) if isinstance(form, RowFormat) else rows
+        if not isinstance(form, RowFormat):
+            self._write_content(rows, buckets, layout)
+        elif self._may_share(buckets, layout):
+            self._write_content(form.encode(rows), buckets, layout)
+        else:
+            for start in range(0, batch.num_rows, _ROWS_AT_A_TIME):
+                encoded = form.encode(rows.slice(start, _ROWS_AT_A_TIME))
+                self._write_content(encoded, buckets.slice(start, _ROWS_AT_A_TIME), layout)
+        self.rows_written += batch.num_rows
+
+    def _may_share(self, buckets: pa.DictionaryArray[Any, Any], layout: RowLayout) -> bool:
+        """Whether rows of a batch may go to the multi-bucket staging file. What does is decided by the whole batch."""
+        if self._description.multi_bucket_spec is None or not self.context.may_stage:
+            return False
+        opened = OpenKeys((self._active, self._assigned), layout.fingerprint)
+        return self._description.sharing.may_be_for(len(buckets.dictionary), opened)
+
+    def _write_content(
+        self, content: pa.RecordBatch | EncodedRows, buckets: pa.DictionaryArray[Any, Any], layout: RowLayout
+    ) -> None:
         own = self._share(content, buckets, layout)
         if own is None:
             self._write_own(content, buckets, layout)
         elif len(own):
             self._write_own(content.take(own), buckets.take(own), layout)
-        self.rows_written += batch.num_rows
 
     def _share(
         self, content: pa.RecordBatch | EncodedRows, buckets: pa.DictionaryArray[Any, Any], layout: RowLayout

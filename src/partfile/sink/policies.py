@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 import unicodedata
@@ -38,7 +39,8 @@ class Options(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(describe(self.shown_as or type(self).__name__, type(self), error)) from error
+            told = describe(self.shown_as or type(self).__name__, type(self), error)
+            raise ConfigError(told, hint=_meant(type(self), error)) from error
 
 
 def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
@@ -53,6 +55,21 @@ def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
         given = f"={problem['input']!r}" if is_shown else ""
         problems.append(f"{field}{given}: {text}" if field else text)
     return f"{name}: {'; '.join(problems)}"
+
+
+def _meant(model: type[BaseModel], error: ValidationError) -> str:
+    """What to write instead of the first value that was refused; empty if that is anything but clear."""
+    problem = error.errors(include_url=False)[0]
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, model.model_fields, 1)
+        return f"Did you mean {near[0]}?" if near else ""
+    if problem["type"] == "literal_error":
+        words = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        near = difflib.get_close_matches(str(problem["input"]).lower(), words, 1, cutoff=0.4)
+        return f"Write {name}={(near or words)[0]!r}." if words else ""
+    default = model.model_fields[name].default if name in model.model_fields else None
+    return f"Write for instance {name}={default!r}." if type(default) in {int, float, bool, str} else ""
 
 
 def _is_secret(model: type[BaseModel], location: tuple[int | str, ...]) -> bool:
@@ -116,6 +133,18 @@ class RollingPolicy(Options):
     """A part without new rows for this many seconds is rolled."""
     on_checkpoint: bool = False
     """Roll every part at every checkpoint: rows are seen at once, at the price of one file a part and checkpoint."""
+
+    if TYPE_CHECKING:
+        # A type checker knows the types after validation alone.
+        def __init__(
+            self,
+            *,
+            max_part_bytes: int | str = ...,
+            rollover_interval_s: float | str | timedelta = ...,
+            inactivity_interval_s: float | str | timedelta = ...,
+            on_checkpoint: bool = ...,
+            **values: Any,
+        ) -> None: ...
 
     def should_roll_on_event(self, part: PartProgress) -> bool:
         """Whether to roll before adding the next rows."""

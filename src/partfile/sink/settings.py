@@ -474,4 +474,5 @@ def _check_names(base: object, options: Mapping[str, Any]) -> None:
                 meant = f"{_OF_OTHERS[name]} "
             elif name in format_option_names():
                 meant = "It is an option of a format: pass it in format_options. "
-            raise ConfigError(f"FileSink has no option {name!r}.", hint=f"{meant}There are {', '.join(sorted(known))}.")
+            listed = "" if meant else f"There are {', '.join(sorted(known))}."
+            raise ConfigError(f"FileSink has no option {name!r}.", hint=f"{meant}{listed}".strip())

@@ -55,9 +55,11 @@ def check_no_secret(url: str) -> None:
 
 SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _SUPPORTED = "a plain path, file://, hdfs://, s3:// or what fsspec can write to"
-_INSTEAD = {
+INSTEAD = {
     "viewfs": "A view is resolved by its clients alone; name the cluster behind it: hdfs://name-service/path.",
     "webhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
+    "dbfs": "It is a path of Databricks; write its mount: /dbfs/path, or /Volumes/CATALOG/SCHEMA/VOLUME/path.",
+    "s3n": "Write s3://bucket/path.",
     "swebhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
 }
 
@@ -83,7 +85,7 @@ def local_path(url: str) -> str:
     if scheme != "file":
         raise ConfigError(
             f"no store for scheme {scheme!r}",
-            hint=_INSTEAD.get(scheme)
+            hint=INSTEAD.get(scheme)
             or f"Supported: {_SUPPORTED}. A local path that begins like this can be written as ./{scheme}:...",
         )
     return _path_of_file_url(url, url[match.end() :])

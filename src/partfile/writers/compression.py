@@ -7,6 +7,7 @@ length that a persist returned is a place where a part may be cut, and where ano
 from __future__ import annotations
 
 import bz2
+import difflib
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -210,14 +211,22 @@ class Compression:
         resolve_options(self, Compression)
         if self.codec not in _CODECS:
             known = ", ".join(str(name) for name in _CODECS)
-            raise ConfigError(f"Compression {self.codec!r} is not known.", hint=f"Row formats take {known}.")
+            near = difflib.get_close_matches(str(self.codec).lower(), filter(None, _CODECS), 1, cutoff=0.5)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise ConfigError(f"Compression {self.codec!r} is not known.", hint=f"{meant}Row formats take {known}.")
         if self.level is None:
             return
         levels = _CODECS[self.codec].levels
         if levels is None:
-            raise ConfigError(f"Compression {self.codec!r} takes no level.", hint="Only gzip and bz2 do.")
+            raise ConfigError(
+                f"Compression {self.codec!r} takes no level.",
+                hint="Leave compression_level out; gzip and bz2 take one.",
+            )
         if self.level not in levels:
-            raise ConfigError(f"The {self.codec} level {self.level} is not from {levels[0]} to {levels[-1]}.")
+            raise ConfigError(
+                f"The {self.codec} level {self.level} is not from {levels[0]} to {levels[-1]}.",
+                hint=f"Write for instance compression_level={levels[len(levels) // 2]}.",
+            )
 
     @property
     def suffix(self) -> str:

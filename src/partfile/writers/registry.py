@@ -84,7 +84,11 @@ def format_option_names() -> set[str]:
 def _kind(name: object) -> type[Format]:
     kind = FORMATS.get(name.lower()) if isinstance(name, str) else None
     if kind is None:
-        raise ConfigError(f"The format {name!r} is not known.", hint=_list(FORMATS) + " A Format object works too.")
+        near = difflib.get_close_matches(str(name).lower(), FORMATS, 1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise ConfigError(
+            f"The format {name!r} is not known.", hint=f"{meant}{_list(FORMATS)} A Format object works too."
+        )
     return kind
 
 

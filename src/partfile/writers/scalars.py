@@ -147,7 +147,17 @@ def date_text(column: Any) -> Any:
 
 
 def time_text(column: Any) -> Any:
-    """``01:02:03.456789``, with as many decimals as the unit has."""
+    """``01:02:03.456789``, with as many decimals as the unit has.
+
+    Raises:
+        ConfigError: A value lies outside a day. Arrow holds it, and no text of a time says it.
+    """
+    ticks = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64()).cast(pa.int64())  # noqa: PLR2004 - bits
+    if _outside(ticks, 0, _DAY_SECONDS * _UNITS[column.type.unit] - 1) is not None:
+        raise ConfigError(
+            f"A value of type {column.type} lies outside a day, which no text of a time says.",
+            hint="Write the column as a number: column.cast('int64'); or mend the value.",
+        )
     return column.cast(TEXT)
 
 

@@ -12,6 +12,7 @@ import os
 import threading
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import WeakValueDictionary
 
@@ -453,6 +454,11 @@ class SparkStream:
         """
         self._check_stream(df)
         self._check_row_schema(self._check_columns(df))
+        if checkpoint_location.partition("/")[0] == "~":
+            raise ConfigError(
+                f"checkpoint_location={checkpoint_location!r} begins with ~, which only a shell makes a home directory",
+                hint=f"Write checkpoint_location={str(Path(checkpoint_location).expanduser())!r}.",
+            )
         if _is_served(checkpoint_location):
             base, storage_options = self._settings.base, self._settings.storage_options
             check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)

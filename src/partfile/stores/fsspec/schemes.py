@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 from partfile.errors import ConfigError
-from partfile.stores.urls import check_no_secret, shown_url
+from partfile.stores.urls import INSTEAD, check_no_secret, shown_url
 
 
 class Way(StrEnum):
@@ -147,7 +147,8 @@ class FsspecUrl(NamedTuple):
             return cls("dir", "", _checked(url, url.removeprefix(_DIRECTORY), is_absolute=True))
         match = _URL.fullmatch(url)
         if match is None or "::" in url:
-            raise ConfigError(f"{shown_url(url)} is not the URL of one file system", hint="Write scheme://place/path.")
+            hint = INSTEAD.get(url.partition(":")[0].lower(), "Write scheme://place/path.")
+            raise ConfigError(f"{shown_url(url)} is not the URL of one file system", hint=hint)
         scheme, authority, path = match.group(1).lower(), match.group(2), match.group(3) or ""
         if scheme == "dir":
             raise ConfigError(
