@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -94,7 +94,7 @@ def test_a_rolling_policy_takes_them() -> None:
         ({"on_checkpoint": "perhaps"}, r"on_checkpoint='perhaps': it must be True or False"),
     ],
 )
-def test_what_a_rolling_policy_cannot_use_is_told_in_plain_words(options: dict[str, object], told: str) -> None:
+def test_what_a_rolling_policy_cannot_use_is_told_in_plain_words(options: dict[str, Any], told: str) -> None:
     """The message names the option, what was given, and what it must be."""
     with pytest.raises(ConfigError, match=rf"^RollingPolicy: {told}"):
         pf.RollingPolicy(**options)

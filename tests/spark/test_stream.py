@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import shutil
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,28 @@ def test_a_checkpoint_of_spark_where_readers_look_is_refused(spark: SparkSession
     with make_sink(tmp_path / "out").start(frame, checkpoint_location=hidden, trigger=NOW) as query:
         query.awaitTermination()
     assert len(finished(tmp_path / "out")) > 0
+
+
+@pytest.mark.spark
+def test_a_checkpoint_of_spark_in_a_home_directory_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would make a directory called ~."""
+    write_source(tmp_path / "source", 1)
+    frame = stream(spark, tmp_path / "source")
+    with pytest.raises(ConfigError, match=r"checkpoint_location='~/c' begins with ~"):
+        make_sink(tmp_path / "out").start(frame, checkpoint_location="~/c")
+
+
+@pytest.mark.spark
+def test_a_driver_without_pandas_names_the_command(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark needs it for Python functions, and says so in the middle of the first batch otherwise."""
+    write_source(tmp_path / "source", 1)
+    frame = stream(spark, tmp_path / "source")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match=r"(?s)[Pp]andas.*pip install 'partfile\[spark\]'"):
+        make_sink(tmp_path / "out").start(frame, checkpoint_location=str(tmp_path / "spark"))
+    assert not (tmp_path / "spark").exists()
 
 
 def forget_commit(checkpoint: Path, batch_id: int) -> None:

@@ -193,15 +193,20 @@ def check_workers(session: SparkSession) -> None:
         session: Of the stream.
 
     Raises:
-        ConfigError: The worker has no partfile, another version of it, or another Python.
+        ConfigError: The worker has no partfile, another version of it, or another Python; or PySpark misses pandas here.
     """
     try:
         answers = session.range(0, 1, 1, 1).mapInArrow(_answer_of_worker, _WORKER).collect()
+    except ImportError as error:
+        told = str(error).splitlines()[0]
+        raise ConfigError(
+            f"PySpark cannot run Python functions here: {told}", hint="pip install 'partfile[spark]'"
+        ) from error
     except Exception as error:
-        told = _NOT_IMPORTED.search(_CHAINED.split(str(error))[-1])
-        if told is None:
+        missing = _NOT_IMPORTED.search(_CHAINED.split(str(error))[-1])
+        if missing is None:
             raise
-        raise _unusable_workers(f"cannot run it: {told[0]}") from error
+        raise _unusable_workers(f"cannot run it: {missing[0]}") from error
     for answer in answers:
         if answer.version != __version__:
             raise _unusable_workers(f"import partfile {answer.version} ({answer.python})")
