@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from partfile.testing.faults import Interceptor, When
     from support.crash.scenarios import Deed, Scenario
-    from support.crash.worlds import Kind, World
+    from support.crash.worlds import Kind, Process, World
     from support.state.tokens import NumberedTokens
 
 
@@ -39,6 +39,11 @@ def all_of(moments: Sequence[Any]) -> Sequence[Any]:
 def none_of(_moments: Sequence[Any]) -> Sequence[Any]:
     """No moment."""
     return ()
+
+
+def nothing_again(_process: Process) -> Counter[str]:
+    """No row comes again after a consumer has taken it."""
+    return Counter()
 
 
 def some_of(rng: random.Random, most: int) -> Choose:
@@ -66,6 +71,8 @@ class CrashHarness(Generic[AnyPicture]):
         drawn: What draws tokens while this runs; see the fixture ``numbered_tokens``.
         first: Which moments of the life are gone on from; all of them unless it is given.
         second: Which moments of each recovery; likewise.
+        again: The rows of a place that a start after a kill shows once more, also where a consumer has them by then;
+            none unless it is given.
     """
 
     def __init__(
@@ -76,12 +83,14 @@ class CrashHarness(Generic[AnyPicture]):
         *,
         first: Choose = all_of,
         second: Choose = all_of,
+        again: Callable[[Process], Counter[str]] = nothing_again,
     ) -> None:
         self._scenario = scenario
         self._kind = kind
         self._tokens = drawn
         self._first = first
         self._second = second
+        self._again = again
         self._ended: set[AnyPicture] = set()
         self._second_moments: set[tuple[AnyPicture, int]] = set()
         """What has been gone on from, and how many rows had been acknowledged."""
@@ -125,6 +134,7 @@ class CrashHarness(Generic[AnyPicture]):
             committed = world.onlooker().position()
             assert committed >= moment.acknowledged, "an acknowledged checkpoint is gone"
             assert taken.keys() <= rows_up_to(committed).keys(), "rows were visible that no checkpoint holds"
+            taken = taken - self._again(world.onlooker())
             again = self._consumed(world, name, self._scenario.recovery, moment.acknowledged, taken)
             self._end_consumed(world, again)
         return again

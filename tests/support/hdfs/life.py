@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
+import threading
 from collections import Counter
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from partfile.stores.base import PartHandle
 from partfile.stores.hdfs.client import CHANGING_CALLS, HdfsCalls
@@ -30,13 +34,13 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 
 
-def opener(http_address: str, interceptor: Interceptor | None = None) -> Callable[[str, Any], HdfsStore]:
-    """Opens stores whose calls are led through the interceptor."""
+def opener(http_address: str, *interceptors: Interceptor | None) -> Callable[[str, Any], HdfsStore]:
+    """Opens stores whose calls are led through the interceptors; the last of them meets a call first."""
 
     def opened(url: str, _options: Any) -> HdfsStore:
         options = HdfsOptions(http_address=http_address)
         calls = HdfsCalls(HdfsUrl.of(url).root, options)
-        return HdfsStore(url, options, calls=calls if interceptor is None else intercept(calls, interceptor))
+        return HdfsStore(url, options, calls=reduce(intercept, filter(None, interceptors), calls))
 
     return opened
 
@@ -54,8 +58,68 @@ class KillBeforeTheCommit:
         return proceed()
 
 
-def _sink(url: str, http_address: str, cut: Cut, interceptor: Interceptor | None, **options: Any) -> FileSink:
-    return make_sink(url, open_store=opener(http_address, interceptor), cut=cut, **options)
+class Taking:
+    """An interceptor beside a consumer that moves each finished file away the instant it is visible.
+
+    The consumer looks after each changing call, and what it finds is out of the tree before the call returns. It reads
+    a file up to the length in the sidecar that is there at that instant, and leaves the sidecar. Threads take turns.
+
+    Args:
+        url: The base.
+        http_address: Of the NameNode.
+    """
+
+    def __init__(self, url: str, http_address: str) -> None:
+        place, options = HdfsUrl.of(url), HdfsOptions(http_address=http_address)
+        self._store = HdfsStore(url, options)
+        self._calls = HdfsCalls(place.root, options)
+        self._base, self._taken = place.path, HdfsUrl.of(taken_by(url)).path
+        self._turn = threading.RLock()
+        self._count = 0
+        self.moments: list[int] = []
+        """The changing calls, counted from 1, after which it found something."""
+        self._calls.make_directories(self._taken)
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:
+        """Do the call, then let the consumer look."""
+        if call.name not in CHANGING_CALLS:
+            return proceed()
+        with self._turn:
+            try:
+                return proceed()
+            finally:
+                self._count += 1
+                if self._take():
+                    self.moments.append(self._count)
+
+    def _take(self) -> bool:
+        """Move what is finished, under names that no other file has; returns whether there was anything."""
+        files = {file.path: file for file in self._store.list()}
+        found = [file for path, file in files.items() if not _is_hidden(path)]
+        for file in found:
+            parent, slash, name = file.path.rpartition("/")
+            sidecar = f"{parent}{slash}_{name}.valid-length"
+            length = int(self._store.read_file(sidecar, MAX_BYTES)) if sidecar in files else file.size
+            moved = f"{secrets.token_hex(4)}.{length}.{quote(file.path, safe='')}"
+            self._calls.rename(f"{self._base}/{file.path}", f"{self._taken}/{moved}")
+        return bool(found)
+
+
+def taken_by(url: str) -> str:
+    """The directory to which a consumer moves the files of a base."""
+    return f"{url}-taken"
+
+
+def _sink(
+    url: str,
+    http_address: str,
+    cut: Cut,
+    interceptor: Interceptor | None,
+    taking: Taking | None = None,
+    **options: Any,
+) -> FileSink:
+    opened = opener(http_address, taking, interceptor)
+    return make_sink(url, open_store=opened, cut=cut, consumers_take_files=taking is not None, **options)
 
 
 def seed(url: str, http_address: str, cut: Cut) -> None:
@@ -69,22 +133,38 @@ def seed(url: str, http_address: str, cut: Cut) -> None:
     out.checkpoint()
 
 
-def count(url: str, http_address: str, cut: Cut, to: str, *, is_restore: bool) -> None:
+class Notes(NamedTuple):
+    """What there was in a life that was not killed."""
+
+    calls: list[str]
+    """The changing calls."""
+    takes: list[int]
+    """Those of them, counted from 1, after which a consumer found a finished file."""
+
+
+def count(url: str, http_address: str, cut: Cut, to: str, *, is_restore: bool, has_consumer: bool = False) -> None:
     """Live, and write down the changing calls."""
-    recorder = Recorder(CHANGING_CALLS)
-    run_to_the_end(_sink(url, http_address, cut, recorder, **_rolling(is_restore=is_restore)))
-    Path(to).write_text(json.dumps(recorder.names))
+    recorder, taking = Recorder(CHANGING_CALLS), _consumer(url, http_address, has_consumer=has_consumer)
+    run_to_the_end(_sink(url, http_address, cut, recorder, taking, **_rolling(is_restore=is_restore)))
+    Path(to).write_text(json.dumps(Notes(recorder.names, taking.moments if taking else [])))
 
 
-def live(url: str, http_address: str, cut: Cut, *, is_restore: bool) -> None:
+def live(url: str, http_address: str, cut: Cut, *, is_restore: bool, has_consumer: bool = False) -> None:
     """Write every row that is missing and end cleanly."""
-    run_to_the_end(_sink(url, http_address, cut, None, **_rolling(is_restore=is_restore)))
+    taking = _consumer(url, http_address, has_consumer=has_consumer)
+    run_to_the_end(_sink(url, http_address, cut, None, taking, **_rolling(is_restore=is_restore)))
 
 
-def die(url: str, http_address: str, cut: Cut, number: int, when: When, *, is_restore: bool) -> None:
-    """The same, with SIGKILL at one changing call."""
-    killer = KillAt(number, when, only=CHANGING_CALLS)
-    run_to_the_end(_sink(url, http_address, cut, killer, **_rolling(is_restore=is_restore)))
+def die(
+    url: str, http_address: str, cut: Cut, number: int, when: When, *, is_restore: bool, has_consumer: bool = False
+) -> None:
+    """The same, with SIGKILL at one changing call; a consumer has looked after each call that was done."""
+    killer, taking = KillAt(number, when, only=CHANGING_CALLS), _consumer(url, http_address, has_consumer=has_consumer)
+    run_to_the_end(_sink(url, http_address, cut, killer, taking, **_rolling(is_restore=is_restore)))
+
+
+def _consumer(url: str, http_address: str, *, has_consumer: bool) -> Taking | None:
+    return Taking(url, http_address) if has_consumer else None
 
 
 def _rolling(*, is_restore: bool) -> dict[str, Any]:
@@ -109,8 +189,22 @@ def publish(url: str, http_address: str, cut: Cut, *, handle: str, number: int, 
 
 def finished_files(store: HdfsStore) -> dict[str, bytes]:
     """What any reader sees: the visible files below the base, cut to their sidecar where there is one."""
+    return visible(_closed_files(store))
+
+
+def taken_files(taken: HdfsStore) -> dict[str, bytes]:
+    """What consumers have moved away, each file cut to the sidecar that it had then; see ``Taking``."""
+    return {name: data[: int(name.split(".")[1])] for name, data in _closed_files(taken).items()}
+
+
+def _closed_files(store: HdfsStore) -> dict[str, bytes]:
+    """Every file below the base that no process writes."""
     paths = [file.path for file in store.list() if not file.path.endswith(STAGED_ENDS)]
-    return visible({path: store.read_file(path, MAX_BYTES) for path in paths if "/_tmp." not in path})
+    return {path: store.read_file(path, MAX_BYTES) for path in paths if "/_tmp." not in path}
+
+
+def _is_hidden(path: str) -> bool:
+    return any(step.startswith(("_", ".")) for step in path.split("/"))
 
 
 def assert_exactly_once(store: HdfsStore) -> dict[str, bytes]:

@@ -193,15 +193,14 @@ def check_workers(session: SparkSession) -> None:
         session: Of the stream.
 
     Raises:
-        ConfigError: The worker has no partfile, another version of it, or another Python; or PySpark misses pandas here.
+        ConfigError: The worker has no partfile, another version of it, or another Python; or the driver has no pandas.
     """
     try:
         answers = session.range(0, 1, 1, 1).mapInArrow(_answer_of_worker, _WORKER).collect()
     except ImportError as error:
         told = str(error).splitlines()[0]
-        raise ConfigError(
-            f"PySpark cannot run Python functions here: {told}", hint="pip install 'partfile[spark]'"
-        ) from error
+        what = f"PySpark cannot run Python functions here: {told}"
+        raise ConfigError(what, hint="pip install 'partfile[spark]'") from error
     except Exception as error:
         missing = _NOT_IMPORTED.search(_CHAINED.split(str(error))[-1])
         if missing is None:
