@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partfile.bucketers.base import check_length, is_safe_path
-from partfile.errors import BucketValueError, ConfigError
+from partfile.errors import BucketValueError, ConfigError, page_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -212,4 +212,6 @@ def check_buckets(rows: int, buckets: Any) -> None:
         unsafe = [name for name in buckets.dictionary.to_pylist() if not is_safe_path(str(name))]
         problem = f"names the bucket {str(unsafe[0])[:60]!r}, which is not safe as a path" if unsafe else ""
     if problem:
-        raise ConfigError(f"what the bucketer returned {problem}", hint="See Bucketer.bucket_of.")
+        raise ConfigError(
+            f"what the bucketer returned {problem}", hint=f"Return one string a row. {page_url('BUCKETERS')}"
+        )

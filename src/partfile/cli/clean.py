@@ -80,7 +80,9 @@ def clean_(
     """
     given = confirmation.confirmation(apply, plan, fence, idle_for)
     if retain is not None and retain < 1:
-        raise ConfigError(f"--retain {retain} would delete what the sink restores from", hint="Keep at least 1.")
+        raise ConfigError(
+            f"--retain {retain} would delete what the sink restores from", hint="Pass --retain 1, or more."
+        )
     options = CleaningOptions(older_than_s=seconds_of(older_than, "--older-than"), delete=delete, retain=retain)
     with open_stores(call.place) as stores:
         jobs = sinks_in(stores.checkpoints, call.place, call.uid)

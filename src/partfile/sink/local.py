@@ -76,7 +76,7 @@ def milliseconds_of(interval_s: object) -> int | None:
 logger = logging.getLogger("partfile")
 
 _MAX_SUBTASK = 999_999
-_ANOTHER = "Make another one with FileSink.local() and go on from its position."
+_ANOTHER = "Make another one, with sink.local() as out, and go on from out.position."
 
 
 class LocalSink:

@@ -80,7 +80,7 @@ def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.Rec
         what, hint = "one dictionary", "Write a list: write([row])."
     else:
         what = f"of type {_kind(rows)}"
-        hint = "Make it a pyarrow.Table or a list of dictionaries; an iterable of either goes to write_all."
+        hint = "Write a pyarrow.Table or [{'id': 1}]; an iterable of either goes to write_all(rows)."
     raise ConfigError(f"rows are {what}; write takes what has an Arrow form, and lists of dictionaries", hint=hint)
 
 

@@ -90,9 +90,14 @@ def directory_for_savepoints(settings: RestoreSettings, job: str, directory: str
     """
     chosen: object = settings.savepoint_dir if directory is None else directory
     if chosen is None:
-        raise ConfigError("there is no directory for the savepoint", hint="Pass one, or set savepoint_dir on the sink.")
+        raise ConfigError(
+            "there is no directory for the savepoint",
+            hint="Write savepoint('/path'), or FileSink(..., savepoint_dir='/path').",
+        )
     if not isinstance(chosen, str | os.PathLike) or not str(chosen).strip():
-        raise ConfigError(f"{chosen!r} names no directory for a savepoint", hint="Pass a path or a URL.")
+        raise ConfigError(
+            f"{chosen!r} names no directory for a savepoint", hint="Write for instance savepoint('/path')."
+        )
     check_directory(os.fspath(chosen), settings.base, "the directory for savepoints", settings.storage_options)
     url = absolute(os.fspath(chosen))
     if path_inside(url, f"{settings.checkpoint_url}/{job}", settings.checkpoint_options) is not None:

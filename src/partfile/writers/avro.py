@@ -391,7 +391,7 @@ class AvroFormat(RowFormat):
         if self.compression_level is not None and self.compression_level not in levels:
             raise ConfigError(
                 f"Avro compression {self.compression!r} does not take the level {self.compression_level}.",
-                hint="deflate takes 1 to 9, zstd 1 to 22, the others none.",
+                hint="Write for instance compression_level=6: deflate takes 1 to 9, zstd 1 to 22, the others none.",
             )
         if self.block_bytes < 1:
             raise ConfigError("block_bytes must be at least 1.")

@@ -62,7 +62,7 @@ class CsvFormat(LineFormat):
         if len(self.separator) != 1 or self.separator in _NO_SEPARATOR or self.separator.isalnum():
             raise ConfigError(
                 f"The CSV separator {self.separator!r} is not one character that can stand between values.",
-                hint="Use a comma, a semicolon, a tab or a bar.",
+                hint="Write for instance separator=';'; a comma, a tab or a bar will do as well.",
             )
         if self.line_terminator not in {"\n", "\r\n"}:
             raise ConfigError(f"The CSV line terminator {self.line_terminator!r} is neither '\\n' nor '\\r\\n'.")
@@ -101,7 +101,7 @@ class CsvFormat(LineFormat):
         if len(fields) == 1 and self.null_value == "" and fields[0].null_count:
             raise ConfigError(
                 f"The only column {batch.schema.names[0]!r} holds a null: an empty line, which readers skip.",
-                hint="Set null_value, for example to \\N, or use json.",
+                hint="Write format_options={'null_value': '\\\\N'}, or format='json'.",
             )
         parts: list[Any] = []
         for field in fields:

@@ -235,7 +235,10 @@ class OrcPartWriter(Writer):
         Raises:
             ConfigError: Always.
         """
-        raise ConfigError("An ORC part cannot be persisted before it is closed.", hint="Roll it at each checkpoint.")
+        raise ConfigError(
+            "An ORC part cannot be persisted before it is closed.",
+            hint="Write rolling=RollingPolicy(on_checkpoint=True).",
+        )
 
     def close(self) -> None:
         """Write what is held, and the footer."""
@@ -298,6 +301,6 @@ def _orc() -> ModuleType:
     try:
         from pyarrow import orc  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError("This build of pyarrow has no ORC.", hint="Take pyarrow from PyPI.") from error
+        raise ConfigError("This build of pyarrow has no ORC.", hint="pip install --force-reinstall pyarrow") from error
     module: ModuleType = orc
     return module

@@ -101,7 +101,7 @@ def check_level(compression: str, level: int | None) -> None:
     except (*_REFUSALS, OverflowError) as error:
         raise ConfigError(
             f"Parquet compression={compression!r} does not take compression_level={level!r}: {error}",
-            hint="Leave compression_level out, or choose another.",
+            hint="Leave compression_level out, or write for instance compression_level=3.",
         ) from error
 
 
@@ -372,7 +372,10 @@ class ParquetPartWriter(Writer):
         Raises:
             ConfigError: Always.
         """
-        raise ConfigError("A Parquet part cannot be persisted before it is closed.", hint="Roll it at each checkpoint.")
+        raise ConfigError(
+            "A Parquet part cannot be persisted before it is closed.",
+            hint="Write rolling=RollingPolicy(on_checkpoint=True).",
+        )
 
     def close(self) -> None:
         """Write what is held, and the footer."""

@@ -109,7 +109,11 @@ class FsspecStore:
         calls = calls or FsspecCalls(place, storage_options or {})
         self._access = FsspecAccess(place, scheme_named(place.scheme), calls)
         if not create_base and next(self._access.entries(""), None) is None:
-            raise NotFound(f"nothing is below the base {self.base!r}", hint="Check the URL.", path=self.base)
+            raise NotFound(
+                f"nothing is below the base {self.base!r}",
+                hint=f"See what is there: fsspec.filesystem({place.scheme!r}).ls(...); then mend the URL.",
+                path=self.base,
+            )
 
     @property
     def base(self) -> str:

@@ -89,7 +89,11 @@ class HdfsStore:
         self._access = HdfsAccess(str(parsed), parsed.path, options, calls or HdfsCalls(parsed.root, options))
         self._markers = HdfsMarkers(self._access)
         if not create_base and self._access.status("") is None:
-            raise NotFound(f"the base {self.base!r} is not there", hint="Check the URL.", path=self.base)
+            raise NotFound(
+                f"the base {self.base!r} is not there",
+                hint=f"See what is there: hdfs dfs -ls {self.base.rpartition('/')[0]}",
+                path=self.base,
+            )
 
     @property
     def base(self) -> str:

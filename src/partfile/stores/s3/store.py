@@ -117,7 +117,11 @@ class S3Store:
         self._budgets = OncePerProcess(partial(BufferBudget, options.max_buffered_bytes))
         self._garbages = OncePerProcess(partial(Garbage, self._access))
         if not create_base and not next(self._access.pages("", deep=True)).objects:
-            raise NotFound(f"nothing is below the base {self.base!r}", hint="Check the URL.", path=self.base)
+            raise NotFound(
+                f"nothing is below the base {self.base!r}",
+                hint=f"See what is there: aws s3 ls {self.base.rpartition('/')[0]}/",
+                path=self.base,
+            )
 
     @property
     def base(self) -> str:
