@@ -744,3 +744,28 @@ def test_small_batches_of_many_columns_are_not_held_as_if_they_were_their_rows()
         rows = [piece.num_rows for _, pieces in runs.buckets() for piece in pieces]
     assert most <= 20 * 1001
     assert (sum(rows), runs_made) == (200 * 65, 0)
+
+
+def test_what_shares_a_staging_file_is_decided_by_the_whole_batch(tmp_path: Path) -> None:
+    """A row format encodes a large batch in slices; a bucket with many rows in all of them has a part of its own."""
+    small = [f"small-{number % 100:02d}" for number in range(10_000)]
+    buckets = [one for row, few in enumerate(small) for one in (few, *["large"] * (3 if row % 100 else 4))]
+    rows = pa.record_batch({"k": buckets, "v": [f"row-{number:06d}" for number in range(len(buckets))]})
+    # A row has 19 bytes: 20 000 of them are worth a part of their own, and a slice has 12 000 of the large bucket.
+    rolling = pf.RollingPolicy(max_part_bytes=64 * 20_000 * 19)
+    sink = pf.FileSink(
+        tmp_path,
+        uid="u",
+        format="json",
+        bucketer=pf.HiveBucketer("k"),
+        rolling=rolling,
+        buckets_per_staging_file=10,
+    )
+    out = sink.local().open()
+    out.write(rows)
+    assert [path.parent.name for path in tmp_path.rglob("_part-*.in-progress") if path.parent != tmp_path] == [
+        "k=large"
+    ]
+    out.finish()
+    assert len(list(tmp_path.glob("k=*/part-*"))) == 101
+    assert pf.read(tmp_path).count_rows() == rows.num_rows
