@@ -15,7 +15,10 @@ from partfile.stores.fsspec.client import CHANGING_CALLS, FsspecCalls
 from partfile.stores.fsspec.schemes import FsspecUrl
 from partfile.stores.fsspec.store import FsspecStore
 from partfile.testing.faults import FailAt, KillAt, count_calls, intercept
+from support.crash.harness import CrashHarness
+from support.crash.scenarios import OTHERS, Scenario, restore_that_cuts, stream
 from support.files.fsspec_stores import register
+from support.files.fsspec_worlds import InMemory, OnDisk, rows_owed_and_staged
 from support.sinks.life_cycle import (
     assert_exactly_once,
     assert_only_grew,
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from partfile.testing.faults import When
+    from support.crash.harness import Choose
+    from support.state.tokens import NumberedTokens
 
 
 URLS = {"dir": "dir::file://{}", "renaming": "renaming:/{}", "copying": "copying:/{}"}
@@ -145,3 +150,33 @@ def test_a_kill_in_the_middle_of_a_copy_is_named(monkeypatch: pytest.MonkeyPatch
     (tmp_path / half).unlink()
     life(url, tmp_path)
     assert_exactly_once(tmp_path, ROWS)
+
+
+# Kill at every call, then the recovery at some of its calls, with ``--long`` at each, beside a consumer.
+#
+# Where files are copied, publishing looks at the copy once more, so a consumer as quick as this one stops the sink.
+
+CONSUMED: dict[str, Any] = {"memory": InMemory(), "dir": OnDisk(URLS["dir"]), "renaming": OnDisk(URLS["renaming"])}
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("scenario", [stream("auto"), restore_that_cuts("auto"), *OTHERS], ids=lambda one: one.name)
+@pytest.mark.parametrize("place", CONSUMED)
+@pytest.mark.fault("K2", "K3", "K10", "K11", "K13", "K16")
+def test_what_a_consumer_takes_at_once_comes_again_where_it_is_staged_too(
+    place: str,
+    scenario: Scenario,
+    numbered_tokens: NumberedTokens,
+    monkeypatch: pytest.MonkeyPatch,
+    second: Choose,
+) -> None:
+    """R5: each start goes on by itself, and shows no file again whose staged file is gone: where it is renamed, none.
+
+    A staged file that a kill has left of a part that is owed is shown again, once.
+    """
+    register(monkeypatch)
+    harness = CrashHarness(scenario, CONSUMED[place], numbered_tokens, second=second, again=rows_owed_and_staged)
+    explored = harness.explore_beside_a_consumer()
+    assert explored.moments > len(explored.calls) // 2
+    assert explored.second_moments > 5
+    assert (explored.shown_again > 0) is (place != "renaming")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.errors import PartMissing
-from partfile.stores.s3.client import CHANGING_CALLS
+from partfile.stores.s3.client import CHANGING_CALLS, this_process
 from partfile.stores.s3.handle import Piece
 from partfile.stores.s3.store import S3Store
 from partfile.testing.faults import ActAt, FailAt, LateAt, intercept
@@ -150,6 +150,12 @@ def test_what_a_consumer_takes_at_once_is_each_row_once(  # noqa: PLR0917 - fixt
     explored = harness.explore_beside_a_consumer()
     assert explored.moments > len(explored.calls) // 2
     assert explored.second_moments > 5
+
+
+@pytest.fixture(autouse=True)
+def unknown_server() -> None:
+    """No store knows what a server with other rules told a test before."""
+    this_process().traits.clear()
 
 
 class Taking:

@@ -41,9 +41,9 @@ def none_of(_moments: Sequence[Any]) -> Sequence[Any]:
     return ()
 
 
-def nothing_again(_process: Process) -> Counter[str]:
-    """No row comes again after a consumer has taken it."""
-    return Counter()
+def nothing_again(_process: Process) -> list[Counter[str]]:
+    """No part comes again after a consumer has taken its file."""
+    return []
 
 
 def some_of(rng: random.Random, most: int) -> Choose:
@@ -60,6 +60,8 @@ class Explored(NamedTuple):
     """Different pictures that a crash of it can leave."""
     second_moments: int
     """Different pictures that a crash of a recovery can leave."""
+    shown_again: int = 0
+    """Crashes after which a consumer gets rows that it has."""
 
 
 class CrashHarness(Generic[AnyPicture]):
@@ -71,8 +73,8 @@ class CrashHarness(Generic[AnyPicture]):
         drawn: What draws tokens while this runs; see the fixture ``numbered_tokens``.
         first: Which moments of the life are gone on from; all of them unless it is given.
         second: Which moments of each recovery; likewise.
-        again: The rows of a place that a start after a kill shows once more, also where a consumer has them by then;
-            none unless it is given.
+        again: The rows of each part that a start after a kill shows, also where a consumer has its file by then; no
+            part unless it is given.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class CrashHarness(Generic[AnyPicture]):
         *,
         first: Choose = all_of,
         second: Choose = all_of,
-        again: Callable[[Process], Counter[str]] = nothing_again,
+        again: Callable[[Process], list[Counter[str]]] = nothing_again,
     ) -> None:
         self._scenario = scenario
         self._kind = kind
@@ -91,6 +93,7 @@ class CrashHarness(Generic[AnyPicture]):
         self._first = first
         self._second = second
         self._again = again
+        self._shown_again = 0
         self._ended: set[AnyPicture] = set()
         self._second_moments: set[tuple[AnyPicture, int]] = set()
         """What has been gone on from, and how many rows had been acknowledged."""
@@ -110,7 +113,7 @@ class CrashHarness(Generic[AnyPicture]):
     def explore_beside_a_consumer(self) -> Explored:
         """Kill at every moment, while a consumer takes each finished file the instant it is visible.
 
-        What it has taken in the end is each row once.
+        What it has taken in the end is each row once, and once more what a kill left to be shown again.
         """
         with self._world(None) as world:
             seeded = self._consumed(world, "seed", self._scenario.seed)
@@ -123,7 +126,7 @@ class CrashHarness(Generic[AnyPicture]):
                     with explained(f"recovery dead {second.when}"):
                         self._second_moments.add((second.picture, second.acknowledged))
                         self._die_beside_a_consumer(second, again, "third")
-        return Explored(life.calls, len(life.moments), len(self._second_moments))
+        return Explored(life.calls, len(life.moments), len(self._second_moments), self._shown_again)
 
     def _die_beside_a_consumer(
         self, moment: Moment[AnyPicture], life: Consumed[AnyPicture], name: str
@@ -134,10 +137,13 @@ class CrashHarness(Generic[AnyPicture]):
             committed = world.onlooker().position()
             assert committed >= moment.acknowledged, "an acknowledged checkpoint is gone"
             assert taken.keys() <= rows_up_to(committed).keys(), "rows were visible that no checkpoint holds"
-            taken = taken - self._again(world.onlooker())
-            again = self._consumed(world, name, self._scenario.recovery, moment.acknowledged, taken)
-            self._end_consumed(world, again)
-        return again
+            again = [rows for rows in self._again(world.onlooker()) if rows & taken]
+            assert len(again) <= 1, "more comes again than the part that was at hand"
+            self._shown_again += len(again)
+            rest = taken - sum(again, Counter())
+            recovered = self._consumed(world, name, self._scenario.recovery, moment.acknowledged, rest)
+            self._end_consumed(world, recovered)
+        return recovered
 
     def _end_consumed(self, world: World[AnyPicture], last: Consumed[AnyPicture]) -> None:
         """Let the end follow: each row was taken once, and a further start finds nothing to do."""
