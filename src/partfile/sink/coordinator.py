@@ -242,7 +242,7 @@ class SinkCoordinator:
                 after = self._prepared(after, end.next_id)
             except PartMissing:
                 # Another start has published it since, and a consumer has taken it: its takeover says so.
-                if self._log.see() != end:
+                if self._log.see().next_id != end.next_id:
                     continue
                 raise
             operators = self._write_state(end.next_id, after)
