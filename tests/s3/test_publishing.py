@@ -98,7 +98,7 @@ def test_a_part_is_published_while_who_claimed_it_goes_on(
     claimed.persist()
     assert [piece.number for piece in staging_of(claimed.handle).pieces] == [1, 2]
     # A gateway answers 500 to the request that comes too late, and is asked again until the deadline.
-    zombie = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 4.0})).resume(claimed.handle)
+    zombie = S3Store(s3_base, s3_options.model_copy(update={"call_timeout_s": 15.0})).resume(claimed.handle)
     store.publish(handle, "auto")
     store.publish(handle, "auto")
     assert store.read_file(handle.path_of(handle.name), 1 << 30) == first + second
