@@ -154,9 +154,7 @@ def test_a_kill_in_the_middle_of_a_copy_is_named(monkeypatch: pytest.MonkeyPatch
 
 # Kill at every call, then the recovery at some of its calls, with ``--long`` at each, beside a consumer.
 #
-# Where files are copied, publishing looks at the copy once more, so a consumer as quick as this one stops the sink.
-
-CONSUMED: dict[str, Any] = {"memory": InMemory(), "dir": OnDisk(URLS["dir"]), "renaming": OnDisk(URLS["renaming"])}
+CONSUMED: dict[str, Any] = {"memory": InMemory(), **{name: OnDisk(url) for name, url in URLS.items()}}
 
 
 @pytest.mark.drawn(3)

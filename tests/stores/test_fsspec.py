@@ -14,8 +14,17 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import partfile as pf
-from partfile.errors import AlreadyExists, CommitConflict, ConfigError, OutcomeUnknown, PartMissing, SnapshotCorrupt
+from partfile.errors import (
+    AlreadyExists,
+    CommitConflict,
+    ConfigError,
+    OutcomeUnknown,
+    PartMissing,
+    SnapshotCorrupt,
+    StoreError,
+)
 from partfile.readers.filesystem import open_for_reading
+from partfile.stores.base import STATE_DIRECTORY
 from partfile.stores.fsspec import schemes
 from partfile.stores.fsspec import store as fsspec_files
 from partfile.stores.fsspec.client import FsspecCalls
@@ -470,9 +479,9 @@ def test_a_staged_file_that_was_changed_is_not_published(memory: str) -> None:
             assert not store.file_exists(handle.path_of(handle.name))
 
 
-@pytest.mark.parametrize(("copied", "error"), [(None, PartMissing), (OTHER, CommitConflict), (b"", CommitConflict)])
-def test_a_copy_is_looked_at_before_what_it_was_made_of_goes(
-    copied: bytes | None, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("copied", "shown"), [(None, "not there"), (OTHER, "another one"), (b"", "another one")])
+def test_a_client_that_does_not_copy_is_found_out_before_anything_is_published(
+    copied: bytes | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that says that it copied, and did not, loses no row."""
     register(monkeypatch)
@@ -485,9 +494,49 @@ def test_a_copy_is_looked_at_before_what_it_was_made_of_goes(
 
     with store_with(Lying, f"copying:/{tmp_path}") as store:
         handle = write_part(store, DATA, state="pending")
-        with pytest.raises(error):
+        for _ in range(2):
+            with pytest.raises(StoreError, match=f"the copy is {shown}"):
+                store.publish(handle, "auto")
+        assert store.read_file(handle.path_of(handle.in_progress), 99) == DATA
+        assert [file.path for file in store.list()] == [handle.path_of(handle.in_progress)]
+        assert store.list_names(STATE_DIRECTORY) == []
+
+
+def test_a_copy_that_is_another_file_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at before what it was made of goes."""
+    register(monkeypatch)
+
+    class Damaging(FsspecCalls):
+        def copy(self, path: str, name: str) -> None:
+            if STATE_DIRECTORY in name:
+                super().copy(path, name)
+            else:
+                self.write(name, OTHER)
+
+    with store_with(Damaging, f"copying:/{tmp_path}") as store:
+        handle = write_part(store, DATA, state="pending")
+        with pytest.raises(CommitConflict):
             store.publish(handle, "auto")
         assert store.read_file(handle.path_of(handle.in_progress), 99) == DATA
+
+
+def test_a_copy_that_a_consumer_takes_at_once_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system has acknowledged the copy, so nothing stays from which it could be shown again."""
+    register(monkeypatch)
+    taken: list[bytes] = []
+
+    class Consumed(FsspecCalls):
+        def copy(self, path: str, name: str) -> None:
+            super().copy(path, name)
+            if STATE_DIRECTORY not in name:
+                taken.append(self.read(name))
+                self.remove(name)
+
+    with store_with(Consumed, f"copying:/{tmp_path}") as store:
+        handle = write_part(store, DATA, state="pending")
+        store.publish(handle, "auto")
+        assert taken == [DATA]
+        assert list(store.list()) == []
 
 
 @pytest.mark.parametrize("scheme", ["memory:", "dir::file:/", "copying:"])

@@ -55,6 +55,7 @@ logger = logging.getLogger("partfile")
 EXCLUSIVE = frozenset({Way.LINK, Way.CREATE})
 """The ways that replace nothing."""
 _DATA = b"probe"
+_MOST_BYTES_OF_PROBE = 1 << 10
 
 
 class _Learned:
@@ -62,12 +63,19 @@ class _Learned:
 
     def __init__(self) -> None:
         self._ways: dict[tuple[int, tuple[str, str]], Way] = {}
+        self._copying: set[tuple[int, tuple[str, str]]] = set()
 
     def get(self, place: tuple[str, str]) -> Way | None:
         return self._ways.get((os.getpid(), place))
 
     def put(self, place: tuple[str, str], way: Way) -> None:
         self._ways[os.getpid(), place] = way
+
+    def copies(self, place: tuple[str, str]) -> bool:
+        return (os.getpid(), place) in self._copying
+
+    def put_copies(self, place: tuple[str, str]) -> None:
+        self._copying.add((os.getpid(), place))
 
 
 # Sharing among all stores of a process is what it is for: a server is asked once.
@@ -239,8 +247,9 @@ class FsspecStore:
             if not self._is_finished(handle):
                 raise _gone(handle) if isinstance(error, NotFound) else error from None
         else:
-            if self._way() is Way.COPY and not self._is_finished(handle):
-                raise part_missing(handle, "it was copied, and is not there")
+            # A copy that is another file is a conflict. One that is not there was taken by a consumer at once.
+            if self._way() is Way.COPY:
+                self._is_finished(handle)
         self._drop_staged(handle, staging)
 
     def _give_name(self, handle: PartHandle, staging: FsspecStaging) -> None:
@@ -256,7 +265,38 @@ class FsspecStore:
             case Way.RENAME:
                 self._access.rename(source, name)
             case Way.COPY:
+                self._check_copies()
                 self._access.copy(source, name)
+
+    def _check_copies(self) -> None:
+        """See once, under names that no consumer reads, that a copy is made when the client says so.
+
+        Raises:
+            StoreError: It is not, or not whole.
+        """
+        if _LEARNED.copies(self._access.place):
+            return
+        source, name = (f"{STATE_DIRECTORY}/_probe.{new_token()}" for _ in range(2))
+        failure: StoreError | None = None
+        try:
+            self._access.write(source, _DATA)
+            try:
+                self._access.copy(source, name)
+            except OutcomeUnknown as error:
+                failure = error
+            found = self._access.read(name, _MOST_BYTES_OF_PROBE) if self._access.info(name) is not None else None
+        finally:
+            for path in (source, name):
+                with suppress(PartfileError):
+                    self._access.remove(path)
+        if found != _DATA:
+            raise failure or StoreError(
+                f"{self._access.url.scheme}:// says that it copied a file, and the copy is "
+                f"{'not there' if found is None else 'another one'}",
+                hint="Nothing was published. Write to another file system, or mend the client that fsspec uses for it.",
+                path=self._access.shown(name),
+            )
+        _LEARNED.put_copies(self._access.place)
 
     def _is_finished(self, handle: PartHandle) -> bool:
         """Whether the finished file is there and ours.
