@@ -247,6 +247,8 @@ def test_a_lost_spark_checkpoint_is_refused_and_can_be_adopted(spark: SparkSessi
     rows = write_source(tmp_path / "second", 2, first=rows)
     with pytest.raises(CheckpointMismatch, match=f"on_new_query='adopt:{old}'"):
         run_to_the_end(spark, make_sink(base), tmp_path, source="second")
+    # Spark keeps what it has noted of a query's beginning, whatever the next start says.
+    assert not (tmp_path / "spark").exists()
     assert ids_by_duckdb(base) == expected(90)
     run_to_the_end(spark, make_sink(base, on_new_query=f"adopt:{old}"), tmp_path, source="second")
     assert ids_by_duckdb(base) == expected(rows)

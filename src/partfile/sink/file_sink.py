@@ -247,9 +247,10 @@ class FileSink:
                 the trigger is none of Spark's, Spark's Python workers cannot import this version of partfile, or
                 ``checkpoint_location`` cannot be used; no query was started.
             UnsupportedTypeError: The format has no form for a column; no query was started.
-            CheckpointMismatch: ``on_schema_change`` does not let the columns pass; no query was started.
-            SnapshotCorrupt, StoreError: With ``on_schema_change`` other than ``"roll"``, what the columns are to follow
-                cannot be read; no query was started.
+            CheckpointMismatch: ``on_schema_change`` does not let the columns pass, or the checkpoint location is new
+                and another query has written the sink; no query was started.
+            SnapshotCorrupt, StoreError: With a new checkpoint location, or ``on_schema_change`` other than ``"roll"``,
+                what the query is to follow cannot be read; no query was started.
         """
         named = {"processingTime": processingTime, "availableNow": availableNow}
         given = {name: value for name, value in named.items() if value is not None}

@@ -604,14 +604,35 @@ def _first(uid: str, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision
     return ReplayDecision.WRITE
 
 
+def check_new_query(uid: str, last: QueryPosition | None, rules: ReplayRules) -> None:
+    """Refuse a query that is about to begin with a checkpoint location of its own, unless it adopts the last one.
+
+    Raises:
+        CheckpointMismatch: Another query has written the sink.
+    """
+    if last is not None and rules.on_new_query != f"{ADOPT}{last.query_id}":
+        raise CheckpointMismatch(
+            f"uid {uid!r} has been written by query {last.query_id} up to batch {last.batch_id}; a query whose "
+            "checkpoint_location is new is another one, and was not started",
+            hint=_how_to_adopt(last),
+        )
+
+
 def _unknown_query(uid: str, last: QueryPosition, batch: QueryPosition, rules: ReplayRules) -> ReplayDecision:
     if rules.on_new_query == f"{ADOPT}{last.query_id}":
         return ReplayDecision.WRITE
     raise CheckpointMismatch(
         f"uid {uid!r} has been written by query {last.query_id} up to batch {last.batch_id}; "
         f"query {batch.query_id} (batch {batch.batch_id}) is another one",
-        hint="If Spark's checkpoint was lost or replaced, and the new query begins where the old one ended, set "
-        f"on_new_query='adopt:{last.query_id}'. Else use another uid or base path.",
+        hint=f"{_how_to_adopt(last)} Spark has noted in its checkpoint where this query begins: to let it begin "
+        "elsewhere, pass a new checkpoint_location as well.",
+    )
+
+
+def _how_to_adopt(last: QueryPosition) -> str:
+    return (
+        "If Spark's checkpoint was lost or replaced, and the new query begins where the old one ended, set "
+        f"on_new_query='{ADOPT}{last.query_id}'. Else use another uid or base path."
     )
 
 

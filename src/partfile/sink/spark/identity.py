@@ -97,6 +97,17 @@ def is_stopped(session: SparkSession) -> bool:
         return True
 
 
+def is_new_location(session: SparkSession, checkpoint_location: str) -> bool:
+    """Whether Spark has begun no query there yet; False also where it cannot be found out."""
+    java: Any = session._sc._jvm  # noqa: SLF001
+    try:
+        path = java.org.apache.hadoop.fs.Path(checkpoint_location, "metadata")
+        return not path.getFileSystem(session._sc._jsc.hadoopConfiguration()).exists(path)  # noqa: SLF001
+    except Exception as error:  # noqa: BLE001 - whatever Py4J raises, the first batch is checked as well
+        logger.debug("checkpoint location %r cannot be read: %s", checkpoint_location, error)
+        return False
+
+
 class OffsetsLog:
     """Spark's own record of the offsets of each batch, as far as it can be read. Remembers where a run keeps it."""
 

@@ -29,6 +29,7 @@ from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
 from partfile.sink.restore_rules import (
     ReplayDecision,
+    check_new_query,
     check_replay,
     has_pending_output,
     is_no_others,
@@ -38,7 +39,7 @@ from partfile.sink.restore_rules import (
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.settings import check_hidden
 from partfile.sink.spark.encode_job import staging_encoder
-from partfile.sink.spark.identity import OffsetsLog, active_query, current_run, is_active
+from partfile.sink.spark.identity import OffsetsLog, active_query, current_run, is_active, is_new_location
 from partfile.sink.spark.write_job import (
     acknowledged_snapshots,
     check_columns,
@@ -448,12 +449,12 @@ class SparkStream:
                 name the checkpoint location as well; or it lies visibly below the base, where readers would take
                 Spark's files for data. No query was started.
             UnsupportedTypeError: The format has no form for a column; no query was started.
-            CheckpointMismatch: ``on_schema_change`` does not let the columns pass; no query was started.
-            SnapshotCorrupt, StoreError: What they are to follow cannot be read; no query was started. Not raised with
-                ``on_schema_change="roll"``, by which it does not matter.
+            CheckpointMismatch: ``on_schema_change`` does not let the columns pass, or the checkpoint location is new
+                and another query has written the sink; no query was started.
+            SnapshotCorrupt, StoreError: What they are to follow cannot be read; no query was started.
         """
         self._check_stream(df)
-        self._check_row_schema(self._check_columns(df))
+        schema = self._check_columns(df)
         if checkpoint_location.partition("/")[0] == "~":
             raise ConfigError(
                 f"checkpoint_location={checkpoint_location!r} begins with ~, which only a shell makes a home directory",
@@ -467,6 +468,7 @@ class SparkStream:
                 "options name a checkpointLocation besides checkpoint_location",
                 hint="Pass the directory as checkpoint_location alone.",
             )
+        self._check_position(df, schema, checkpoint_location)
         self._check_workers(df)
         self._session, self._encoder = df.sparkSession, None
         writer = df.writeStream.foreachBatch(self.foreach_batch).option("checkpointLocation", checkpoint_location)
@@ -540,16 +542,25 @@ class SparkStream:
             self._checked_columns = (df.schema, schema)
         return schema
 
-    def _check_row_schema(self, schema: pa.Schema | None) -> None:
-        """Refuse columns that must not follow those of the newest checkpoint, by a look that fences no other driver."""
-        if self._settings.on_schema_change == "roll":
+    def _check_position(self, df: DataFrame, schema: pa.Schema | None, checkpoint_location: str) -> None:
+        """Refuse what must not follow the newest checkpoint, by a look that fences no other driver.
+
+        Spark notes at the start of a new query where it begins, for good. So another query than the sink's is refused
+        before that.
+        """
+        is_new = is_new_location(df.sparkSession, checkpoint_location)
+        if self._settings.on_schema_change == "roll" and not is_new:
             return
         runtime = Runtime(self._settings, self._settings.uid)
         try:
             left = runtime.coordinator.look()
         finally:
             runtime.close()
-        if left is not None:
+        if left is None:
+            return
+        if is_new:
+            check_new_query(self._settings.uid, left.position.query, self._settings.rules)
+        if self._settings.on_schema_change != "roll":
             self._row_schema_after(left.position, schema)
 
     def _check_workers(self, df: DataFrame) -> None:
