@@ -18,10 +18,10 @@ from flights_hdfs import fetch
 from flights_supervisor import BatchLog
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
-from support.hdfs import jars as hdfs_jars
 from support.hdfs.cluster import HdfsCluster
 from support.hdfs.jars import HADOOP_VERSION, hadoop_jars
 from support.processes.deadline import PATIENCE_S, wait_until
+from support.processes.java import java
 from support.processes.server import MissingProgram, ServerProcess, gone, wait_until_gone
 
 OWNER = """
@@ -298,10 +298,10 @@ def test_what_is_missing_is_said_with_what_to_install(tmp_path: Path, monkeypatc
         hadoop_jars()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(MissingProgram, match=r"apt-get install openjdk.*not hdfs"):
-        hdfs_jars.java()
+        java(what="HDFS", skip="hdfs")
     monkeypatch.delenv("JAVA_HOME")
     with pytest.raises(MissingProgram, match="apt-get install openjdk"):
-        hdfs_jars.java()
+        java(what="HDFS", skip="hdfs")
 
 
 def test_a_relative_cache_directory_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

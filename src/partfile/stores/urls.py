@@ -58,7 +58,8 @@ _SUPPORTED = "a plain path, file://, hdfs://, s3:// or what fsspec can write to"
 INSTEAD = {
     "viewfs": "A view is resolved by its clients alone; name the cluster behind it: hdfs://name-service/path.",
     "webhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
-    "dbfs": "It is a path of Databricks; write its mount: /dbfs/path, or /Volumes/CATALOG/SCHEMA/VOLUME/path.",
+    "dbfs": "It is a path of Databricks; write the storage behind it: s3://bucket/path, or "
+    "abfss://container@account.dfs.core.windows.net/path.",
     "s3n": "Write s3://bucket/path.",
     "swebhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
 }

@@ -14,7 +14,8 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 from xml.sax.saxutils import escape
 
-from support.hdfs.jars import hadoop_jars, java
+from support.hdfs.jars import hadoop_jars
+from support.processes.java import java
 from support.processes.server import ServerProcess, free_port
 
 if TYPE_CHECKING:
@@ -117,7 +118,13 @@ class HdfsCluster:
         self.configuration_directory = directory / "conf"
         """Usable as ``HADOOP_CONF_DIR``."""
         self._ports = Ports.free()
-        self._java = (java(), *_JVM_OPTIONS, *_LOG_OPTIONS, "-cp", f"{self.configuration_directory}:{hadoop_jars()}/*")
+        self._java = (
+            java(what="HDFS", skip="hdfs"),
+            *_JVM_OPTIONS,
+            *_LOG_OPTIONS,
+            "-cp",
+            f"{self.configuration_directory}:{hadoop_jars()}/*",
+        )
         # A Hadoop that is installed on the machine must not have a say here.
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("HADOOP_")}
         self._namenode = self._server("namenode", _NAMENODE)

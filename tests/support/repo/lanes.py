@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-SERVERS = ("hdfs", "radosgw", "rclone", "spark_avro")
+SERVERS = ("hdfs", "kafka", "radosgw", "rclone", "spark_avro")
 """What a test may need besides Python and Java. Each is a marker, and the last word of the fixtures that start it."""
 
 PARAMETERS = ("s3_server", "kind")

@@ -11,7 +11,7 @@ import pyarrow.ipc
 
 from partfile.writers.arrow_staging import StagingFormat, read_staging_file
 from partfile.writers.base import BulkFormat
-from support.hdfs.jars import maven_jars
+from support.processes.java import maven_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,0 +1,1 @@
+"""A real Kafka, and the jars with which Spark reads it."""
