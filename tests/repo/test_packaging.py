@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.repo.dependency_audit import installed, judged
+from support.repo.documents import python_blocks
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "partfile"
@@ -154,13 +155,16 @@ for ask in (lambda: pf.FileSink("{scheme}://place/path", uid="u").local(subtask_
 
 @pytest.mark.slow
 def test_the_wheel_brings_the_command(wheel: Path, tmp_path: Path) -> None:
-    """``partfile`` and ``python -m partfile`` run with the extra, in an environment of its own."""
+    """``partfile``, ``python -m partfile`` and the README's example run in an environment that has nothing else."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]")
     by_script = run(python.with_name("partfile"), "--version")
     assert by_script == run(python, "-m", "partfile", "--version")
     assert "verify" in run(python.with_name("partfile"), "--help")
+    (example,) = [block for block in python_blocks("README.md") if "sink.local(" in block]
+    assert run(python, "-c", example, cwd=tmp_path) == "10\n"
+    assert "errors=0" in run(python.with_name("partfile"), "verify", "readings", cwd=tmp_path)
 
 
 @pytest.mark.slow

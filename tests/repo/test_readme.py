@@ -27,13 +27,12 @@ from partfile.sink.settings import SinkSettings
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.s3.options import S3Options
 from support.processes.command_line import told
+from support.repo.documents import python_blocks
 from support.sinks.life_cycle import in_child
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "partfile"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-
-BLOCK = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
 
 TUTORIAL = "docs/TUTORIAL.md"
 """Its blocks go on from one another, so they have a test of their own."""
@@ -50,11 +49,6 @@ SPARK = [pytest.mark.spark, pytest.mark.slow]
 PYTHON_WORKERS = "import os, sys\nos.environ['PYSPARK_PYTHON'] = sys.executable\n"
 
 
-def blocks(document: str) -> list[str]:
-    """The Python blocks of a document, in their order."""
-    return BLOCK.findall((ROOT / document).read_text())
-
-
 def _marks_of(document: str, block: str) -> list[Any]:
     if "pyspark" in block:
         return SPARK
@@ -68,7 +62,7 @@ def every_block() -> list[Any]:
     return [
         pytest.param(document, block, id=f"{document}-{at}", marks=_marks_of(document, block))
         for document in documents
-        for at, block in enumerate(blocks(document), start=1)
+        for at, block in enumerate(python_blocks(document), start=1)
         if not (document == "README.md" and "SparkSession" in block)
         # tests/spark/test_kafka.py follows that guide.
         if "landing/orders/*" not in block and '"kafka"' not in block
@@ -96,7 +90,7 @@ def test_every_block_runs_as_it_stands(tmp_path: Path, document: str, block: str
 
 def test_the_plain_example_writes_each_row_once_however_often_it_runs(tmp_path: Path) -> None:
     """The README's example without Spark goes on from its position: a second run adds nothing."""
-    (plain,) = [block for block in blocks("README.md") if "sink.local(" in block]
+    (plain,) = [block for block in python_blocks("README.md") if "sink.local(" in block]
     for _ in range(2):
         run(plain, tmp_path)
         rows = [line for path in (tmp_path / "readings").glob("part-*.csv") for line in path.open()]
@@ -133,7 +127,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.spark
 def test_the_spark_example_prints_each_row_once(tmp_path: Path) -> None:
     """The README's example with Spark ends with as many rows as ids, and with none left out."""
-    (spark,) = [block for block in blocks("README.md") if "SparkSession" in block]
+    (spark,) = [block for block in python_blocks("README.md") if "SparkSession" in block]
     shown = run(
         f"{spark}\nprint(duckdb.sql(\"SELECT list(value) FROM 'landing/*/*.parquet'\").fetchall()[0][0])",  # noqa: S608 - a literal
         tmp_path,

@@ -6,7 +6,7 @@ import pytest
 
 from partfile.errors import CheckpointMismatch, ConfigError
 from partfile.sink.policies import ReplayRules
-from partfile.sink.restore_rules import ReplayDecision, check_replay, position_after
+from partfile.sink.restore_rules import ReplayDecision, check_new_query, check_replay, position_after
 from partfile.sink.states import QueryPosition, StreamPosition
 
 STRICT = ReplayRules()
@@ -95,6 +95,15 @@ def test_an_unknown_query_is_refused_unless_it_adopts_the_known_one() -> None:
     with pytest.raises(CheckpointMismatch):
         check_replay("u", stands(at(4)), at(0, "q2"), ReplayRules(on_new_query="adopt:q0"))
     assert check_replay("u", stands(at(4)), at(0, "q2"), ReplayRules(on_new_query="adopt:q1")) is ReplayDecision.WRITE
+
+
+def test_a_query_with_a_new_checkpoint_location_is_refused_before_it_begins() -> None:
+    """Unless no query has written the sink, or the new one adopts the right one."""
+    check_new_query("u", None, STRICT)
+    check_new_query("u", at(4), ReplayRules(on_new_query="adopt:q1"))
+    for rules in (STRICT, ReplayRules(on_new_query="adopt:q0")):
+        with pytest.raises(CheckpointMismatch, match=r"not started(.|\n)*on_new_query='adopt:q1'"):
+            check_new_query("u", at(4), rules)
 
 
 def test_adopting_retires_the_earlier_query_for_good() -> None:

@@ -20,6 +20,7 @@ import partfile as pf
 from support.kafka.broker import KafkaBroker, source_jars
 from support.processes.command_line import told
 from support.processes.deadline import wait_until
+from support.repo.documents import ROOT, python_blocks
 from support.spark.classes import environment
 
 if TYPE_CHECKING:
@@ -28,13 +29,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-GUIDE = Path(__file__).parents[2] / "docs" / "GUIDES.md"
+GUIDE = "docs/GUIDES.md"
 AT_ONCE = ('processingTime="1 second"', "availableNow=True")
-
-
-def blocks() -> list[str]:
-    """The guide's Python blocks."""
-    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
 @pytest.fixture
@@ -60,7 +56,7 @@ def program(kafka: KafkaBroker, *changes: tuple[str, str]) -> str:
         kafka: The broker.
         changes: Further texts of it, and what is there instead.
     """
-    (block,) = [block for block in blocks() if "readStream" in block]
+    (block,) = [block for block in python_blocks(GUIDE) if "readStream" in block]
     jars = ",".join(map(str, source_jars()))
     for old, new in [
         ('config("spark.jars.packages", connector)', f'config("spark.jars", {jars!r}).master("local[2]")'),
@@ -104,7 +100,7 @@ def orders(first: int, last: int) -> Iterator[str]:
 
 def holes() -> list[tuple[int, ...]]:
     """What the guide's statement finds."""
-    (statement,) = re.findall(r"```sql\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (statement,) = re.findall(r"```sql\n(.*?)```", (ROOT / GUIDE).read_text(), re.DOTALL)
     return duckdb.connect().execute(statement).fetchall()
 
 
@@ -136,7 +132,7 @@ def test_each_record_is_in_the_files_once(kafka: KafkaBroker, directory: Path, r
     assert to_its_end(program(kafka, AT_ONCE), directory) == 1
     (query,) = set(re.findall(r"on_new_query='(adopt:[0-9a-f-]+)'", (directory / "log").read_text()))
     told("recover", "landing/orders", "--apply")
-    (ask,) = [block for block in blocks() if "startingOffsets" not in block and "max(" in block]
+    (ask,) = [block for block in python_blocks(GUIDE) if "startingOffsets" not in block and "max(" in block]
     ends = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     begins = ('"earliest"', repr(ends))
     adopts = ('uid="orders"', f'uid="orders", on_new_query={query!r}')
