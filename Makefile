@@ -1,5 +1,5 @@
 # partfile: `make demo` and `make test` need only Python 3.11+ and Java 17+ on the machine; everything else goes into .venv.
-# `make test-all` also needs Maven, once, to fetch Hadoop's servers into ~/.cache/partfile,
+# `make test-all` also needs Maven, once, to fetch the servers of Hadoop and Kafka into ~/.cache/partfile,
 # and Ceph's servers from Debian's packages; as root it installs them.
 
 SHELL := /bin/bash
