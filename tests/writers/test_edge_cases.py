@@ -252,8 +252,7 @@ def test_milliseconds_that_are_no_day_are_refused_with_their_batch(
     opened = StagingFormat(form) if isinstance(form, BulkFormat) else form
     opened.check(batch.schema)
     writer = opened.open(memory_part(), batch.schema)
-    names_it = "date64.* in column 'day'" if isinstance(form, BulkFormat) else "date64"
-    with pytest.raises(ConfigError, match=names_it):
+    with pytest.raises(ConfigError, match=r"Column 'day' .*date64"):
         writer.write(batch)
 
 

@@ -17,7 +17,7 @@ from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.stores.checksums import crc32_of
 from partfile.writers.base import TYPES_URL, EncodedRows, RowFormat, RowWriter, resolve_options
 from partfile.writers.columns import as_plain, map_entries, plain_schema
-from partfile.writers.scalars import is_binary, is_text, kernels
+from partfile.writers.scalars import UnwritableValue, check_times, in_column, is_binary, is_text, kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,7 +165,11 @@ def row_bytes(schema: pa.Schema, columns: Sequence[Any], rows: int) -> Any:
     Raises:
         ConfigError: A null where the schema allows none, or a value that would lose digits.
     """
-    return _joined(_fields(list(schema), columns), rows)
+    pieces = []
+    for field, column in zip(schema, columns, strict=True):
+        with in_column(field.name, "Avro"):
+            pieces += _field_values(field, column)
+    return _joined(pieces, rows)
 
 
 def varint(value: int) -> bytes:
@@ -183,7 +187,10 @@ def _field_values(field: Any, column: Any) -> list[Any]:
         return []
     if not field.nullable:
         if column.null_count:
-            raise ConfigError(f"Field {field.name!r} holds nulls, and its schema says that it holds none.")
+            raise UnwritableValue(
+                f"field {field.name!r} holds nulls, and its schema says that it holds none.",
+                hint="Declare it as nullable: field.with_nullable(True).",
+            )
         return _value(column)
     if column.null_count == 0:
         return [_constant(b"\x02"), *_value(column)]
@@ -211,11 +218,12 @@ def _numbers(column: Any) -> Any:
         elif types.is_duration(kind):
             column = column.cast(pa.duration("us"))
         elif types.is_time(kind):
+            check_times(column)
             column = column.cast(pa.time32("ms") if types.is_time32(kind) else pa.time64("us"))
     except pa.ArrowInvalid as error:
-        raise ConfigError(
+        raise UnwritableValue(
             f"A value of type {kind} has no form in Avro without a loss: {error}",
-            hint="Round it before the sink: Avro holds times and intervals to the microsecond.",
+            hint=f"Mend the value, or write the column as a number: column.cast('int{kind.bit_width}').",
         ) from error
     if not types.is_integer(column.type):
         column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())  # noqa: PLR2004

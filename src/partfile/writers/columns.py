@@ -9,11 +9,13 @@ from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from partfile.errors import UnsupportedTypeError
-from partfile.writers.scalars import kernels
+from partfile.errors import ConfigError, UnsupportedTypeError
+from partfile.writers.base import TYPES_URL
+from partfile.writers.scalars import kernels, places_in_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,20 +36,44 @@ def as_plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Args:
         batch: Any rows.
         schema: What ``plain_schema`` makes of their schema.
+
+    Raises:
+        ConfigError: Arrow cannot make plain values of a column; names it.
     """
     if batch.schema.types == schema.types:
         return batch
-    columns = [
-        column if column.type == field.type else _plain_column(column, field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
+    columns = [_named_column(field, column) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _named_column(field: pa.Field[Any], column: Any) -> Any:
+    if column.type == field.type:
+        return column
+    try:
+        return _plain_column(column, field.type)
+    except pa.ArrowException as error:
+        raise ConfigError(
+            f"Column {field.name!r} of type {column.type} cannot be written as {field.type}: {error}",
+            hint=f"Write its plain values, or cast it to a type of {TYPES_URL}",
+        ) from error
 
 
 def map_entries(column: Any) -> Any:
     """A column of maps as lists of structs: the keys and items of a slice of maps are those of the whole column."""
-    entries = pa.struct([column.type.key_field, column.type.item_field])
-    return column.cast(pa.list_(pa.field("entries", entries, nullable=False)))
+    # Not by a cast: Arrow 26 makes of a slice with columns of nothing an array that ends the process.
+    entries = pa.StructArray.from_arrays(
+        [column.keys, column.items], fields=[column.type.key_field, column.type.item_field]
+    )
+    kind = pa.list_(pa.field("entries", entries.type, nullable=False))
+    return pa.Array.from_buffers(kind, len(column), column.buffers()[:2], offset=column.offset, children=[entries])
+
+
+def list_offsets(column: Any, kind: pa.DataType) -> Any:
+    """The end of the values of each row once those of null rows are gone; null for a null row."""
+    lengths = kernels.fill_null(kernels.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    is_null = np.append(column.is_null().to_numpy(zero_copy_only=False), [False])
+    return pa.array(ends, kind, mask=is_null)
 
 
 def nested_values(column: Any) -> Iterator[Any]:
@@ -67,7 +93,8 @@ def nested_values(column: Any) -> Iterator[Any]:
 def check_types(schema: pa.Schema, form: str) -> None:
     """Refuse types that Arrow takes and then writes so that no reader gets them back, or that end the process.
 
-    These are unions, structs with a name twice, and decimals of a negative scale, at the top and nested.
+    These are unions, structs with a name twice, and decimals of a negative scale, at the top and nested; in Parquet
+    also lists of no items.
 
     Args:
         schema: Plain columns.
@@ -77,7 +104,7 @@ def check_types(schema: pa.Schema, form: str) -> None:
         UnsupportedTypeError: Names the column, the place within it, and its type.
     """
     for column in schema:
-        for path, what, hint in _unwritable(column.name, column.type):
+        for path, what, hint in _unwritable(column.name, column.type, form):
             at = f" at {path!r}" if path != column.name else ""
             raise UnsupportedTypeError(
                 f"Column {column.name!r} of type {column.type} cannot be written as {form}: {what} has no form{at}.",
@@ -85,24 +112,30 @@ def check_types(schema: pa.Schema, form: str) -> None:
             )
 
 
-def _unwritable(path: str, kind: Any) -> Iterator[tuple[str, str, str]]:
+def _unwritable(path: str, kind: Any, form: str) -> Iterator[tuple[str, str, str]]:
     """Yield the place, name and way out of each part of a column that cannot be written."""
     if types.is_union(kind):
         yield path, "a union", "Make it a struct with a field for each of its types, or drop it."
     elif types.is_decimal(kind) and kind.scale < 0:
         yield path, str(kind), "Cast it to a decimal whose scale is not negative."
+    elif types.is_fixed_size_list(kind) and kind.list_size == 0 and form == "Parquet":
+        yield (
+            path,
+            "a list of no items, which pyarrow does not read back where it is null,",
+            "Drop the column, or write format='json'.",
+        )
     elif types.is_map(kind):
-        yield from _unwritable(f"{path}.key", kind.key_type)
-        yield from _unwritable(f"{path}.value", kind.item_type)
+        yield from _unwritable(f"{path}.key", kind.key_type, form)
+        yield from _unwritable(f"{path}.value", kind.item_type, form)
     elif types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
         for name, count in Counter(field.name for field in fields).items():
             if count > 1:
                 yield f"{path}.{name}", "a name that occurs twice", "Rename one of them."
         for field in fields:
-            yield from _unwritable(f"{path}.{field.name}", field.type)
+            yield from _unwritable(f"{path}.{field.name}", field.type, form)
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        yield from _unwritable(f"{path}[]", kind.value_type)
+        yield from _unwritable(f"{path}[]", kind.value_type, form)
 
 
 def _plain_field(field: pa.Field[Any], *, may_be_null: bool = False) -> pa.Field[Any]:
@@ -133,18 +166,41 @@ def _plain_nested(kind: Any, *, may_be_null: bool) -> pa.DataType:
     return pa.large_list(_plain_field(kind.value_field)) if types.is_large_list(kind) else kind
 
 
-def _plain_column(column: Any, kind: pa.DataType) -> Any:
-    if types.is_run_end_encoded(column.type):
-        column = kernels.run_end_decode(column)
-    if types.is_struct(column.type):
+def _plain_column(column: Any, kind: Any) -> Any:
+    own = column.type
+    if own == kind:
+        return column
+    if types.is_run_end_encoded(own):
+        return _plain_column(column.values, kind).take(places_in_runs(column))
+    if types.is_dictionary(own):
+        # Not by a cast, which looks up the index below a null, also in a dictionary of nothing.
+        return _plain_column(column.dictionary, kind).take(column.indices)
+    return _plain_nested_column(column, kind) if types.is_nested(own) else column.cast(kind)
+
+
+def _plain_nested_column(column: Any, kind: Any) -> Any:
+    """Made from its parts, as Arrow 26 casts slices of what holds columns of nothing to arrays beyond their end."""
+    own = column.type
+    if types.is_struct(own):
         children = [_plain_column(child, kind.field(at).type) for at, child in enumerate(column.flatten())]
         mask = column.is_null() if column.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
-    try:
-        return column.cast(kind)
-    except pa.ArrowIndexError:
-        # Arrow looks up the index below a null, also in a dictionary of nothing.
-        return pa.array(column.to_pylist(), kind)
+    if types.is_map(own):
+        pairs = map_entries(column)
+        keys, items = pairs.flatten().flatten()
+        keys, items = _plain_column(keys, kind.key_type), _plain_column(items, kind.item_type)
+        return pa.MapArray.from_arrays(list_offsets(pairs, pa.int32()), keys, items, type=kind)
+    if types.is_fixed_size_list(own) and own.list_size:
+        values = column.values.slice(column.offset * own.list_size, len(column) * own.list_size)
+        mask = column.is_null() if column.null_count else None
+        return pa.FixedSizeListArray.from_arrays(_plain_column(values, kind.value_type), type=kind, mask=mask)
+    if types.is_list(own):
+        values = _plain_column(column.flatten(), kind.value_type)
+        return pa.ListArray.from_arrays(list_offsets(column, pa.int32()), values, type=kind)
+    if types.is_large_list(own):
+        values = _plain_column(column.flatten(), kind.value_type)
+        return pa.LargeListArray.from_arrays(list_offsets(column, pa.int64()), values, type=kind)
+    return pa.array(column.to_pylist(), kind)
 
 
 def sample_row(schema: pa.Schema) -> pa.Table:

@@ -13,12 +13,14 @@ from partfile.writers.scalars import (
     TEXT,
     NonFinite,
     check_columns,
+    in_column,
     is_any,
     is_binary,
     is_text,
     join,
     kernels,
     literal,
+    places_in_runs,
     replace,
     replace_where,
     rows_with,
@@ -95,9 +97,13 @@ class CsvFormat(LineFormat):
         """Encode every row of a batch.
 
         Raises:
-            ConfigError: The only column holds a null, which would be an empty line, and readers skip those.
+            ConfigError: A time lies outside a day, a ``date64`` is no whole day, or the only column holds a null, which
+                would be an empty line, and readers skip those.
         """
-        fields = [self._field(column) for column in batch.columns]
+        fields = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            with in_column(name, "CSV"):
+                fields.append(self._field(column))
         if len(fields) == 1 and self.null_value == "" and fields[0].null_count:
             raise ConfigError(
                 f"The only column {batch.schema.names[0]!r} holds a null: an empty line, which readers skip.",
@@ -113,7 +119,7 @@ class CsvFormat(LineFormat):
         if pa.types.is_dictionary(column.type):
             return self._field(column.dictionary).take(column.indices)
         if pa.types.is_run_end_encoded(column.type):
-            return self._field(kernels.run_end_decode(column))
+            return self._field(column.values).take(places_in_runs(column))
         text = scalar_text(column, _WORDS)
         # Of all other texts none holds a mark, but that of no bytes at all is empty, too.
         return self._quoted(text) if is_text(column.type) or is_binary(column.type) else text

@@ -15,6 +15,7 @@ from partfile.writers.scalars import (
     TEXT,
     NonFinite,
     check_columns,
+    in_column,
     is_list,
     is_number,
     is_text,
@@ -22,6 +23,7 @@ from partfile.writers.scalars import (
     kernels,
     literal,
     nulls_of,
+    places_in_runs,
     replace,
     replace_where,
     rows_with,
@@ -61,19 +63,17 @@ def _with_escapes(text: Any) -> Any:
     return text
 
 
-def object_text(names: Sequence[str], columns: Sequence[Any], non_finite: NonFinite, *, end: str = "}") -> Any:
+def object_text(names: Sequence[str], values: Sequence[_Text], *, end: str = "}") -> Any:
     """Write each row of some columns as an object with every key, null values included.
 
     Args:
         names: The keys.
-        columns: One array a key, all of one length, at least one.
-        non_finite: The words for NaN and the infinities.
+        values: The text of one array a key, all of one length, at least one.
         end: What ends a row: the brace, and after it what separates rows.
     """
     parts: list[Any] = []
     before = "{"
-    for name, column in zip(names, columns, strict=True):
-        value = _quotable(column, non_finite)
+    for name, value in zip(names, values, strict=True):
         quote = '"' if value.bare else ""
         parts += [literal(f"{before}{json.dumps(name, ensure_ascii=False)}:{quote}"), value.text]
         before = f"{quote},"
@@ -84,7 +84,7 @@ def object_text(names: Sequence[str], columns: Sequence[Any], non_finite: NonFin
 def _quotable(column: Any, non_finite: NonFinite) -> _Text:
     kind = column.type
     if types.is_run_end_encoded(kind):
-        return _quotable(kernels.run_end_decode(column), non_finite)
+        return _Text(_json_text(column.values, non_finite).take(places_in_runs(column)), bare=False)
     for is_kind, encode in _COMPOSED:
         if is_kind(kind):
             return _Text(encode(column, non_finite), bare=False)
@@ -115,8 +115,8 @@ def _struct_text(column: Any, non_finite: NonFinite) -> Any:
     if not names:
         return nulls_of(column, pa.repeat(literal("{}"), len(column)))
     # field() minds the slice, but not the nulls of the struct itself; those are put back at the end.
-    fields = [column.field(index) for index in range(len(names))]
-    return nulls_of(column, object_text(names, fields, non_finite))
+    fields = [_quotable(column.field(index), non_finite) for index in range(len(names))]
+    return nulls_of(column, object_text(names, fields))
 
 
 def _list_text(column: Any, non_finite: NonFinite) -> Any:
@@ -136,7 +136,7 @@ def _map_text(column: Any, non_finite: NonFinite) -> Any:
     size = offsets[-1].as_py()
     keys = column.keys.slice(first, size)
     if types.is_dictionary(keys.type):
-        keys = keys.dictionary_decode()
+        keys = keys.dictionary.cast(TEXT).take(keys.indices)
     keys = escaped(keys.cast(TEXT))
     values = kernels.fill_null(_json_text(column.items.slice(first, size), non_finite), "null")
     return _bracketed(column, _joined(join([literal('"'), keys, literal('":'), values]), offsets), "{}")
@@ -207,8 +207,16 @@ class JsonLinesFormat(LineFormat):
         check_columns(schema, "JSON lines", nested=True)
 
     def encode(self, batch: pa.RecordBatch) -> EncodedRows:
-        """Encode every row of a batch; a batch without columns gives ``{}`` for each row."""
+        """Encode every row of a batch; a batch without columns gives ``{}`` for each row.
+
+        Raises:
+            ConfigError: A time lies outside a day, or a ``date64`` is no whole day; names the column.
+        """
         if batch.num_columns == 0:
             return EncodedRows.of(pa.repeat(literal("{}\n"), batch.num_rows))
         words = _NON_FINITE[self.non_finite]
-        return EncodedRows.of(object_text(batch.schema.names, batch.columns, words, end="}\n"))
+        values = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            with in_column(name, "JSON lines"):
+                values.append(_quotable(column, words))
+        return EncodedRows.of(object_text(batch.schema.names, values, end="}\n"))

@@ -15,8 +15,16 @@ from pyarrow import types
 from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.arrow_staging import HeldRows, StreamFile
 from partfile.writers.base import TYPES_URL, BulkFormat, Writer, resolve_options
-from partfile.writers.columns import as_plain, check_types, map_entries, nested_values, plain_schema, sample_row
-from partfile.writers.scalars import is_any, kernels, whole_days
+from partfile.writers.columns import (
+    as_plain,
+    check_types,
+    list_offsets,
+    map_entries,
+    nested_values,
+    plain_schema,
+    sample_row,
+)
+from partfile.writers.scalars import in_column, is_any, kernels, whole_days
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,24 +52,16 @@ def _with_nulls_below(column: Any) -> Any:
     if types.is_map(kind):
         pairs = map_entries(column)
         keys, items = pairs.flatten().flatten()
-        return pa.MapArray.from_arrays(_offsets(pairs, pa.int32()), keys, _with_nulls_below(items), type=kind)
+        return pa.MapArray.from_arrays(list_offsets(pairs, pa.int32()), keys, _with_nulls_below(items), type=kind)
     if types.is_list(kind):
         values = _with_nulls_below(column.flatten())
-        return pa.ListArray.from_arrays(_offsets(column, pa.int32()), values, type=kind)
+        return pa.ListArray.from_arrays(list_offsets(column, pa.int32()), values, type=kind)
     if types.is_large_list(kind):
         values = _with_nulls_below(column.flatten())
-        return pa.LargeListArray.from_arrays(_offsets(column, pa.int64()), values, type=kind)
+        return pa.LargeListArray.from_arrays(list_offsets(column, pa.int64()), values, type=kind)
     if types.is_fixed_size_list(kind):
         return _with_nulls_below(column.cast(pa.list_(kind.value_field))).cast(kind)
     return column
-
-
-def _offsets(column: Any, kind: pa.DataType) -> Any:
-    """The end of the values of each row once those of null rows are gone; null for a null row."""
-    lengths = kernels.fill_null(kernels.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    is_null = np.append(column.is_null().to_numpy(zero_copy_only=False), [False])
-    return pa.array(ends, kind, mask=is_null)
 
 
 def column_ids(schema: pa.Schema, paths: Sequence[str], option: str) -> list[int]:
@@ -117,6 +117,8 @@ _HELD_ROWS = 1 << 16
 _HELD_BYTES = 8 << 20
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_SECONDS = 86_400
+_LAST_SECOND = (2**63 - 1) // 10**6 - 1
+"""Readers count microseconds."""
 _FIRST_GREGORIAN_DAY = -141_427
 """Arrow does not say which calendar earlier days are of, so Spark takes the Julian."""
 
@@ -187,11 +189,13 @@ class OrcFormat(BulkFormat):
             ConfigError: Names the column.
         """
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            for values in _moments(column, name):
+            with in_column(name, "ORC"):
+                moments = list(_moments(column))
+            for values in moments:
                 if (what := _unreadable(values)) is not None:
                     raise ConfigError(
                         f"Column {name!r} cannot be written as ORC: Spark does not read {what} as they are.",
-                        hint="Use parquet, or change these values before the sink.",
+                        hint="Change these values before the sink, or write format='parquet'.",
                     )
 
     def open(self, stream: ByteStream, schema: pa.Schema) -> Writer:
@@ -273,23 +277,26 @@ def _orc_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return field.with_type(pa.large_list(_orc_field(kind.value_field))) if types.is_large_list(kind) else field
 
 
-def _moments(column: Any, name: str) -> Iterator[Any]:
+def _moments(column: Any) -> Iterator[Any]:
     """The dates and timestamps in a column, also those in nested values; days where it holds milliseconds of them."""
     for values in nested_values(column):
         if types.is_timestamp(values.type) or types.is_date32(values.type):
             yield values
         elif types.is_date64(values.type):
-            yield whole_days(values, name)
+            yield whole_days(values)
 
 
 def _unreadable(column: Any) -> str | None:
     """The fault of dates or timestamps that Spark does not read, or None; nearly free where all are after 1970."""
     is_date = types.is_date32(column.type)
     ticks = column.view(pa.int32()).cast(pa.int64()) if is_date else column.view(pa.int64())
-    first = kernels.min(ticks).as_py()
+    ends = kernels.min_max(ticks).as_py()
+    first, last = ends["min"], ends["max"]
+    second = 1 if is_date else _TICKS[column.type.unit]
+    if last is not None and not is_date and last // second > _LAST_SECOND:
+        return "instants beyond 64 bits of microseconds"
     if first is None or first >= 0:
         return None
-    second = 1 if is_date else _TICKS[column.type.unit]
     if first < _FIRST_GREGORIAN_DAY * (1 if is_date else _DAY_SECONDS * second):
         return "dates before 15 October 1582"
     fraction = kernels.subtract(ticks, kernels.multiply(kernels.divide(ticks, second), second))

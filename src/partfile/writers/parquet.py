@@ -20,7 +20,7 @@ from partfile.writers.arrow_staging import HeldRows, StreamFile
 from partfile.writers.base import TYPES_URL, BulkFormat, Writer, resolve_options
 from partfile.writers.columns import check_types, map_entries, nested_values, plain_schema, sample_row
 from partfile.writers.external_sort import ExternalSort
-from partfile.writers.scalars import kernels, whole_days
+from partfile.writers.scalars import check_times, in_column, kernels, whole_days
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -73,6 +73,8 @@ _LOOKED_INTO = {
     for kind in (
         pa.timestamp("s"),
         pa.date64(),
+        pa.time32("s"),
+        pa.time64("us"),
         pa.dictionary(pa.int32(), pa.string()),
         pa.struct([]),
         pa.map_(pa.string(), pa.string()),
@@ -125,13 +127,12 @@ def check_columns(schema: pa.Schema, options: Mapping[str, Any], bloom_filter_co
     paths: set[str] = set()
     for column in schema:
         try:
-            written = _written(sample_row(pa.schema([column])), options)
+            found: Any = pq.ParquetFile(_written(sample_row(pa.schema([column])), options)).schema
         except _REFUSALS as error:
             raise UnsupportedTypeError(
                 f"Column {column.name!r} of type {column.type} cannot be written as Parquet: {error}",
                 hint=f"Change the option, drop the column, or cast it to a type of {TYPES_URL}",
             ) from error
-        found: Any = pq.ParquetFile(written).schema
         paths |= {found.column(index).path for index in range(len(found))}
     for path in bloom_filter_columns:
         if path not in paths:
@@ -149,8 +150,8 @@ def may_refuse(schema: pa.Schema) -> bool:
 def check_values(batch: pa.RecordBatch) -> None:
     """Refuse values that no Parquet file can hold: nulls where there may be none, seconds beyond all milliseconds.
 
-    And those of ``date64`` that Arrow would write as another day. What might be refused is seen by looks that cost
-    nearly nothing; whether nulls and seconds are, by writing that column.
+    And times outside a day, and those of ``date64`` that Arrow would write as another day. What might be refused is
+    seen by looks that cost nearly nothing; whether nulls and seconds are, by writing that column.
 
     Raises:
         ConfigError: Names the column.
@@ -161,14 +162,18 @@ def check_values(batch: pa.RecordBatch) -> None:
         column = batch.column(index)
         for values in nested_values(column):
             if types.is_date64(values.type):
-                whole_days(values, column_field.name)
+                with in_column(column_field.name, "Parquet"):
+                    whole_days(values)
+            elif types.is_time(values.type):
+                with in_column(column_field.name, "Parquet"):
+                    check_times(values)
         if any(_is_suspect(*leaf) for leaf in _leaves(column_field, column)):
             try:
                 _written(pa.Table.from_arrays([column], schema=pa.schema([column_field])), {})
             except _REFUSALS as error:
                 raise ConfigError(
                     f"Column {column_field.name!r} holds values that cannot be written as Parquet: {error}",
-                    hint="Declare it as nullable, or change these values before the sink.",
+                    hint="Change these values before the sink, or declare it as nullable: field.with_nullable(True).",
                 ) from error
 
 

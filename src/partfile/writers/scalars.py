@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,27 @@ kernels: Any = pyarrow.compute  # The stubs miss some kernels, and operands that
 # From buffers: pyarrow loads pandas for the first scalar that is made of a value, which doubles the time of an import.
 _EMPTY = pa.Array.from_buffers(TEXT, 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]
 _BLOCK_BYTES = 1 << 16
+
+
+class UnwritableValue(ConfigError):
+    """A value that a format has no form for, as far as the column is not known; see ``in_column``."""
+
+
+@contextmanager
+def in_column(name: str, form: str) -> Iterator[None]:
+    """Name the column of what cannot be written.
+
+    Args:
+        name: Of the column at the top.
+        form: What the message calls the format, as ``"JSON lines"``.
+
+    Raises:
+        ConfigError: In the place of ``UnwritableValue``.
+    """
+    try:
+        yield
+    except UnwritableValue as error:
+        raise ConfigError(f"Column {name!r} cannot be written as {form}: {error.message}", hint=error.hint) from error
 
 
 def literal(text: str) -> Any:
@@ -91,6 +113,13 @@ def rows_with(text: Any, marks: bytes, *, below: int = 0) -> Any:
     return pa.array(mask)
 
 
+def places_in_runs(column: Any) -> Any:
+    """Where in the values of a column of runs the value of each row is; Arrow decodes runs of few types."""
+    ends = column.run_ends.to_numpy()
+    rows = np.arange(column.offset, column.offset + len(column))
+    return pa.array(np.searchsorted(ends, rows, side="right"))
+
+
 def replace(text: Any, old: str, new: str) -> Any:
     """Replace every ``old`` in each row."""
     return kernels.replace_substring(text, pattern=old, replacement=new)
@@ -115,23 +144,18 @@ _ERA_YEARS = 400
 _ERA_DAYS = 146_097
 
 
-def whole_days(column: Any, name: str = "") -> Any:
+def whole_days(column: Any) -> Any:
     """A column of ``date64`` as ``date32``, which is what every format holds of it.
 
-    Args:
-        column: The values.
-        name: Of the column that they are in, for the message, where it is known.
-
     Raises:
-        ConfigError: A value is no whole day, or too far away for one.
+        UnwritableValue: A value is no whole day, or too far away for one.
     """
     try:
         return column.cast(pa.date32())
     except pa.ArrowInvalid as error:
-        raise ConfigError(
-            f"A value of type {column.type}{f' in column {name!r}' if name else ''} is no whole day, or too far away: "
-            f"{error}",
-            hint="Cast it before the sink, to a timestamp or to days.",
+        raise UnwritableValue(
+            f"A value of type {column.type} is no whole day, or too far away: {error}",
+            hint="Write the column as instants: column.cast(pa.timestamp('ms')).",
         ) from error
 
 
@@ -150,22 +174,41 @@ def time_text(column: Any) -> Any:
     """``01:02:03.456789``, with as many decimals as the unit has.
 
     Raises:
-        ConfigError: A value lies outside a day. Arrow holds it, and no text of a time says it.
+        UnwritableValue: A value lies outside a day.
     """
-    ticks = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64()).cast(pa.int64())  # noqa: PLR2004 - bits
-    if _outside(ticks, 0, _DAY_SECONDS * _UNITS[column.type.unit] - 1) is not None:
-        raise ConfigError(
-            f"A value of type {column.type} lies outside a day, which no text of a time says.",
-            hint="Write the column as a number: column.cast('int64'); or mend the value.",
-        )
+    check_times(column)
     return column.cast(TEXT)
 
 
+def check_times(column: Any) -> None:
+    """Refuse times that are in no day.
+
+    Raises:
+        UnwritableValue: Arrow holds such values, no text of a time says them, and DuckDB fails on a file with one.
+    """
+    ticks = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64()).cast(pa.int64())  # noqa: PLR2004 - bits
+    if _outside(ticks, 0, _DAY_SECONDS * _UNITS[column.type.unit] - 1) is not None:
+        raise UnwritableValue(
+            f"A value of type {column.type} lies outside a day, which no reader takes for a time.",
+            hint=f"Mend the value, or write the column as a number: column.cast('int{column.type.bit_width}').",
+        )
+
+
 def timestamp_text(column: Any) -> Any:
-    """``2024-02-29T01:02:03.456789``, and a ``Z`` after it where the type has a zone: the instant is written in UTC."""
+    """``2024-02-29T01:02:03.456789``, and a ``Z`` after it where the type has a zone: the instant is written in UTC.
+
+    Raises:
+        UnwritableValue: A value is so far away that Spark cannot hold it, and no other reader reads its year.
+    """
     zone = "Z" if column.type.tz is not None else ""
     unit = column.type.unit
     ticks = column.view(pa.int64())
+    micros = max(1, _UNITS["us"] // _UNITS[unit])
+    if micros > 1 and _outside(ticks, -(2**63) // micros, (2**63 - 1) // micros) is not None:
+        raise UnwritableValue(
+            f"A value of type {column.type} lies beyond 64 bits of microseconds, which no reader reads.",
+            hint="Mend the value, or write the column as a number: column.cast('int64').",
+        )
     day_ticks = _UNITS[unit] * _DAY_SECONDS
     outside = _outside(ticks, _FIRST_DAY * day_ticks, (_LAST_DAY + 1) * day_ticks - 1)
     near = kernels.fill_null(ticks if outside is None else kernels.if_else(outside, 0, ticks), 0)
