@@ -186,6 +186,7 @@ UNREAD = {"orc": _NO_ORC, "json": _NO_TEXT, "csv": _NO_TEXT}
 """Beside these pyarrow would read nothing of a file."""
 
 
+@pytest.mark.drawn(25)
 @pytest.mark.fault("K3")
 @pytest.mark.parametrize(("format", "place"), CASES)
 def test_what_is_taken_reads_back_equal(tmp_path: Path, format: str, place: str) -> None:

@@ -32,7 +32,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 class UnwritableValue(ConfigError):
-    """A value that a format has no form for, as far as the column is not known; see ``in_column``."""
+    """A value that a format has no form for, in a column whose name is not known yet."""
 
 
 @contextmanager
