@@ -168,7 +168,7 @@ def _decimal(precision: int, scale: int) -> Any:
 def _refused(path: str, what: str) -> UnsupportedTypeError:
     return UnsupportedTypeError(
         f"Column {path.split('.', maxsplit=1)[0]!r} cannot be read from Avro: {what} has no Arrow type at {path!r}.",
-        hint="No sink writes such columns; read the file with fastavro.",
+        hint="No sink writes such columns; read the file with fastavro.reader(file).",
     )
 
 
@@ -266,7 +266,7 @@ class AvroFile:
                 raise uninstalled from error
             raise PartDamaged(
                 f"{self._path!r} is not a whole Avro file: {type(error).__name__}: {error}",
-                hint="Bring the file back from a copy.",
+                hint="Put the file back from a copy, then type: partfile verify PATH",
                 path=self._path,
             ) from error
 

@@ -174,7 +174,7 @@ class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no 
     open_input_stream = open_input_file
 
     def _refuse(self, *arguments: object) -> NoReturn:  # noqa: ARG002 - stands for any call that is not a read
-        raise NotApplied("the files of a dataset can be read only", hint="Write through a FileSink.")
+        raise NotApplied("the files of a dataset can be read only", hint=("Write by partfile.FileSink(BASE, uid=UID)."))
 
     get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
@@ -337,7 +337,9 @@ def dataset_of(
     if isinstance(format, str):
         check_format(format)
     if partitioning not in {"hive", None}:
-        raise ConfigError(f"partitioning={partitioning!r} is not known", hint='Use "hive" or None.')
+        raise ConfigError(
+            f"partitioning={partitioning!r} is not known", hint=("Write partitioning='hive', or partitioning=None.")
+        )
     if not files:
         return _without_files(base, schema)
     name = format.default_extname if isinstance(format, ds.FileFormat) else format
@@ -467,7 +469,11 @@ def _found_schema(
         told = [_without(schema, in_path.names) for schema in partitions]
         return pa.unify_schemas([in_files, *guessed, in_path, *told], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        hint = larger_blocks(arrow) if isinstance(arrow, ds.JsonFileFormat) and is_too_long(error) else "Pass schema=."
+        hint = (
+            larger_blocks(arrow)
+            if isinstance(arrow, ds.JsonFileFormat) and is_too_long(error)
+            else ("Say what the columns are, for instance schema=pa.schema({'id': 'int64'}).")
+        )
         raise ConfigError(f"the columns cannot be told from the files: {error}", hint=hint) from error
 
 
@@ -538,7 +544,9 @@ def _columns_of(fragment: ds.Fragment, known: pa.Schema) -> pa.Schema:
 def _without_files(base: str, schema: pa.Schema | None) -> ds.Dataset:
     if schema is None:
         raise ConfigError(
-            f"{base!r} holds no finished file with rows, so its columns are unknown", hint="Pass schema=.", path=base
+            f"{base!r} holds no finished file with rows, so its columns are unknown",
+            hint=("Say what the columns are, for instance schema=pa.schema({'id': 'int64'})."),
+            path=base,
         )
     return ds.dataset(schema.empty_table())
 
@@ -593,7 +601,7 @@ def read(
         NotApplied: The store refused a call or did not answer in time; also in a scan.
     """
     if include not in {"finished", "pending"}:
-        raise ConfigError(f"include={include!r} is not known", hint='Use "finished" or "pending".')
+        raise ConfigError(f"include={include!r} is not known", hint="Write include='finished' or include='pending'.")
     behind, base = open_for_reading(path, storage_options)
     file_system = ValidLengthFileSystem(behind, base, sidecars=sidecars)
     _check_directory(file_system, path)
@@ -613,6 +621,14 @@ def _check_directory(file_system: ValidLengthFileSystem, path: object) -> None:
     try:
         file_system.info(file_system.base)
     except FileNotFoundError as error:
-        raise NotFound(f"{str(path)!r} is not there", hint="Check the path.", path=str(path)) from error
+        raise NotFound(
+            f"{str(path)!r} is not there",
+            hint=("Check the path; the base is the directory that the sink writes to: partfile.read(BASE)"),
+            path=str(path),
+        ) from error
     except NotADirectoryError as error:
-        raise ConfigError(f"{str(path)!r} is a file", hint="Pass the base path of the sink.", path=str(path)) from error
+        raise ConfigError(
+            f"{str(path)!r} is a file",
+            hint=("Pass the directory that the sink writes to: partfile.read(BASE)"),
+            path=str(path),
+        ) from error

@@ -48,7 +48,11 @@ class SidecarNaming:
     def __post_init__(self) -> None:
         if not self.prefix.startswith(HIDING):
             raise ConfigError(
-                f"prefix={self.prefix!r} hides no sidecar", hint="Pass the valid_length_prefix of the sink's naming."
+                f"prefix={self.prefix!r} hides no sidecar",
+                hint=(
+                    "Pass what the sink's naming=PartNaming(valid_length_prefix=PREFIX) has: "
+                    "sidecars=SidecarNaming(prefix=PREFIX)"
+                ),
             )
 
     def sidecar_of(self, path: str) -> str:
@@ -72,8 +76,10 @@ class SidecarNaming:
         if not _LENGTH.fullmatch(content):
             raise SnapshotCorrupt(
                 f"sidecar {sidecar!r} says {content[:MAX_SIDECAR_BYTES]!r}, which is not a length in bytes",
-                hint="It must hold a decimal number alone. Without it no reader knows where its file ends; put it back "
-                "from a copy.",
+                hint=(
+                    "It must hold a decimal number alone. Without it no reader knows where its file ends. Put "
+                    "it back from a copy, then type: partfile verify PATH"
+                ),
                 path=sidecar,
             )
         return int(content)
@@ -133,7 +139,7 @@ def part_too_short(path: str, size: int, valid_length: int) -> PartMissing:
     """The error for a part that ends before its valid length."""
     return PartMissing(
         f"{path!r} has {size} bytes, and {valid_length} were committed: data is missing",
-        hint="Another program cut or replaced the file; put it back from a copy.",
+        hint="Another program cut or replaced the file. Put it back from a copy, then type: partfile verify PATH",
         path=path,
     )
 
@@ -163,7 +169,10 @@ def partition_shape(paths: Sequence[str]) -> tuple[str, ...]:
         if names and len(names) < path.count("/"):
             raise ConfigError(
                 f"of the directories of {path!r} some are name=value and others are not",
-                hint="Spark makes partition columns only where all are; read each part of the tree by itself.",
+                hint=(
+                    "Spark makes partition columns only where all are. Read each part of the tree by itself: "
+                    "partfile.read_spark(spark, DIRECTORY)"
+                ),
                 path=path,
             )
         shapes.setdefault(names, path)
@@ -171,7 +180,10 @@ def partition_shape(paths: Sequence[str]) -> tuple[str, ...]:
         one, other, *_ = shapes.values()
         raise ConfigError(
             f"directories are of several shapes, as those of {one!r} and {other!r}",
-            hint="Spark makes partition columns only where all are alike; read each part of the tree by itself.",
+            hint=(
+                "Spark makes partition columns only where all are alike. Read each part of the tree by itself: "
+                "partfile.read_spark(spark, DIRECTORY)"
+            ),
         )
     return next(iter(shapes), ())
 
@@ -211,8 +223,10 @@ class FlinkSidecars(SidecarNaming):
         if content[:LENGTH_BYTES] != len(digits).to_bytes(LENGTH_BYTES, "big") or not _DIGITS.fullmatch(digits):
             raise SnapshotCorrupt(
                 f"sidecar {sidecar!r} says {content[:MAX_FLINK_SIDECAR_BYTES]!r}, no length as Flink writes one",
-                hint="It must hold two bytes with a number, and as many decimal digits. Without it no reader knows "
-                "where its file ends; put it back from a copy.",
+                hint=(
+                    "It must hold two bytes with a number, and as many decimal digits. Without it no reader "
+                    "knows where its file ends. Put it back from a copy, then type: partfile list PATH"
+                ),
                 path=sidecar,
             )
         return int(digits)
@@ -271,10 +285,15 @@ def common_format(paths: Sequence[str]) -> str:
         examples.setdefault(format_of(path), path)
     if None in examples:
         raise ConfigError(
-            f"the name of {examples[None]!r} does not say its format", hint="Pass format=.", path=examples[None]
+            f"the name of {examples[None]!r} does not say its format",
+            hint=("Say which it is, for instance format='json'."),
+            path=examples[None],
         )
     if len(examples) > 1:
         found = ", ".join(f"{format} ({path!r})" for format, path in examples.items())
-        raise ConfigError(f"there are files of several formats: {found}", hint="Read each directory by itself.")
+        raise ConfigError(
+            f"there are files of several formats: {found}",
+            hint=("Read each directory by itself: partfile.read(DIRECTORY)"),
+        )
     (format,) = examples
     return check_format(str(format))

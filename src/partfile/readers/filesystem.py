@@ -173,7 +173,7 @@ def open_for_reading(
         if storage_options:
             raise ConfigError(
                 f"local files take no storage_options, got {sorted(storage_options)}",
-                hint="Leave storage_options out, or check the URL.",
+                hint="Leave storage_options out, or write the URL of a remote store, as s3://bucket/path.",
             )
         check_encoding_of_names(url)
         base = os.path.realpath(local_path(url))
@@ -190,7 +190,10 @@ def open_for_reading(
         said = str(error) if isinstance(error, ImportError) else type(error).__name__
         raise ConfigError(
             f"{shown_url(url)} cannot be opened for reading: {said}",
-            hint="Install its client (partfile[hdfs], partfile[s3], ...), and check the scheme and storage_options.",
+            hint=(
+                "Check the scheme and storage_options, and install the client of the scheme, as for hdfs://: pip "
+                "install 'partfile[hdfs]'"
+            ),
         ) from None
     return file_system, path
 
@@ -424,7 +427,7 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
     def _refuse(self, *paths: object, **options: object) -> NoReturn:  # noqa: ARG002 - stands for any writing call
         raise NotApplied(
             "this file system shows finished files and cannot be written to",
-            hint="Write through a FileSink, or through the file system behind it.",
+            hint="Write by partfile.FileSink(BASE, uid=UID), or through the file system behind this one.",
             path=str(paths[0]) if paths else None,
         )
 

@@ -94,7 +94,10 @@ def _check_not_mixed(held: RowSchema, path: object) -> None:
     if held.mixed:
         raise ConfigError(
             f"the rows below {str(path)!r} have values of several types in {', '.join(map(repr, held.mixed))}",
-            hint="Read the files before and after the change by themselves, each with schema=.",
+            hint=(
+                "Read the files before and after the change by themselves, each with its own schema: "
+                "partfile.read(PATH, schema=SCHEMA)"
+            ),
             path=str(path),
         )
 
@@ -109,7 +112,10 @@ def check_one_layout(held: RowSchema, path: object) -> None:
         what = "with several options" if not has_options(held) else "with columns at several places"
         raise ConfigError(
             f"files of CSV below {str(path)!r} have been written {what}",
-            hint="Read the files before and after the change by themselves, with schema= and the reader's own options.",
+            hint=(
+                "Read the files before and after the change by themselves, each with its own schema: "
+                "spark.read.schema(SCHEMA).csv(FILES)"
+            ),
             path=str(path),
         )
 
@@ -118,7 +124,7 @@ def kept_in_csv(column: str) -> ConfigError:
     """The error for a column that files of CSV and their directories have both: Spark takes it out of the former."""
     return ConfigError(
         f"{column!r} is in files of CSV and in their directories, and Spark would read the columns behind it wrongly",
-        hint="Read the tree with partfile.read.",
+        hint="Read the tree in plain Python: partfile.read(PATH)",
     )
 
 
@@ -145,14 +151,16 @@ def row_schema(
             found = united(schemas_held(CheckpointStorage(store, job) for job in chosen))
     except NotFound as error:
         raise NotFound(
-            f"there are no checkpoints at {url!r}", hint="Pass checkpoint_dir= as the sink has it.", path=url
+            f"there are no checkpoints at {url!r}",
+            hint=("Say where the sink keeps its checkpoints: checkpoint_dir=DIRECTORY"),
+            path=url,
         ) from error
     if uid is not None and not chosen:
         raise NotFound(f"no sink {uid!r} has checkpoints at {url!r}", hint=f"There are: {', '.join(jobs)}.", path=url)
     if found is None:
         raise NotFound(
             f"no checkpoint at {url!r} has the schema of its rows",
-            hint="It is there from the first checkpoint with rows on.",
+            hint="It is there from the first checkpoint with rows on. See what there is: partfile status PATH",
             path=url,
         )
     return found

@@ -90,7 +90,13 @@ def read_spark(
     given = _checked_options(format, options)
     shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)
     if not shown.isdir(shown.base):
-        raise NotFound(f"{path!r} is not a directory", hint="Check the path.", path=str(path))
+        raise NotFound(
+            f"{path!r} is not a directory",
+            hint=(
+                "Check the path; the base is the directory that the sink writes to: partfile.read_spark(spark, BASE)"
+            ),
+            path=str(path),
+        )
     columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
     encoded: list[str] = []
     if schema is None and format in _WITHOUT_SCHEMA:
@@ -155,7 +161,7 @@ def _rows(
         name = next(iter(cut))
         raise ConfigError(
             f"{name!r} has a sidecar, and Spark's reader of {format} files would read on behind its valid length",
-            hint="Read it with partfile.read.",
+            hint="Read it in plain Python: partfile.read(PATH)",
             path=name,
         )
     from partfile.readers.cut_files import without  # noqa: PLC0415 - a module that needs pyspark

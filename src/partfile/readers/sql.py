@@ -196,7 +196,7 @@ class Tree:
         else:
             raise NotFound(
                 f"{base!r} holds no finished file, so the endings of its files are not known",
-                hint="Type the command again once a file is finished.",
+                hint="Type the command again once a file is finished. See which there are: partfile list PATH",
                 path=base,
             )
         shapes = {(partition_names(file), file.count("/")) for file in files}
@@ -224,7 +224,7 @@ class Tree:
         if lost:
             raise ConfigError(
                 f"{lost[0]!r} is in the names of directories alone, and not every file lies in such a directory",
-                hint="Read each part of the tree by itself, or all of it with partfile.read.",
+                hint="Read each part of the tree by itself; or all of it in Python: partfile.read(PATH)",
                 path=self.base,
             )
         folded = Counter(name.lower() for name in self.schema.names)
@@ -259,10 +259,12 @@ class Tree:
         if self.format not in _DUCKDB_READERS:
             raise ConfigError(
                 f"DuckDB has no reader for {self.format} files that takes them as they are",
-                hint="Pass --engine spark, or read them with partfile.read.",
+                hint="Pass --engine spark, or read them in Python: partfile.read(PATH)",
             )
         if self.base.startswith("hdfs:"):
-            raise ConfigError("DuckDB does not read HDFS", hint="Pass --engine spark, or read with partfile.read.")
+            raise ConfigError(
+                "DuckDB does not read HDFS", hint=("Pass --engine spark, or read in Python: partfile.read(PATH)")
+            )
         if "\\" in self.base:
             raise ConfigError(f"DuckDB takes the backslash in {self.base!r} for a slash", hint=_BY_PARTFILE)
         self._check_codecs("DuckDB", {"bz2", "lz4", "snappy"})
@@ -385,7 +387,7 @@ class Tree:
 
 
 _DUCKDB_READERS = {"json": "read_json", "csv": "read_csv", "parquet": "read_parquet"}
-_BY_PARTFILE = "Read the tree with partfile.read."
+_BY_PARTFILE = "Read the tree in Python: partfile.read(PATH)"
 
 
 def _suffix(path: str) -> str:

@@ -113,7 +113,9 @@ class SnappyBlocks(io.RawIOBase):
     def _damaged(self, what: str) -> PartDamaged:
         return PartDamaged(
             f"{self._path!r} does not hold snappy as Hadoop frames it: {what}",
-            hint="Bring the file back from a copy, or rename it if it is of another form.",
+            hint=(
+                "Put the file back from a copy, then type: partfile verify PATH; or rename it if it is of another form."
+            ),
             path=self._path,
         )
 
@@ -205,7 +207,10 @@ def open_readable(file_system: AbstractFileSystem, base: str, file: ReadableFile
             continue
     raise PartMissing(
         f"{file.path!r} is under none of its names",
-        hint="Finished files never vanish by themselves: another program moved or deleted it.",
+        hint=(
+            "Finished files never vanish by themselves: another program moved or deleted it. See what is missing: "
+            "partfile verify PATH"
+        ),
         path=file.path,
     )
 

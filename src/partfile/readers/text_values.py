@@ -148,7 +148,10 @@ def other_types(path: str, error: Exception) -> PartDamaged:
     """The error for a file whose values are not of the types that they are read as."""
     return PartDamaged(
         f"{path!r} holds values of other types than the schema says: {error}",
-        hint="Pass schema= with the types that the file has; text takes all of them.",
+        hint=(
+            "Pass the types that the file has, as schema=pa.schema({'id': 'string'}): text takes all of them. Or "
+            "name another format=, if these are not files of it."
+        ),
         path=path,
     )
 

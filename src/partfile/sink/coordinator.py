@@ -149,7 +149,14 @@ class SinkCoordinator:
         self._settings = settings
         self._interval_ms = interval_ms
         self._log = CheckpointLog(storage, retained=settings.retained_checkpoints)
-        self._publisher = Publisher(store, settings.cut, settings.publish_threads, job=storage.job, tried=tried)
+        self._publisher = Publisher(
+            store,
+            settings.cut,
+            settings.publish_threads,
+            job=storage.job,
+            recover_command=settings.recover_command,
+            tried=tried,
+        )
         self._staging_files = StagedParts(store, storage, encoder, recover_command=settings.recover_command)
         self._gives_up: Collection[str] = ()
         """Final paths of parts whose rows the start of this epoch was told to give up if they are gone."""
@@ -401,7 +408,7 @@ class SinkCoordinator:
         # An interrupt may come between any two steps; going on from the state before would then drop parts.
         self._lost = OutcomeUnknown(
             f"it is not known whether checkpoint {entry.checkpoint_id} of job {self.job!r} was created",
-            hint="A new start finds out.",
+            hint="A new start finds out. See which checkpoint counts now: partfile checkpoints PATH",
             checkpoint_id=entry.checkpoint_id,
         )
         try:
@@ -569,7 +576,10 @@ class SinkCoordinator:
         raise NotReady(
             f"the sink has ended with rows not visible yet: {len(closed)} staging files not encoded, {len(owed)} parts "
             f"not published; first {left[0]!r}. The rows are safe",
-            hint="The log says what stood in the way. Mend it, then start the sink again or run partfile recover.",
+            hint=(
+                "The log says what stood in the way. Mend it, then start the sink again or type: "
+                f"{self._settings.recover_command()}"
+            ),
             path=left[0],
         )
 

@@ -16,7 +16,7 @@ from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import CircuitBreaker, for_each
 from partfile.sink.encode import EncodeResult, EncodeRetries, set_aside
-from partfile.stores.parts import part_missing
+from partfile.stores.parts import RECOVER, part_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -51,6 +51,7 @@ class Publisher:
         cut: How a part that is longer than its valid length is cut.
         threads: Parts published at the same time, at least 1; None takes what suits the store.
         job: Whose parts they are, for messages.
+        recover_command: Makes ``partfile recover`` for this sink, for hints.
         tried: Told how many parts more were published, or could not be; from any thread.
     """
 
@@ -61,10 +62,12 @@ class Publisher:
         threads: int | None,
         *,
         job: str,
+        recover_command: Callable[[], str],
         tried: Callable[[int], None] = lambda _parts: None,
     ) -> None:
         self._store = store
         self._job = job
+        self._recover_command = recover_command
         self._cut = cut
         self._threads = threads or store.capabilities.publish_threads
         self._tried = tried
@@ -134,7 +137,8 @@ class Publisher:
 
     def _explained(self, failure: CommitError) -> CommitError:
         where = f"sink {self._job!r} at {self._store.base!r}"
-        explained = type(failure)(f"{where}: {failure.message}", hint=failure.hint, path=failure.path)
+        hint = failure.hint.replace(RECOVER, self._recover_command())
+        explained = type(failure)(f"{where}: {failure.message}", hint=hint, path=failure.path)
         explained.__cause__ = failure
         return explained
 
@@ -338,7 +342,10 @@ class StagedParts:
         there = NotReady(
             f"staging file {_path(one)!r} was missed by the worker that was to encode it, and is there: "
             f"{one.problem.message}",
-            hint="It is tried again later. All executors must see the base path as the driver does.",
+            hint=(
+                "It is tried again later. All executors must see the base path as the driver does. Compare on each "
+                "host: ls -ld BASE"
+            ),
             path=_path(one),
         )
         return replace(one, problem=there)
@@ -356,7 +363,7 @@ class StagedParts:
         where, error = f"sink {self._storage.job!r} at {self._store.base!r}", fatal.problem
         if not isinstance(error, PartfileError):
             error = PartfileError(f"{type(error).__name__}: {error}")
-        hint = error.hint
+        hint = error.hint.replace(RECOVER, self._recover_command())
         if not isinstance(error, CommitError):
             # Its rows are whole, and every other part is done with.
             command = self._recover_command("--set-aside", _path(fatal))

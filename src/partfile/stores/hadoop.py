@@ -94,7 +94,10 @@ class _Reader:
 def _damaged(path: str, reason: str) -> ConfigError:
     return ConfigError(
         f"{path!r} cannot be read as Hadoop's configuration: {reason}",
-        hint="Mend the file, or let config_dir or HADOOP_CONF_DIR name another directory.",
+        hint=(
+            "Mend the file, or name another directory, with config_dir=DIRECTORY in storage_options or: export "
+            "HADOOP_CONF_DIR=DIRECTORY"
+        ),
         path=path,
     )
 

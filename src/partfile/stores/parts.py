@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _TOKEN = re.compile(rf"[0-9a-f]{{{TOKEN_HEX_DIGITS}}}")
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,18}")
 
+RECOVER = "partfile recover PATH --uid UID"
+"""What hints of a store say, which knows no sink; the sink puts its own command there."""
+
 
 def split_path(path: str) -> tuple[str, str]:
     """Split a relative path into its directory and its name."""
@@ -153,7 +156,10 @@ def part_conflict(handle: PartHandle, reason: str) -> CommitConflict:
     """Bytes that are not ours stand where a part should be published."""
     return CommitConflict(
         f"part {handle.path_of(handle.name)!r} cannot be published: {reason}",
-        hint="Nothing was replaced. Move that file away and start again; a part that is then missing says what to do.",
+        hint=(
+            "Nothing was replaced. Move that file away and start again: mv FILE ELSEWHERE. If a part is missing "
+            "then, that error says what to do."
+        ),
         path=handle.path_of(handle.name),
     )
 
@@ -162,7 +168,10 @@ def part_missing(handle: PartHandle, reason: str) -> PartMissing:
     """A part that a completed checkpoint vouches for is gone."""
     return PartMissing(
         f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is missing: {reason}",
-        hint="Committed rows are gone: put the file back, or give them up with partfile recover --accept-missing.",
+        hint=(
+            "Committed rows are gone: put the file back, or give them up: partfile recover PATH --uid UID "
+            "--accept-missing"
+        ),
         path=handle.path_of(handle.name),
     )
 
@@ -175,8 +184,8 @@ def part_gone(handle: PartHandle, reason: str) -> PartMissing:
         "before the sink could note that it is finished",
     )
     error.hint = (
-        "If consumers take files, say so with consumers_take_files=True and start again. Else put the file back, or "
-        "give its rows up with partfile recover --accept-missing."
+        "If consumers take files, say so with consumers_take_files=True and start again. Else put the file "
+        "back, or give its rows up: partfile recover PATH --uid UID --accept-missing"
     )
     error.nothing_left = True
     return error
@@ -196,8 +205,10 @@ def part_damaged(handle: PartHandle, reason: str) -> PartDamaged:
     """The error for a part that exists and is not what a completed checkpoint vouches for."""
     return PartDamaged(
         f"part {handle.path_of(handle.name)!r} of {handle.valid_length} valid bytes is damaged: {reason}",
-        hint="Bring back what was written from a backup; it was not published. Without one delete what is there, and "
-        "give its rows up with partfile recover --accept-missing.",
+        hint=(
+            "Bring back what was written from a backup; it was not published. Without one delete what is there, "
+            "and give its rows up: partfile recover PATH --uid UID --accept-missing"
+        ),
         path=handle.path_of(handle.name),
     )
 
@@ -206,7 +217,10 @@ def part_refused(handle: PartHandle, reason: str) -> LeaseUnavailable:
     """A part that this process may not append to."""
     return LeaseUnavailable(
         f"part {handle.path_of(handle.name)!r} cannot be appended to: {reason}",
-        hint="Another process has it, or it was moved by hand: then put it back. A new start finalizes it.",
+        hint=(
+            "Another process has it, or it was moved by hand: then put it back. A new start finalizes it. See "
+            "where it is: partfile verify PATH"
+        ),
         path=handle.path_of(handle.in_progress),
     )
 
@@ -224,7 +238,10 @@ def part_of_another_process(path: str, owner: int, user: int) -> PartfileError:
     """An open part that was carried over a fork."""
     return PartfileError(
         f"part {path!r} was opened by process {owner} and is used by process {user}",
-        hint="A part belongs to the process that opened it; open parts after the fork, in the child.",
+        hint=(
+            "A part belongs to the process that opened it. Open parts after the fork, in the child; or start "
+            "children with multiprocessing.get_context('spawn')."
+        ),
         path=path,
     )
 
@@ -324,7 +341,7 @@ def staging_files_refused(handle: PartHandle, base: str) -> NotApplied:
     """A store whose staging files cannot be read back."""
     return NotApplied(
         f"staging file {handle.path_of(handle.in_progress)!r} cannot be read back from {base!r}",
-        hint="Let columnar parts roll at every checkpoint there.",
+        hint="Let columnar parts roll at every checkpoint there: columnar='per_checkpoint'",
         path=handle.path_of(handle.in_progress),
     )
 

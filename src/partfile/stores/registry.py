@@ -270,5 +270,5 @@ def _check_local(storage_options: Mapping[str, object] | None) -> None:
     if storage_options:
         raise ConfigError(
             f"local files take no storage_options, got {sorted(storage_options)}",
-            hint="Leave storage_options out, or check the URL.",
+            hint="Leave storage_options out, or write the URL of a remote store, as s3://bucket/path.",
         )

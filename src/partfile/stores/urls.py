@@ -44,17 +44,20 @@ def check_no_secret(url: str) -> None:
     if signs and _COLON.search(rest[: signs[-1].start()]):
         raise ConfigError(
             f"{shown_url(url)} has a password in it, or a colon before an @ that looks like one",
-            hint="Pass it in storage_options; URLs are in messages.",
+            hint="URLs are in messages; pass it by itself: FileSink(URL, storage_options=OPTIONS)",
         )
     if "?" in rest:
         raise ConfigError(
             f"{shown_url(url)} has a ? in it, and what follows may be a signature",
-            hint="Pass what the client needs in storage_options, and write the URL without it.",
+            hint=(
+                "Write the URL without it, and pass what the client needs by itself: FileSink(URL, "
+                "storage_options=OPTIONS)"
+            ),
         )
 
 
 SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
-_SUPPORTED = "a plain path, file://, hdfs://, s3:// or what fsspec can write to"
+_SUPPORTED = "a plain path, file:///path, hdfs://host:port/path, s3://bucket/prefix or what fsspec can write to"
 INSTEAD = {
     "viewfs": "A view is resolved by its clients alone; name the cluster behind it: hdfs://name-service/path.",
     "webhdfs": "Part files need leases, which WebHDFS has not; write hdfs://namenode/path and set http_address.",
@@ -74,7 +77,10 @@ def local_path(url: str) -> str:
     match = SCHEME.match(url)
     if match is None:
         if not url:
-            raise ConfigError("the base path is empty", hint="Name a directory; the working directory is '.'.")
+            raise ConfigError(
+                "the base path is empty",
+                hint=("Name a directory, as FileSink('/data/out', uid=UID); the working directory is '.'."),
+            )
         if url.partition("/")[0] == "~":
             raise ConfigError(
                 f"{url!r} begins with ~, which only a shell makes a home directory",
@@ -97,7 +103,9 @@ def _path_of_file_url(url: str, rest: str) -> str:
     if host not in {"", "localhost"}:
         raise ConfigError(f"{shown_url(url)} names a host", hint="Write file:///path, with three slashes.")
     if "?" in path or "#" in path:
-        raise ConfigError(f"{shown_url(url)} has a query or a fragment", hint="Write ? as %3F and # as %23.")
+        raise ConfigError(
+            f"{shown_url(url)} has a query or a fragment", hint=("Write ? as %3F and # as %23: file:///data/a%3Fb")
+        )
     if slash != "/":
         raise ConfigError(
             f"{shown_url(url)} is a relative file URL", hint="Write file:///absolute/path or a plain path."
@@ -139,9 +147,15 @@ class HdfsUrl(NamedTuple):
             )
         segments = [segment for segment in path.split("/") if segment]
         if "." in segments or ".." in segments:
-            raise ConfigError(f"{shown} has a segment '.' or '..' in its path", hint="Write the path without it.")
+            raise ConfigError(
+                f"{shown} has a segment '.' or '..' in its path",
+                hint=("Write the path without it, as hdfs://host:port/path."),
+            )
         if ":" in path:
-            raise ConfigError(f"{shown} has a colon in its path, which HDFS refuses", hint="Write the path without it.")
+            raise ConfigError(
+                f"{shown} has a colon in its path, which HDFS refuses",
+                hint=("Write the path without it, as hdfs://host:port/path."),
+            )
         return cls(authority, "/" + "/".join(segments))
 
     @property
@@ -189,7 +203,10 @@ class S3Url(NamedTuple):
             )
         prefix = (match.group(2) or "").strip("/")
         if prefix and {"", ".", ".."} & set(prefix.split("/")):
-            raise ConfigError(f"{shown} has an empty segment, '.' or '..' in its path", hint="S3 takes them literally.")
+            raise ConfigError(
+                f"{shown} has an empty segment, '.' or '..' in its path",
+                hint=("S3 takes them literally; write s3://bucket/prefix without them."),
+            )
         return cls(match.group(1), prefix)
 
     def __str__(self) -> str:

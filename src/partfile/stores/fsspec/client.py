@@ -59,7 +59,10 @@ def translated(action: str, shown: str, *, changes: bool) -> Iterator[None]:
     except _UNABLE as error:
         raise ConfigError(
             f"cannot {action} {shown!r}: its file system raised {_said(error)}",
-            hint="A sink needs this: write to another file system, or install a later version of its client.",
+            hint=(
+                "A sink needs this. Write to another file system, or install a later version of its client: pip "
+                "install --upgrade PACKAGE"
+            ),
         ) from None
     except Exception as error:  # noqa: BLE001 - each client has errors of its own; raised again as ours.
         kind = OutcomeUnknown if changes else NotApplied
@@ -257,7 +260,7 @@ class FsspecAccess:
             raise ConfigError(
                 f"{path!r} is not a name on {self.url.scheme}://: "
                 f"its client drops what follows {self.scheme.reserved!r}",
-                hint="Use a bucketer that escapes it, as HiveBucketer does.",
+                hint="Use a bucketer that escapes it: bucketer=HiveBucketer(COLUMN)",
                 path=path,
             )
         if self._is_closed:
@@ -431,4 +434,7 @@ def check_client(url: FsspecUrl, options: Mapping[str, object]) -> None:
         ) from error
     reserved = sorted(_OURS & set(options)) if url.scheme != "dir" else sorted(options)
     if reserved:
-        raise ConfigError(f"storage_options of {url} cannot have {', '.join(reserved)}", hint="The store sets them.")
+        raise ConfigError(
+            f"storage_options of {url} cannot have {', '.join(reserved)}",
+            hint=("The store sets them. Leave them out of storage_options={...}."),
+        )

@@ -159,7 +159,10 @@ class FsspecUrl(NamedTuple):
         if reason is not None:
             raise ConfigError(
                 f"a sink cannot write to {scheme}://: {reason}",
-                hint="The base is a plain path, file://, hdfs://, s3:// or what fsspec can write to.",
+                hint=(
+                    "The base is a plain path, file:///path, hdfs://host:port/path, s3://bucket/prefix or what "
+                    "fsspec can write to."
+                ),
             )
         check_no_secret(url)
         if scheme_named(scheme).package and not authority:
@@ -201,6 +204,7 @@ def _checked(url: str, path: str, *, is_absolute: bool) -> str:
         raise ConfigError(f"{shown_url(url)} has an empty segment, '.' or '..' in its path")
     if set(path) & set("?#*["):
         raise ConfigError(
-            f"{shown_url(url)} has one of ?, #, * and [ in its path", hint="Some file systems do not take them."
+            f"{shown_url(url)} has one of ?, #, * and [ in its path",
+            hint=("Some file systems do not take them. Write scheme://place/path without them."),
         )
     return f"/{inner}" if is_absolute else inner

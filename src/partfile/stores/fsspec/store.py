@@ -119,7 +119,10 @@ class FsspecStore:
         if not create_base and next(self._access.entries(""), None) is None:
             raise NotFound(
                 f"nothing is below the base {self.base!r}",
-                hint=f"See what is there: fsspec.filesystem({place.scheme!r}).ls(...); then mend the URL.",
+                hint=(
+                    'Mend the URL. See what is there, with storage_options if there are any: python -c "import '
+                    f'fsspec; print(fsspec.filesystem({place.scheme!r}).ls({self.base.rpartition("/")[0]!r}))"'
+                ),
                 path=self.base,
             )
 
@@ -293,7 +296,10 @@ class FsspecStore:
             raise failure or StoreError(
                 f"{self._access.url.scheme}:// says that it copied a file, and the copy is "
                 f"{'not there' if found is None else 'another one'}",
-                hint="Nothing was published. Write to another file system, or mend the client that fsspec uses for it.",
+                hint=(
+                    "Nothing was published. Write to another file system, or install a later version of the client "
+                    "that fsspec uses for it: pip install --upgrade PACKAGE"
+                ),
                 path=self._access.shown(name),
             )
         _LEARNED.put_copies(self._access.place)
@@ -539,7 +545,10 @@ class FsspecStore:
         if self._access.info(path) is None:
             raise NotFound(
                 f"marker {self._access.shown(path)!r} is not visible from this process",
-                hint="Driver and executors must share one file system: memory:// and a directory of one host are not.",
+                hint=(
+                    "Driver and executors must share one file system: memory:// and a directory of one host are "
+                    "not. Write for instance s3://bucket/path."
+                ),
                 path=path,
             )
         return True

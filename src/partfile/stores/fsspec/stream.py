@@ -60,7 +60,7 @@ class FsspecPartStream(OpenStream):
         except OSError as error:
             raise NotApplied(
                 f"part {self._path!r} does not fit on the local disk: {error}",
-                hint="Free space in the directory for temporary files, or set TMPDIR.",
+                hint="Free space in the directory for temporary files, or take another: export TMPDIR=DIRECTORY",
                 path=self._path,
             ) from error
         self._crc32 = crc32_of(view, self._crc32)

@@ -78,7 +78,9 @@ def configuration_of(root: str | None, options: HdfsOptions) -> HadoopConfigurat
             the file system; or the user whom the environment names has no name.
     """
     if not os.environ.get(USER_VARIABLE, "unset").strip():
-        raise ConfigError(f"{USER_VARIABLE} is set, but empty", hint="Unset it, or let it name a user.")
+        raise ConfigError(
+            f"{USER_VARIABLE} is set, but empty", hint=("Unset it, or let it name a user: export HADOOP_USER_NAME=NAME")
+        )
     configuration = read_configuration(os.environ, directory=options.config_dir, overrides=options.config)
     if root is None and not _default_in(configuration):
         where = f" in {configuration.directory!r}" if configuration.directory else "; HADOOP_CONF_DIR is not set"
@@ -137,7 +139,7 @@ def _block_size_bytes(configuration: HadoopConfiguration) -> int | None:
     if not _CHECKSUMMED_BYTES <= size_bytes < 1 << 63 or size_bytes % _CHECKSUMMED_BYTES:
         raise ConfigError(
             f"{_BLOCK_SIZE}={text!r} is not the size of a block",
-            hint=f"Write a multiple of {_CHECKSUMMED_BYTES} bytes, for instance 134217728, 128m or 1g.",
+            hint=f"Write a multiple of {_CHECKSUMMED_BYTES} bytes, for instance {_BLOCK_SIZE}=128m.",
         )
     return size_bytes
 
@@ -148,7 +150,8 @@ def _replication(configuration: HadoopConfiguration) -> int | None:
         return None
     if not _COUNT.fullmatch(text) or not 1 <= int(text) <= _MAX_REPLICATION:
         raise ConfigError(
-            f"{_REPLICATION}={text!r} is not a number of copies", hint=f"Write a number from 1 to {_MAX_REPLICATION}."
+            f"{_REPLICATION}={text!r} is not a number of copies",
+            hint=(f"Write a number from 1 to {_MAX_REPLICATION}, for instance {_REPLICATION}=3."),
         )
     return int(text)
 
@@ -217,7 +220,10 @@ class HdfsProcess:
         )
         raise ConfigError(
             f"user={user!r} for HDFS, but {actual}",
-            hint="A process is one user for all its HDFS clients: name the same one, or take another process.",
+            hint=(
+                "A process is one user for all its HDFS clients. Name the same one: user=NAME in storage_options; "
+                "or take another process."
+            ),
         )
 
     def wait_for_inherited_connections(self) -> None:
@@ -267,7 +273,10 @@ def _new_client(url: str | None, options: HdfsOptions, directory: str | None) ->
         where = f" with the files in {directory!r}" if directory else ""
         raise ConfigError(
             f"hdfs-native makes no client of {url or 'fs.defaultFS'}{where}: {error}",
-            hint="Check the URL, storage_options and the files, which must be UTF-8 and not empty.",
+            hint=(
+                "Check the URL, storage_options and the files, which must be UTF-8 and not empty. They are looked "
+                "for in: export HADOOP_CONF_DIR=DIRECTORY"
+            ),
         ) from error
     # Never destroyed: in a forked child its destructor would wait for threads that are not there.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.inner))
@@ -455,7 +464,10 @@ class HdfsAccess:
                 if not backoff.pause():
                     raise NotApplied(
                         f"{self.shown(path)!r}: the recovery of its lease has not ended within {timeout_s:g} s",
-                        hint="Look at the DataNodes that hold the last block of this file; the part is tried again.",
+                        hint=(
+                            "The part is tried again. Look at the DataNodes that hold the last block of this file: "
+                            "hdfs fsck PATH -files -blocks -locations"
+                        ),
                         path=path,
                     ) from error
             else:
@@ -763,7 +775,10 @@ class HdfsMarkers:
         except NotFound as error:
             raise NotFound(
                 f"marker {self._access.shown(path)!r} is not visible from this host",
-                hint="The base path must be on one HDFS that driver and executors share; check the URL.",
+                hint=(
+                    "The base path must be on one HDFS that driver and executors share. Compare on each host: hdfs "
+                    "dfs -ls BASE"
+                ),
                 path=path,
             ) from error
         self._access.close_file(writer, path)

@@ -132,23 +132,45 @@ MEANINGS = {
     Verdict.MISSING: Meaning(NotFound, ""),
     Verdict.TAKEN: Meaning(AlreadyExists, ""),
     Verdict.LEASED: Meaning(LeaseUnavailable, ""),
-    Verdict.UNREADY: Meaning(NotReady, "Wait until HDFS is out of safe mode and has an active NameNode; try again."),
-    Verdict.DENIED: Meaning(
-        NotApplied, "Give this user the permission, or log in: see kerberos_principal, user and delegation_token."
+    Verdict.UNREADY: Meaning(
+        NotReady,
+        (
+            "Wait until HDFS is out of safe mode and has an active NameNode, then do it again: hdfs dfsadmin -safemode "
+            "get"
+        ),
     ),
-    Verdict.FULL: Meaning(NotApplied, "Free space, raise the quota or add a DataNode; the job can then be restarted."),
+    Verdict.DENIED: Meaning(
+        NotApplied,
+        (
+            "Give this user the permission: hdfs dfs -chmod u+rwx PATH; or log in: kinit -kt KEYTAB PRINCIPAL, or "
+            "user=NAME or delegation_token=TOKEN in storage_options."
+        ),
+    ),
+    Verdict.FULL: Meaning(
+        NotApplied,
+        (
+            "Free space, raise the quota or add a DataNode, and start the job again. See what is free: hdfs dfs -count "
+            "-q -h PATH; hdfs dfsadmin -report"
+        ),
+    ),
     Verdict.ERASURE_CODED: Meaning(
         NotApplied,
         "Erasure-coded files cannot be synced: hdfs ec -setPolicy -replicate -path BASE; the same for checkpoint_dir.",
     ),
-    Verdict.BELOW_A_FILE: Meaning(NotApplied, "A file is where a directory must be: move it, or take another path."),
+    Verdict.BELOW_A_FILE: Meaning(
+        NotApplied, ("A file is where a directory must be. Move it, or take another path: hdfs dfs -mv FILE ELSEWHERE")
+    ),
     Verdict.REFUSED: Meaning(
         NotApplied,
         f"HDFS never does this. What the base path must be: {page_url('HDFS', 'directories-of-other-kinds')}",
     ),
-    Verdict.MISCONFIGURED: Meaning(ConfigError, "Check the URL, HADOOP_CONF_DIR and storage_options."),
-    Verdict.LOST: Meaning(OutcomeUnknown, "Look at NameNode and network; then do it again."),
-    Verdict.UNKNOWN: Meaning(OutcomeUnknown, "Look at NameNode, DataNodes and network; then do it again."),
+    Verdict.MISCONFIGURED: Meaning(
+        ConfigError, ("Check the URL, storage_options and what the client is told: export HADOOP_CONF_DIR=DIRECTORY")
+    ),
+    Verdict.LOST: Meaning(OutcomeUnknown, "Look at NameNode and network, then do it again: hdfs dfsadmin -report"),
+    Verdict.UNKNOWN: Meaning(
+        OutcomeUnknown, ("Look at NameNode, DataNodes and network, then do it again: hdfs dfsadmin -report")
+    ),
 }
 
 
@@ -209,7 +231,10 @@ def timed_out(doing: str, path: str, timeout_s: float, *, reads: bool) -> Partfi
     kind = NotApplied if reads else OutcomeUnknown
     return kind(
         f"cannot {doing} {path!r}: HDFS has not answered within {timeout_s:g} s",
-        hint="Look at NameNode, DataNodes and network, or raise call_timeout_s.",
+        hint=(
+            "Look at NameNode, DataNodes and network: hdfs dfsadmin -report; or wait longer, with "
+            "call_timeout_s=120 in storage_options."
+        ),
         path=path,
     )
 

@@ -118,7 +118,7 @@ def _namenodes_of_service(service: str, configuration: HadoopConfiguration) -> t
     if not found:
         raise ConfigError(
             f"name service {written!r} has no NameNode with a 'dfs.namenode.rpc-address'",
-            hint="Complete hdfs-site.xml in HADOOP_CONF_DIR.",
+            hint="Complete hdfs-site.xml in HADOOP_CONF_DIR. See what Hadoop reads: hdfs getconf -namenodes",
         )
     return found
 
@@ -159,7 +159,9 @@ def _rpc_address(text: str) -> tuple[str, int]:
 
 def _host_and_port(text: str, source: str) -> tuple[str, int | None]:
     """Split ``host[:port]``; the host in lower case, without the brackets of an IPv6 address."""
-    problem = ConfigError(f"{source!r} is not an address: {text!r}", hint="Write host:port.")
+    problem = ConfigError(
+        f"{source!r} is not an address: {text!r}", hint=("Write host:port, as hdfs://host:port/path has it.")
+    )
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port

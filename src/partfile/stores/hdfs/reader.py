@@ -83,7 +83,11 @@ class HdfsReading(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> io.BufferedReader:  # noqa: ARG002 - fsspec's
         if mode != "rb":
-            raise NotApplied(f"{path!r} can be opened for reading only", hint="Write through a FileSink.", path=path)
+            raise NotApplied(
+                f"{path!r} can be opened for reading only",
+                hint=("Write by partfile.FileSink(BASE, uid=UID)."),
+                path=path,
+            )
         return io.BufferedReader(_OpenFile(self._access, self._strip_protocol(path)), _BUFFER_BYTES)
 
 
@@ -142,7 +146,10 @@ class _OpenFile(SeekableFile):
         now = "it has moved since" if status is None else f"it has {status.length_bytes}"
         raise NotReady(
             f"{self._access.shown(self._path[1:])!r} was open when a reader saw {shown} bytes of it, and {now}",
-            hint="Read again later: the sink closes what a writer holds open before it publishes it.",
+            hint=(
+                "Read again later: the sink closes what a writer holds open before it publishes it. See which are "
+                "open: hdfs fsck PATH -openforwrite"
+            ),
             path=self._path,
         )
 

@@ -325,7 +325,10 @@ class HdfsStore:
             if not backoff.pause():
                 raise NotApplied(
                     f"{path!r}: cutting it has not ended within {self._access.options.truncate_timeout_s:g} s",
-                    hint="Look at the DataNodes that hold the last block of this file; the part is tried again.",
+                    hint=(
+                        "The part is tried again. Look at the DataNodes that hold the last block of this file: "
+                        "hdfs fsck PATH -files -blocks -locations"
+                    ),
                     path=path,
                 )
             try:

@@ -238,6 +238,10 @@ class StagingFileReader(SeekableFile):
             raise NotReady(
                 f"staging file {self._access.shown(self._path)!r} is open, and what was added to it last is seen over "
                 f"WebHDFS alone: {error.message}",
-                hint=error.hint or "Set http_address, or try again when its writer has ended.",
+                hint=error.hint
+                or (
+                    "Try again when its writer has ended; or say where WebHDFS is, with http_address=host:port in "
+                    "storage_options."
+                ),
                 path=self._path,
             ) from error

@@ -33,16 +33,32 @@ if TYPE_CHECKING:
 _MAX_MESSAGE_CHARACTERS = 500
 
 
-_RECOVERING = Meaning(NotReady, "HDFS is cutting or closing the file; wait, then do it again.")
+_RECOVERING = Meaning(
+    NotReady,
+    ("HDFS is cutting or closing the file. Wait, then do it again; see which are open: hdfs fsck PATH -openforwrite"),
+)
 _BEING_CUT = "is being truncated."
 """What tells a cut under way from a file that is being written; the class of both is AlreadyBeingCreatedException."""
 
-_UNKNOWN = Meaning(OutcomeUnknown, "Look at the file and at the NameNode's log before doing it again.")
-_NOT_WEBHDFS = Meaning(ConfigError, "Check http_address and dfs.namenode.http-address; is dfs.webhdfs.enabled true?")
+_UNKNOWN = Meaning(
+    OutcomeUnknown, ("Look at the NameNode's log and at the file before doing it again: hdfs dfs -ls PATH")
+)
+_NOT_WEBHDFS = Meaning(
+    ConfigError,
+    (
+        "Check http_address=host:port in storage_options, and what Hadoop is told: hdfs getconf -confKey "
+        "dfs.namenode.http-address; hdfs getconf -confKey dfs.webhdfs.enabled"
+    ),
+)
 
 _STATUSES: dict[int, Meaning] = {
-    HTTPStatus.UNAUTHORIZED: Meaning(ConfigError, "Set delegation_token; a user's name is not enough here."),
-    HTTPStatus.FORBIDDEN: Meaning(ConfigError, "Let this user in at the web server, or set user or delegation_token."),
+    HTTPStatus.UNAUTHORIZED: Meaning(
+        ConfigError, ("A user's name is not enough here: set delegation_token=TOKEN in storage_options.")
+    ),
+    HTTPStatus.FORBIDDEN: Meaning(
+        ConfigError,
+        ("Let this user in at the web server, or set user=NAME or delegation_token=TOKEN in storage_options."),
+    ),
     **dict.fromkeys((301, 302, 303, 307, 308), _NOT_WEBHDFS),
     # Said without HDFS's own words it is not about the file: this is another web server, or WebHDFS is off.
     HTTPStatus.NOT_FOUND: _NOT_WEBHDFS,
@@ -241,7 +257,7 @@ class WebHdfs:
             # The token is in what to ask it.
             raise ConfigError(
                 f"{where} says to read {path!r} at {address}, without TLS",
-                hint="Let the DataNodes serve https too (dfs.http.policy).",
+                hint="Let the DataNodes serve https too: dfs.http.policy=HTTP_AND_HTTPS",
                 path=path,
             )
         try:
@@ -251,7 +267,10 @@ class WebHdfs:
                 raise _lost(query, path, [f"{address}: {problem}"]) from problem
             raise Unreachable(
                 f"cannot {query['op']} {path!r} over WebHDFS: {address}: {problem}",
-                hint="Let this host reach the web servers of the DataNodes (dfs.datanode.http.address).",
+                hint=(
+                    "Let this host reach the web servers of the DataNodes, which are at: hdfs getconf -confKey "
+                    "dfs.datanode.http.address"
+                ),
                 path=path,
             ) from problem
         if data.is_success:
@@ -283,7 +302,7 @@ class WebHdfs:
             kind = NotReady
         raise kind(
             f"cannot {query['op']} {path!r} over WebHDFS: {'; '.join(problems)}",
-            hint="Start a NameNode, or set http_address to where it serves WebHDFS.",
+            hint="Start a NameNode, or say where it serves WebHDFS: http_address=host:port in storage_options.",
             path=path,
         )
 
@@ -308,7 +327,7 @@ class WebHdfs:
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(
                 f"the certificate of {address} is not trusted: {error.verify_message}",
-                hint="Let ca_file name the certificates to trust.",
+                hint="Name the certificates to trust: ca_file=FILE in storage_options.",
             ) from error
         except TimeoutError as error:
             raise _NoAnswer("no answer in time", was_sent=was_sent) from error
@@ -360,7 +379,7 @@ def _parted(location: str, path: str) -> tuple[WebAddress, str]:
 def _lost(query: Mapping[str, str], path: str, problems: Sequence[str]) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{query['op']} {path!r} over WebHDFS was sent and not answered: {'; '.join(problems)}",
-        hint="Do it again, or look at the file's length and at the NameNode.",
+        hint="Look at the NameNode and at the file's length, or do it again: hdfs dfs -ls PATH",
         path=path,
     )
 

@@ -200,20 +200,32 @@ def _flock(descriptor: int, kind: int) -> bool:
     return True
 
 
-_SPACE = "Free space or raise the quota on this file system; the job can then be restarted."
-_ACCESS_ERRORS = "Give the user that runs this process read, write and search permission on the directory."
-_DESCRIPTORS = "Raise the limit on open files (ulimit -n) or lower the number of open parts."
-_IN_THE_WAY = "Below the base every directory and part must be a real one: no symbolic link, pipe or device."
+_SPACE = "Free space on this file system or raise its quota, and start the job again. See what is free: df -h PATH"
+_ACCESS_ERRORS = "Give the user that runs this process read, write and search permission: chmod u+rwx DIRECTORY"
+_DESCRIPTORS = "Hold fewer parts open, with max_open_parts=100; or raise the limit on open files: ulimit -n 65536"
+_IN_THE_WAY = (
+    "Below the base every directory and part must be a real one: no symbolic link, pipe or device. See which is "
+    "none: ls -l PATH"
+)
 
 _DETERMINATE: dict[int, tuple[type[NotApplied], str]] = {
     errno.ENOENT: (NotFound, ""),
     errno.EEXIST: (AlreadyExists, ""),
     errno.ENOSPC: (NotApplied, _SPACE),
     errno.EDQUOT: (NotApplied, _SPACE),
-    errno.EFBIG: (NotApplied, "Lower max_part_bytes or raise the limit on file size (ulimit -f)."),
+    errno.EFBIG: (
+        NotApplied,
+        (
+            "Write smaller parts: rolling=RollingPolicy(max_part_bytes=N); or raise the limit on file size: ulimit -f "
+            "unlimited"
+        ),
+    ),
     errno.EACCES: (NotApplied, _ACCESS_ERRORS),
-    errno.EPERM: (NotApplied, "Check owner, attributes (lsattr) and that the file system supports hard links."),
-    errno.EROFS: (NotApplied, "Mount the file system for writing."),
+    errno.EPERM: (
+        NotApplied,
+        ("The file system must support hard links. See owner and attributes: ls -ld PATH; lsattr -d PATH"),
+    ),
+    errno.EROFS: (NotApplied, "Mount the file system for writing: mount -o remount,rw MOUNT"),
     errno.EMFILE: (NotApplied, _DESCRIPTORS),
     errno.ENFILE: (NotApplied, _DESCRIPTORS),
     errno.ELOOP: (NotApplied, _IN_THE_WAY),
@@ -221,14 +233,35 @@ _DETERMINATE: dict[int, tuple[type[NotApplied], str]] = {
     errno.EISDIR: (NotApplied, _IN_THE_WAY),
     errno.ENXIO: (NotApplied, _IN_THE_WAY),
     errno.ENODEV: (NotApplied, _IN_THE_WAY),
-    errno.ENAMETOOLONG: (NotApplied, "Shorten the bucket or the affixes of the part files."),
-    errno.ENOTEMPTY: (NotApplied, "Something unknown to partfile is in the directory; look at it before removing it."),
-    errno.EXDEV: (NotApplied, "The base must be on one file system, without mounts inside."),
-    errno.EMLINK: (NotApplied, "The file system allows no more names of this file or in this directory."),
-    errno.ENOLCK: (NotApplied, "The file system must support locks (flock); on NFS start the lock service."),
-    errno.EOPNOTSUPP: (NotApplied, "The file system must support flock, fsync and hard links."),
-    errno.ETXTBSY: (NotApplied, "The file is in use as a program."),
-    errno.EBUSY: (NotApplied, "The directory is in use as a mount point."),
+    errno.ENAMETOOLONG: (
+        NotApplied,
+        ("Shorten the bucket, or the affixes of the part files: naming=PartNaming(part_prefix='p')"),
+    ),
+    errno.ENOTEMPTY: (
+        NotApplied,
+        ("Something unknown to partfile is in the directory. Look at it before removing it: ls -la DIRECTORY"),
+    ),
+    errno.EXDEV: (
+        NotApplied,
+        ("The base must be on one file system, without mounts inside. See where it is: df -h PATH"),
+    ),
+    errno.EMLINK: (
+        NotApplied,
+        ("The file system allows no more names of this file or in this directory. See what is free: df -i PATH"),
+    ),
+    errno.ENOLCK: (
+        NotApplied,
+        (
+            "The file system must support locks (flock); on NFS start the lock service, and mount without nolock. See "
+            "how: mount -l"
+        ),
+    ),
+    errno.EOPNOTSUPP: (
+        NotApplied,
+        ("The file system must support flock, fsync and hard links. See which one it is: df -T PATH"),
+    ),
+    errno.ETXTBSY: (NotApplied, "The file is in use as a program. See by which process: fuser -v PATH"),
+    errno.EBUSY: (NotApplied, "The directory is in use as a mount point. See what uses it: fuser -vm PATH"),
 }
 
 
@@ -243,7 +276,9 @@ def store_error(error: OSError, doing: str, path: str) -> StoreError:
     Returns:
         NotApplied or one of its kinds where the errno proves that nothing happened, else OutcomeUnknown.
     """
-    kind, hint = _DETERMINATE.get(error.errno or 0, (OutcomeUnknown, "Look at the file before doing it again."))
+    kind, hint = _DETERMINATE.get(
+        error.errno or 0, (OutcomeUnknown, ("Look at the file before doing it again: ls -l PATH"))
+    )
     return kind(f"cannot {doing} {path!r}: {_reason(error)}", hint=hint, path=path)
 
 
@@ -251,7 +286,10 @@ def unknown_outcome(error: OSError, doing: str, path: str) -> OutcomeUnknown:
     """Classify the failure of fsync or close, after which it is unknown which bytes or names are durable."""
     return OutcomeUnknown(
         f"cannot {doing} {path!r}: {_reason(error)}",
-        hint="Some of it may be lost although a second attempt would succeed; look at disk and kernel log.",
+        hint=(
+            "Some of it may be lost although a second attempt would succeed. Look at the disk and the kernel's "
+            "log: dmesg -T"
+        ),
         path=path,
     )
 

@@ -55,7 +55,10 @@ class LocalBase:
             self.close()
             raise NotApplied(
                 f"the base {path!r} cannot be {'made' if missing else 'written to'}",
-                hint="Give this user write permission, or mount the file system for writing.",
+                hint=(
+                    "Give this user write permission: chmod u+rwx DIRECTORY; or mount the file system for writing: "
+                    "mount -o remount,rw MOUNT"
+                ),
                 path=path,
             )
 
@@ -128,7 +131,7 @@ class LocalBase:
         except FileNotFoundError as error:
             raise NotFound(
                 f"the base {self._path!r} is not there",
-                hint="Check the path, and that its file system is mounted on this host.",
+                hint="Check the path, and that its file system is mounted on this host: df -h PATH",
                 path=self._path,
             ) from error
         except OSError as error:
@@ -376,7 +379,10 @@ class LocalTree:
         if failure is None:
             raise CommitConflict(
                 f"{new_path!r} is not the file that was to have this name",
-                hint="Another program renames files below the base. Find out which; nothing was replaced.",
+                hint=(
+                    "Another program renames files below the base; nothing was replaced. See what has the "
+                    "directory open: fuser -v DIRECTORY"
+                ),
                 path=new_path,
             )
         raise store_error(failure, "rename", self.shown(old_path)) from failure
@@ -422,7 +428,10 @@ class LocalTree:
         if not stat.S_ISREG(status.st_mode):
             raise NotApplied(
                 f"{self.shown(path)!r} is not a regular file",
-                hint="Another program replaced it; partfile follows no link and opens no pipe or device.",
+                hint=(
+                    "Another program replaced it; partfile follows no link and opens no pipe or device. See what "
+                    "it is: ls -l PATH"
+                ),
                 path=path,
             )
 
@@ -524,7 +533,9 @@ class Markers:
         except NotFound as error:
             raise NotFound(
                 f"marker {self._tree.shown(path)!r} is not visible from this host",
-                hint="The base path must be on a file system that all executors share.",
+                hint=(
+                    "The base path must be on a file system that all executors share. Compare on each host: df -h PATH"
+                ),
                 path=path,
             ) from error
         free = False

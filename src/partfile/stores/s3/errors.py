@@ -131,26 +131,57 @@ class _Meaning(NamedTuple):
 _MEANINGS = {
     Verdict.MISSING: _Meaning(NotFound, ""),
     Verdict.TAKEN: _Meaning(AlreadyExists, ""),
-    Verdict.CONFLICT: _Meaning(NotApplied, "Another program writes to the same key; find out which."),
-    Verdict.BUSY: _Meaning(NotApplied, "The server throttles: lower max_parallel_requests, or spread the prefix."),
-    Verdict.UNREACHABLE: _Meaning(
-        OutcomeUnknown, "Look at endpoint_url, region, network and proxy; call_timeout_s says how long to wait."
+    Verdict.CONFLICT: _Meaning(
+        NotApplied, ("Another program writes to the same key. See who may: aws s3api get-bucket-policy --bucket BUCKET")
     ),
-    Verdict.BROKEN: _Meaning(OutcomeUnknown, "Look at the server; then do it again."),
-    Verdict.UNANSWERED: _Meaning(OutcomeUnknown, "Look at endpoint_url, server and network, or raise call_timeout_s."),
+    Verdict.BUSY: _Meaning(
+        NotApplied,
+        (
+            "The server throttles: ask less of it at once, with max_parallel_requests=8 in storage_options; or spread "
+            "the prefix."
+        ),
+    ),
+    Verdict.UNREACHABLE: _Meaning(
+        OutcomeUnknown,
+        (
+            "Look at endpoint_url, region, network and proxy: aws s3 ls s3://BUCKET; or wait longer, with "
+            "call_timeout_s=120 in storage_options."
+        ),
+    ),
+    Verdict.BROKEN: _Meaning(OutcomeUnknown, "Look at the server, then do it again: aws s3 ls s3://BUCKET"),
+    Verdict.UNANSWERED: _Meaning(
+        OutcomeUnknown,
+        (
+            "Look at endpoint_url, server and network: aws s3 ls s3://BUCKET; or wait longer, with call_timeout_s=120 "
+            "in storage_options."
+        ),
+    ),
     Verdict.DENIED: _Meaning(
         NotApplied,
         "Check credentials, policy and this host's clock; storage_options of a base go to its own S3 bucket alone. "
         f"What the policy must allow: {page_url('S3', 'permissions')}",
     ),
-    Verdict.NO_BUCKET: _Meaning(NotApplied, "Create the S3 bucket, or check URL, region and endpoint_url."),
-    Verdict.INVALID_PARTS: _Meaning(NotApplied, "Another program writes to the same upload; find out which."),
-    Verdict.REFUSED: _Meaning(NotApplied, "Check acl, storage_class, encryption and checksum in storage_options."),
+    Verdict.NO_BUCKET: _Meaning(
+        NotApplied, ("Check URL, region and endpoint_url, or create the S3 bucket: aws s3 mb s3://BUCKET")
+    ),
+    Verdict.INVALID_PARTS: _Meaning(
+        NotApplied,
+        (
+            "Another program writes to the same upload. See which there are: aws s3api list-multipart-uploads --bucket "
+            "BUCKET"
+        ),
+    ),
+    Verdict.REFUSED: _Meaning(
+        NotApplied,
+        (f"Check acl, storage_class, encryption and checksum in storage_options: {page_url('S3', 'set-up')}"),
+    ),
     Verdict.UNSUPPORTED: _Meaning(
         NotApplied, f"What a server has to offer: {page_url('S3', 'what-each-server-guarantees')}"
     ),
-    Verdict.MISCONFIGURED: _Meaning(ConfigError, "Check the URL, region, endpoint_url and storage_options."),
-    Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at server and network; then do it again."),
+    Verdict.MISCONFIGURED: _Meaning(
+        ConfigError, ("Check the URL, and region=NAME and endpoint_url=URL in storage_options.")
+    ),
+    Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at server and network, then do it again: aws s3 ls s3://BUCKET"),
 }
 
 

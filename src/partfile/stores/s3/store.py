@@ -535,7 +535,10 @@ class S3Store:
         if self._access.head(path) is None:
             raise NotFound(
                 f"marker {self._access.shown(path)!r} is not visible from this host",
-                hint="Driver and executors must share one S3 bucket: check URL, endpoint_url and credentials of each.",
+                hint=(
+                    "Driver and executors must share one S3 bucket: check URL, endpoint_url and credentials. "
+                    "Compare on each host: aws s3 ls BASE/"
+                ),
                 path=path,
             )
         return True

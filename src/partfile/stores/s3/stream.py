@@ -444,7 +444,10 @@ class S3PartStream(ClaimedStream):
     def _send(self, size_bytes: int) -> None:
         """Send so many of the bytes that wait as one upload part, those in side objects first."""
         if self._number >= HIGHEST_NUMBER:
-            raise NotApplied(f"part {self._path!r} has all the upload parts that S3 takes", hint="Roll parts earlier.")
+            raise NotApplied(
+                f"part {self._path!r} has all the upload parts that S3 takes",
+                hint=("Roll parts earlier: rolling=RollingPolicy(max_part_bytes=N)"),
+            )
         self._claim()
         sender = self._begun_sender()
         tail = self._read(self._staging.sides)
