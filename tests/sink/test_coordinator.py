@@ -403,7 +403,7 @@ def take_the_name_of(pending: Path) -> None:
 @pytest.mark.parametrize(
     ("meddle", "kind", "hint"),
     [
-        (Path.unlink, PartMissing, "partfile recover --accept-missing"),
+        (Path.unlink, PartMissing, "--accept-missing"),
         (take_the_name_of, CommitConflict, "Move that file"),
     ],
 )

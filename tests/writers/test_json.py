@@ -157,7 +157,7 @@ def test_columns_of_one_name_are_refused() -> None:
 
 def test_an_unknown_choice_is_refused() -> None:
     """A misspelt non_finite is refused at once, with the choices."""
-    with pytest.raises(ConfigError, match='Use "literal" or "string"'):
+    with pytest.raises(ConfigError, match="non_finite='literal' or non_finite='string'"):
         JsonLinesFormat(non_finite="null")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from partfile.bucketers.base import BucketContext
 
 
-_HINT = "Return one string a row."
+_HINT = "Return one string a row, for instance pa.array(['bucket'] * len(batch))."
 
 
 class FunctionBucketer(Bucketer):

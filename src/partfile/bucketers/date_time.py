@@ -83,8 +83,11 @@ class TimeFormat:
             problem = f"has an unknown directive %{unknown[0]}" if unknown else "shows no time"
             raise ConfigError(
                 f"DateTimeBucketer: format {format!r} {problem}",
-                hint="Use strftime directives such as %Y-%m-%d or %Y/%m/%d/%H; those that depend on locale or machine "
-                "(%c, %x, %X, %r, %s, %z, %Z) and fractions of a second (%f) cannot name buckets.",
+                hint=(
+                    "Use strftime directives, as in DateTimeBucketer(format='%Y/%m/%d/%H'); those that depend on "
+                    "locale or machine (%c, %x, %X, %r, %s, %z, %Z) and fractions of a second (%f) cannot name "
+                    "buckets."
+                ),
             )
         self.finest_unit = next(unit for unit, own in _NEEDS if letters & set(own))
         """``year``, ``month``, ``day``, ``hour``, ``minute`` or ``second``."""
@@ -99,7 +102,10 @@ class TimeFormat:
         except BucketValueError as error:
             raise ConfigError(
                 f"DateTimeBucketer: format {format!r} gives no path: {error.message}",
-                hint="Each directory between two '/' needs a name of at most 255 bytes.",
+                hint=(
+                    "Each directory between two '/' needs a name of at most 255 bytes, as in "
+                    "DateTimeBucketer(format='%Y/%m/%d')."
+                ),
             ) from error
 
     def path(self, wall_time: datetime) -> str:
@@ -206,7 +212,7 @@ class DateTimeBucketer(Bucketer):
             raise ConfigError(
                 f"DateTimeBucketer needs a timestamp or date column, but {self._column!r} is {field.type}; the columns "
                 f"are {', '.join(schema.names)}",
-                hint="Cast it, for instance with to_timestamp.",
+                hint="Cast it in Spark with to_timestamp(COLUMN), or in Arrow with column.cast(pa.timestamp('us')).",
             )
 
     def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
@@ -252,5 +258,5 @@ def _zone_of(name: str) -> ZoneInfo:
     except (KeyError, ValueError, TypeError, OSError) as error:
         raise ConfigError(
             f"DateTimeBucketer: unknown time zone {name!r}",
-            hint="Use an IANA name such as Europe/Berlin; where the machine has no zones, install tzdata.",
+            hint=("Use an IANA name, as time_zone='Europe/Berlin'; where the machine has no zones: pip install tzdata"),
         ) from error

@@ -111,7 +111,10 @@ def _text_of(field: pa.Field[Any]) -> Callable[[Any], str]:
         return _timestamp_text
     raise ConfigError(
         f"HiveBucketer cannot name directories by column {field.name!r} of type {field.type}",
-        hint="Use a text, integer, boolean, date, decimal or timestamp (at most microseconds) column, or derive one.",
+        hint=(
+            "Use a text, integer, boolean, date, decimal or timestamp (at most microseconds) column, or derive "
+            "one: df.withColumn(NAME, VALUE)"
+        ),
     )
 
 

@@ -140,7 +140,7 @@ def _name_or_bad(key: Any, name: Callable[[Any], str], context: BucketContext) -
     except BucketValueError as error:
         if context.on_bad_bucket == FAIL:
             raise BucketValueError(
-                error.message, hint="Clean the value, or set on_bad_bucket to a bucket for such rows."
+                error.message, hint="Clean the value, or give such rows a bucket: on_bad_bucket='bad'"
             ) from error
         return BAD
 

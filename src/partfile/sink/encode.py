@@ -299,7 +299,10 @@ def _keep(checkpoints: MetadataStore, path: str, rows: pa.Table) -> None:
         if not _holds(checkpoints.read_file(path, 2 * len(data) + MOST_HELD_BYTES), rows):
             raise CommitConflict(
                 f"{path!r} is there, and does not hold the rows that are to be set aside",
-                hint="Move that file away, and set the part aside again.",
+                hint=(
+                    "Move that file away: mv FILE ELSEWHERE; and set the part aside again: partfile recover PATH "
+                    "--uid UID --set-aside PART"
+                ),
                 path=path,
             ) from None
 

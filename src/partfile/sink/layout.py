@@ -110,7 +110,10 @@ class RowLayouts:
 def _check_names(schema: pa.Schema) -> None:
     doubled = [name for index, name in enumerate(schema.names) if name in schema.names[:index]]
     if doubled:
-        raise ConfigError(f"two columns have the name {doubled[0]!r}", hint="Rename or drop one of them.")
+        raise ConfigError(
+            f"two columns have the name {doubled[0]!r}",
+            hint=("Rename or drop one of them: df.withColumnRenamed(OLD, NEW) or df.drop(NAME)"),
+        )
 
 
 def _identity(format: Format) -> str:

@@ -159,7 +159,9 @@ class LocalSink:
             what = f"uid {self._settings.uid!r}" if chosen is None else f"what restore_from={chosen!r} or the uid names"
             raise CheckpointMismatch(
                 f"{what} has been written by Spark query {stands.query.query_id}",
-                hint="Spark keeps that stream's position, which means nothing here. Use another uid or snapshot.",
+                hint=(
+                    "Spark keeps that stream's position, which means nothing here. Use another uid=NAME or snapshot."
+                ),
             )
 
     def write(self, rows: Rows, position: JsonValue = None) -> None:
@@ -280,7 +282,10 @@ class LocalSink:
         if done is None:
             raise ConfigError(
                 f"the sink stands at position {self._position!r}, which is no count of items",
-                hint="Pass position=, and begin the iterable behind self.position.",
+                hint=(
+                    "Begin the iterable behind self.position, and pass for instance position=lambda item: "
+                    "item['offset']."
+                ),
             )
         passed, last = 0, None
         for item in islice(items, done):
@@ -288,13 +293,18 @@ class LocalSink:
         if passed < done:
             raise ConfigError(
                 f"the iterable has {passed} items, and {done} were written before",
-                hint="Let it yield the same items as before, from the first on; or pass position=.",
+                hint=(
+                    "Let it yield the same items as before, from the first on; or pass for instance "
+                    "position=lambda item: item['offset']."
+                ),
             )
         if done and counted(done, last) != self._position:
             raise ConfigError(
                 f"item {done} of the iterable is another one than the item {done} that was written before",
-                hint="One iterable belongs to one uid. For another one, as another day's, take another uid; or pass "
-                "position=.",
+                hint=(
+                    "One iterable belongs to one uid. For another one, as another day's, take another uid=NAME; or "
+                    "pass for instance position=lambda item: item['offset']."
+                ),
             )
         if done:
             logger.info("%s: %d items count already, and are passed over", self._settings.uid, done)

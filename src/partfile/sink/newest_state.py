@@ -90,7 +90,10 @@ def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | N
     except NotFound as error:
         raise NotFound(
             f"there are no checkpoints at {checkpoint_url!r}, so it is not known which parts are pending",
-            hint="Pass checkpoint_dir= as the sink has it, or read finished files alone.",
+            hint=(
+                "Say where the sink keeps its checkpoints: checkpoint_dir=DIRECTORY; or read finished files alone: "
+                "include='finished'"
+            ),
             path=checkpoint_url,
         ) from error
     with store:

@@ -6,8 +6,8 @@ import re
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 """Seconds of each unit."""
-DURATION_HINT = "Write a number and s, m, h, d or w, for instance 24h."
-SIZE_HINT = "Write bytes, or a number and K, M, G or T, for instance 5M."
+DURATION_HINT = "Write a number and s, m, h, d or w, for instance --older-than 24h."
+SIZE_HINT = "Write bytes, or a number and K, M, G or T, for instance --min-bytes 5M."
 """What to do about text that is neither."""
 
 _WORDS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w"}

@@ -188,8 +188,8 @@ class RestoreTerms:
 
 
 _MUST_BE = (
-    "It must be the directory of a savepoint or of a retained checkpoint of this sink, or the _metadata in it, and no "
-    "symbolic link to one."
+    "It must be the directory of a savepoint or of a retained checkpoint of this sink, or the _metadata in it, "
+    "and no symbolic link to one. See which there are: partfile checkpoints PATH"
 )
 
 
@@ -315,7 +315,10 @@ class Restore:
         if succeeding is not None and not is_own:
             raise Fenced(
                 f"epoch {succeeding} of {self._storage.job!r} is not the newest any more",
-                hint="Nothing was changed. Another process has taken the sink over; stop this one for good.",
+                hint=(
+                    "Nothing was changed. Another process has taken the sink over; stop this one for good. See who "
+                    "runs: partfile status PATH"
+                ),
             )
 
     def _over_damage(
@@ -497,7 +500,10 @@ class Restore:
                 raise
             raise RecoveryRefused(
                 f"{location!r} is not a checkpoint of this sink, whose checkpoints are in {self._own_directory!r}",
-                hint="A checkpoint names staged parts of its own base path; take a savepoint to go elsewhere.",
+                hint=(
+                    "A checkpoint names staged parts of its own base path. Take a savepoint to go elsewhere: "
+                    "sink.savepoint(DIRECTORY)"
+                ),
             ) from error
 
     @property
@@ -518,7 +524,10 @@ class Restore:
             if _writer(savepoint.job) != _writer(self._storage.job):
                 raise RecoveryRefused(
                     f"{location!r} was taken of {savepoint.job!r}, not of the writer {self._storage.job!r}",
-                    hint="Each subtask_index has a position and savepoints of its own: name that of this writer.",
+                    hint=(
+                        "Each subtask_index has a position and savepoints of its own: name that of this writer. "
+                        "See whose they are: partfile savepoint list DIR"
+                    ),
                 )
             operators = restored_operators(savepoint.operators, {OPERATOR})
             states = CheckpointStorage(store, pointer.directory)
@@ -586,7 +595,7 @@ class Restore:
             why = "its file could not be read when the checkpoint log went on after it, from an older checkpoint"
         raise RecoveryRefused(
             f"restore_from={location!r} cannot be gone back to: {why}",
-            hint=f"Choose another one of {later}.",
+            hint=f"Choose another one of {later}: {self._settings.recover_command('--restore-from', 'OLDER')}",
             checkpoint_id=checkpoint.checkpoint_id,
         )
 

@@ -314,7 +314,10 @@ def refusal(uid: str, point: RestorePoint, later: Sequence[str], *, has_log: boo
     return RecoveryRefused(
         f"sink {uid!r} has gone on since {point.location!r}, or never came from it: {len(later)} later parts hold rows "
         f"that restoring it may write again: {shown(later) or 'none, but its position has moved'}",
-        hint=f"{ways} Do not delete these parts: they may hold rows of before as well.",
+        hint=(
+            f"{ways} Do not delete these parts: they may hold rows of before as well. See which there are: "
+            "partfile list PATH"
+        ),
     )
 
 
@@ -442,7 +445,10 @@ def applied_before(uid: str, point: RestorePoint, damage: SnapshotCorrupt) -> Re
     return RecoveryRefused(
         f"the newest checkpoint of sink {uid!r} cannot be read: {damage.message}. restore_from={point.location!r} was "
         "applied before that, and says nothing of what came since",
-        hint="Put the file back from a backup or a copy; or choose a later checkpoint that can be read.",
+        hint=(
+            "Put the file back from a backup or a copy; or choose a later checkpoint that can be read. See which "
+            "there are: partfile checkpoints PATH"
+        ),
         path=damage.path,
     )
 
@@ -535,14 +541,14 @@ def check_replay(
     if batch.query_id in stands.retired_queries:
         raise CheckpointMismatch(
             f"query {batch.query_id} has been replaced on uid {uid!r}: another query adopted its place",
-            hint="Stop this query, or give it a uid of its own.",
+            hint="Stop this query by query.stop(), or give it a uid of its own: uid=NAME",
         )
     last = stands.query
     if last is None and stands.user_position is not None:
         raise CheckpointMismatch(
             f"uid {uid!r} has been written by plain Python up to the position {stands.user_position!r}, which Spark's "
             f"query {batch.query_id} knows nothing of",
-            hint="Use another uid.",
+            hint="Use another uid=NAME.",
         )
     if last is None:
         return _first(uid, batch, rules)
@@ -644,7 +650,10 @@ def _next(
             raise CheckpointMismatch(
                 f"batch {batch.batch_id} of query {batch.query_id} is complete on uid {uid!r}, but comes again with "
                 "other offsets: Spark's checkpoint was changed",
-                hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
+                hint=(
+                    "Put Spark's checkpoint back, or begin a new query and let it adopt this one: "
+                    f"on_new_query='adopt:{last.query_id}'"
+                ),
             )
         if batch.run_id is not None and batch.run_id == last.run_id:
             # Spark repeats a batch in a new run of the query alone.
@@ -654,7 +663,10 @@ def _next(
         raise CheckpointMismatch(
             f"query {batch.query_id} comes with batch {batch.batch_id}, but uid {uid!r} is complete up to batch "
             f"{last.batch_id}: Spark's checkpoint went back in time",
-            hint="Put Spark's checkpoint back, or begin a new query and let it adopt this one.",
+            hint=(
+                "Put Spark's checkpoint back, or begin a new query and let it adopt this one: "
+                f"on_new_query='adopt:{last.query_id}'"
+            ),
         )
     missing = range(0) if rules.on_gap == "accept" else range(last.batch_id + 1, batch.batch_id)
     if not all(is_copied(batch_id) for batch_id in missing):

@@ -117,7 +117,8 @@ def items_of(rows: object) -> Iterator[Any]:
         return iter(cast("Iterable[Any]", rows))
     except TypeError as error:
         raise ConfigError(
-            f"write_all takes an iterable of rows, not {_kind(rows)}", hint="Hand it a generator or a list of rows."
+            f"write_all takes an iterable of rows, not {_kind(rows)}",
+            hint=("Hand it a generator or a list of rows: write_all([{'id': 1}])"),
         ) from error
 
 
@@ -161,7 +162,10 @@ def chunks_of(
         if position is not None:
             stands = kept_position(position(item))
             if stands is None:
-                raise ConfigError("position returned None for an item", hint="Return for instance the item's offset.")
+                raise ConfigError(
+                    "position returned None for an item",
+                    hint=("Return where the input stands: position=lambda item: item['offset']"),
+                )
         if not is_row:
             yield Chunk(item, counted(count, item) if position is None else stands)
             continue
@@ -205,7 +209,8 @@ def _check_polars(rows: object) -> None:
     for name, kind in getattr(rows, "schema", {}).items():
         if str(kind) == "Object":
             raise ConfigError(
-                f"column {name!r} of the polars frame holds Python objects", hint="Cast it, or drop it before the sink."
+                f"column {name!r} of the polars frame holds Python objects",
+                hint=(f"Cast it, or drop it before the sink: frame.drop({name!r})"),
             )
 
 
@@ -216,7 +221,7 @@ def _converted(rows: object, convert: Callable[[], Any]) -> Any:
     except _REFUSALS as error:
         raise ConfigError(
             f"rows of type {_kind(rows)} cannot be converted: {error}",
-            hint="Write rows with named columns, for instance a frame, a pyarrow.Table or a list of dictionaries.",
+            hint="Write rows with named columns: a frame, a pyarrow.Table, or write([{'id': 1}]).",
         ) from error
 
 
@@ -372,7 +377,10 @@ def _check_position(value: object, depth: int = 0) -> None:
         ConfigError: Names the value and its type.
     """
     if depth > _DEEPEST:
-        raise ConfigError(f"position is more than {_DEEPEST} lists or dictionaries deep", hint="Use a flatter value.")
+        raise ConfigError(
+            f"position is more than {_DEEPEST} lists or dictionaries deep",
+            hint=("Use a flatter value, as position=17 or position={'partition': 0, 'offset': 17}."),
+        )
     if isinstance(value, dict):
         for key in value:
             if type(key) is not str:
@@ -393,9 +401,14 @@ def _check_scalar(value: object) -> None:
             hint="Use None, bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
         )
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"position holds {value!r}, which JSON has no form for", hint="Use a finite number.")
+        raise ConfigError(
+            f"position holds {value!r}, which JSON has no form for", hint=("Use a finite number, as position=17.")
+        )
     if isinstance(value, int) and value.bit_length() > _WIDEST_BITS:
-        raise ConfigError(f"position holds an integer of {value.bit_length()} bits", hint="Hand it over as text.")
+        raise ConfigError(
+            f"position holds an integer of {value.bit_length()} bits",
+            hint=("Hand it over as text: position=str(value)"),
+        )
     if isinstance(value, str):
         _check_text(value)
 

@@ -54,7 +54,10 @@ class ReservedSavepoint:
                 f"{len(state.pending)} parts could not be published, and {len(state.closed)} staging files not be "
                 "encoded, "
                 "so there can be no savepoint",
-                hint="The log says why. Mend that and ask again: they are tried at once then, however long they wait.",
+                hint=(
+                    "The log says why. Mend that and ask again, by savepoint(): they are tried at once then, "
+                    "however long they wait."
+                ),
                 checkpoint_id=coordinator.newest_checkpoint_id,
             )
         streams = FileStreamFactory(self.store, self.directory, None)
@@ -103,7 +106,7 @@ def directory_for_savepoints(settings: RestoreSettings, job: str, directory: str
     if path_inside(url, f"{settings.checkpoint_url}/{job}", settings.checkpoint_options) is not None:
         raise ConfigError(
             f"the directory for savepoints {url!r} lies inside the sink's own checkpoints, which it deletes",
-            hint="Choose a directory elsewhere.",
+            hint="Choose a directory elsewhere: savepoint_dir=DIRECTORY",
         )
     return url
 
@@ -140,5 +143,6 @@ def _opened(settings: RestoreSettings, url: str) -> Store:
         return settings.open_store(url, options_for(url, settings.base, settings.storage_options))
     except PartfileError as error:
         raise type(error)(
-            f"savepoints cannot be made in {url!r}: {error.message}", hint=error.hint or "Choose another directory."
+            f"savepoints cannot be made in {url!r}: {error.message}",
+            hint=error.hint or ("Choose another directory: savepoint_dir=DIRECTORY"),
         ) from error

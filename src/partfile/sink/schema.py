@@ -95,7 +95,7 @@ def _check_depth(field: pa.Field[Any]) -> None:
             return
     raise UnsupportedTypeError(
         f"Column {field.name!r} is nested more than {_MOST_LEVELS} levels deep.",
-        hint="Write what lies deeper as text, for instance as JSON.",
+        hint="Write what lies deeper as text, for instance by to_json(COLUMN).",
     )
 
 

@@ -185,7 +185,7 @@ def check_directory(path: str, base: str, name: str, storage_options: Mapping[st
     if is_adrift(path, base):
         raise ConfigError(
             f"{name}={path!r} is relative to the working directory, but the base is not on this host",
-            hint="Write a URL beside the base, or an absolute path that every start of this sink finds.",
+            hint=f"Write a URL beside the base, or an absolute path that every start of this sink finds: {name}=URL",
         )
     check_hidden(path, base, name, storage_options)
 
@@ -200,7 +200,10 @@ def check_hidden(path: str, base: str, name: str, storage_options: Mapping[str, 
     if inside is not None and not any(step.startswith(("_", ".")) for step in inside):
         raise ConfigError(
             f"{name}={path!r} lies visibly below the base, where readers would take its files for data",
-            hint=f"Choose a directory elsewhere, or one that begins with '_', for instance {STATE_DIRECTORY!r}.",
+            hint=(
+                "Choose a directory elsewhere, or one that begins with '_', for instance "
+                f"{name}={base.rstrip('/') + '/' + STATE_DIRECTORY!r}."
+            ),
         )
 
 

@@ -213,14 +213,17 @@ class Compression:
             known = ", ".join(str(name) for name in _CODECS)
             near = difflib.get_close_matches(str(self.codec).lower(), filter(None, _CODECS), 1, cutoff=0.5)
             meant = f"Did you mean {near[0]}? " if near else ""
-            raise ConfigError(f"Compression {self.codec!r} is not known.", hint=f"{meant}Row formats take {known}.")
+            raise ConfigError(
+                f"Compression {self.codec!r} is not known.",
+                hint=(f"{meant}Row formats take {known}: write compression='gzip'."),
+            )
         if self.level is None:
             return
         levels = _CODECS[self.codec].levels
         if levels is None:
             raise ConfigError(
                 f"Compression {self.codec!r} takes no level.",
-                hint="Leave compression_level out; gzip and bz2 take one.",
+                hint="Leave compression_level out, or write compression='gzip' or 'bz2', which take one.",
             )
         if self.level not in levels:
             raise ConfigError(

@@ -108,7 +108,10 @@ def in_temporary_directory() -> Iterator[None]:
         where = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - named, not used.
         raise NotApplied(
             f"rows cannot be sorted by way of temporary files in {where!r}: {error}",
-            hint="Make room there, or let TMPDIR name a directory with room for the rows of the largest parts.",
+            hint=(
+                "Make room there, or name a directory with room for the rows of the largest parts: export "
+                "TMPDIR=DIRECTORY"
+            ),
             path=where,
         ) from error
 

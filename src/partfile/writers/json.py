@@ -191,7 +191,10 @@ class JsonLinesFormat(LineFormat):
     def __post_init__(self) -> None:
         resolve_options(self, JsonLinesFormat)
         if self.non_finite not in _NON_FINITE:
-            raise ConfigError(f"non_finite={self.non_finite!r} is not known.", hint='Use "literal" or "string".')
+            raise ConfigError(
+                f"non_finite={self.non_finite!r} is not known.",
+                hint=("Write non_finite='literal' or non_finite='string'."),
+            )
 
     @property
     def suffix(self) -> str:

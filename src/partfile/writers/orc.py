@@ -86,7 +86,10 @@ def column_ids(schema: pa.Schema, paths: Sequence[str], option: str) -> list[int
         if number is None:
             what = "holds no single values" if path in known else "is not a column"
             single = ", ".join(sorted(name for name, number in known.items() if number is not None))
-            raise ConfigError(f"{option} names {path!r}, which {what}.", hint=f"There are {single or 'none'}.")
+            raise ConfigError(
+                f"{option} names {path!r}, which {what}.",
+                hint=(f"Leave {option}=() empty, or name some of these: {single or 'none'}."),
+            )
         ids.append(number)
     return ids
 

@@ -326,7 +326,10 @@ class ParquetFormat(BulkFormat):
 
     def _check_names(self, schema: pa.Schema) -> None:
         if self.bloom_filter_columns and "bloom_filter_options" not in signature(pq.ParquetWriter).parameters:
-            raise ConfigError(f"pyarrow {pa.__version__} writes no bloom filters.", hint="Install a newer pyarrow.")
+            raise ConfigError(
+                f"pyarrow {pa.__version__} writes no bloom filters.",
+                hint=("Install a newer one: pip install --upgrade pyarrow"),
+            )
         named = {"sort_by": self.sort_by, "bloom_filter_columns": [p.split(".")[0] for p in self.bloom_filter_columns]}
         if not isinstance(self.dictionary, bool):
             named["dictionary"] = [path.split(".")[0] for path in self.dictionary]
@@ -334,7 +337,8 @@ class ParquetFormat(BulkFormat):
             for name in names:
                 if name not in schema.names:
                     raise ConfigError(
-                        f"{option} names {name!r}, which is not a column.", hint="Name columns of the file."
+                        f"{option} names {name!r}, which is not a column.",
+                        hint=(f"Name columns of the file, as {option}=[COLUMN]."),
                     )
         for name in self.sort_by:
             kind = schema.field(name).type
@@ -439,11 +443,15 @@ def _keys(encryption: Callable[[], Any]) -> Any:
         what = f"the function encryption of the Parquet format has failed: {type(error).__name__}: {error}"
         clear = "No file was written in the clear."
         if isinstance(error, _PROGRAMMING_ERRORS):
-            raise ConfigError(what, hint=f"Mend the function, then start the sink again. {clear}") from error
-        raise NotReady(what, hint=f"A staging file is tried again later; else start the sink again. {clear}") from error
+            raise ConfigError(
+                what, hint=(f"Mend the function encryption=, then start the sink again: sink.start(df, ...). {clear}")
+            ) from error
+        raise NotReady(
+            what, hint=(f"A staging file is tried again later; else start the sink again: sink.start(df, ...). {clear}")
+        ) from error
     if not isinstance(found, pq.FileEncryptionProperties):
         raise ConfigError(
             f"the function encryption of the Parquet format returns {type(found).__name__}",
-            hint="Return what CryptoFactory.file_encryption_properties of pyarrow returns.",
+            hint="Return what pyarrow's CryptoFactory(...).file_encryption_properties(kms, configuration) returns.",
         )
     return found

@@ -52,7 +52,8 @@ def resolve_format(format: str | Format, compression: str | None = None, **optio
         if compression is not None or options:
             names = ["compression"] * (compression is not None) + sorted(options)
             raise ConfigError(
-                f"{', '.join(names)} cannot be given beside {type(format).__name__}.", hint="Set it on the format."
+                f"{', '.join(names)} cannot be given beside {type(format).__name__}.",
+                hint=(f"Set it on the format: {type(format).__name__}(...)."),
             )
         return format
     kind: Any = _kind(format)
@@ -133,14 +134,14 @@ def check_spec(format: Format) -> None:
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{type(format).__name__} has an option that cannot be kept with staged rows: {error}",
-            hint="Use plain numbers, texts and tuples of them.",
+            hint="Use plain numbers, texts and tuples of them, as option=('a', 1).",
         ) from error
     for option in _options(type(format)):
         if getattr(made, option) != getattr(format, option):
             raise ConfigError(
                 f"{type(format).__name__} option {option} cannot be kept with staged rows: it comes back as "
                 f"{getattr(made, option)!r}.",
-                hint="Use plain numbers, texts and tuples of them.",
+                hint="Use plain numbers, texts and tuples of them, as option=('a', 1).",
             )
 
 
@@ -198,7 +199,10 @@ def _encrypted(format: Format, sink_format: Format | None) -> Format:
     if encryption is None:
         raise ConfigError(
             "A staged part was to be encrypted, and this format has no encryption.",
-            hint="Encode it by a sink whose format has encryption=; the command line has no keys.",
+            hint=(
+                "The command line has no keys. Encode it by a sink whose format has them: "
+                "ParquetFormat(encryption=FUNCTION)"
+            ),
         )
     changed: Format = dataclasses.replace(cast("Any", format), encryption=encryption)
     return changed
@@ -216,5 +220,5 @@ def _refused(field: str, what: str) -> ConfigError:
     at = f"field {field!r}: " if field else ""
     return ConfigError(
         f"A format spec of a staged part cannot be used: {at}{what}.",
-        hint="It may come from a newer version of partfile.",
+        hint="It may come from a newer version of partfile (pip install --upgrade partfile).",
     )

@@ -420,7 +420,7 @@ _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...
 
 
 _VARIANT_HINT = "Cast it before the sink: to_json(v) for text, or variant_get for its fields."
-_MARKED_HINT = "Cast it before the sink to text or to plain columns."
+_MARKED_HINT = "Cast it before the sink to text or to plain columns: column.cast('string')"
 
 
 def check_columns(schema: pa.Schema, form: str, *, nested: bool) -> None:
@@ -449,7 +449,7 @@ def _check_names(names: list[str], path: str, form: str) -> None:
         if count > 1:
             raise UnsupportedTypeError(
                 f"Column {path + name!r} is there {count} times, and {form} needs names that differ.",
-                hint="Rename one of them.",
+                hint="Rename one of them: df.withColumnRenamed(OLD, NEW)",
             )
 
 

@@ -94,7 +94,8 @@ class TextFormat(LineFormat):
             raise ConfigError("line_separator is empty, so lines could not be told apart.")
         if self.embedded_separator not in {"fail", "keep"}:
             raise ConfigError(
-                f"embedded_separator={self.embedded_separator!r} is not known.", hint='Use "fail" or "keep".'
+                f"embedded_separator={self.embedded_separator!r} is not known.",
+                hint=("Write embedded_separator='fail' or embedded_separator='keep'."),
             )
 
     @property
@@ -112,7 +113,7 @@ class TextFormat(LineFormat):
             columns = ", ".join(f"{column.name!r} ({column.type})" for column in schema) or "none"
             raise UnsupportedTypeError(
                 f"The text format takes exactly one string column; the columns are: {columns}.",
-                hint="Select one string column, or use json, csv or parquet.",
+                hint="Select one string column: df.select(COLUMN); or write format='json'.",
             )
 
     def encode(self, batch: pa.RecordBatch) -> EncodedRows:

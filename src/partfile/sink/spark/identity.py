@@ -49,7 +49,10 @@ def current_run(session: SparkSession) -> QueryRun:
     if query_id is None or query is None:
         raise PartfileError(
             "foreach_batch found no streaming query id on this thread",
-            hint="Pass it to writeStream.foreachBatch of a classic Spark session; Spark Connect does not tell the id.",
+            hint=(
+                "Spark Connect does not tell the id; in a classic Spark session write "
+                "df.writeStream.foreachBatch(sink.foreach_batch)."
+            ),
         )
     return QueryRun(os.getpid(), query_id, str(query.runId()))
 
@@ -69,7 +72,10 @@ def active_query(session: SparkSession, run: QueryRun) -> StreamingQuery:
     """
     query = _active_query(session, run.query_id)
     if query is None:
-        raise PartfileError(f"query {run.query_id} has ended", hint="Start it again: the batch comes again then.")
+        raise PartfileError(
+            f"query {run.query_id} has ended",
+            hint=("Start it again by sink.start(df, checkpoint_location=DIRECTORY): the batch comes again then."),
+        )
     return StreamingQuery(query)
 
 

@@ -466,7 +466,7 @@ class SparkStream:
         if "checkpointlocation" in {name.lower() for name in options or {}}:
             raise ConfigError(
                 "options name a checkpointLocation besides checkpoint_location",
-                hint="Pass the directory as checkpoint_location alone.",
+                hint="Pass the directory by itself: checkpoint_location=DIRECTORY",
             )
         self._check_position(df, schema, checkpoint_location)
         self._check_workers(df)
@@ -635,8 +635,10 @@ class SparkStream:
             if self._runtime is None:
                 raise PartfileError(
                     f"sink {self._settings.uid!r} has no query that runs and has written a batch: nothing to save",
-                    hint="Ask after the query's first batch and before its end, or use stop_with_savepoint; in plain "
-                    "Python ask the LocalSink.",
+                    hint=(
+                        "Ask after the query's first batch and before its end, or by stop_with_savepoint(); in "
+                        "plain Python ask the LocalSink."
+                    ),
                 )
             with reserved_savepoint(self._settings, self._settings.uid, directory) as reserved:
                 return self._savepoint(self._runtime, reserved, ends_the_job=False)
@@ -676,7 +678,10 @@ class SparkStream:
                     if runtime is None:
                         raise PartfileError(
                             f"query {query.id} has failed, or sink {uid!r} holds the rows of another query",
-                            hint="Start the query again and let it write a batch; then ask for the savepoint.",
+                            hint=(
+                                "Start the query again by sink.start(df, checkpoint_location=DIRECTORY), let it "
+                                "write a batch, then ask for the savepoint."
+                            ),
                         )
                     return self._savepoint(runtime, reserved, ends_the_job=True)
                 finally:

@@ -266,7 +266,7 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema | None:
     if not df.columns:
         raise ConfigError(
             f"{settings.uid}: the stream has no columns, and Spark hands no rows of it over",
-            hint="Select at least one column.",
+            hint="Select at least one column: df.select(COLUMN)",
         )
     schema = _arrow_schema(df)
     if schema is not None:
@@ -472,7 +472,7 @@ def check_version(version: str) -> None:
     if version != __version__:
         raise PartfileError(
             f"an executor has partfile {version}, the driver {__version__}",
-            hint="Install the same version on every node.",
+            hint=f"Install the same version on every node: pip install partfile=={__version__}",
         )
 
 
