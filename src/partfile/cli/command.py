@@ -78,7 +78,7 @@ def _read(file: str) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(
             f"--storage-options-file {file!r} cannot be read: {error.strerror}",
-            hint="Name a file on this host, and check that you may read it.",
+            hint="Name a file on this host, and check that you may read it: ls -l FILE",
             path=file,
         ) from None
     try:
@@ -88,7 +88,7 @@ def _read(file: str) -> dict[str, object]:
     if not isinstance(found, dict):
         raise ConfigError(
             f"--storage-options-file {file!r} is no JSON object",
-            hint='Write for instance {"region": "eu-west-1"}.',
+            hint='Write for instance {"region": "eu-west-1"} to it; or pass --storage-option region=eu-west-1.',
             path=file,
         )
     return found
@@ -127,13 +127,17 @@ class _Given:
     def uid(self) -> str | None:
         """The sink that is meant; raises ConfigError."""
         if len(self.uids) > 1:
-            raise ConfigError(f"--uid is given {len(self.uids)} times", hint="Name one sink; left out, it is all.")
+            raise ConfigError(
+                f"--uid is given {len(self.uids)} times", hint=("Name one sink: --uid U; left out, it is all.")
+            )
         return self.uids[0] if self.uids else None
 
     def place(self, out: Output) -> Place:
         """The place that is meant; raises ConfigError."""
         if self.checkpoint_dir is not None and not self.checkpoint_dir.strip():
-            raise ConfigError("--checkpoint-dir is empty", hint="Leave it out if the checkpoints are below PATH.")
+            raise ConfigError(
+                "--checkpoint-dir is empty", hint=("Leave --checkpoint-dir out if the checkpoints are below PATH.")
+            )
         opener = _opener_for_a_person(out) if out.is_for_a_person else open_for_looking
         return Place(self.path, self.checkpoint_dir, storage_options_of(self.pairs, self.file), opener)
 
@@ -265,10 +269,13 @@ def _in_words(error: OSError) -> Exception:
     if isinstance(error, PartfileError):
         return error
     if error.filename is not None:
-        hint = "Run it as a user that may read it." if error.errno == errno.EACCES else ""
+        hint = "Run it as a user that may read it. See who may: ls -l PATH" if error.errno == errno.EACCES else ""
         return NotApplied(f"{error.filename!r} cannot be read: {error.strerror}", hint=hint)
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EBADF}:
-        return NotApplied(f"the output cannot be written: {error.strerror}", hint="Free space, or write it elsewhere.")
+        return NotApplied(
+            f"the output cannot be written: {error.strerror}",
+            hint=("Free space, or write it elsewhere. See what is free: df -h PATH"),
+        )
     return error
 
 

@@ -107,7 +107,10 @@ def adoption_options(
     if layout is None:
         return None
     if layout not in layouts:
-        raise ConfigError(f"--adopt-layout {layout!r} is not a known layout", hint="There are flink and spark.")
+        raise ConfigError(
+            f"--adopt-layout {layout!r} is not a known layout",
+            hint=("Write --adopt-layout flink or --adopt-layout spark."),
+        )
     return AdoptionOptions(
         layout=layouts[layout],
         publish_pending=publish_pending,
@@ -475,7 +478,7 @@ def _check_moved(call: Call, options: RecoveryOptions, stores: Stores, jobs: Seq
     if all(one is None or one.state.position.base is None for one in states):
         raise ConfigError(
             "--moved-from has no effect without --checkpoint-dir: checkpoints below PATH have moved with it",
-            hint="Leave it out; or name the directory of checkpoints that stayed where it was.",
+            hint="Leave it out; or name the directory of checkpoints that stayed where it was: --checkpoint-dir D",
         )
 
 

@@ -144,14 +144,17 @@ def sql(
     if held.mixed:
         raise PartfileError(
             f"rows below {call.place.base!r} have values of several types in {', '.join(map(repr, held.mixed))}",
-            hint="No one statement reads them. Read the files before and after the change by themselves.",
+            hint=(
+                "No one statement reads them. Read the files before and after the change by themselves: "
+                "partfile.read(PATH, schema=SCHEMA)"
+            ),
             path=call.place.base,
         )
     cut = [file.path for file in files if not file.is_whole]
     if cut:
         raise PartfileError(
             f"{cut[0]!r} counts up to the length in its sidecar, and an engine would read on ({len(cut)} such files)",
-            hint="Read the tree with partfile.read or partfile.read_spark.",
+            hint="Read the tree in Python: partfile.read(PATH) or partfile.read_spark(spark, PATH)",
             path=cut[0],
         )
     is_local = "file" in shown.fs.protocol
@@ -198,7 +201,7 @@ def _held(call: Call, *, reads_files: bool) -> RowSchema:
     if found is None:
         raise NotFound(
             f"no checkpoint at {call.place.checkpoint_url!r} has the schema of its rows",
-            hint="It is there from the first checkpoint with rows on.",
+            hint="It is there from the first checkpoint with rows on. See what there is: partfile status PATH",
             path=call.place.checkpoint_url,
         )
     return found

@@ -343,7 +343,9 @@ def _held(place: Place, log: CleanedLog, now_ms: int, opener: StoreOpener) -> It
     """Own one job as it is."""
     job = Job.of(log.job)
     if job is None:
-        raise ConfigError(f"{log.job!r} is not the name of a sink", hint="A plan names sinks as partfile status does.")
+        raise ConfigError(
+            f"{log.job!r} is not the name of a sink", hint=("A plan names sinks as this does: partfile status PATH")
+        )
 
     def approve(plan: RestorePlan) -> None:
         if plan.checkpoint != _ref(log):

@@ -197,7 +197,10 @@ def store_now_ms(store: Store, directory: str) -> int:
     if seen is None:
         raise Fenced(
             f"{path!r} was deleted by another process at the same time",
-            hint="Nothing was changed. Run the command again when no other one cleans this base.",
+            hint=(
+                "Nothing was changed. Run the command again when no other one cleans this base. See who runs: "
+                "partfile status PATH"
+            ),
             path=path,
         )
     return seen.modified_at_ms

@@ -198,7 +198,10 @@ def _rest(location: str, directory: str, names: tuple[str, ...], kind: _Left, *,
     if not is_savepoint_name(directory):
         raise ConfigError(
             f"{location!r} is not a savepoint; nothing was deleted",
-            hint="Savepoints are directories with a _metadata of theirs, or called savepoint-JOB-RANDOM.",
+            hint=(
+                "Savepoints are directories with a _metadata of theirs, or called savepoint-JOB-RANDOM. See which "
+                "there are: partfile savepoint list DIR"
+            ),
             path=location,
         )
     files = tuple(filter(is_file_of_savepoint, names))

@@ -408,7 +408,10 @@ class CheckpointLog:
             raise SnapshotCorrupt(
                 f"checkpoint {newest} of job {self._storage.job!r} does not belong to the checkpoint log of checkpoint "
                 f"{other.checkpoint_id} beside it",
-                hint="One of the two was copied here. Nothing was changed; remove the one that does not belong here.",
+                hint=(
+                    "One of the two was copied here. Nothing was changed; remove the one that does not belong "
+                    "here. See which there are: partfile checkpoints PATH"
+                ),
                 path=self._storage.path(documents.metadata_path(newest)),
                 checkpoint_id=newest,
             )
@@ -580,14 +583,19 @@ class CheckpointLog:
                 lost = before.checkpoint_id
                 return Fenced(
                     f"checkpoint {lost} of job {job!r} was deleted, and no other coordinator has gone on",
-                    hint="Entries after it do not count. Put the file back, or restore a savepoint, before the next "
-                    "start.",
+                    hint=(
+                        "Entries after it do not count. Before the next start put the file back, or go back to a "
+                        "savepoint: partfile recover PATH --uid UID --restore-from SAVEPOINT"
+                    ),
                     path=self._shown(lost),
                     checkpoint_id=checkpoint.checkpoint_id,
                 )
         return Fenced(
             f"another coordinator has taken over job {job!r}",
-            hint="Only one query or process may write with a uid at a time; stop this one.",
+            hint=(
+                "Only one query or process may write with a uid at a time; stop this one. See who runs: partfile "
+                "status PATH"
+            ),
             checkpoint_id=checkpoint.checkpoint_id,
         )
 
@@ -602,7 +610,10 @@ class CheckpointLog:
         path = self._shown(checkpoint.checkpoint_id)
         return OutcomeUnknown(
             f"the store does not say whether the checkpoint at {path!r} counts",
-            hint="A new start finds out, when the store answers again.",
+            hint=(
+                "A new start finds out, when the store answers again. See which checkpoint counts: partfile "
+                "checkpoints PATH"
+            ),
             path=path,
             checkpoint_id=checkpoint.checkpoint_id,
         )

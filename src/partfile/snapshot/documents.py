@@ -164,7 +164,7 @@ def encode_body(schema: str, body: bytes) -> bytes:
     if len(body) > MAX_DOCUMENT_BYTES - _MAX_HEADER_BYTES:
         raise StateTooLarge(
             f"a {schema} document of {len(body)} bytes is larger than the {MAX_DOCUMENT_BYTES} that can be read again",
-            hint="Keep fewer parts open at once (max_open_parts), or fewer elements in a state.",
+            hint="Keep fewer parts open at once, with max_open_parts=100; or fewer elements in a state.",
         )
     return b"".join((header_of(schema, body), body, b"\n"))
 
@@ -222,8 +222,10 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
     if int(version) > FORMAT_VERSION:
         raise SnapshotVersionError(
             f"{path} has format version {int(version)}; this partfile reads version {FORMAT_VERSION} alone",
-            hint="Upgrade partfile on this machine if a newer one wrote it. Nothing reads what was written before the "
-            "first release.",
+            hint=(
+                "Nothing reads what was written before the first release. If a newer partfile wrote it, upgrade "
+                "this one: pip install --upgrade partfile"
+            ),
             path=path,
         )
     if found_schema.decode() != schema:
@@ -256,15 +258,15 @@ def unreadable(what: str, error: SnapshotError) -> UnencodableState:
     """The error for a document that its own reader refuses, found before it was created (R1)."""
     return UnencodableState(
         f"{what} was not created, because no start could read it: {error.message}",
-        hint="The checkpoint before it is in force. Look at the position and the clock that were passed.",
+        hint=("The checkpoint before it is in force. Look at what was passed as position=POSITION and clock=FUNCTION."),
         path=error.path,
     )
 
 
-CORRUPT_HINT = "Nothing was changed. Put the file back from a backup or a copy."
+CORRUPT_HINT = "Nothing was changed. Put the file back from a backup or a copy, then type: partfile verify PATH"
 _UNRELEASED_HINT = (
-    "Or it is whole, and was written before the first release, as its checksum looks: such documents are not read. "
-    "Begin with another uid, or go on with the build that wrote it."
+    "Or it is whole, and was written before the first release, as its checksum looks: such documents are not "
+    "read. Begin with another uid=NAME, or go on with the build that wrote it."
 )
 
 

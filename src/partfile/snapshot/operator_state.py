@@ -251,14 +251,14 @@ def check_same_state(known: StateMetaInfo, asked: StateMetaInfo, where: str) -> 
     if known.mode != asked.mode:
         raise ConfigError(
             f"state {asked.name!r} is {where} as {known.mode} and asked for as {asked.mode}",
-            hint="A name keeps its mode; use another name.",
+            hint="A name keeps its mode; use another one: name=NAME",
         )
     for part, codec in asked.codecs.items():
         found = known.codecs.get(part)
         if found is None or found.name != codec.name:
             raise ConfigError(
                 f"state {asked.name!r} is {where} with the {part} codec {found and found.name}, not {codec.name}",
-                hint="A name keeps its codecs; use another name.",
+                hint="A name keeps its codecs; use another one: name=NAME",
             )
         if found.version != codec.version:
             raise SnapshotVersionError(

@@ -111,7 +111,7 @@ def reserve_savepoint(target: MetadataStore, job: str) -> str:
         return directory
     raise NotApplied(
         f"{MAX_NAMES} names for a savepoint of job {job!r} were all taken",
-        hint="Look what else writes to this directory, or choose another one.",
+        hint="Look what else writes to this directory, or choose another one: savepoint_dir=DIRECTORY",
     )
 
 
@@ -159,7 +159,9 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
     except NotFound as error:
         raise NotFound(
             f"{directory!r} in {target.base!r} is not a savepoint: it has no {_METADATA}",
-            hint="Name the directory of a savepoint or its _metadata; partfile savepoint list DIR finds them.",
+            hint=(
+                "Name the directory of a savepoint or its _metadata. See which there are: partfile savepoint list DIR"
+            ),
             path=path,
         ) from error
     except NotApplied as error:
@@ -167,7 +169,9 @@ def read_savepoint(target: MetadataStore, directory: str) -> SavepointMetadata:
             raise
         raise NotFound(
             f"{directory!r} in {target.base!r} is not a savepoint: it is a file",
-            hint="Name the directory of a savepoint or its _metadata.",
+            hint=(
+                "Name the directory of a savepoint or its _metadata. See which there are: partfile savepoint list DIR"
+            ),
             path=directory,
         ) from error
     return decode_document(SCHEMA, SavepointMetadata, data, f"{target.base}/{path}")
@@ -204,7 +208,10 @@ def delete_savepoint(target: MetadataStore, directory: str) -> None:
     if not _NAME.fullmatch(directory) and ("/" in directory or not _reads(target, directory)):
         raise ConfigError(
             f"{directory!r} is not a savepoint; nothing was deleted",
-            hint="Savepoints are directories with a _metadata of theirs, or called savepoint-JOB-RANDOM.",
+            hint=(
+                "Savepoints are directories with a _metadata of theirs, or called savepoint-JOB-RANDOM. See which "
+                "there are: partfile savepoint list DIR"
+            ),
             path=directory,
         )
     target.delete_file(f"{directory}/{_METADATA}")

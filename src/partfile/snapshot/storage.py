@@ -163,7 +163,10 @@ class DriverMemoryStorageSettings(_Settings):
         if total > self.max_total_bytes:
             raise StateTooLarge(
                 f"the checkpoint has {total} bytes of state, more than max_total_bytes={self.max_total_bytes}",
-                hint="Configure a checkpoint directory, or raise the limit.",
+                hint=(
+                    "Raise the limit, as max_total_bytes=BYTES; or keep the checkpoints on a file system: "
+                    "FileSystemStorageSettings(url=URL)"
+                ),
                 checkpoint_id=metadata.checkpoint_id,
             )
 
@@ -287,7 +290,10 @@ class CheckpointStorage:
                 raise
             raise SnapshotCorrupt(
                 f"in the place of state file {shown} is something else than a file",
-                hint="Find out what it is and who put it there, move it away, and put the file back from a copy.",
+                hint=(
+                    "Find out what it is and who put it there, move it away, and put the file back from a copy. "
+                    "Then type: partfile verify PATH"
+                ),
                 path=shown,
             ) from error
         if len(data) != handle.size_bytes or crc32_of(data) != handle.crc32:
@@ -460,6 +466,6 @@ def pointer_to(location: str) -> Pointer:
     if not name or name in {".", ".."} or parent.endswith(":/"):
         raise ConfigError(
             f"{location!r} does not name the directory of a savepoint or a checkpoint",
-            hint="Give its path or URL, with or without /_metadata at the end.",
+            hint="Give its path or URL, with or without /_metadata at the end, as s3://bucket/savepoints/NAME.",
         )
     return Pointer(parent or "/", name)

@@ -281,13 +281,19 @@ class MemoryStreamFactory:
         if size_bytes > self._max_state_bytes:
             raise StateTooLarge(
                 f"state of {size_bytes} bytes is larger than max_state_bytes={self._max_state_bytes}",
-                hint="Configure a checkpoint directory, or raise the limit.",
+                hint=(
+                    "Raise the limit, as max_state_bytes=BYTES; or keep the checkpoints on a file system: "
+                    "FileSystemStorageSettings(url=URL)"
+                ),
             )
         if self._acknowledged_bytes + size_bytes > self._max_acknowledgement_bytes:
             raise StateTooLarge(
                 f"an acknowledgement with {self._acknowledged_bytes + size_bytes} bytes of state is larger than "
                 f"max_acknowledgement_bytes={self._max_acknowledgement_bytes}",
-                hint="Configure a checkpoint directory: its files do not travel in acknowledgements.",
+                hint=(
+                    "Keep the checkpoints on a file system, whose files do not travel in acknowledgements: "
+                    "FileSystemStorageSettings(url=URL)"
+                ),
             )
 
     def keep(self, data: bytes, scope: Scope) -> StateHandle:  # noqa: ARG002 - memory has no directories.
@@ -307,7 +313,10 @@ def check_file_streams(inline_threshold_bytes: int, write_buffer_bytes: int) -> 
     if not 0 <= inline_threshold_bytes <= MAX_INLINE_THRESHOLD_BYTES:
         raise ConfigError(
             f"inline_threshold_bytes is {inline_threshold_bytes}; allowed are 0 to {MAX_INLINE_THRESHOLD_BYTES}",
-            hint="Inline state lies in the metadata, which every start reads whole.",
+            hint=(
+                "Inline state lies in the metadata, which every start reads whole. Write for instance "
+                "inline_threshold_bytes=20480."
+            ),
         )
     if write_buffer_bytes < 1:
         raise ConfigError(f"write_buffer_bytes is {write_buffer_bytes}; it must be at least 1")

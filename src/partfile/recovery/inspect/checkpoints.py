@@ -148,7 +148,10 @@ def as_damage(storage: CheckpointStorage, error: NotApplied) -> SnapshotCorrupt:
             return SnapshotCorrupt(
                 f"checkpoint {number} of job {storage.job!r} has something else than a file in the place of its "
                 "checkpoint",
-                hint="Find out what it is and which program put it there, and move it away. Nothing was changed.",
+                hint=(
+                    "Nothing was changed. Find out what it is and which program put it there, and move it away. "
+                    "Then type: partfile verify PATH"
+                ),
                 path=path,
                 checkpoint_id=number,
             )

@@ -96,7 +96,10 @@ def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) ->
     if classify(path, seen.known).kind in {"orphan", "temporary"}:
         raise RecoveryRefused(
             f"no retained checkpoint vouches for a byte of {path!r}",
-            hint="It is an orphan: a task died before its bytes counted, and wrote them again elsewhere.",
+            hint=(
+                "It is an orphan: a task died before its bytes counted, and wrote them again elsewhere. See which "
+                "files count: partfile list PATH --state finished"
+            ),
             path=path,
         )
     file_system = ValidLengthFileSystem(behind, base, sidecars=seen.known.sidecars[0])
@@ -105,7 +108,7 @@ def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) ->
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise NotFound(
             f"{path!r} is not a finished file below the base, nor a part that a retained checkpoint names",
-            hint="partfile list shows what there is.",
+            hint="See what there is: partfile list PATH",
             path=path,
         ) from error
 
@@ -127,7 +130,10 @@ def open_known(behind: AbstractFileSystem, base: str, part: KnownPart) -> Any:
     if not part.is_file and not behind.exists(f"{base}/{part.path}"):
         raise RecoveryRefused(
             f"the bytes of {part.path!r} are in no file before it is published",
-            hint="On S3 they are in an upload, which cannot be read. The next start of the sink publishes it.",
+            hint=(
+                "On S3 they are in an upload, which cannot be read. The next start of the sink publishes it; or "
+                "type: partfile recover PATH"
+            ),
             path=part.path,
         )
     return open_readable(behind, base, ReadableFile(part.path, part.handle.valid_length, names))

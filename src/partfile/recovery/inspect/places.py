@@ -72,7 +72,10 @@ class Place:
         try:
             return self.opener(self.base, self.storage_options)
         except ConfigError as error:
-            error.hint = error.hint or "PATH is the base of a sink: the directory that holds its buckets, or its URL."
+            error.hint = error.hint or (
+                "PATH is the base of a sink: the directory that holds its buckets, or its URL, as "
+                "hdfs://host:port/path or s3://bucket/prefix."
+            )
             raise
 
     def open_checkpoints(self) -> Store | None:
@@ -102,7 +105,9 @@ class Place:
             if self.checkpoint_dir is None:
                 # What is wrong with the base is told of the base.
                 self.open_base().close()
-            error.hint = error.hint or "The directory of checkpoints has one directory for each sink."
+            error.hint = error.hint or (
+                "The directory of checkpoints has one directory for each sink: --checkpoint-dir D"
+            )
             raise
 
 
@@ -140,7 +145,8 @@ def jobs_in(store: MetadataStore, uid: str | None = None) -> list[Job]:
     wanted = None if uid is None else Job.of(uid)
     if uid is not None and wanted is None:
         raise ConfigError(
-            f"uid {uid!r} is not the name of a sink", hint="It may be a uid, or uid~n for one writer of it."
+            f"uid {uid!r} is not the name of a sink",
+            hint=("It may be a uid, or uid~n for one writer of it. See which there are: partfile status PATH"),
         )
     found = sorted(job for job in map(Job.of, store.list_names("")) if job is not None)
     chosen = [

@@ -204,8 +204,9 @@ def _checkpoint_findings(log: SeenLog) -> Iterator[Finding]:
     job, newest = log.job.name, log.checkpoints[-1].checkpoint_id if log.checkpoints else 0
     for seen in log.checkpoints:
         if seen.problem is not None:
-            hint = (
-                seen.problem.hint or "Put the file back from a copy; older checkpoints than the newest only serve you."
+            hint = seen.problem.hint or (
+                "Put the file back from a copy, then type: partfile verify PATH. Older checkpoints than the "
+                "newest only serve you."
             )
             yield error("checkpoint-damaged", seen.problem.message, hint, job=job, checkpoint_id=seen.checkpoint_id)
     # A first checkpoint that never counted is of a checkpoint log of its own.
@@ -240,7 +241,10 @@ def _stray_findings(log: SeenLog) -> Iterator[Finding]:
         older, missing = before.checkpoint_id, after.checkpoint_id - before.checkpoint_id - 1
         text = f"{missing} checkpoints are missing between {older} and {after.checkpoint_id}"
         if is_deletion(before, after):
-            hint = "Another program deleted them. A start goes on from the newest, and needs none of them."
+            hint = (
+                "Another program deleted them. A start goes on from the newest, and needs none of them. See what "
+                "there is: partfile checkpoints PATH"
+            )
             yield error("log-hole", text, hint, job=job, checkpoint_id=older)
         else:
             hint = "The older one is of a coordinator that was fenced: it does no harm, and the next start deletes it."
@@ -598,7 +602,7 @@ def _of(seen: SeenBase, uid: str | None) -> list[KnownPart]:
 
 
 def _missing(part: KnownPart, found: str | None) -> Finding:
-    hint = "Put it back; or give it up with recover --accept-missing, if a consumer moved it."
+    hint = "Put it back; or, if a consumer moved it, give it up: partfile recover PATH --uid UID --accept-missing"
     if found is not None:
         directory = found.rpartition("/")[0] or "the base itself"
         hint = f"Moved: it lies in {directory!r}. Put it back at {part.handle.bucket or 'the base itself'!r}."
@@ -618,7 +622,9 @@ def _of_another_base(job: Job, problem: PartfileError) -> Finding:
 
 
 def _unreadable(directory: str) -> Finding:
-    hint = "Nothing is known of what is in it. If a sink writes there, run this as its user."
+    hint = (
+        "Nothing is known of what is in it. If a sink writes there, run this as its user. See who may: ls -ld DIRECTORY"
+    )
     return note("unreadable", "this user may not read the directory, so it was passed over", hint, path=directory)
 
 
@@ -712,7 +718,10 @@ def _crc32_of(opened: Any) -> int:
 
 
 def _differs(part: KnownPart, what: str) -> Finding:
-    hint = "A disk, a copy or another program changed it: put it back from a copy."
+    hint = (
+        "A disk, a copy or another program changed it. Put it back from a copy, then type: partfile verify PATH "
+        "--checksums"
+    )
     if part.is_staging_file:
         hint += (
             " No start encodes it as it is. Without a copy give its rows up: "
@@ -735,6 +744,9 @@ def _unread(part: KnownPart, problem: StoreError | OSError) -> Finding:
         return note("unreadable", text, hint, path=part.lookup_path, job=part.job.name)
     # A staging file that only older checkpoints name is not missed.
     make = error if part.is_current or not part.is_staging_file else note
-    hint = hint or "Run it again, as the user of the sink; if that says the same, look after the disk or the store."
+    hint = hint or (
+        "Run it again, as the user of the sink: partfile verify PATH. If that says the same, look after the disk "
+        "or the store."
+    )
     where: dict[str, str | int] = {"path": part.lookup_path, "job": part.job.name, "checkpoint_id": part.checkpoint_id}
     return make("part-unreadable", text, hint, **where)
