@@ -346,14 +346,14 @@ def test_going_back_to_an_older_checkpoint(tmp_path: Path, *, is_published: bool
 
 @pytest.mark.item("DL-12", "DL-08")
 def test_a_checkpoint_that_was_moved_is_refused(tmp_path: Path) -> None:
-    """It names staged parts of its base path; the error says to take a savepoint."""
+    """It names staged parts of its base path; the error says to Take a savepoint."""
     out = long_sink(tmp_path / "out").local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
     out.close()
     moved = shutil.copytree(newest_checkpoint(tmp_path / "out"), tmp_path / "elsewhere" / "chk-7")
     for base in ("fresh", "out"):
-        with pytest.raises(RecoveryRefused, match="take a savepoint"):
+        with pytest.raises(RecoveryRefused, match="Take a savepoint"):
             continue_to(long_sink(tmp_path / base, restore_from=moved), 9)
     assert finished_files(tmp_path / "fresh") == {}
 

@@ -353,4 +353,4 @@ def test_a_filter_of_nothing_is_refused(name: str, words: str) -> None:
     """At the first batch, with the columns that there are."""
     with pytest.raises(ConfigError, match=words) as refused:
         OrcFormat(bloom_filter_columns=(name,)).check(_BATCH.schema)
-    assert "There are a, b, d, s.x, s.y.w, s.y.z." in str(refused.value)
+    assert "name some of these: a, b, d, s.x, s.y.w, s.y.z." in str(refused.value)

@@ -422,3 +422,11 @@ def test_columns_that_have_no_order_are_refused() -> None:
     """Nested columns cannot be sorted by."""
     with pytest.raises(UnsupportedTypeError, match="names 'l', and Arrow cannot sort by its type list"):
         ParquetFormat(sort_by=("l",)).check(pa.schema({"l": pa.list_(pa.int8())}))
+
+
+@pytest.mark.parametrize("option", ["row_group_rows", "row_group_bytes"])
+@pytest.mark.parametrize("value", [0, 10**30])
+def test_a_row_group_that_no_file_can_have_is_refused(option: str, value: int) -> None:
+    """It is refused when the format is made, not when the first rows are written."""
+    with pytest.raises(ConfigError, match=rf"(?s){option}={value} is not from 1 .*Write for instance {option}="):
+        ParquetFormat(**{option: value})

@@ -214,6 +214,8 @@ def _is_suspect(field: Any, column: Any) -> bool:
 
 _PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, SyntaxError)
 """Errors that no wait mends. Others of a function that asks a service for keys may pass."""
+_MOST_IN_A_ROW_GROUP = 2**63 - 1
+"""Rows and bytes of a row group are 64-bit numbers of pyarrow."""
 _CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
 
@@ -259,8 +261,12 @@ class ParquetFormat(BulkFormat):
             raise ConfigError(
                 f"Parquet compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
             )
-        if self.row_group_rows < 1 or self.row_group_bytes < 1:
-            raise ConfigError("row_group_rows and row_group_bytes must be at least 1.")
+        for option in ("row_group_rows", "row_group_bytes"):
+            if not 1 <= getattr(self, option) <= _MOST_IN_A_ROW_GROUP:
+                raise ConfigError(
+                    f"{option}={getattr(self, option)} is not from 1 to {_MOST_IN_A_ROW_GROUP}.",
+                    hint=f"Write for instance {option}={getattr(ParquetFormat, option)}.",
+                )
         if self.compression_level is not None:
             check_level(self.compression, self.compression_level)
 
