@@ -106,7 +106,7 @@ def directory_for_savepoints(settings: RestoreSettings, job: str, directory: str
     if path_inside(url, f"{settings.checkpoint_url}/{job}", settings.checkpoint_options) is not None:
         raise ConfigError(
             f"the directory for savepoints {url!r} lies inside the sink's own checkpoints, which it deletes",
-            hint="Choose a directory elsewhere: savepoint_dir=DIRECTORY",
+            hint="Choose a directory elsewhere, as file:///data/savepoints.",
         )
     return url
 
@@ -144,5 +144,5 @@ def _opened(settings: RestoreSettings, url: str) -> Store:
     except PartfileError as error:
         raise type(error)(
             f"savepoints cannot be made in {url!r}: {error.message}",
-            hint=error.hint or ("Choose another directory: savepoint_dir=DIRECTORY"),
+            hint=error.hint or ("Choose another directory, as file:///data/savepoints."),
         ) from error

@@ -111,7 +111,7 @@ def reserve_savepoint(target: MetadataStore, job: str) -> str:
         return directory
     raise NotApplied(
         f"{MAX_NAMES} names for a savepoint of job {job!r} were all taken",
-        hint="Look what else writes to this directory, or choose another one: savepoint_dir=DIRECTORY",
+        hint="Look what else writes to this directory, or choose another one, as file:///data/savepoints.",
     )
 
 

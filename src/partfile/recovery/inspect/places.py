@@ -106,7 +106,7 @@ class Place:
                 # What is wrong with the base is told of the base.
                 self.open_base().close()
             error.hint = error.hint or (
-                "The directory of checkpoints has one directory for each sink: --checkpoint-dir D"
+                "The directory of checkpoints has one directory for each sink. Pass it as --checkpoint-dir D."
             )
             raise
 
