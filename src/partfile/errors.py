@@ -52,6 +52,14 @@ def page_url(page: str, section: str = "") -> str:
     return f"{DOCUMENTATION_URL}/{page}/{section and f'#{section}'}"
 
 
+def joined_hints(*hints: str) -> str:
+    """Several hints as one text; one that ends in a command gets its full stop, unless it is the last."""
+    first, *others = [hint.strip() for hint in hints if hint.strip()] or [""]
+    for hint in others:
+        first = f"{first} {hint}" if first.endswith((".", "?", "!")) else f"{first}. {hint}"
+    return first
+
+
 _PLAIN_WORDS = {
     "missing": "it is required",
     "int_type": "it must be a whole number",

@@ -170,7 +170,7 @@ def test_a_savepoint_of_a_newer_partfile_is_refused(tmp_path: Path) -> None:
     before = everything(place)
     refused = run("savepoint", "dispose", place, "--apply", "--older-than", "1s")
     assert refused.exit_code == 1
-    assert "with the partfile that wrote it" in refused.stderr
+    assert "for the partfile that wrote it" in refused.stderr
     assert everything(place) == before
 
 

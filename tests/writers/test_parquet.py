@@ -16,6 +16,7 @@ import pytest
 from partfile.errors import ConfigError, NotFound, UnsupportedTypeError
 from partfile.writers.external_sort import ExternalSort
 from partfile.writers.parquet import FEWEST_ROWS, ParquetFormat
+from partfile.writers.registry import resolve_format
 
 # Parquet parts that roll at each checkpoint.
 
@@ -429,4 +430,4 @@ def test_columns_that_have_no_order_are_refused() -> None:
 def test_a_row_group_that_no_file_can_have_is_refused(option: str, value: int) -> None:
     """It is refused when the format is made, not when the first rows are written."""
     with pytest.raises(ConfigError, match=rf"(?s){option}={value} is not from 1 .*Write for instance {option}="):
-        ParquetFormat(**{option: value})
+        resolve_format("parquet", None, **{option: value})

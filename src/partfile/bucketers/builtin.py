@@ -100,7 +100,8 @@ def _where_the_context_goes(function: Callable[..., Any]) -> str:
         )
     except TypeError as error:
         raise ConfigError(
-            f"the bucketer {function!r} can be called neither as f(batch) nor as f(batch, context): {error}"
+            f"the bucketer {function!r} can be called neither as f(batch) nor as f(batch, context): {error}",
+            hint="Write def bucket_of(batch): ..., which returns a string for each row.",
         ) from error
     return goes
 
@@ -154,12 +155,18 @@ class CompositeBucketer(Bucketer):
 
     def __init__(self, *bucketers: Any) -> None:
         if not bucketers:
-            raise ConfigError("CompositeBucketer needs at least one bucketer")
+            raise ConfigError(
+                "CompositeBucketer needs at least one bucketer",
+                hint="Write CompositeBucketer(HiveBucketer('country'), DateTimeBucketer('time')).",
+            )
         self._bucketers = tuple(resolve_bucketer(bucketer) for bucketer in bucketers)
         dropped = [name for one in self._bucketers for name in one.dropped_columns]
         twice = [name for name in dropped if dropped.count(name) > 1]
         if twice:
-            raise ConfigError(f"{self!r} puts column {twice[0]!r} into the path twice, which readers refuse")
+            raise ConfigError(
+                f"{self!r} puts column {twice[0]!r} into the path twice, which readers refuse",
+                hint=f"Leave {twice[0]!r} out of all but one HiveBucketer(...).",
+            )
 
     def __repr__(self) -> str:
         return f"CompositeBucketer({', '.join(map(repr, self._bucketers))})"
@@ -182,7 +189,10 @@ class CompositeBucketer(Bucketer):
         for one in self._bucketers:
             one.check(schema)
         if self.dropped_columns and set(schema.names) <= set(self.dropped_columns):
-            raise ConfigError(f"{self!r} leaves no column for the file: {', '.join(schema.names)} are all in the path")
+            raise ConfigError(
+                f"{self!r} leaves no column for the file: {', '.join(schema.names)} are all in the path",
+                hint="Write HiveBucketer(..., keep_columns=True), or add a column.",
+            )
 
     def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
         """The joined paths; a row that one of them cannot name goes to the fallback as a whole."""

@@ -188,7 +188,10 @@ class DateTimeBucketer(Bucketer):
 
     def __init__(self, column: str | None = None, format: str = "%Y-%m-%d--%H", time_zone: str = _UTC) -> None:
         if column is not None and not is_name(column):
-            raise ConfigError(f"DateTimeBucketer needs the name of one column, or None, got {column!r}")
+            raise ConfigError(
+                f"DateTimeBucketer needs the name of one column, or None, got {column!r}",
+                hint="Write DateTimeBucketer('time', '%Y-%m-%d'); without a column the time of the batch counts.",
+            )
         self._column = column
         self._format = TimeFormat(format)
         self._zone = _zone_of(time_zone)

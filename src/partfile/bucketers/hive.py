@@ -67,7 +67,8 @@ class HiveBucketer(Bucketer):
             _text_of(column_field(schema, name, "HiveBucketer"))
         if not self._keep_columns and len(schema) == len(self._columns):
             raise ConfigError(
-                f"HiveBucketer leaves no column for the file: {', '.join(schema.names)} are all in the path"
+                f"HiveBucketer leaves no column for the file: {', '.join(schema.names)} are all in the path",
+                hint="Write HiveBucketer(..., keep_columns=True), or add a column.",
             )
 
     def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
@@ -93,7 +94,10 @@ def _prefix(name: str) -> str:
     try:
         return escape_segment(name)
     except BucketValueError as error:
-        raise ConfigError(f"HiveBucketer cannot name directories by column {name[:60]!r}: {error.message}") from error
+        raise ConfigError(
+            f"HiveBucketer cannot name directories by column {name[:60]!r}: {error.message}",
+            hint="Rename it before the sink: df.withColumnRenamed(OLD, NEW).",
+        ) from error
 
 
 def _text_of(field: pa.Field[Any]) -> Callable[[Any], str]:

@@ -14,7 +14,7 @@ from partfile.cli.completion import complete_staged_part
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
 from partfile.cli.exit_codes import DONE, FINDINGS, code_of_problem
 from partfile.cli.output import counted, shown_bytes, tell_failed
-from partfile.errors import ConfigError, NotFound, PartfileError
+from partfile.errors import ConfigError, NotFound, PartfileError, joined_hints
 from partfile.recovery.adopt.apply import AdoptedReport, adopt, check_idle, plan_adoption
 from partfile.recovery.adopt.flink_names import FlinkNames
 from partfile.recovery.adopt.plan import AdoptionOptions, AdoptionPlan, Layout
@@ -435,7 +435,10 @@ def _recover_sinks(call: Call, given: Confirmation, options: RecoveryOptions) ->
             jobs = sinks_in(stores.checkpoints, call.place, call.uid)
         except NotFound as error:
             if options.restore_from is not None:
-                error.hint += " A sink that has none yet begins with a savepoint by itself: FileSink(restore_from=...)."
+                error.hint = joined_hints(
+                    error.hint,
+                    "A sink that has none yet begins with a savepoint by itself: FileSink(restore_from=...).",
+                )
             raise
         _check_moved(call, options, stores, jobs)
         planned = plan_recovery(call.place, jobs, options, stores)
@@ -462,7 +465,7 @@ def _check_options(options: RecoveryOptions) -> None:
     """Refuse options that name nothing, or do nothing; raises ConfigError."""
     for name, value in (("--restore-from", options.restore_from), ("--moved-from", options.moved_from)):
         if value is not None and not value.strip():
-            raise ConfigError(f"{name} is empty", hint="Leave it out, or write a path or a URL.")
+            raise ConfigError(f"{name} is empty", hint=f"Leave it out, or give it a value: {name}=PATH")
     if options.accept_newer and options.restore_from is None:
         raise ConfigError(
             "--accept-newer has no effect without --restore-from",

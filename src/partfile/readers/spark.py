@@ -308,7 +308,10 @@ def _checked_options(format: str, options: Mapping[str, str] | None) -> dict[str
     check_format(format)
     for name in options or {}:
         if name.lower() in _FIXED:
-            raise ConfigError(f"the option {name!r} cannot be passed: it would not hold for files with a sidecar")
+            raise ConfigError(
+                f"the option {name!r} cannot be passed: it would not hold for files with a sidecar",
+                hint="Leave it out, and filter the rows: df.where(...).",
+            )
     return {**_OPTIONS[format], **_named(options)}
 
 

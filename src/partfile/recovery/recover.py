@@ -227,7 +227,7 @@ def _check_set_aside(jobs: Sequence[PlannedJob], options: RecoveryOptions) -> No
         f"{len(options.set_aside)} parts are named to be set aside, of which {chosen} wait to be encoded",
         hint="Nothing was changed. Only what waits to be encoded can be set aside, named once and as status prints it: "
         f"{shown(waiting) if waiting else 'there is nothing of the kind'}. A part that waits to be published stands "
-        "behind another file of its name: move that one away.",
+        "behind another file of its name: move that one away. See them: partfile status PATH",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Literal
 
-from partfile.errors import ConfigError, NotFound, RecoveryRefused, SnapshotError, SnapshotVersionError
+from partfile.errors import ConfigError, NotFound, RecoveryRefused, SnapshotError, SnapshotVersionError, joined_hints
 from partfile.recovery.documents import Json, Plan
 from partfile.recovery.recover import (
     PlannedJob,
@@ -160,7 +160,10 @@ def plan_disposal(
         try:
             held = read_savepoint(store, pointer.directory)
         except SnapshotVersionError as error:
-            error.hint = f"{error.hint} Nothing was deleted: dispose of it with the partfile that wrote it.".strip()
+            command = f"pip install partfile==VERSION; partfile savepoint dispose {location}"
+            error.hint = joined_hints(
+                error.hint, f"Nothing was deleted. It is for the partfile that wrote it: {command}"
+            )
             raise
         except (NotFound, SnapshotError) as error:
             kind: _Left = "rest of one" if isinstance(error, NotFound) else "unreadable savepoint"

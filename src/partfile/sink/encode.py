@@ -24,6 +24,7 @@ from partfile.errors import (
     NotReady,
     PartfileError,
     StoreError,
+    joined_hints,
 )
 from partfile.sink.batches import BucketRows, BucketSpill
 from partfile.sink.clock import stopwatch_ms
@@ -341,7 +342,7 @@ def _explained(part: PartHandle, staging_file: StagingFile) -> Iterator[None]:
         )
         raise kind(
             f"staging file {path!r} cannot be encoded: {what}",
-            hint=f"{hint} {getattr(error, 'hint', '')}".rstrip(),
+            hint=joined_hints(hint, getattr(error, "hint", "")),
             path=path,
         ) from error
 

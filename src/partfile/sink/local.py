@@ -516,6 +516,9 @@ class LocalSink:
 
 def _job(uid: str, subtask_index: object) -> str:
     if not isinstance(subtask_index, int) or not 0 <= subtask_index <= _MAX_SUBTASK:
-        raise ConfigError(f"subtask_index is {subtask_index!r}; it must be a number from 0 to {_MAX_SUBTASK}")
+        raise ConfigError(
+            f"subtask_index is {subtask_index!r}; it must be a number from 0 to {_MAX_SUBTASK}",
+            hint="Write sink.local(subtask_index=0) in the first writer, 1 in the next.",
+        )
     # No uid has a tilde in it, so no other sink's checkpoint log has this name.
     return uid if subtask_index == 0 else f"{uid}~{subtask_index}"

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, SnapshotError, StoreError
+from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, SnapshotError, StoreError, joined_hints
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import CircuitBreaker, for_each
@@ -367,7 +367,9 @@ class StagedParts:
         if not isinstance(error, CommitError):
             # Its rows are whole, and every other part is done with.
             command = self._recover_command("--set-aside", _path(fatal))
-            hint = f"{hint} Or set it aside, its rows kept as Arrow files, so that the sink goes on: {command}".lstrip()
+            hint = joined_hints(
+                hint, f"Or set it aside, its rows kept as Arrow files, so that the sink goes on: {command}"
+            )
         explained = type(error)(f"{where}: {error.message}", hint=hint, path=error.path)
         explained.__cause__ = error
         return explained

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt
+from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt, joined_hints
 from partfile.sink.policies import ADOPT, HIDING_PREFIXES, ReplayRules, unmarked
 from partfile.sink.states import ClosedStagingFile, OpenPart
 
@@ -433,8 +433,10 @@ def with_the_way_back(settings: RestoreSettings, damage: SnapshotCorrupt) -> Sna
     command = settings.recover_command("--restore-from", "OLDER", "--accept-newer")
     return SnapshotCorrupt(
         damage.message,
-        hint=f"{damage.hint or 'Put the file back from a backup or a copy.'} Without one, go back to an older "
-        f"checkpoint: {command}",
+        hint=joined_hints(
+            damage.hint or "Put the file back from a backup or a copy.",
+            f"Without one, go back to an older checkpoint: {command}",
+        ),
         path=damage.path,
         checkpoint_id=damage.checkpoint_id,
     )

@@ -20,6 +20,7 @@ from partfile.errors import (
     SnapshotVersionError,
     StateTooLarge,
     UnencodableState,
+    joined_hints,
 )
 from partfile.stores.base import Persisted
 from partfile.stores.checksums import crc32_of
@@ -235,7 +236,7 @@ def decode_body(schema: str, data: bytes, path: str) -> memoryview:
     if data[-1:] != b"\n" or data[: len(header) + 1] != header_of(schema, body):
         # Builds before the first release took the checksum of the body alone.
         is_unreleased = int(checksum, 16) == crc32_of(body)
-        hint = f"{CORRUPT_HINT} {_UNRELEASED_HINT}" if is_unreleased else CORRUPT_HINT
+        hint = joined_hints(CORRUPT_HINT, _UNRELEASED_HINT) if is_unreleased else CORRUPT_HINT
         raise SnapshotCorrupt(f"{path} is damaged: length or checksum is wrong", hint=hint, path=path)
     return body
 

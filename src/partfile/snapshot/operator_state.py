@@ -264,7 +264,7 @@ def check_same_state(known: StateMetaInfo, asked: StateMetaInfo, where: str) -> 
             raise SnapshotVersionError(
                 f"state {asked.name!r} is {where} with version {found.version} of the codec {codec.name}; "
                 f"this program has version {codec.version}",
-                hint="Restore it with the program that wrote it.",
+                hint="Restore it with the program that wrote it, or give the state another name: name=NAME",
             )
 
 
@@ -391,7 +391,7 @@ def restored_operators(snapshot: Mapping[str, OperatorState], registered: Collec
     if left:
         raise RecoveryRefused(
             f"the snapshot holds state of {', '.join(map(repr, left))}, which this job does not have",
-            hint="Restore it into the job that wrote it.",
+            hint="Restore it into the job that wrote it, or register what is left: register(name=NAME)",
         )
     return {name: state for name, state in snapshot.items() if name in registered}
 

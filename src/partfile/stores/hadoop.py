@@ -206,7 +206,11 @@ def _directory(environment: Mapping[str, str], directory: str | None) -> Path | 
         option, chosen = "HADOOP_CONF_DIR", environment.get("HADOOP_CONF_DIR")
     if chosen:
         if not Path(chosen).is_dir():
-            raise ConfigError(f"{option} names {chosen!r}, which is not a directory", path=chosen)
+            raise ConfigError(
+                f"{option} names {chosen!r}, which is not a directory",
+                hint="It is the one with core-site.xml and hdfs-site.xml: export HADOOP_CONF_DIR=/etc/hadoop/conf",
+                path=chosen,
+            )
         return Path(chosen)
     home = environment.get("HADOOP_HOME")
     return Path(home, "etc", "hadoop") if home else None
@@ -219,7 +223,11 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error.strerror}", path=str(path)) from error
+        raise ConfigError(
+            f"cannot read {str(path)!r}: {error.strerror}", hint=f"See who may: ls -l {path}", path=str(path)
+        ) from error
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{str(path)!r} is longer than {MAX_FILE_BYTES} bytes", path=str(path))
+        raise ConfigError(
+            f"{str(path)!r} is longer than {MAX_FILE_BYTES} bytes", hint=f"See what it is: ls -l {path}", path=str(path)
+        )
     return data

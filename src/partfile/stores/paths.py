@@ -14,6 +14,9 @@ MAX_SEGMENT_BYTES = 255
 _FORBIDDEN_IN_SEGMENT = re.compile("[\x00-\x1f\x7f/]")
 
 
+_NAMES = "A directory of a bucketer is made of short names with slashes between them, such as day=2024-02-29/shop=1."
+
+
 def check_relative_path(path: str) -> str:
     """Return ``path`` if it stays below the base, else raise.
 
@@ -34,13 +37,15 @@ def check_relative_path(path: str) -> str:
         return path
     for segment in path.split("/"):
         if segment in {"", ".", ".."} or _FORBIDDEN_IN_SEGMENT.search(segment):
-            raise ConfigError(f"{path!r} is not a path below the base: bad segment {segment!r}", path=path)
+            raise ConfigError(f"{path!r} is not a path below the base: bad segment {segment!r}", hint=_NAMES, path=path)
         try:
             too_long = len(segment.encode()) > MAX_SEGMENT_BYTES
         except UnicodeEncodeError as error:
-            raise ConfigError(f"{path!r} cannot be encoded as UTF-8", path=path) from error
+            raise ConfigError(f"{path!r} cannot be encoded as UTF-8", hint=_NAMES, path=path) from error
         if too_long:
-            raise ConfigError(f"a segment of {path[:80]!r}... is longer than {MAX_SEGMENT_BYTES} bytes", path=path)
+            raise ConfigError(
+                f"a segment of {path[:80]!r}... is longer than {MAX_SEGMENT_BYTES} bytes", hint=_NAMES, path=path
+            )
     return path
 
 

@@ -113,7 +113,9 @@ def _path_of_file_url(url: str, rest: str) -> str:
     try:
         return f"/{unquote(path, errors='strict')}"
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown_url(url)} does not decode to UTF-8") from error
+        raise ConfigError(
+            f"{shown_url(url)} does not decode to UTF-8", hint="Write the plain path, or pathlib.Path(PATH).as_uri()."
+        ) from error
 
 
 _HDFS_URL = re.compile(r"hdfs:(?://([^/]*))?(/.*)?", re.IGNORECASE | re.DOTALL)

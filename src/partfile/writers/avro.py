@@ -402,7 +402,7 @@ class AvroFormat(RowFormat):
                 hint="Write for instance compression_level=6: deflate takes 1 to 9, zstd 1 to 22, the others none.",
             )
         if self.block_bytes < 1:
-            raise ConfigError("block_bytes must be at least 1.")
+            raise ConfigError("block_bytes must be at least 1.", hint="Write block_bytes=65536.")
 
     @property
     def suffix(self) -> str:

@@ -67,9 +67,15 @@ class CsvFormat(LineFormat):
                 hint="Write for instance separator=';'; a comma, a tab or a bar will do as well.",
             )
         if self.line_terminator not in {"\n", "\r\n"}:
-            raise ConfigError(f"The CSV line terminator {self.line_terminator!r} is neither '\\n' nor '\\r\\n'.")
+            raise ConfigError(
+                f"The CSV line terminator {self.line_terminator!r} is neither '\\n' nor '\\r\\n'.",
+                hint="Write line_terminator='\\n'.",
+            )
         if any(mark in self.null_value for mark in (self.separator, *_MARKS)):
-            raise ConfigError(f"null_value={self.null_value!r} holds a separator, a quote or a line break.")
+            raise ConfigError(
+                f"null_value={self.null_value!r} holds a separator, a quote or a line break.",
+                hint="Write null_value='' or null_value='NULL'.",
+            )
 
     @property
     def suffix(self) -> str:

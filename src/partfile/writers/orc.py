@@ -155,11 +155,17 @@ class OrcFormat(BulkFormat):
                 f"ORC compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
             )
         if self.compression_level is not None:
-            raise ConfigError(f"ORC takes no compression_level, as {self.compression_level!r}.")
+            raise ConfigError(
+                f"ORC takes no compression_level, as {self.compression_level!r}.",
+                hint="Leave it out, and choose a codec: compression='zstd'.",
+            )
         if self.stripe_bytes < 1:
-            raise ConfigError("stripe_bytes must be at least 1.")
+            raise ConfigError("stripe_bytes must be at least 1.", hint="Write stripe_bytes=67108864.")
         if not 0 <= self.dictionary_threshold <= 1:
-            raise ConfigError(f"dictionary_threshold={self.dictionary_threshold!r} is not from 0 to 1.")
+            raise ConfigError(
+                f"dictionary_threshold={self.dictionary_threshold!r} is not from 0 to 1.",
+                hint="Write dictionary_threshold=0 for no dictionaries.",
+            )
 
     @property
     def suffix(self) -> str:

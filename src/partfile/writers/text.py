@@ -91,7 +91,9 @@ class TextFormat(LineFormat):
     def __post_init__(self) -> None:
         resolve_options(self, TextFormat)
         if not self.line_separator:
-            raise ConfigError("line_separator is empty, so lines could not be told apart.")
+            raise ConfigError(
+                "line_separator is empty, so lines could not be told apart.", hint="Write line_separator='\\n'."
+            )
         if self.embedded_separator not in {"fail", "keep"}:
             raise ConfigError(
                 f"embedded_separator={self.embedded_separator!r} is not known.",

@@ -73,7 +73,8 @@ def _log_names(store: Store) -> list[str]:
     if not names:
         raise NotFound(
             f"{store.base!r} has no {LOG_DIRECTORY}, so no file sink of Spark's wrote it",
-            hint="Name the directory that was the sink's path, not one inside it.",
+            hint="Name the directory that was the sink's path, not one inside it: "
+            "partfile recover PATH --adopt-layout spark",
             path=LOG_DIRECTORY,
         )
     return names
@@ -84,7 +85,10 @@ def _log_file(store: Store, name: str) -> bytes:
     try:
         return store.read_file(path, MAX_LOG_BYTES)
     except (FileTooLarge, NotFound) as error:
-        hint = "If the query runs it has just rewritten its log; run this again when it is stopped."
+        hint = (
+            "If the query runs, it has just rewritten its log. Stop it, and run this again: "
+            "partfile recover PATH --adopt-layout spark"
+        )
         raise SnapshotCorrupt(f"{path} cannot be read: {error.message}", hint=hint, path=path) from error
 
 
@@ -177,7 +181,10 @@ def adopt(
         RecoveryRefused: The plan is another one by now; nothing was done.
     """
     if not store.hold_marker(_MARKER):
-        raise Fenced("another command is adopting this tree", hint="Nothing was changed. Wait until it has ended.")
+        raise Fenced(
+            "another command is adopting this tree",
+            hint="Nothing was changed. Look again when it has ended: partfile recover PATH --adopt-layout spark",
+        )
     check_same(plan.digest, plan_adoption(store, url, plan.options, lambda _files: None).digest)
     done = _Progress(new_run(now_ms))
     failed = []

@@ -93,10 +93,14 @@ class FlinkNames(Json):
             if "/" in name or not is_hidden(name):
                 raise ConfigError(
                     f"with these affixes a file that is not finished is called {name!r}, which readers would see",
-                    hint="Only trees whose staged files begin with _ or . can be told apart safely.",
+                    hint="Only trees whose staged files begin with _ or . can be told apart safely. Pass the sink's "
+                    "own affixes, as --affix pending-prefix=_",
                 )
         if len({*called, example}) < len(called) + 1:
-            raise ConfigError(f"with these affixes files of two kinds are called alike: {called}")
+            raise ConfigError(
+                f"with these affixes files of two kinds are called alike: {called}",
+                hint="Give each kind its own, as --affix in-progress-suffix=.open --affix pending-suffix=.waiting",
+            )
 
     @property
     def sidecars(self) -> FlinkSidecars:

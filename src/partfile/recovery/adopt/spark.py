@@ -73,7 +73,7 @@ def log_files(names: Iterable[str]) -> list[str]:
         missing = sorted(set(range(compact + 1, max(later, default=0) + 1)) - set(later))
         raise SnapshotCorrupt(
             f"the log {LOG_DIRECTORY} is not whole: batches {missing[:10]} are missing",
-            hint="Without them it is unknown which files are committed. Put them back from a copy.",
+            hint=f"Without them it is unknown which files are committed. Put them back: cp BACKUP/* {LOG_DIRECTORY}/",
             path=LOG_DIRECTORY,
         )
     first = [f"{compact}.compact"] if compact >= 0 else []
@@ -187,8 +187,8 @@ def _relative(log: SparkLog, bases: list[str]) -> dict[str, SparkFile]:
     if elsewhere:
         raise RecoveryRefused(
             f"{LOG_DIRECTORY} names {len(elsewhere)} files that are not below this base, as {elsewhere[:_SHOWN]}",
-            hint="Spark's log has absolute paths. If the directory was moved, move it back or name it by the path that "
-            "Spark wrote to; nothing was changed.",
+            hint="Nothing was changed. Spark's log has absolute paths. If the directory was moved, move it back, or "
+            "name it by the path that Spark wrote to: partfile recover PATH --adopt-layout spark",
             path=LOG_DIRECTORY,
         )
     return found

@@ -16,6 +16,7 @@ from partfile.errors import (
     SnapshotCorrupt,
     SnapshotError,
     StoreError,
+    joined_hints,
     page_url,
 )
 from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
@@ -247,7 +248,10 @@ def _stray_findings(log: SeenLog) -> Iterator[Finding]:
             )
             yield error("log-hole", text, hint, job=job, checkpoint_id=older)
         else:
-            hint = "The older one is of a coordinator that was fenced: it does no harm, and the next start deletes it."
+            hint = (
+                "The older one is of a coordinator that was fenced. It does no harm, and the next start deletes it. "
+                "See both: partfile checkpoints PATH"
+            )
             yield note("stray-checkpoint", text, hint, job=job, checkpoint_id=older)
 
 
@@ -496,7 +500,7 @@ def _identity_findings(tree: Tree) -> Iterator[Finding]:
             is_owed = what.part is not None and what.part.is_current and what.part.state != "in-progress"
             text = f"it is the same file as the finished {finished[0].path!r}"
             if what.part is not None and what.part.is_staging_file:
-                hint = "Another program linked it: no reader can read a staging file. Delete the other name."
+                hint = "Another program linked it, and no reader can read a staging file. Delete this name: rm PATH"
                 yield error("staging-file-published", text, hint, path=what.path, job=_job(what))
                 continue
             make, hint = (note, "The next start drops it.") if is_owed else (error, "Delete this name, not the other.")
@@ -605,7 +609,7 @@ def _missing(part: KnownPart, found: str | None) -> Finding:
     hint = "Put it back; or, if a consumer moved it, give it up: partfile recover PATH --uid UID --accept-missing"
     if found is not None:
         directory = found.rpartition("/")[0] or "the base itself"
-        hint = f"Moved: it lies in {directory!r}. Put it back at {part.handle.bucket or 'the base itself'!r}."
+        hint = f"Moved: it lies in {directory!r}. Put it back: mv FILE {part.handle.bucket or 'BASE'}/"
     return error(
         "part-missing",
         f"checkpoint {part.checkpoint_id} vouches for {part.handle.valid_length} bytes of it, and it is under none "
@@ -723,9 +727,10 @@ def _differs(part: KnownPart, what: str) -> Finding:
         "--checksums"
     )
     if part.is_staging_file:
-        hint += (
-            " No start encodes it as it is. Without a copy give its rows up: "
-            f"{page_url('RUNBOOK', '13-a-columnar-part-is-stuck-as-a-staging-file')}"
+        hint = joined_hints(
+            hint,
+            "No start encodes it as it is. Without a copy give its rows up: "
+            f"{page_url('RUNBOOK', '13-a-columnar-part-is-stuck-as-a-staging-file')}",
         )
     return error(
         "checksum-differs",

@@ -20,7 +20,6 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partfile.bucketers.paths import is_name
 from partfile.errors import ConfigError, Fenced, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import AT_EXIT, wait_ms
@@ -457,7 +456,8 @@ class SparkStream:
         self._check_stream(df)
         schema = self._check_columns(df)
         for option, value in (("checkpoint_location", checkpoint_location), ("query_name", query_name)):
-            if not (is_name(value) or (option == "query_name" and value is None)):
+            may_be_left_out = option == "query_name" and value is None
+            if not may_be_left_out and not (isinstance(value, str) and value):
                 raise ConfigError(f"{option}={value!r} is no text, or empty", hint=f"Write {option}='NAME'.")
         if checkpoint_location.partition("/")[0] == "~":
             raise ConfigError(

@@ -486,7 +486,10 @@ def by_bucket(df: DataFrame, bucketer: Bucketer, context: BucketContext, partiti
     if key is not None:
         missing = [name for name in key.columns if name not in df.columns]
         if missing:
-            raise ConfigError(f"{bucketer!r} needs column {missing[0]!r}; the columns are {', '.join(df.columns)}")
+            raise ConfigError(
+                f"{bucketer!r} needs column {missing[0]!r}; the columns are {', '.join(df.columns)}",
+                hint=f"Add it to the DataFrame: df.withColumn({missing[0]!r}, ...).",
+            )
         hashed = F.xxhash64(*_key_columns(key))
         return _repartition(df, partitions, F.pmod(hashed, F.lit(partitions)).cast("int"))
     marked = df.mapInArrow(_marker(bucketer, context, partitions), _with_subtask(df))

@@ -201,7 +201,9 @@ def _checked(url: str, path: str, *, is_absolute: bool) -> str:
         raise ConfigError(f"{shown_url(url)} is a relative file URL", hint=f"Write {_DIRECTORY}/absolute/path.")
     inner = path.strip("/")
     if inner and {"", ".", ".."} & set(inner.split("/")):
-        raise ConfigError(f"{shown_url(url)} has an empty segment, '.' or '..' in its path")
+        raise ConfigError(
+            f"{shown_url(url)} has an empty segment, '.' or '..' in its path", hint="Write scheme://place/path."
+        )
     if set(path) & set("?#*["):
         raise ConfigError(
             f"{shown_url(url)} has one of ?, #, * and [ in its path",

@@ -393,7 +393,11 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"ca_file {ca_file!r} cannot be used: {error}", path=ca_file) from error
+        raise ConfigError(
+            f"ca_file {ca_file!r} cannot be used: {error}",
+            hint="It holds certificates in PEM: ca_file='/etc/ssl/certs/ca-certificates.crt'.",
+            path=ca_file,
+        ) from error
 
 
 logger = logging.getLogger("partfile")

@@ -127,7 +127,11 @@ class LocalBase:
         try:
             return self._calls.open_base(self._path)
         except NotADirectoryError as error:
-            raise ConfigError(f"{self._path!r} is a file, not a directory", path=self._path) from error
+            raise ConfigError(
+                f"{self._path!r} is a file, not a directory",
+                hint=f"See what it is: ls -l {self._path}",
+                path=self._path,
+            ) from error
         except FileNotFoundError as error:
             raise NotFound(
                 f"the base {self._path!r} is not there",
@@ -138,7 +142,11 @@ class LocalBase:
             raise store_error(error, "open the base", self._path) from error
 
     def _not_below(self, existing: str) -> ConfigError:
-        return ConfigError(f"the base {self._path!r} cannot be made: {existing!r} is not a directory", path=self._path)
+        return ConfigError(
+            f"the base {self._path!r} cannot be made: {existing!r} is not a directory",
+            hint=f"See what it is: ls -l {existing}",
+            path=self._path,
+        )
 
 
 def check_encoding_of_names(path: str) -> None:
@@ -191,7 +199,7 @@ class LocalTree:
 
     def __init__(self, base: str, calls: PosixCalls, *, create_base: bool) -> None:
         if not base or "\x00" in base:
-            raise ConfigError(f"{base!r} is not a path", path=base)
+            raise ConfigError(f"{base!r} is not a path", hint="Write FileSink('/data/landing', ...).", path=base)
         check_encoding_of_names(base)
         self.calls = calls
         self.base = os.path.realpath(base)

@@ -345,7 +345,11 @@ class S3Access:
         self._check_open()
         key = self.url.key_of(path)
         if len(key.encode()) > _MAX_KEY_BYTES:
-            raise ConfigError(f"the key of {path[:80]!r}... is longer than {_MAX_KEY_BYTES} bytes", path=path)
+            raise ConfigError(
+                f"the key of {path[:80]!r}... is longer than {_MAX_KEY_BYTES} bytes",
+                hint="Choose a bucketer with shorter directories: pf.DateTimeBucketer('time', '%Y-%m-%d').",
+                path=path,
+            )
         return key
 
     def _prefix(self, directory: str) -> str:
