@@ -166,7 +166,7 @@ def test_spark_without_a_client_of_its_own(
     [
         (None, {"secret": "wrong"}, "credentials"),
         (None, {"endpoint_url": "http://127.0.0.1:1"}, "endpoint_url"),
-        ("no-such-bucket", {}, "Create the S3 bucket"),
+        ("no-such-bucket", {}, "create the S3 bucket"),
     ],
     ids=["denied", "away", "no bucket"],
 )
