@@ -388,7 +388,7 @@ NO_STATE = OperatorState(parallelism=1)
 @pytest.mark.item("SP-15", "SP-20")
 def test_state_of_a_removed_operator_is_refused() -> None:
     """Its id is named; operators without state may go."""
-    with pytest.raises(RecoveryRefused, match=r"(?s)'gone'.*the job that wrote it"):
+    with pytest.raises(RecoveryRefused, match=r"(?s)'gone'.*restore_from=SAVEPOINT"):
         restored_operators({"gone": FULL, "empty": NO_STATE, "kept": FULL}, {"kept"})
     assert restored_operators({"empty": NO_STATE, "kept": FULL}, {"kept"}) == {"kept": FULL}
 

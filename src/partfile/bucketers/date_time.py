@@ -261,5 +261,5 @@ def _zone_of(name: str) -> ZoneInfo:
     except (KeyError, ValueError, TypeError, OSError) as error:
         raise ConfigError(
             f"DateTimeBucketer: unknown time zone {name!r}",
-            hint=("Use an IANA name, as time_zone='Europe/Berlin'; where the machine has no zones: pip install tzdata"),
+            hint="Use an IANA name, as time_zone='Europe/Berlin'; where the machine has no zones: pip install tzdata",
         ) from error

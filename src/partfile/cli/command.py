@@ -128,7 +128,7 @@ class _Given:
         """The sink that is meant; raises ConfigError."""
         if len(self.uids) > 1:
             raise ConfigError(
-                f"--uid is given {len(self.uids)} times", hint=("Name one sink: --uid U; left out, it is all.")
+                f"--uid is given {len(self.uids)} times", hint="Name one sink: --uid U; left out, it is all."
             )
         return self.uids[0] if self.uids else None
 
@@ -136,7 +136,7 @@ class _Given:
         """The place that is meant; raises ConfigError."""
         if self.checkpoint_dir is not None and not self.checkpoint_dir.strip():
             raise ConfigError(
-                "--checkpoint-dir is empty", hint=("Leave --checkpoint-dir out if the checkpoints are below PATH.")
+                "--checkpoint-dir is empty", hint="Leave --checkpoint-dir out if the checkpoints are below PATH."
             )
         opener = _opener_for_a_person(out) if out.is_for_a_person else open_for_looking
         return Place(self.path, self.checkpoint_dir, storage_options_of(self.pairs, self.file), opener)
@@ -274,7 +274,7 @@ def _in_words(error: OSError) -> Exception:
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EBADF}:
         return NotApplied(
             f"the output cannot be written: {error.strerror}",
-            hint=("Free space, or write it elsewhere. See what is free: df -h PATH"),
+            hint="Free space, or write it elsewhere. See what is free: df -h PATH",
         )
     return error
 

@@ -109,7 +109,7 @@ def adoption_options(
     if layout not in layouts:
         raise ConfigError(
             f"--adopt-layout {layout!r} is not a known layout",
-            hint=("Write --adopt-layout flink or --adopt-layout spark."),
+            hint="Write --adopt-layout flink or --adopt-layout spark.",
         )
     return AdoptionOptions(
         layout=layouts[layout],

@@ -119,7 +119,7 @@ def _relative(encoded: str, base: str) -> str:
         # Going on could read a file twice, the second time with what lies beyond its valid length.
         raise ConfigError(
             f"Spark lists {path!r}, which is not below {base!r}",
-            hint=("Pass the path as Spark knows it, for instance hdfs://name-service/path."),
+            hint="Pass the path as Spark knows it, for instance hdfs://name-service/path.",
             path=path,
         )
     return path[len(base) + 1 :]

@@ -174,7 +174,7 @@ class ArrowFiles(FileSystemHandler):  # type: ignore[misc]  # pyarrow.fs has no 
     open_input_stream = open_input_file
 
     def _refuse(self, *arguments: object) -> NoReturn:  # noqa: ARG002 - stands for any call that is not a read
-        raise NotApplied("the files of a dataset can be read only", hint=("Write by partfile.FileSink(BASE, uid=UID)."))
+        raise NotApplied("the files of a dataset can be read only", hint="Write by partfile.FileSink(BASE, uid=UID).")
 
     get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
@@ -338,7 +338,7 @@ def dataset_of(
         check_format(format)
     if partitioning not in {"hive", None}:
         raise ConfigError(
-            f"partitioning={partitioning!r} is not known", hint=("Write partitioning='hive', or partitioning=None.")
+            f"partitioning={partitioning!r} is not known", hint="Write partitioning='hive', or partitioning=None."
         )
     if not files:
         return _without_files(base, schema)
@@ -545,7 +545,7 @@ def _without_files(base: str, schema: pa.Schema | None) -> ds.Dataset:
     if schema is None:
         raise ConfigError(
             f"{base!r} holds no finished file with rows, so its columns are unknown",
-            hint=("Say what the columns are, for instance schema=pa.schema({'id': 'int64'})."),
+            hint="Say what the columns are, for instance schema=pa.schema({'id': 'int64'}).",
             path=base,
         )
     return ds.dataset(schema.empty_table())
@@ -623,12 +623,12 @@ def _check_directory(file_system: ValidLengthFileSystem, path: object) -> None:
     except FileNotFoundError as error:
         raise NotFound(
             f"{str(path)!r} is not there",
-            hint=("Check the path; the base is the directory that the sink writes to: partfile.read(BASE)"),
+            hint="Check the path; the base is the directory that the sink writes to: partfile.read(BASE)",
             path=str(path),
         ) from error
     except NotADirectoryError as error:
         raise ConfigError(
             f"{str(path)!r} is a file",
-            hint=("Pass the directory that the sink writes to: partfile.read(BASE)"),
+            hint="Pass the directory that the sink writes to: partfile.read(BASE)",
             path=str(path),
         ) from error

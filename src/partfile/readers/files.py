@@ -286,14 +286,14 @@ def common_format(paths: Sequence[str]) -> str:
     if None in examples:
         raise ConfigError(
             f"the name of {examples[None]!r} does not say its format",
-            hint=("Say which it is, for instance format='json'."),
+            hint="Say which it is, for instance format='json'.",
             path=examples[None],
         )
     if len(examples) > 1:
         found = ", ".join(f"{format} ({path!r})" for format, path in examples.items())
         raise ConfigError(
             f"there are files of several formats: {found}",
-            hint=("Read each directory by itself: partfile.read(DIRECTORY)"),
+            hint="Read each directory by itself: partfile.read(DIRECTORY)",
         )
     (format,) = examples
     return check_format(str(format))

@@ -152,7 +152,7 @@ def row_schema(
     except NotFound as error:
         raise NotFound(
             f"there are no checkpoints at {url!r}",
-            hint=("Say where the sink keeps its checkpoints: checkpoint_dir=DIRECTORY"),
+            hint="Say where the sink keeps its checkpoints: checkpoint_dir=DIRECTORY",
             path=url,
         ) from error
     if uid is not None and not chosen:

@@ -263,7 +263,7 @@ class Tree:
             )
         if self.base.startswith("hdfs:"):
             raise ConfigError(
-                "DuckDB does not read HDFS", hint=("Pass --engine spark, or read in Python: partfile.read(PATH)")
+                "DuckDB does not read HDFS", hint="Pass --engine spark, or read in Python: partfile.read(PATH)"
             )
         if "\\" in self.base:
             raise ConfigError(f"DuckDB takes the backslash in {self.base!r} for a slash", hint=_BY_PARTFILE)

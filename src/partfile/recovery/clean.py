@@ -344,7 +344,7 @@ def _held(place: Place, log: CleanedLog, now_ms: int, opener: StoreOpener) -> It
     job = Job.of(log.job)
     if job is None:
         raise ConfigError(
-            f"{log.job!r} is not the name of a sink", hint=("A plan names sinks as this does: partfile status PATH")
+            f"{log.job!r} is not the name of a sink", hint="A plan names sinks as this does: partfile status PATH"
         )
 
     def approve(plan: RestorePlan) -> None:

@@ -211,7 +211,7 @@ def _room() -> Iterator[None]:
         where = tempfile.gettempdir()
         raise NotReady(
             f"the rows of many buckets cannot be set aside in {where!r} while they are sorted: {error}",
-            hint=("Free space there, or name a directory that has some, on Spark's executors: export TMPDIR=DIRECTORY"),
+            hint="Free space there, or name a directory that has some, on Spark's executors: export TMPDIR=DIRECTORY",
             path=where,
         ) from error
 

@@ -112,7 +112,7 @@ def _check_names(schema: pa.Schema) -> None:
     if doubled:
         raise ConfigError(
             f"two columns have the name {doubled[0]!r}",
-            hint=("Rename or drop one of them: df.withColumnRenamed(OLD, NEW) or df.drop(NAME)"),
+            hint="Rename or drop one of them: df.withColumnRenamed(OLD, NEW) or df.drop(NAME)",
         )
 
 

@@ -118,7 +118,7 @@ def items_of(rows: object) -> Iterator[Any]:
     except TypeError as error:
         raise ConfigError(
             f"write_all takes an iterable of rows, not {_kind(rows)}",
-            hint=("Hand it a generator or a list of rows: write_all([{'id': 1}])"),
+            hint="Hand it a generator or a list of rows: write_all([{'id': 1}])",
         ) from error
 
 
@@ -164,7 +164,7 @@ def chunks_of(
             if stands is None:
                 raise ConfigError(
                     "position returned None for an item",
-                    hint=("Return where the input stands: position=lambda item: item['offset']"),
+                    hint="Return where the input stands: position=lambda item: item['offset']",
                 )
         if not is_row:
             yield Chunk(item, counted(count, item) if position is None else stands)
@@ -210,7 +210,7 @@ def _check_polars(rows: object) -> None:
         if str(kind) == "Object":
             raise ConfigError(
                 f"column {name!r} of the polars frame holds Python objects",
-                hint=(f"Cast it, or drop it before the sink: frame.drop({name!r})"),
+                hint=f"Cast it, or drop it before the sink: frame.drop({name!r})",
             )
 
 
@@ -379,7 +379,7 @@ def _check_position(value: object, depth: int = 0) -> None:
     if depth > _DEEPEST:
         raise ConfigError(
             f"position is more than {_DEEPEST} lists or dictionaries deep",
-            hint=("Use a flatter value, as position=17 or position={'partition': 0, 'offset': 17}."),
+            hint="Use a flatter value, as position=17 or position={'partition': 0, 'offset': 17}.",
         )
     if isinstance(value, dict):
         for key in value:
@@ -402,12 +402,12 @@ def _check_scalar(value: object) -> None:
         )
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(
-            f"position holds {value!r}, which JSON has no form for", hint=("Use a finite number, as position=17.")
+            f"position holds {value!r}, which JSON has no form for", hint="Use a finite number, as position=17."
         )
     if isinstance(value, int) and value.bit_length() > _WIDEST_BITS:
         raise ConfigError(
             f"position holds an integer of {value.bit_length()} bits",
-            hint=("Hand it over as text: position=str(value)"),
+            hint="Hand it over as text: position=str(value)",
         )
     if isinstance(value, str):
         _check_text(value)

@@ -259,7 +259,7 @@ def unreadable(what: str, error: SnapshotError) -> UnencodableState:
     """The error for a document that its own reader refuses, found before it was created (R1)."""
     return UnencodableState(
         f"{what} was not created, because no start could read it: {error.message}",
-        hint=("The checkpoint before it is in force. Look at what was passed as position=POSITION and clock=FUNCTION."),
+        hint="The checkpoint before it is in force. Look at what was passed as position=POSITION and clock=FUNCTION.",
         path=error.path,
     )
 

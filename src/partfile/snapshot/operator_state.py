@@ -391,7 +391,7 @@ def restored_operators(snapshot: Mapping[str, OperatorState], registered: Collec
     if left:
         raise RecoveryRefused(
             f"the snapshot holds state of {', '.join(map(repr, left))}, which this job does not have",
-            hint="Restore it into the job that wrote it, or register what is left: register(name=NAME)",
+            hint="It is of another job, which can restore it. Name a savepoint of this sink: restore_from=SAVEPOINT",
         )
     return {name: state for name, state in snapshot.items() if name in registered}
 

@@ -79,7 +79,7 @@ def local_path(url: str) -> str:
         if not url:
             raise ConfigError(
                 "the base path is empty",
-                hint=("Name a directory, as FileSink('/data/out', uid=UID); the working directory is '.'."),
+                hint="Name a directory, as FileSink('/data/out', uid=UID); the working directory is '.'.",
             )
         if url.partition("/")[0] == "~":
             raise ConfigError(
@@ -104,7 +104,7 @@ def _path_of_file_url(url: str, rest: str) -> str:
         raise ConfigError(f"{shown_url(url)} names a host", hint="Write file:///path, with three slashes.")
     if "?" in path or "#" in path:
         raise ConfigError(
-            f"{shown_url(url)} has a query or a fragment", hint=("Write ? as %3F and # as %23: file:///data/a%3Fb")
+            f"{shown_url(url)} has a query or a fragment", hint="Write ? as %3F and # as %23: file:///data/a%3Fb"
         )
     if slash != "/":
         raise ConfigError(
@@ -151,12 +151,12 @@ class HdfsUrl(NamedTuple):
         if "." in segments or ".." in segments:
             raise ConfigError(
                 f"{shown} has a segment '.' or '..' in its path",
-                hint=("Write the path without it, as hdfs://host:port/path."),
+                hint="Write the path without it, as hdfs://host:port/path.",
             )
         if ":" in path:
             raise ConfigError(
                 f"{shown} has a colon in its path, which HDFS refuses",
-                hint=("Write the path without it, as hdfs://host:port/path."),
+                hint="Write the path without it, as hdfs://host:port/path.",
             )
         return cls(authority, "/" + "/".join(segments))
 
@@ -207,7 +207,7 @@ class S3Url(NamedTuple):
         if prefix and {"", ".", ".."} & set(prefix.split("/")):
             raise ConfigError(
                 f"{shown} has an empty segment, '.' or '..' in its path",
-                hint=("S3 takes them literally; write s3://bucket/prefix without them."),
+                hint="S3 takes them literally; write s3://bucket/prefix without them.",
             )
         return cls(match.group(1), prefix)
 

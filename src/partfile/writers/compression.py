@@ -215,7 +215,7 @@ class Compression:
             meant = f"Did you mean {near[0]}? " if near else ""
             raise ConfigError(
                 f"Compression {self.codec!r} is not known.",
-                hint=(f"{meant}Row formats take {known}: write compression='gzip'."),
+                hint=f"{meant}Row formats take {known}: write compression='gzip'.",
             )
         if self.level is None:
             return

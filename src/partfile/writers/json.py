@@ -193,7 +193,7 @@ class JsonLinesFormat(LineFormat):
         if self.non_finite not in _NON_FINITE:
             raise ConfigError(
                 f"non_finite={self.non_finite!r} is not known.",
-                hint=("Write non_finite='literal' or non_finite='string'."),
+                hint="Write non_finite='literal' or non_finite='string'.",
             )
 
     @property

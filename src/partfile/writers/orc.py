@@ -88,7 +88,7 @@ def column_ids(schema: pa.Schema, paths: Sequence[str], option: str) -> list[int
             single = ", ".join(sorted(name for name, number in known.items() if number is not None))
             raise ConfigError(
                 f"{option} names {path!r}, which {what}.",
-                hint=(f"Leave {option}=() empty, or name some of these: {single or 'none'}."),
+                hint=f"Leave {option}=() empty, or name some of these: {single or 'none'}.",
             )
         ids.append(number)
     return ids

@@ -334,7 +334,7 @@ class ParquetFormat(BulkFormat):
         if self.bloom_filter_columns and "bloom_filter_options" not in signature(pq.ParquetWriter).parameters:
             raise ConfigError(
                 f"pyarrow {pa.__version__} writes no bloom filters.",
-                hint=("Install a newer one: pip install --upgrade pyarrow"),
+                hint="Install a newer one: pip install --upgrade pyarrow",
             )
         named = {"sort_by": self.sort_by, "bloom_filter_columns": [p.split(".")[0] for p in self.bloom_filter_columns]}
         if not isinstance(self.dictionary, bool):
@@ -344,7 +344,7 @@ class ParquetFormat(BulkFormat):
                 if name not in schema.names:
                     raise ConfigError(
                         f"{option} names {name!r}, which is not a column.",
-                        hint=(f"Name columns of the file, as {option}=[COLUMN]."),
+                        hint=f"Name columns of the file, as {option}=[COLUMN].",
                     )
         for name in self.sort_by:
             kind = schema.field(name).type
@@ -450,10 +450,10 @@ def _keys(encryption: Callable[[], Any]) -> Any:
         clear = "No file was written in the clear."
         if isinstance(error, _PROGRAMMING_ERRORS):
             raise ConfigError(
-                what, hint=(f"Mend the function encryption=, then start the sink again: sink.start(df, ...). {clear}")
+                what, hint=f"Mend the function encryption=, then start the sink again: sink.start(df, ...). {clear}"
             ) from error
         raise NotReady(
-            what, hint=(f"A staging file is tried again later; else start the sink again: sink.start(df, ...). {clear}")
+            what, hint=f"A staging file is tried again later; else start the sink again: sink.start(df, ...). {clear}"
         ) from error
     if not isinstance(found, pq.FileEncryptionProperties):
         raise ConfigError(

@@ -53,7 +53,7 @@ def resolve_format(format: str | Format, compression: str | None = None, **optio
             names = ["compression"] * (compression is not None) + sorted(options)
             raise ConfigError(
                 f"{', '.join(names)} cannot be given beside {type(format).__name__}.",
-                hint=(f"Set it on the format: {type(format).__name__}(...)."),
+                hint=f"Set it on the format: {type(format).__name__}(...).",
             )
         return format
     kind: Any = _kind(format)

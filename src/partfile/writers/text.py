@@ -97,7 +97,7 @@ class TextFormat(LineFormat):
         if self.embedded_separator not in {"fail", "keep"}:
             raise ConfigError(
                 f"embedded_separator={self.embedded_separator!r} is not known.",
-                hint=("Write embedded_separator='fail' or embedded_separator='keep'."),
+                hint="Write embedded_separator='fail' or embedded_separator='keep'.",
             )
 
     @property

@@ -146,7 +146,7 @@ def jobs_in(store: MetadataStore, uid: str | None = None) -> list[Job]:
     if uid is not None and wanted is None:
         raise ConfigError(
             f"uid {uid!r} is not the name of a sink",
-            hint=("It may be a uid, or uid~n for one writer of it. See which there are: partfile status PATH"),
+            hint="It may be a uid, or uid~n for one writer of it. See which there are: partfile status PATH",
         )
     found = sorted(job for job in map(Job.of, store.list_names("")) if job is not None)
     chosen = [

@@ -74,7 +74,7 @@ def active_query(session: SparkSession, run: QueryRun) -> StreamingQuery:
     if query is None:
         raise PartfileError(
             f"query {run.query_id} has ended",
-            hint=("Start it again by sink.start(df, checkpoint_location=DIRECTORY): the batch comes again then."),
+            hint="Start it again by sink.start(df, checkpoint_location=DIRECTORY): the batch comes again then.",
         )
     return StreamingQuery(query)
 

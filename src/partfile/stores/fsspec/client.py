@@ -436,5 +436,5 @@ def check_client(url: FsspecUrl, options: Mapping[str, object]) -> None:
     if reserved:
         raise ConfigError(
             f"storage_options of {url} cannot have {', '.join(reserved)}",
-            hint=("The store sets them. Leave them out of storage_options={...}."),
+            hint="The store sets them. Leave them out of storage_options={...}.",
         )

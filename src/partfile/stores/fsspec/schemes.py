@@ -207,6 +207,6 @@ def _checked(url: str, path: str, *, is_absolute: bool) -> str:
     if set(path) & set("?#*["):
         raise ConfigError(
             f"{shown_url(url)} has one of ?, #, * and [ in its path",
-            hint=("Some file systems do not take them. Write scheme://place/path without them."),
+            hint="Some file systems do not take them. Write scheme://place/path without them.",
         )
     return f"/{inner}" if is_absolute else inner

@@ -79,7 +79,7 @@ def configuration_of(root: str | None, options: HdfsOptions) -> HadoopConfigurat
     """
     if not os.environ.get(USER_VARIABLE, "unset").strip():
         raise ConfigError(
-            f"{USER_VARIABLE} is set, but empty", hint=("Unset it, or let it name a user: export HADOOP_USER_NAME=NAME")
+            f"{USER_VARIABLE} is set, but empty", hint="Unset it, or let it name a user: export HADOOP_USER_NAME=NAME"
         )
     configuration = read_configuration(os.environ, directory=options.config_dir, overrides=options.config)
     if root is None and not _default_in(configuration):
@@ -151,7 +151,7 @@ def _replication(configuration: HadoopConfiguration) -> int | None:
     if not _COUNT.fullmatch(text) or not 1 <= int(text) <= _MAX_REPLICATION:
         raise ConfigError(
             f"{_REPLICATION}={text!r} is not a number of copies",
-            hint=(f"Write a number from 1 to {_MAX_REPLICATION}, for instance {_REPLICATION}=3."),
+            hint=f"Write a number from 1 to {_MAX_REPLICATION}, for instance {_REPLICATION}=3.",
         )
     return int(text)
 

@@ -158,18 +158,18 @@ MEANINGS = {
         "Erasure-coded files cannot be synced: hdfs ec -setPolicy -replicate -path BASE; the same for checkpoint_dir.",
     ),
     Verdict.BELOW_A_FILE: Meaning(
-        NotApplied, ("A file is where a directory must be. Move it, or take another path: hdfs dfs -mv FILE ELSEWHERE")
+        NotApplied, "A file is where a directory must be. Move it, or take another path: hdfs dfs -mv FILE ELSEWHERE"
     ),
     Verdict.REFUSED: Meaning(
         NotApplied,
         f"HDFS never does this. What the base path must be: {page_url('HDFS', 'directories-of-other-kinds')}",
     ),
     Verdict.MISCONFIGURED: Meaning(
-        ConfigError, ("Check the URL, storage_options and what the client is told: export HADOOP_CONF_DIR=DIRECTORY")
+        ConfigError, "Check the URL, storage_options and what the client is told: export HADOOP_CONF_DIR=DIRECTORY"
     ),
     Verdict.LOST: Meaning(OutcomeUnknown, "Look at NameNode and network, then do it again: hdfs dfsadmin -report"),
     Verdict.UNKNOWN: Meaning(
-        OutcomeUnknown, ("Look at NameNode, DataNodes and network, then do it again: hdfs dfsadmin -report")
+        OutcomeUnknown, "Look at NameNode, DataNodes and network, then do it again: hdfs dfsadmin -report"
     ),
 }
 

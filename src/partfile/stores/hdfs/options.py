@@ -160,7 +160,7 @@ def _rpc_address(text: str) -> tuple[str, int]:
 def _host_and_port(text: str, source: str) -> tuple[str, int | None]:
     """Split ``host[:port]``; the host in lower case, without the brackets of an IPv6 address."""
     problem = ConfigError(
-        f"{source!r} is not an address: {text!r}", hint=("Write host:port, as hdfs://host:port/path has it.")
+        f"{source!r} is not an address: {text!r}", hint="Write host:port, as hdfs://host:port/path has it."
     )
     try:
         parts = urlsplit(f"//{text}")

@@ -85,7 +85,7 @@ class HdfsReading(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         if mode != "rb":
             raise NotApplied(
                 f"{path!r} can be opened for reading only",
-                hint=("Write by partfile.FileSink(BASE, uid=UID)."),
+                hint="Write by partfile.FileSink(BASE, uid=UID).",
                 path=path,
             )
         return io.BufferedReader(_OpenFile(self._access, self._strip_protocol(path)), _BUFFER_BYTES)

@@ -35,13 +35,13 @@ _MAX_MESSAGE_CHARACTERS = 500
 
 _RECOVERING = Meaning(
     NotReady,
-    ("HDFS is cutting or closing the file. Wait, then do it again; see which are open: hdfs fsck PATH -openforwrite"),
+    "HDFS is cutting or closing the file. Wait, then do it again; see which are open: hdfs fsck PATH -openforwrite",
 )
 _BEING_CUT = "is being truncated."
 """What tells a cut under way from a file that is being written; the class of both is AlreadyBeingCreatedException."""
 
 _UNKNOWN = Meaning(
-    OutcomeUnknown, ("Look at the NameNode's log and at the file before doing it again: hdfs dfs -ls PATH")
+    OutcomeUnknown, "Look at the NameNode's log and at the file before doing it again: hdfs dfs -ls PATH"
 )
 _NOT_WEBHDFS = Meaning(
     ConfigError,
@@ -53,11 +53,11 @@ _NOT_WEBHDFS = Meaning(
 
 _STATUSES: dict[int, Meaning] = {
     HTTPStatus.UNAUTHORIZED: Meaning(
-        ConfigError, ("A user's name is not enough here: set delegation_token=TOKEN in storage_options.")
+        ConfigError, "A user's name is not enough here: set delegation_token=TOKEN in storage_options."
     ),
     HTTPStatus.FORBIDDEN: Meaning(
         ConfigError,
-        ("Let this user in at the web server, or set user=NAME or delegation_token=TOKEN in storage_options."),
+        "Let this user in at the web server, or set user=NAME or delegation_token=TOKEN in storage_options.",
     ),
     **dict.fromkeys((301, 302, 303, 307, 308), _NOT_WEBHDFS),
     # Said without HDFS's own words it is not about the file: this is another web server, or WebHDFS is off.

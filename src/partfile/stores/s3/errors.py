@@ -132,7 +132,7 @@ _MEANINGS = {
     Verdict.MISSING: _Meaning(NotFound, ""),
     Verdict.TAKEN: _Meaning(AlreadyExists, ""),
     Verdict.CONFLICT: _Meaning(
-        NotApplied, ("Another program writes to the same key. See who may: aws s3api get-bucket-policy --bucket BUCKET")
+        NotApplied, "Another program writes to the same key. See who may: aws s3api get-bucket-policy --bucket BUCKET"
     ),
     Verdict.BUSY: _Meaning(
         NotApplied,
@@ -162,7 +162,7 @@ _MEANINGS = {
         f"What the policy must allow: {page_url('S3', 'permissions')}",
     ),
     Verdict.NO_BUCKET: _Meaning(
-        NotApplied, ("Check URL, region and endpoint_url, or create the S3 bucket: aws s3 mb s3://BUCKET")
+        NotApplied, "Check URL, region and endpoint_url, or create the S3 bucket: aws s3 mb s3://BUCKET"
     ),
     Verdict.INVALID_PARTS: _Meaning(
         NotApplied,
@@ -173,13 +173,13 @@ _MEANINGS = {
     ),
     Verdict.REFUSED: _Meaning(
         NotApplied,
-        (f"Check acl, storage_class, encryption and checksum in storage_options: {page_url('S3', 'set-up')}"),
+        f"Check acl, storage_class, encryption and checksum in storage_options: {page_url('S3', 'set-up')}",
     ),
     Verdict.UNSUPPORTED: _Meaning(
         NotApplied, f"What a server has to offer: {page_url('S3', 'what-each-server-guarantees')}"
     ),
     Verdict.MISCONFIGURED: _Meaning(
-        ConfigError, ("Check the URL, and region=NAME and endpoint_url=URL in storage_options.")
+        ConfigError, "Check the URL, and region=NAME and endpoint_url=URL in storage_options."
     ),
     Verdict.UNKNOWN: _Meaning(OutcomeUnknown, "Look at server and network, then do it again: aws s3 ls s3://BUCKET"),
 }

@@ -446,7 +446,7 @@ class S3PartStream(ClaimedStream):
         if self._number >= HIGHEST_NUMBER:
             raise NotApplied(
                 f"part {self._path!r} has all the upload parts that S3 takes",
-                hint=("Roll parts earlier: rolling=RollingPolicy(max_part_bytes=N)"),
+                hint="Roll parts earlier: rolling=RollingPolicy(max_part_bytes=N)",
             )
         self._claim()
         sender = self._begun_sender()
