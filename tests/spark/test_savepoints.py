@@ -162,14 +162,16 @@ def test_a_query_that_wrote_nothing_saves_only_its_own_state(spark: SparkSession
     rows = write_source(tmp_path / "source", 1)
     run(spark, make_sink(tmp_path / "out"), tmp_path, 1)
 
-    def started(checkpoint: str) -> Any:
+    def started(checkpoint: str, base: str = "out") -> Any:
         frame, trigger = stream(spark, tmp_path / "source"), {"processingTime": "1 hour"}
-        return make_sink(tmp_path / "out").start(frame, checkpoint_location=str(tmp_path / checkpoint), trigger=trigger)
+        return make_sink(tmp_path / base).start(frame, checkpoint_location=str(tmp_path / checkpoint), trigger=trigger)
 
     query = started("spark")
     query.processAllAvailable()
     assert (Path(query.stop_with_savepoint(tmp_path / "savepoints")) / "_metadata").exists()
     checkpoints = sorted(tmp_path.glob("out/_partfile/numbers/chk-*"))
+    # A query that has begun elsewhere; a new one is refused by the start.
+    started("other", "elsewhere").stop()
     with pytest.raises(PartfileError, match="another query"):
         started("other").stop_with_savepoint(tmp_path / "savepoints")
     assert sorted(tmp_path.glob("out/_partfile/numbers/chk-*")) == checkpoints
