@@ -240,6 +240,15 @@ def test_t_b07_numbers_name_buckets_as_text() -> None:
         buckets_of(lambda rows: rows.column("k"), batch)
 
 
+def test_a_function_that_looks_up_what_is_not_there_is_named_with_the_columns() -> None:
+    """A column of another name, or a key without a default; other errors of the function stay what they are."""
+    batch = pa.RecordBatch.from_pydict({"k": ["a", "b"], "n": [1, 2]})
+    with pytest.raises(ConfigError, match=r"(?s)KeyError: .*country.*the columns are k, n.*batch\['k'\]"):
+        buckets_of(lambda rows: rows["country"], batch)
+    with pytest.raises(ZeroDivisionError):
+        buckets_of(lambda rows: [str(1 // 0)] * len(rows), batch)
+
+
 def test_t_b33_the_base_path_is_the_base_itself() -> None:
     """The bucket is the empty path, without any child."""
     assert buckets_of(pf.BasePathBucketer()) == ["", ""]

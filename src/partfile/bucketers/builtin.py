@@ -46,10 +46,22 @@ class FunctionBucketer(Bucketer):
         """The function itself says what it needs."""
 
     def bucket_of(self, batch: pa.RecordBatch, context: BucketContext) -> pa.DictionaryArray[Any, Any]:
-        """Call the function and escape each distinct path once."""
+        """Call the function and escape each distinct path once.
+
+        Raises:
+            ConfigError: It looks up what is not there, or returns something else than a path a row.
+        """
         by_position = (context,) if self._context_goes == "second" else ()
         by_name = {"context": context} if self._context_goes == "by name" else {}
-        paths = self._as_array(self._function(batch, *by_position, **by_name))
+        try:
+            result = self._function(batch, *by_position, **by_name)
+        except KeyError as error:
+            names = batch.schema.names
+            raise ConfigError(
+                f"{self!r} raised KeyError: {error}; the columns are {', '.join(names)}",
+                hint=f"Look up a column that is there, as batch[{next(iter(names), 'NAME')!r}]; give keys a default.",
+            ) from error
+        paths = self._as_array(result)
         kind = value_type(paths.type)
         if len(paths) != len(batch) or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise ConfigError(
