@@ -20,6 +20,7 @@ from partfile.errors import (
     SnapshotCorrupt,
     SnapshotError,
     StoreError,
+    joined_hints,
 )
 from partfile.sink import plan
 from partfile.sink.plan import SinkSnapshot
@@ -557,7 +558,7 @@ class Restore:
             ) from error
         except ConfigError as error:
             raise ConfigError(
-                f"restore_from={location!r} cannot be read: {error.message}", hint=error.hint or _MUST_BE
+                f"restore_from={location!r} cannot be read: {error.message}", hint=joined_hints(error.hint, _MUST_BE)
             ) from error
 
     def _own_checkpoint(self, location: str, checkpoint_id: int) -> RestorePoint:
