@@ -82,6 +82,7 @@ def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"partitioning": "directory"}, "partitioning='directory' is not known"),
         ({"storage_options": {"key": "x"}}, "local files take no storage_options"),
         ({}, r"several formats: csv \('a.csv'\), json \('b.json'\)"),
+        ({"format": "csv"}, r"format='csv', but the name of 'b.json' says 'json'"),
     ],
 )
 def test_what_cannot_be_read_is_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -98,6 +99,12 @@ def test_a_name_without_a_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"name of 'part-0.log' does not say its format"):
         pf.read(tmp_path)
     assert values(pf.read(tmp_path, format="text")) == ["a"]
+
+
+def test_text_is_read_of_files_of_any_name(tmp_path: Path) -> None:
+    """Each line is a value, whatever format the name says."""
+    (tmp_path / "part-0.json").write_text('{"id": 1}\n')
+    assert values(pf.read(tmp_path, format="text")) == ['{"id": 1}']
 
 
 def test_unknown_schemes_are_refused() -> None:

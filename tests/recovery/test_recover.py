@@ -684,6 +684,29 @@ def test_a_part_that_goes_while_the_plan_is_done_is_not_given_up(
     assert sum(rows_of(finished_files(base)).values()) == 2
 
 
+@pytest.mark.parametrize("content", [b"another program's\n" * 9, b"b"])
+def test_the_plan_names_a_part_whose_name_is_taken(tmp_path: Path, content: bytes) -> None:
+    """The other part is published, this one is still owed, and it follows once the other program's file is away."""
+    base, first, _ = seeded_parts(tmp_path)
+    final = first.with_name(f"{first.name[1:].split('.txt')[0]}.txt")
+    final.write_bytes(content)
+    said = told("recover", base, code=1)
+    assert said.count("ANOTHER FILE HAS ITS NAME") == 1
+    assert f"{final.relative_to(base)}, ANOTHER FILE HAS ITS NAME" in said
+    told("recover", base, "--apply", code=1)
+    assert final.read_bytes() == content
+    final.rename(tmp_path / "theirs")
+    assert "ANOTHER FILE" not in told("recover", base, "--apply", "--fence")
+    assert sum(rows_of(finished_files(base)).values()) == 4
+
+
+def test_a_part_under_both_its_names_is_not_in_its_own_way(tmp_path: Path) -> None:
+    """A publish that a crash cut in half leaves one file under two names."""
+    base, first, _ = seeded_parts(tmp_path)
+    first.with_name(f"{first.name[1:].split('.txt')[0]}.txt").hardlink_to(first)
+    assert "ANOTHER FILE" not in told("recover", base, code=1)
+
+
 def test_a_part_that_is_too_short_is_given_up_on_demand(tmp_path: Path) -> None:
     """It is told in the plan, refused before anything is changed, and counts as one that is gone."""
     base, short, _ = seeded_parts(tmp_path)

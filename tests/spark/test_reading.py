@@ -114,6 +114,8 @@ def test_what_spark_cannot_read_is_refused(spark: SparkSession, tmp_path: Path) 
     continue_to(long_sink(tmp_path), 4)
     with pytest.raises(ConfigError, match="'lineSep' cannot be passed"):
         pf.read_spark(spark, tmp_path, format="text", options={"lineSep": ";"})
+    with pytest.raises(ConfigError, match=r"format='csv', but the name of '.*' says 'text'"):
+        pf.read_spark(spark, tmp_path, format="csv", schema="id long")
     (tmp_path / "part-0.txt").write_text("a\n")
     with pytest.raises(ConfigError, match="several shapes"):
         pf.read_spark(spark, tmp_path, format="text")

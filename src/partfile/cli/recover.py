@@ -210,6 +210,7 @@ def _show_done(done: AdoptedReport, out: Output) -> None:
 
 _FOUND = {
     "staged": "",
+    "blocked": ", ANOTHER FILE HAS ITS NAME: move that one away first",
     "short": ", IS SHORTER THAN THAT",
     "finished": ", has its final name already",
     "missing": ", IS UNDER NONE OF ITS NAMES",
@@ -348,7 +349,7 @@ def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None
     else:
         does = f"publish {end} ({counted(part.rows, 'row')})"
     found = f"{_FOUND[part.found]}, CANNOT BE ENCODED HERE: {part.problem}" if part.problem else _FOUND[part.found]
-    is_wrong = part.found in {"short", "missing"} or bool(part.problem)
+    is_wrong = part.found in {"blocked", "short", "missing"} or bool(part.problem)
     out.line(f"  {does}: {part.path}{found}", "bold red" if is_wrong else None)
 
 

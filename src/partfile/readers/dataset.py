@@ -28,6 +28,7 @@ from partfile.readers.files import (
     TEXT_COLUMN,
     SidecarNaming,
     check_format,
+    check_names,
     codec_of,
     common_format,
     partition_names,
@@ -332,7 +333,8 @@ def dataset_of(
         known: Tells what need not be guessed; asked where it would be.
 
     Raises:
-        ConfigError: There is no file and no schema, the format cannot be told, or files disagree on a column.
+        ConfigError: There is no file and no schema, the format cannot be told or a name says another one, or files
+            disagree on a column.
     """
     if isinstance(format, str):
         check_format(format)
@@ -342,8 +344,7 @@ def dataset_of(
         )
     if not files:
         return _without_files(base, schema)
-    name = format.default_extname if isinstance(format, ds.FileFormat) else format
-    name = name or common_format([file.path for file in files])
+    name = _format_name(format, [file.path for file in files])
     # A file without a byte holds no row, and the readers of row formats refuse it.
     readable = [file for file in files if file.valid_length or name not in ROW_FORMATS]
     if not readable:
@@ -392,6 +393,16 @@ def _form_of(name: str, told: KnownColumns, base: str) -> TextForm:
     if not has_options(held) or (held.is_shifted and not form.header):
         check_one_layout(held, base)
     return form
+
+
+def _format_name(format: str | ds.FileFormat | None, paths: Sequence[str]) -> str:
+    """The format of some files, as it was said or as their names say it; raises ConfigError where those disagree."""
+    if format is None:
+        return common_format(paths)
+    if isinstance(format, str):
+        check_names(format, paths)
+        return format
+    return str(format.default_extname)
 
 
 def _of_factories(factories: Sequence[ds.DatasetFactory], arrow: ds.FileFormat, schema: pa.Schema) -> ds.Dataset:
@@ -592,7 +603,8 @@ def read(
     Raises:
         NotFound: The path is not there; or, with ``include="pending"``, no checkpoints.
         ConfigError: It is a file; it holds no row and no schema was given; its files are of several formats, or of one
-            that cannot be told; an option is not known; or the files are of Avro and fastavro is not installed.
+            that cannot be told; a file's name says another format than ``format``; an option is not known; or the
+            files are of Avro and fastavro is not installed.
         SnapshotCorrupt: A sidecar is damaged, or the newest checkpoint is.
         PartMissing: A file is shorter than it was when it was committed.
         PartDamaged: Also in a scan: a file does not hold whole blocks of Avro or snappy.

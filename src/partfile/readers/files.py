@@ -271,6 +271,28 @@ def check_format(format: str) -> str:
     return format
 
 
+def check_names(format: str, paths: Iterable[str]) -> None:
+    """Refuse a format where a file's name says another one; as ``text`` any file can be read.
+
+    A reader of CSV would take the first line of JSON for a header, and give no row of it.
+
+    Args:
+        format: The name of a format.
+        paths: The files.
+
+    Raises:
+        ConfigError: A name says another format; names the file and that format.
+    """
+    for path in paths:
+        named = format_of(path)
+        if format != "text" and named not in {format, None}:
+            raise ConfigError(
+                f"format={format!r}, but the name of {path!r} says {named!r}",
+                hint=f"Write format={named!r}. Files with misleading names are read as format='text', or renamed.",
+                path=path,
+            )
+
+
 def common_format(paths: Sequence[str]) -> str:
     """The one format that all names say.
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from partfile.errors import ConfigError, NotFound
-from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming, check_format, partition_shape
+from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming, check_format, check_names, partition_shape
 from partfile.readers.filesystem import valid_length_filesystem
 from partfile.readers.schema import kept_in_csv, key_type, known_columns, typed_rows
 from partfile.readers.text_values import TextForm
@@ -80,9 +80,9 @@ def read_spark(
 
     Raises:
         NotFound: The path is not there.
-        ConfigError: The format or an option is not known or cannot be passed; the schema is missing and no checkpoint
-            tells it; directories are of several shapes, which Spark would refuse or pass over; or a file of Avro,
-            Parquet or ORC has a sidecar.
+        ConfigError: The format or an option is not known or cannot be passed; a file's name says another format; the
+            schema is missing and no checkpoint tells it; directories are of several shapes, which Spark would refuse or
+            pass over; or a file of Avro, Parquet or ORC has a sidecar.
         SnapshotCorrupt: A sidecar is damaged; or the newest checkpoint is, where it has to tell the columns.
         PartMissing: A file is shorter than its sidecar says.
         StoreError: The checkpoints that have to tell the columns cannot be reached.
@@ -97,7 +97,9 @@ def read_spark(
             ),
             path=str(path),
         )
-    columns = partition_shape([_relative(shown, name) for name in shown.find(shown.base)])
+    names = [_relative(shown, name) for name in shown.find(shown.base)]
+    check_names(format, names)
+    columns = partition_shape(names)
     encoded: list[str] = []
     if schema is None and format in _WITHOUT_SCHEMA:
         held = _told(path, format, storage_options, checkpoint_dir)

@@ -6,7 +6,6 @@ First the plan, pure, as it is printed; then its execution, which refuses where 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from partfile.errors import ConfigError, NotApplied, PartfileError, PartMissing, RecoveryRefused, SnapshotCorrupt
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from partfile.stores.base import PartHandle, Store
 
 
-Found = Literal["staged", "short", "finished", "missing", "taken"]
+Found = Literal["staged", "blocked", "short", "finished", "missing", "taken"]
 
 
 class RecoveryOptions(Json):
@@ -72,9 +71,9 @@ class PlannedPart(Json):
     was_open: bool
     """It was still open, or left alone by a task; else it was closed and only waits for its name."""
     found: Found
-    """staged; short: staged, and shorter than its valid length as far as can be seen; finished: has its final name
-    already, which a staging file never has; missing: under none of its names; taken: likewise, of a sink that was told
-    that consumers take files."""
+    """staged; blocked: staged, and another file has its final name, so it cannot be published; short: staged, and
+    shorter than its valid length as far as can be seen; finished: has its final name already, which a staging file
+    never has; missing: under none of its names; taken: likewise, of a sink that was told that consumers take files."""
     is_set_aside: bool = False
     """Whether its rows are kept as Arrow files beside the checkpoints, and no finished file is made of them."""
     problem: str = ""
@@ -298,7 +297,7 @@ def planned_takeover(
     def approve(seen: RestorePlan) -> None:
         with settings.open_store(settings.checkpoint_url, settings.checkpoint_options) as checkpoints:
             doubled = _doubled(_restore(settings, planned.options, job, Stores(base, checkpoints)), seen)
-        found = _job(job, seen, _looked_for(seen, base), doubled, planned.options)
+        found = _job(job, seen, _looked_for(seen, base, settings.storage_options), doubled, planned.options)
         now = planned.model_copy(update={"jobs": () if found is None else (found,)})
         check_same(planned.digest, now.digest)
         if found is not None and not planned.options.accept_missing:
@@ -345,7 +344,7 @@ def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -
     """Plan the recovery of one job, if only to take it over; None if it has no checkpoint."""
     restore = _restore(recovery_settings(place, job, options), options, job, stores)
     seen = _preview(restore, CheckpointStorage(stores.checkpoints, job.name))
-    return _job(job, seen, _looked_for(seen, stores.base), _doubled(restore, seen), options)
+    return _job(job, seen, _looked_for(seen, stores.base, place.storage_options), _doubled(restore, seen), options)
 
 
 def _restore(settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores) -> Restore:
@@ -446,10 +445,15 @@ def _staged(
     )
 
 
-def _looked_for(seen: RestorePlan, base: Store) -> dict[str, Found]:
+def _looked_for(seen: RestorePlan, base: Store, storage_options: Mapping[str, object] | None) -> dict[str, Found]:
     """The state on the store of each part that a takeover would publish or encode, by its in-progress name."""
     parts = [pending.part for pending in seen.after.pending] + [staging_file.part for staging_file in seen.after.closed]
-    looks = for_each(partial(_found, base), parts, base.persist_threads, "partfile-look")
+
+    def look(part: PartHandle) -> Found:
+        found = _found(base, part)
+        return "blocked" if found == "staged" and _is_blocked(base, storage_options, part) else found
+
+    looks = for_each(look, parts, base.persist_threads, "partfile-look")
     return {part.in_progress: look for part, look in zip(parts, looks, strict=True)}
 
 
@@ -469,6 +473,19 @@ def _is_short(base: Store, part: PartHandle) -> bool:
     seen = [base.look_at(part.path_of(name)) for name in staged_names(part)]
     sizes = [file.size for file in seen if file is not None]
     return bool(sizes) and max(sizes) < part.valid_length
+
+
+def _is_blocked(base: Store, storage_options: Mapping[str, object] | None, part: PartHandle) -> bool:
+    """Whether a file that is not this part has its final name (R5); a half-done publish leaves the part under both."""
+    final = None if part.is_staging_file or not is_staged_file(part) else base.look_at(part.path_of(part.name))
+    if final is None:
+        return False
+    from partfile.recovery.inspect.content import begin_alike  # noqa: PLC0415 - reading files waits for pyarrow.
+
+    paths = [part.path_of(name) for name in staged_names(part)]
+    return final.size < part.valid_length or not all(
+        begin_alike(base.base, storage_options, (part.path_of(part.name), path), part.valid_length) for path in paths
+    )
 
 
 def _position(state: SinkSnapshot) -> PlannedPosition:

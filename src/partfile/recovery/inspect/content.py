@@ -15,7 +15,7 @@ from partfile.stores.paths import check_relative_path
 from partfile.stores.registry import path_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from fsspec import AbstractFileSystem
 
@@ -221,3 +221,40 @@ def _of_avro(valid: ValidBytes) -> Iterator[dict[str, Any]]:
         if (uninstalled := missing_codec(error, valid.path)) is not None:
             raise uninstalled from error
         raise
+
+
+_AT_ONCE_BYTES = 1 << 20
+
+
+def begin_alike(
+    base: str, storage_options: Mapping[str, object] | None, paths: tuple[str, str], length_bytes: int
+) -> bool:
+    """Whether two files below a base hold the same bytes, as far as both go and up to a length.
+
+    Args:
+        base: The base.
+        storage_options: Of its store.
+        paths: Both files, relative to the base. One that is gone by now differs in nothing.
+        length_bytes: How far they are compared.
+
+    Raises:
+        ConfigError: Nothing can read from there, for want of a package.
+        StoreError: The store cannot be read.
+    """
+    behind, root = open_for_reading(base, storage_options)
+    one, other = paths
+    try:
+        with behind.open(f"{root}/{one}", "rb") as first, behind.open(f"{root}/{other}", "rb") as second:
+            while length_bytes > 0:
+                count = min(length_bytes, _AT_ONCE_BYTES)
+                ours, theirs = first.read(count), second.read(count)
+                both = min(len(ours), len(theirs))
+                if ours[:both] != theirs[:both]:
+                    return False
+                if both < count:
+                    return True
+                length_bytes -= count
+    except FileNotFoundError:
+        # One of them has moved meanwhile, as when the sink publishes it.
+        pass
+    return True

@@ -448,12 +448,16 @@ def conflict_findings(place: Place, tree: Tree, after: PartIndex) -> Iterator[Fi
     Raises:
         ConfigError: Nothing can read from there, for want of a package.
     """
+    from partfile.recovery.inspect.content import begin_alike  # noqa: PLC0415 - only reading files waits for pyarrow.
+
     for path in tree.finished:
         part = after.parts.get(path)
         if part is None or not part.is_current or part.is_staging_file or part.state == "in-progress":
             continue
         for other in part.staged_paths:
-            if other in tree.sizes and not _begin_alike(place, path, other, part.handle.valid_length):
+            if other in tree.sizes and not begin_alike(
+                place.base, place.storage_options, (path, other), part.handle.valid_length
+            ):
                 yield error(
                     "finished-differs",
                     f"it holds other bytes than {other!r}, which checkpoint {part.checkpoint_id} vouches for",
@@ -464,28 +468,6 @@ def conflict_findings(place: Place, tree: Tree, after: PartIndex) -> Iterator[Fi
                     job=part.job.name,
                     checkpoint_id=part.checkpoint_id,
                 )
-
-
-def _begin_alike(place: Place, one: str, other: str, length_bytes: int) -> bool:
-    """Whether two files below the base hold the same bytes, as far as both go and up to a length."""
-    from partfile.readers.filesystem import open_for_reading  # noqa: PLC0415 - only reading files waits for it.
-
-    behind, root = open_for_reading(place.base, place.storage_options)
-    try:
-        with behind.open(f"{root}/{one}", "rb") as first, behind.open(f"{root}/{other}", "rb") as second:
-            while length_bytes > 0:
-                count = min(length_bytes, _AT_ONCE_BYTES)
-                ours, theirs = first.read(count), second.read(count)
-                both = min(len(ours), len(theirs))
-                if ours[:both] != theirs[:both]:
-                    return False
-                if both < count:
-                    return True
-                length_bytes -= count
-    except FileNotFoundError:
-        # One of them has moved meanwhile, as when the sink publishes it.
-        pass
-    return True
 
 
 def _identity_findings(tree: Tree) -> Iterator[Finding]:
