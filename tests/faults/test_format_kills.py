@@ -28,7 +28,7 @@ FEW_CALLS = 8
 """Of each scenario that a run draws; with ``--long`` all."""
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(3)
 @EACH
 @pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13")
 def test_a_kill_anywhere_loses_and_doubles_nothing(

@@ -109,7 +109,7 @@ def test_a_call_that_fails_or_whose_reply_is_lost(
 ) -> None:
     """At some calls or each: the stream goes on, or stops by an error of ours and goes on at the next start."""
     calls = count_calls(lambda recorder: life(url, tmp_path / "counted", recorder), CHANGING_CALLS)
-    stopped, numbers = 0, chosen(calls, 4 * FEW)
+    stopped, numbers = 0, chosen(calls, 2 * FEW)
     for number in numbers:
         base = tmp_path / f"{number}"
         fault = FailAt(number, ConnectionResetError("lost"), applied=applied, only=CHANGING_CALLS)
@@ -157,7 +157,7 @@ def test_a_kill_in_the_middle_of_a_copy_is_named(monkeypatch: pytest.MonkeyPatch
 CONSUMED: dict[str, Any] = {"memory": InMemory(), **{name: OnDisk(url) for name, url in URLS.items()}}
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("scenario", [stream("auto"), restore_that_cuts("auto"), *OTHERS], ids=lambda one: one.name)
 @pytest.mark.parametrize("place", CONSUMED)
 @pytest.mark.fault("K2", "K3", "K10", "K11", "K13", "K16")

@@ -206,7 +206,7 @@ def test_a_signal_at_any_call_loses_and_doubles_nothing(
 ) -> None:
     """It leaves by an exception, whose cleaning up publishes nothing new; the next run goes on."""
     calls = count_calls(partial(signal_life, tmp_path / "counted"), CHANGING_CALLS)
-    for number in chosen(calls, 20):
+    for number in chosen(calls, 10):
         base = tmp_path / f"{number}"
         assert in_child(partial(interrupted, base, number, kind)) == FAILED, f"call {number} of {calls}"
         seen = finished_files(base) if base.exists() else {}
@@ -326,7 +326,7 @@ def test_a_kill_among_threads_loses_and_doubles_nothing(
 # Kill at every call, then the recovery at some of its calls, with ``--long`` at each, on a local directory.
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("scenario", [stream("auto"), restore_that_cuts("truncate"), *OTHERS], ids=lambda one: one.name)
 @pytest.mark.fault("K1", "K2", "K3", "K5", "K6", "K7", "K9", "K10", "K11", "K11b", "K13", "K15", "K16", "F5", "F8")
 def test_two_kills_anywhere_lose_and_double_nothing(
@@ -360,7 +360,7 @@ def test_a_picture_is_what_a_real_kill_leaves(
         world.close()
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "scenario", [stream("auto"), *(restore_that_cuts(cut) for cut in ALL_CUTS), *OTHERS], ids=lambda one: one.name
 )

@@ -115,7 +115,7 @@ FEW = [stream("auto"), restore_that_cuts("auto"), *(one for one in OTHERS if one
 CASES = [(AWS, one) for one in SCENARIOS] + [(GATEWAY, one) for one in FEW] + [(IGNORANT, one) for one in FEW[:2]]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("rules", "scenario"), CASES, ids=lambda one: one.name)
 @pytest.mark.fault("K2", "K3", "K7", "K9", "K10", "K11", "K13", "K15", "K16")
 def test_two_kills_anywhere_lose_and_double_nothing(  # noqa: PLR0917 - fixtures.
@@ -133,7 +133,7 @@ def test_two_kills_anywhere_lose_and_double_nothing(  # noqa: PLR0917 - fixtures
     assert explored.second_moments > (5 * explored.moments if is_long else explored.moments // 4)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("rules", "scenario"), CASES, ids=lambda one: one.name)
 @pytest.mark.fault("K2", "K3", "K10", "K11", "K13", "K16")
 def test_what_a_consumer_takes_at_once_is_each_row_once(  # noqa: PLR0917 - fixtures.
@@ -239,7 +239,7 @@ def rules(request: pytest.FixtureRequest) -> Rules:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("scenario", FAULTY_SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
 @pytest.mark.fault("N1", "N2")
@@ -258,7 +258,7 @@ def test_a_reply_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("scenario", FAULTY_SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.parametrize("gap", [1, 4, 1000])
 @pytest.mark.fault("N2", "N9")
@@ -291,7 +291,7 @@ def test_credentials_expire_for_good(
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("scenario", FAULTY_SCENARIOS, ids=lambda one: one.name)
 @pytest.mark.parametrize("lag", [2, 12])
 @pytest.mark.fault("F12")

@@ -43,7 +43,7 @@ def test_a_power_loss_loses_and_doubles_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.fault("K12", "K16")
 def test_two_power_losses(
@@ -56,7 +56,7 @@ def test_two_power_losses(
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
 @pytest.mark.fault("K8", "K12")
 def test_a_power_loss_after_a_kill(

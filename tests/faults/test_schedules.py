@@ -63,7 +63,7 @@ SEEDS_TO_FIND_IT = 200
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_change_of_the_protocol_is_found(
     mutation: Mutation, numbered_tokens: NumberedTokens, monkeypatch: pytest.MonkeyPatch
@@ -74,7 +74,7 @@ def test_a_change_of_the_protocol_is_found(
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("mutation", STAGING_MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_change_of_what_becomes_of_staging_files_is_found(
     mutation: Mutation, numbered_tokens: NumberedTokens, monkeypatch: pytest.MonkeyPatch

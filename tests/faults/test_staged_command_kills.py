@@ -50,7 +50,7 @@ FEW = 5
 WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("scenario", [*STAGED_COMMANDS, *STAGING_FILES_CLEANED_TWICE], ids=lambda one: one.name)
 @pytest.mark.fault("K16", "H6")
 def test_two_kills_of_commands_lose_and_double_nothing(

@@ -45,7 +45,7 @@ def some_groups(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("some_groups")
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @EACH
 @pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13", "K16")
 def test_two_kills_anywhere_lose_and_double_nothing(
@@ -58,7 +58,7 @@ def test_two_kills_anywhere_lose_and_double_nothing(
 
 
 @pytest.mark.usefixtures("some_groups")
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @EACH
 @pytest.mark.fault("K4", "K5", "K7", "K8", "K12")
 def test_a_power_loss_loses_and_doubles_nothing(
@@ -72,7 +72,7 @@ def test_a_power_loss_loses_and_doubles_nothing(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("some_groups")
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(4)
 @EACH
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
 @pytest.mark.fault("F16")
@@ -113,7 +113,7 @@ FEW = [one for one in STAGED_SCENARIOS if one.name in {"full staging files", "re
 CASES = [(AWS, one) for one in STAGED_SCENARIOS] + [(GATEWAY, one) for one in FEW]
 
 
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("rules", "scenario"), CASES, ids=lambda one: one.name)
 @pytest.mark.fault("K2", "K3", "K7", "K10", "K13", "K16")
 def test_two_kills_anywhere_lose_and_double_nothing_on_an_object_store(  # noqa: PLR0917 - fixtures.

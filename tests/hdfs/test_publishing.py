@@ -254,7 +254,7 @@ FEWEST_CALLS: dict[Cut, dict[str, int]] = {
 PATIENCE_S = 30.0
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("cut", "call"), [(cut, call) for cut, calls in FEWEST_CALLS.items() for call in calls])
 def test_a_lost_reply_of_a_publish_that_cuts_is_decided_by_looking(
     opener: Opener, hold: Callable[[str], object], cut: Cut, call: str

@@ -82,7 +82,7 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     home = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", wheel)
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", wheel)
     return python
 
 
@@ -158,7 +158,7 @@ def test_the_wheel_brings_the_command(wheel: Path, tmp_path: Path) -> None:
     """``partfile``, ``python -m partfile`` and the README's example run in an environment that has nothing else."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]")
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", f"{wheel}[cli]")
     by_script = run(python.with_name("partfile"), "--version")
     assert by_script == run(python, "-m", "partfile", "--version")
     assert "verify" in run(python.with_name("partfile"), "--help")

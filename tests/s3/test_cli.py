@@ -445,7 +445,7 @@ def leftovers(stream: Stream) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ROW_BYTES)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.fault("K16", "H6")

@@ -86,7 +86,7 @@ def whole(moto: S3Server) -> Whole:
         return run_whole(proxy, moto)
 
 
-@pytest.mark.drawn(10)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("operation", CHANGING)
 @pytest.mark.fault("N2", "N3")
@@ -146,7 +146,7 @@ def test_an_error_in_the_body_of_a_success_is_an_error(moto: S3Server, proxy: S3
         stream.assert_exactly_once()
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("size", [10, 6 * MIB])
 @pytest.mark.parametrize("fault", [error_in_success(), lost_reply(), slow_down()], ids=["200", "lost", "503"])
 def test_one_call_publishes_although_a_request_fails(

@@ -39,7 +39,7 @@ def _base(server: S3Server) -> str:
     return f"s3://{server.bucket()}/base"
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", [small, large])
 @pytest.mark.fault("D14")
@@ -64,7 +64,7 @@ def test_a_kill_at_a_request_loses_and_doubles_nothing(
         assert {path: after.get(path) for path in seen} == seen
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", [small, large])
 @pytest.mark.fault("K16")
 def test_a_second_kill_loses_and_doubles_nothing(

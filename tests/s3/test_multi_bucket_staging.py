@@ -78,7 +78,7 @@ def rows_in(stream: Stream, format: str) -> Counter[tuple[str, int]]:
     return rows_of_files({path: data for path, data in files.items() if path.startswith("k=")}, format)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @EACH_FORMAT
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.fault("D14")
@@ -129,7 +129,7 @@ def test_two_kills_of_starts_that_encode_a_multi_bucket_staging_file(
         assert rows_in(stream, format) == counted(0, ROWS)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @EACH_FORMAT
 def test_the_command_line_knows_multi_bucket_staging_files(s3_server: S3Server, tmp_path: Path, format: str) -> None:
     """How many buckets share, and the rows; recover publishes in each; then nothing is wrong, and the sink goes on."""

@@ -61,7 +61,7 @@ def stream_on(proxy: S3Proxy, server: S3Server, **options: object) -> Stream:
     return Stream(base, options_of(proxy, **options), rows=6, row_bytes=2 * MIB, rows_a_checkpoint=2)
 
 
-@pytest.mark.drawn(9)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("fault", [lost_reply(), reset(), reply_given_up()], ids=["lost", "reset", "late"])
 @pytest.mark.parametrize("operation", ["AbortMultipartUpload", "DeleteObject", "DeleteObjects"])
 @pytest.mark.fault("N2")
@@ -85,7 +85,7 @@ def test_an_abort_or_delete_whose_reply_is_lost(
     assert not uploads.get("Uploads")
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("late", ["request", "reply"])
 @pytest.mark.parametrize("operation", ["PutObject", "UploadPart", "CompleteMultipartUpload", "CreateMultipartUpload"])
 @pytest.mark.fault("N9")

@@ -171,7 +171,7 @@ def test_a_batch_costs_its_open_parts_and_its_checkpoint(s3_server: S3Server, jo
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("batches", "expected"), RESTORED_PARTS.values(), ids=RESTORED_PARTS)
 def test_a_restore_publishes_open_parts_and_lists_none(
     s3_server: S3Server, job: Job, batches: list[int], expected: Counter[str]

@@ -61,6 +61,7 @@ def stop_after_failure(query: StartedQuery) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("wait", "trigger"),
     [

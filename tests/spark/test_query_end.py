@@ -323,7 +323,7 @@ query.awaitTermination()
 """
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("format", ["json", "parquet"])
 @pytest.mark.parametrize("last", ["", "spark.stop()", "sys.exit(3)", "raise KeyError('of the program')"])
 def test_a_program_that_exits_at_once_waits_for_the_end(tmp_path: Path, format: str, last: str) -> None:
