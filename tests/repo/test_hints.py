@@ -1,7 +1,7 @@
-"""Every hint holds something that a user can type, and every ConfigError has a hint.
+"""Every hint ends in something that a user can type, and every ConfigError has a hint.
 
 The check reads the source of partfile. It takes each expression that becomes a hint, works out the texts that it can
-be, and looks in each for an option with a value, a command, a call or an address.
+be, and looks in the last sentence of each for an option with a value, a command, a call or an address.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ TO_TYPE = re.compile(
     | \b(hdfs\ (dfs|dfsadmin|ec|fsck|getconf)|aws\ (s3|s3api))\ [\w-]
     | \b(chmod|cp|df|dmesg|export|fuser|kinit|ls|lsattr|mount|mv|rm|ulimit)\ (-\w|[A-Z]{3,}|u\+)
     | \{\w+\}=[\w(\['"]                               # an option whose name the code puts in
-    | \{\w*URL\}                                        # an address that the code makes
+    | \{\w*URL\} | \./\{                                # an address that the code makes
     | \{[^}]*command[^}]*\}                             # a command that the code makes
     """,
     re.VERBOSE,
 )
+
+_SENTENCES = re.compile(r"(?<=[.?]) (?=[A-Z])")
 
 _GOES_ON = "partfile goes on by itself: there is nothing to do"
 _INTERNAL = "told to the code that calls a store, which is partfile's own"
@@ -56,7 +58,7 @@ NOTHING_TO_TYPE: dict[str, str] = {
     "Encode it into a part of its own, and publish that one.": _INTERNAL,
     "Delete it.": _INTERNAL,
 }
-"""Hints that hold nothing to type, and why that is right."""
+"""Hints that end in nothing to type, and why that is right."""
 
 _VALUE = "the message says which values there are"
 
@@ -150,11 +152,13 @@ def hints_of(tree: ast.Module) -> list[tuple[int, ast.expr]]:
 
 
 def vague_hints(tree: ast.Module) -> list[tuple[int, str]]:
-    """The hints that hold nothing to type, each with its line."""
+    """The hints whose last sentence holds nothing to type, each with its line."""
     constants = constants_of(tree)
     texts = {(line, text) for line, value in hints_of(tree) for text in texts_of(value, constants)}
     return sorted(
-        (line, text) for line, text in texts if text and text not in NOTHING_TO_TYPE and not TO_TYPE.search(text)
+        (line, text)
+        for line, text in texts
+        if text and text not in NOTHING_TO_TYPE and not TO_TYPE.search(_SENTENCES.split(text)[-1])
     )
 
 
@@ -202,6 +206,7 @@ def test_a_hint_with_something_to_type_passes(hint: str) -> None:
         "'Move that file(s) away.'",
         "'Look at the server' if known else 'Write a=1'",
         '\'Use "finished" or "pending".\'',
+        "'Write format=\\'json\\'. Nothing was changed.'",
         "error.hint or 'Choose another directory.'",
         "f'There are {names}.'",
     ],

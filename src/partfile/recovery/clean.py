@@ -379,8 +379,8 @@ def _check_whole(log: SeenLog, states: Mapping[int, SinkSnapshot]) -> None:
     if unread or log.problem is not None:
         raise RecoveryRefused(
             f"checkpoints {sorted(unread)} of sink {log.job.name!r} cannot be read, so what they name is unknown",
-            hint="Nothing was changed. Put them back from a copy. The newest one can be passed by: recover the sink "
-            "with --restore-from and an older one. Others go when the sink has completed as many as it retains.",
+            hint="Nothing was changed. Put them back from a copy; those that are not the newest go when the sink has "
+            "completed as many as it retains. The newest is passed by: partfile recover PATH --restore-from OLDER",
         )
 
 
@@ -397,8 +397,8 @@ def _check_there(log: SeenLog, seen: SeenBase, stores: Stores) -> None:
         raise RecoveryRefused(
             f"{len(gone)} parts of sink {log.job.name!r} that a checkpoint vouches for are under none of their "
             f"names: {shown(sorted(part.path for part in gone))}",
-            hint="Nothing was changed. partfile verify says where they lie, if they are below the base; put them back, "
-            "or give them up with recover --accept-missing. Clean after that.",
+            hint="Nothing was changed. See where they lie, if they are below the base: partfile verify PATH. Put them "
+            "back before you clean, or give them up: partfile recover PATH --accept-missing",
         )
 
 

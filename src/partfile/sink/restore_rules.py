@@ -278,8 +278,8 @@ def refusal_of_a_log(settings: RestoreSettings, location: str) -> RecoveryRefuse
     """The error for a sink that has checkpoints and is told to begin with something else."""
     return RecoveryRefused(
         f"sink {settings.uid!r} has checkpoints of its own, and restore_from={location!r} begins a sink without any",
-        hint="Nothing was changed. Leave restore_from out to go on. To go back, stop the sink and type: "
-        f"{settings.recover_command('--restore-from', location)}. Or restore onto another base path.",
+        hint="Nothing was changed. Leave restore_from out to go on, or restore onto another base path. To go back, "
+        f"stop the sink and type: {settings.recover_command('--restore-from', location)}",
     )
 
 
@@ -423,8 +423,8 @@ def refusal_of_missing(uid: str, point: RestorePoint, gone: Sequence[str]) -> Re
     return RecoveryRefused(
         f"{len(gone)} parts that {point.location!r} of sink {uid!r} vouches for are under none of their names, or "
         f"cannot be published any more at the length that they had then: {shown(gone)}",
-        hint="If a consumer moved them after they were published, add --accept-missing; else their rows are lost. "
-        "Or choose a later checkpoint that can be read.",
+        hint="Choose a later checkpoint that can be read. Or, if a consumer moved them after they were published, add "
+        "--accept-missing; else their rows are lost.",
     )
 
 
@@ -596,8 +596,8 @@ def second_call(uid: str, batch: QueryPosition) -> CheckpointMismatch:
     return CheckpointMismatch(
         f"batch {batch.batch_id} of query {batch.query_id} is complete on uid {uid!r}, and the same run calls "
         "foreach_batch for it a second time: nothing of this second DataFrame was written",
-        hint="Call it once a batch, with one DataFrame: first.unionByName(second). Or give each DataFrame a "
-        "sink with a uid of its own. The batch counts as complete with the rows of its first call.",
+        hint="The batch counts as complete with the rows of its first call. Give each DataFrame a sink with a uid of "
+        "its own, or call it once a batch with one DataFrame: first.unionByName(second)",
     )
 
 

@@ -157,8 +157,8 @@ def part_conflict(handle: PartHandle, reason: str) -> CommitConflict:
     return CommitConflict(
         f"part {handle.path_of(handle.name)!r} cannot be published: {reason}",
         hint=(
-            "Nothing was replaced. Move that file away and start again: mv FILE ELSEWHERE. If a part is missing "
-            "then, that error says what to do."
+            "Nothing was replaced. If a part is missing once that file is away, that error says what to do. Move "
+            "it away and start again: mv FILE ELSEWHERE"
         ),
         path=handle.path_of(handle.name),
     )

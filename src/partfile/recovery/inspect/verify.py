@@ -206,8 +206,8 @@ def _checkpoint_findings(log: SeenLog) -> Iterator[Finding]:
     for seen in log.checkpoints:
         if seen.problem is not None:
             hint = seen.problem.hint or (
-                "Put the file back from a copy, then type: partfile verify PATH. Older checkpoints than the "
-                "newest only serve you."
+                "No start needs checkpoints that are older than the newest. Put the file back from a copy, then type: "
+                "partfile verify PATH"
             )
             yield error("checkpoint-damaged", seen.problem.message, hint, job=job, checkpoint_id=seen.checkpoint_id)
     # A first checkpoint that never counted is of a checkpoint log of its own.
@@ -732,8 +732,8 @@ def _unread(part: KnownPart, problem: StoreError | OSError) -> Finding:
     # A staging file that only older checkpoints name is not missed.
     make = error if part.is_current or not part.is_staging_file else note
     hint = hint or (
-        "Run it again, as the user of the sink: partfile verify PATH. If that says the same, look after the disk "
-        "or the store."
+        "Look after the disk or the store if a second run says the same, as the user of the sink: "
+        "partfile verify PATH"
     )
     where: dict[str, str | int] = {"path": part.lookup_path, "job": part.job.name, "checkpoint_id": part.checkpoint_id}
     return make("part-unreadable", text, hint, **where)
