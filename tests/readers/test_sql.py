@@ -101,6 +101,8 @@ def test_what_no_statement_reads_is_refused(tmp_path: Path) -> None:
         tree.statement("duckdb")
     with pytest.raises(ConfigError, match="DuckDB takes the backslash in"):
         tree_of(pa.schema({"a": pa.int64()}), "part.json", base="/a\\b").statement("duckdb")
+    with pytest.raises(ConfigError, match=r"DuckDB has no type for the values of 'a', which is struct<>"):
+        tree_of(pa.schema({"a": pa.list_(pa.struct([]))}), "part.json").statement("duckdb")
     tree = tree_of(pa.schema({"a": pa.int64()}), "part.orc")
     with pytest.raises(ConfigError, match="DuckDB has no reader for orc files"):
         tree.statement("duckdb")

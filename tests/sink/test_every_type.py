@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import fastavro
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,6 +27,7 @@ from partfile.writers.arrow_staging import StagingFormat
 from partfile.writers.base import BulkFormat
 from partfile.writers.registry import resolve_format
 from support.files.edges import EDGES, PLACES, columns_in, exact, float_text, missing_types, nanoseconds
+from support.processes.command_line import told
 from support.sinks.life_cycle import LONG, in_child
 
 if TYPE_CHECKING:
@@ -199,6 +201,59 @@ def test_what_is_taken_reads_back_equal(tmp_path: Path, format: str, place: str)
         kept = {name: column for name, column in columns.items() if name not in lacks}
         assert len(kept) > len(columns) * 2 // 3
         assert differing(read(tmp_path, list(kept)), kept) == [], read.__name__
+
+
+# Engines that read a tree of some columns not at all, and not only without these.
+
+
+def polars_reads(base: Path, names: list[str]) -> pa.Table:
+    columns = [*names, "row"]
+    if list(base.glob("*.avro")):
+        return pl.concat([pl.read_avro(path, columns=columns) for path in base.glob("part-*")]).to_arrow()
+    return pl.read_parquet(base / "part-*.parquet", columns=columns).to_arrow()
+
+
+def duckdb_reads_by_statement(base: Path, names: list[str]) -> pa.Table:
+    (statement,) = told("sql", base).split(";\n")[:-1]
+    found: Any = duckdb.sql(statement)
+    return found.to_arrow_table().select([*names, "row"])
+
+
+_SPANS = {name for name in EDGES if name.startswith("span_")}
+_NO_STATEMENT = _NO_TEXT | _SPANS | {"decimal_huge", "struct_none", "map_twice", "at_ns_local_9999"}
+_NO_STATEMENT |= {
+    name
+    for name, column in EDGES.items()
+    if types.is_timestamp(column.type) and column.type.unit == "ns" and column.type.tz
+}
+"""No type of DuckDB's; spans it hands over in another one. Nanoseconds end at the edge of its range."""
+_NO_POLARS = {"decimal_huge", "list_view", "list_view_large", "span_s_far", "map_twice"}
+_NO_POLARS |= {
+    name for name, column in EDGES.items() if types.is_timestamp(column.type) and ":" in (column.type.tz or "")
+}
+"""Digits, views and seconds that it has no type for, one key twice in a map, zones without a name."""
+_NO_POLARS_AVRO = _NO_POLARS | _SPANS | {name for name in EDGES if name.startswith("map") or "nothing" in name}
+ENGINES: dict[str, tuple[Callable[[Path, list[str]], pa.Table], set[str]]] = {
+    "parquet": (polars_reads, _NO_POLARS),
+    "avro": (polars_reads, _NO_POLARS_AVRO),
+    "json": (duckdb_reads_by_statement, _NO_STATEMENT),
+    "csv": (duckdb_reads_by_statement, _NO_STATEMENT),
+}
+
+
+@pytest.mark.drawn(12)
+@pytest.mark.fault("K3")
+@pytest.mark.parametrize(
+    ("format", "place"), [case for case in CASES if case[0] in ENGINES and (case[0] != "avro" or "map" not in case[1])]
+)
+def test_engines_read_what_is_taken(tmp_path: Path, format: str, place: str) -> None:
+    """Polars, and DuckDB by the statement of ``partfile sql``, read each column for whose values they have a type."""
+    read, lacks = ENGINES[format]
+    taken = accepted(format, place)
+    columns = {name: column for name, column in taken.items() if name not in lacks}
+    assert len(columns) > len(taken) // 2
+    live(tmp_path, format, columns)
+    assert differing(read(tmp_path, list(columns)), columns) == []
 
 
 @pytest.mark.parametrize(("format", "place"), CASES)

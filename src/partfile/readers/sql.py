@@ -56,6 +56,7 @@ _SCALARS = {
     "nanos": ("TIMESTAMP_NTZ", "TIMESTAMP_NS", "timestamp"),
     "local": ("TIMESTAMP_NTZ", "TIMESTAMP", "timestamp"),
     "time": ("TIME(6)", "TIME", "string"),
+    "time of nanos": ("TIME(6)", "TIME_NS", "string"),
     "interval": ("INTERVAL DAY TO SECOND", "INTERVAL", "string"),
 }
 """What each engine calls a type. One that it does not have is the one that holds its values, or their text."""
@@ -118,6 +119,7 @@ def _scalar(kind: Any) -> str:
         "instant": (lambda one: types.is_timestamp(one) and one.tz is not None,),
         "nanos": (lambda one: types.is_timestamp(one) and one.unit == "ns",),
         "local": (types.is_timestamp,),
+        "time of nanos": (lambda one: types.is_time(one) and one.unit == "ns",),
         "time": (types.is_time,),
         "interval": (types.is_duration,),
     }
@@ -284,7 +286,9 @@ class Tree:
         """Refuse a column of which DuckDB would change values."""
         is_far = self.format == "parquet" and types.is_decimal(kind) and kind.precision > _MOST_DIGITS
         is_fine = types.is_timestamp(kind) and kind.unit == "ns" and kind.tz is not None
-        if is_far or is_fine:
+        # It has no struct without fields.
+        is_empty = types.is_struct(kind) and not kind.num_fields
+        if is_far or is_fine or is_empty:
             raise ConfigError(f"DuckDB has no type for the values of {column!r}, which is {kind}", hint=_BY_PARTFILE)
         for at in range(kind.num_fields):
             self._check_of_duckdb(column, kind.field(at).type)
