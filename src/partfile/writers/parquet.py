@@ -265,7 +265,7 @@ class ParquetFormat(BulkFormat):
             if not 1 <= getattr(self, option) <= _MOST_IN_A_ROW_GROUP:
                 raise ConfigError(
                     f"{option}={getattr(self, option)} is not from 1 to {_MOST_IN_A_ROW_GROUP}.",
-                    hint=f"Write for instance {option}={getattr(ParquetFormat, option)}.",
+                    hint=f"Write for instance {option}={ParquetFormat.__dataclass_fields__[option].default}.",
                 )
         if self.compression_level is not None:
             check_level(self.compression, self.compression_level)
