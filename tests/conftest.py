@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -91,6 +92,17 @@ def pytest_begin_with_the_longest(config: pytest.Config, items: list[pytest.Item
         config.workeroutput["drawn"] = config.stash[_DRAWN]
     places = {name: place for place, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: min(places.get(name, len(places)) for name in item.path.parts))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Take what was collected out of the collector's sight.
+
+    Thousands of tests are millions of objects. Each full collection would look at them all, and copy them page by page
+    in every process that a test forks.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
