@@ -70,7 +70,7 @@ class _Intercepted:
         def around(*arguments: object, **keywords: object) -> object:
             call = Call(name, arguments, keywords)
             result = self._interceptor.around(call, lambda: attribute(*arguments, **keywords))
-            return intercept(result, self._interceptor) if isinstance(result, PartStream | _Intercepted) else result
+            return intercept(result, self._interceptor) if _is_wrapped(result) else result
 
         return around
 
@@ -81,6 +81,17 @@ class _Intercepted:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_WRAPPED: dict[type, bool] = {}
+"""Types of results. What a protocol asks of a value takes long, and every call of a crash test asks."""
+
+
+def _is_wrapped(result: object) -> bool:
+    kind = type(result)
+    if kind not in _WRAPPED:
+        _WRAPPED[kind] = isinstance(result, PartStream | _Intercepted)
+    return _WRAPPED[kind]
 
 
 class Numbered:
