@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import partfile as pf
-from partfile.errors import ConfigError, NotApplied, NotFound, NotReady, PartMissing, SnapshotCorrupt
+from partfile.errors import ConfigError, NotApplied, NotFound, NotReady, PartDamaged, PartMissing, SnapshotCorrupt
 from partfile.readers import cut_files
 from partfile.readers.cut_files import CutFiles
 from partfile.readers.filesystem import open_for_reading
@@ -99,6 +99,26 @@ def test_a_name_without_a_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"name of 'part-0.log' does not say its format"):
         pf.read(tmp_path)
     assert values(pf.read(tmp_path, format="text")) == ["a"]
+
+
+@pytest.mark.parametrize("schema", ["id long", ["id"], {}, {"id": "nothing"}])
+def test_what_is_no_schema_is_refused(schema: Any, tmp_path: Path) -> None:
+    """Names with types are one."""
+    (tmp_path / "part-0.json").write_text('{"id": 1}\n')
+    with pytest.raises(ConfigError, match=r"(?s)is no schema.*schema=pa.schema"):
+        pf.read(tmp_path, schema=schema)
+    assert pf.read(tmp_path, schema={"id": "int64"}).to_table().to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_a_file_that_lost_its_end_is_damaged(format: str, tmp_path: Path) -> None:
+    """It is named, where the columns are looked for."""
+    path = tmp_path / f"part-0.{format}"
+    table = pa.table({"id": [1, 2, 3]})
+    pq.write_table(table, path) if format == "parquet" else pyarrow.orc.write_table(table, path)
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(PartDamaged, match=rf"part-0.{format}' is no whole file of its format"):
+        pf.read(tmp_path)
 
 
 def test_text_is_read_of_files_of_any_name(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ TO_TYPE = re.compile(
     | \bpartfile\ [a-z]+(\ [a-z]+)?\ ([A-Z]{3,}|\{)    # a command of partfile
     | \bpip\ install\ ['\w{-]
     | \b(hdfs\ (dfs|dfsadmin|ec|fsck|getconf)|aws\ (s3|s3api))\ [\w-]
-    | \b(chmod|cp|df|dmesg|export|fuser|kinit|ls|lsattr|mount|mv|rm|ulimit)\ (-\w|[A-Z]{3,}|u\+)
-    | \{\w+\}=[\w(\['"]                               # an option whose name the code puts in
+    | \b(chmod|cp|df|dmesg|export|fuser|kinit|ls|lsattr|mount|mv|rm|ulimit)\ (-\w|[A-Z]{3,}|[ug]\+)
+    | \{\w+\}=[\w(\['"{]                              # an option whose name the code puts in
     | \{\w*URL\} | \./\{                                # an address that the code makes
     | \{[^}]*command[^}]*\}                             # a command that the code makes
     """,

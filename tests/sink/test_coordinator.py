@@ -404,7 +404,7 @@ def take_the_name_of(pending: Path) -> None:
     ("meddle", "kind", "hint"),
     [
         (Path.unlink, PartMissing, "--accept-missing"),
-        (take_the_name_of, CommitConflict, "Move that file"),
+        (take_the_name_of, CommitConflict, "Move it away"),
     ],
 )
 def test_an_error_about_a_part_names_the_sink_and_its_base(

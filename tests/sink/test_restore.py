@@ -811,6 +811,15 @@ def test_a_changed_checkpoint_dir_does_not_write_the_rows_again(tmp_path: Path) 
     assert not Path(elsewhere).exists() or not list(Path(elsewhere).rglob("_metadata"))
 
 
+@pytest.mark.parametrize("suffix", ["_x", "-x.y", ".v1"])
+def test_a_part_is_known_by_the_suffix_of_its_sink(tmp_path: Path, suffix: str) -> None:
+    """R12: also where the suffix begins with no dot."""
+    naming, base = pf.PartNaming(part_suffix=suffix), tmp_path / "base"
+    run_to_the_end(make_sink(base, naming=naming, checkpoint_dir=str(tmp_path / "first")))
+    with pytest.raises(RecoveryRefused, match=r"(?s)the part '.*part-.*' is in it"):
+        make_sink(base, naming=naming, checkpoint_dir=str(tmp_path / "second")).local().open()
+
+
 def test_a_second_sink_says_that_it_means_the_base(tmp_path: Path) -> None:
     """It says so once; from then on it has a log of its own."""
     run_to_the_end(make_sink(tmp_path))

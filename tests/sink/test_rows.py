@@ -351,8 +351,8 @@ def test_rows_of_a_slow_source_do_not_wait_for_others(tmp_path: Path) -> None:
         (lambda out: out.write_all(numbers(9), checkpoint_every="1m"), r"checkpoint_every is '1m'.*interval_s=60"),
         (lambda out: out.write_all(numbers(9), checkpoint_every=True), "checkpoint_every is True"),
         (lambda out: out.write_all(numbers(4)), "the iterable has 4 items, and 5 were written before"),
-        (lambda out: out.write_all(numbers(9), position=lambda _row: None), "position returned None"),
-        (lambda out: out.write_all(numbers(9), position=lambda _row: object()), "it must be a JSON value"),
+        (lambda out: out.write_all(numbers(9), position=lambda row: row["id"]), r"has counted 5 items.*position=17"),
+        (lambda out: out.write_all(pl.from_arrow(TABLE).lazy()), r"a query that has not run.*collect\(\)"),
         (
             lambda out: out.write_all([*numbers(5), {"other": 1}]),
             r"has 'other'.* \(of the rows up to item 6 of the iter",
@@ -375,6 +375,29 @@ def test_what_write_all_cannot_do_is_refused(tmp_path: Path, call: Callable[[Any
     with sink.local(schema=IDS) as out:
         out.write_all(numbers(7))
     assert ids(tmp_path) == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("position", "words"),
+    [(lambda _row: None, "position returned None"), (lambda _row: object(), "it must be a JSON value")],
+)
+def test_a_position_that_cannot_be_kept_is_refused(tmp_path: Path, position: Any, words: str) -> None:
+    """With the first item; nothing is written."""
+    with pf.FileSink(tmp_path, uid="rows").local(schema=IDS) as out, pytest.raises(ConfigError, match=words):
+        out.write_all(numbers(9), position=position)
+    assert list(tmp_path.glob("part-*")) == []
+
+
+def test_items_that_were_counted_are_not_written_again_by_position(tmp_path: Path) -> None:
+    """Where the input stands behind them is said once; from there on positions count."""
+    sink = pf.FileSink(tmp_path, uid="rows")
+    with sink.local(schema=IDS) as out:
+        out.write_all(numbers(5))
+    with sink.local(schema=IDS) as out:
+        out.checkpoint(position=4)
+        out.write_all(list(numbers(9))[5:], position=lambda row: row["id"])
+        assert out.position == 8
+    assert ids(tmp_path) == list(range(9))
 
 
 def test_a_second_iterable_is_refused_and_a_chain_of_both_is_not(tmp_path: Path) -> None:
@@ -405,7 +428,7 @@ def test_a_position_that_is_no_count_is_refused(tmp_path: Path, position: Any) -
 @pytest.mark.parametrize("schema", [{"id": "int65"}, {"id": 7}, {7: "int64"}, ["id"], "id", 7])
 def test_what_is_no_schema_is_refused_at_once(tmp_path: Path, schema: Any) -> None:
     """Before the sink is opened, with one that would be."""
-    with pytest.raises(ConfigError, match=r"(?s)is no schema.*Hint: Write for instance local\(schema="):
+    with pytest.raises(ConfigError, match=r"(?s)is no schema.*Or write local\(schema="):
         pf.FileSink(tmp_path, uid="rows").local(schema=schema)
 
 

@@ -334,7 +334,7 @@ def test_refused_rows_are_in_no_part(tmp_path: Path) -> None:
 def test_dictionaries_have_the_schema_of_their_writer(tmp_path: Path) -> None:
     """``write_all`` checks them likewise, and names the item."""
     with sink(tmp_path / "base", "evolve").local(schema={"a": "int64"}) as out:
-        out.write_all([{"a": 1}])
+        out.write_all([{"a": 1}], position=lambda _item: 6)
     out = sink(tmp_path / "base", "evolve").local(schema={"a": "string"}).open()
     with pytest.raises(CheckpointMismatch, match=r"'a' was int64 and is string \(of the rows up to position 7"):
         out.write_all([{"a": "x"}], position=lambda _item: 7)

@@ -116,6 +116,12 @@ def test_what_spark_cannot_read_is_refused(spark: SparkSession, tmp_path: Path) 
         pf.read_spark(spark, tmp_path, format="text", options={"lineSep": ";"})
     with pytest.raises(ConfigError, match=r"format='csv', but the name of '.*' says 'text'"):
         pf.read_spark(spark, tmp_path, format="csv", schema="id long")
+    for schema in ("id lng", ["id"]):
+        with pytest.raises(ConfigError, match="is no schema"):
+            pf.read_spark(spark, tmp_path, format="text", schema=schema)
+    with pytest.raises(ConfigError, match="is no mapping"):
+        pf.read_spark(spark, tmp_path, format="text", options=["header"])
+    assert pf.read_spark(spark, tmp_path, format="text", schema=pa.schema({"value": "string"})).columns == ["value"]
     (tmp_path / "part-0.txt").write_text("a\n")
     with pytest.raises(ConfigError, match="several shapes"):
         pf.read_spark(spark, tmp_path, format="text")

@@ -37,7 +37,11 @@ def column_field(schema: pa.Schema, name: str, bucketer: str) -> pa.Field[Any]:
     if len(found) != 1:
         problem = "there is no such column" if not found else "there are several of that name"
         near = difflib.get_close_matches(name, schema.names, 1)
-        meant = f"Did you mean {near[0]!r}?" if near and not found else "Name one of them that is there once."
+        meant = (
+            f"Did you mean {near[0]!r}?"
+            if near and not found
+            else "Name one of them that is there once, as HiveBucketer('day')."
+        )
         raise ConfigError(
             f"{bucketer} needs column {name!r}, but {problem}; the columns are {', '.join(schema.names)}", hint=meant
         )

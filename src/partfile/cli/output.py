@@ -229,7 +229,7 @@ def seconds_of(text: str, option: str) -> float:
     """
     found = seconds_in(text)
     if found is None:
-        raise ConfigError(f"{option} {text!r} is not a duration", hint=DURATION_HINT)
+        raise ConfigError(f"{option} {text!r} is not a duration", hint=DURATION_HINT.replace("--older-than", option))
     return found
 
 
@@ -245,7 +245,7 @@ def bytes_of(text: str, option: str) -> int:
     """
     found = bytes_in(text)
     if found is None:
-        raise ConfigError(f"{option} {text!r} is not a size", hint=SIZE_HINT)
+        raise ConfigError(f"{option} {text!r} is not a size", hint=SIZE_HINT.replace("--min-bytes", option))
     return found
 
 

@@ -7,7 +7,7 @@ formats that it knows. ``arrow_format`` has the options with which pyarrow reads
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocalFileSystem
 
-from partfile.errors import ConfigError, NotApplied, NotFound
+from partfile.errors import ConfigError, NotApplied, NotFound, PartDamaged
 from partfile.readers.avro import AvroFile
 from partfile.readers.files import (
     DEFAULT_SIDECARS,
@@ -56,7 +56,7 @@ from partfile.sink.settings import checkpoint_url_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
@@ -541,7 +541,16 @@ def _columns_of(fragment: ds.Fragment, known: pa.Schema) -> pa.Schema:
         known: Columns whose types are known: of JSON they are read as such, so that only the others are guessed.
     """
     if not isinstance(fragment.format, ds.JsonFileFormat):
-        return fragment.physical_schema
+        try:
+            return fragment.physical_schema
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if isinstance(fragment.format, ds.CsvFileFormat):
+                raise
+            raise PartDamaged(
+                f"{fragment.path!r} is no whole file of its format: {error}",
+                hint="Put it back from a copy. Without one, move it away: mv FILE ELSEWHERE",
+                path=fragment.path,
+            ) from error
     with refusing_long_lines(fragment):
         try:
             return fragment.physical_schema
@@ -572,7 +581,7 @@ def read(
     include: Include = "finished",
     storage_options: Mapping[str, object] | None = None,
     partitioning: Partitioning | None = "hive",
-    schema: pa.Schema | None = None,
+    schema: pa.Schema | Mapping[str, Any] | None = None,
     sidecars: SidecarNaming = DEFAULT_SIDECARS,
     checkpoint_dir: str | os.PathLike[str] | None = None,
 ) -> ds.Dataset:
@@ -590,9 +599,9 @@ def read(
             before they are encoded.
         storage_options: What the file system's client needs; none for local files.
         partitioning: ``"hive"`` makes columns of ``name=value`` directories; None does not.
-        schema: The columns, partition columns included. None looks into every file; JSON, CSV and directories have the
-            types that the checkpoints tell, and where those tell none, types are guessed. ``read_schema`` gives what
-            they tell, and with it no file is looked into.
+        schema: The columns, partition columns included, as a schema or as names with types. None looks into every file;
+            JSON, CSV and directories have the types that the checkpoints tell, and where those tell none, types are
+            guessed. ``read_schema`` gives what they tell, and with it no file is looked into.
         sidecars: How the sink names its sidecars, if not by default.
         checkpoint_dir: Where the sink keeps its checkpoints, if not below the base; for ``include="pending"`` and for
             the types of columns.
@@ -607,13 +616,15 @@ def read(
             files are of Avro and fastavro is not installed.
         SnapshotCorrupt: A sidecar is damaged, or the newest checkpoint is.
         PartMissing: A file is shorter than it was when it was committed.
-        PartDamaged: Also in a scan: a file does not hold whole blocks of Avro or snappy.
+        PartDamaged: A file of Parquet or ORC is not whole; also in a scan: a file does not hold whole blocks of Avro or
+            snappy.
         UnsupportedTypeError: A column of Avro is of a type that no sink writes, such as a union.
         NotReady: On HDFS, also in a scan: a writer holds a pending part open, so its bytes cannot be read yet.
         NotApplied: The store refused a call or did not answer in time; also in a scan.
     """
     if include not in {"finished", "pending"}:
         raise ConfigError(f"include={include!r} is not known", hint="Write include='finished' or include='pending'.")
+    schema = _schema_of(schema)
     behind, base = open_for_reading(path, storage_options)
     file_system = ValidLengthFileSystem(behind, base, sidecars=sidecars)
     _check_directory(file_system, path)
@@ -627,6 +638,21 @@ def read(
     return dataset_of(
         behind, file_system.base, files, format=format, partitioning=partitioning, schema=schema, known=known
     )
+
+
+def _schema_of(schema: pa.Schema | Mapping[str, Any] | None) -> pa.Schema | None:
+    """The schema that a user passes; raises ConfigError where it is none."""
+    if schema is None or isinstance(schema, pa.Schema):
+        return schema
+    try:
+        if isinstance(schema, Mapping) and schema:
+            return pa.schema(list(schema.items()))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ConfigError(f"schema={schema!r} is no schema: {error}", hint=_A_SCHEMA) from error
+    raise ConfigError(f"schema={schema!r} is no schema", hint=_A_SCHEMA)
+
+
+_A_SCHEMA = "Pass for instance schema=pa.schema({'id': 'int64'})."
 
 
 def _check_directory(file_system: ValidLengthFileSystem, path: object) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyarrow import types
@@ -18,7 +19,7 @@ from partfile.stores.registry import options_of_tasks
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
@@ -49,7 +50,7 @@ def read_spark(
     path: str | os.PathLike[str],
     *,
     format: str,
-    schema: StructType | str | None = None,
+    schema: StructType | str | pa.Schema | None = None,
     options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, object] | None = None,
     sidecars: SidecarNaming = DEFAULT_SIDECARS,
@@ -67,8 +68,9 @@ def read_spark(
         path: The base path of the sink, as for ``partfile.read``.
         format: ``text``, ``json``, ``csv``, ``avro``, ``parquet`` or ``orc``. For Avro Spark needs its package
             ``spark-avro``.
-        schema: The columns. Of JSON and CSV None takes what the checkpoints tell, as ``read_schema`` does: then columns
-            that other programs' files have besides are left out. The other formats say it themselves.
+        schema: The columns, in Spark's words or as a schema of pyarrow. Of JSON and CSV None takes what the checkpoints
+            tell, as ``read_schema`` does: then columns that other programs' files have besides are left out. The other
+            formats say it themselves.
         options: Further options of Spark's reader for the format, for instance ``{"header": "false"}``.
         storage_options: What fsspec's client needs, here and on the executors; Spark has its own configuration. Of HDFS
             executors do not get what only cutting parts needs, ``delegation_token`` among it.
@@ -88,13 +90,12 @@ def read_spark(
         StoreError: The checkpoints that have to tell the columns cannot be reached.
     """
     given = _checked_options(format, options)
+    schema = _schema_of(schema)
     shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)
     if not shown.isdir(shown.base):
         raise NotFound(
             f"{path!r} is not a directory",
-            hint=(
-                "Check the path; the base is the directory that the sink writes to: partfile.read_spark(spark, BASE)"
-            ),
+            hint="Check the path; the base is what the sink writes to: partfile.read_spark(spark, BASE, format='json')",
             path=str(path),
         )
     names = [_relative(shown, name) for name in shown.find(shown.base)]
@@ -306,8 +307,35 @@ _OF_SPARK: dict[pa.DataType, pa.DataType] = {
 }
 
 
+def _schema_of(schema: StructType | str | pa.Schema | None) -> StructType | str | None:
+    """The schema that a user passes, as Spark takes it.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - importing partfile needs no Spark
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    if isinstance(schema, pa.Schema):
+        return _in_spark(schema, schema.names)
+    if schema is not None and not isinstance(schema, str | StructType):
+        raise ConfigError(f"schema={schema!r} is no schema", hint=_A_SCHEMA)
+    if isinstance(schema, str):
+        try:
+            return cast("StructType", StructType.fromDDL(schema))
+        except PySparkException as error:
+            words = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"schema={schema!r} is no schema: {words}", hint=_A_SCHEMA) from error
+    return schema
+
+
+_A_SCHEMA = "Pass for instance schema='id long, name string'."
+
+
 def _checked_options(format: str, options: Mapping[str, str] | None) -> dict[str, str]:
     check_format(format)
+    if not isinstance(options, Mapping | None):
+        raise ConfigError(f"options={options!r} is no mapping", hint='Pass for instance options={"header": "false"}.')
     for name in options or {}:
         if name.lower() in _FIXED:
             raise ConfigError(

@@ -149,8 +149,8 @@ def other_types(path: str, error: Exception) -> PartDamaged:
     return PartDamaged(
         f"{path!r} holds values of other types than the schema says: {error}",
         hint=(
-            "Name another format=, if these are not files of it. Or pass the types that the file has, as "
-            "schema=pa.schema({'id': 'string'}): text takes all of them."
+            "Pass the types that the file has, as schema=pa.schema({'id': 'string'}). Where one column has several, "
+            "read each line as it is: partfile.read(PATH, format='text')"
         ),
         path=path,
     )

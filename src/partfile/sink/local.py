@@ -231,8 +231,9 @@ class LocalSink:
             How many rows this call has written.
 
         Raises:
-            ConfigError: As of ``write``; or the iterable has fewer items than were written before, or others, or the
-                position that the sink stands at is no count. What was checkpointed before counts.
+            ConfigError: As of ``write``; or the iterable has fewer items than were written before, or others; or the
+                position that the sink stands at is no count, or is one and ``position`` is passed. What was
+                checkpointed before counts.
             CheckpointMismatch: As of ``write``; names the item.
             PartfileError: It has counted the items of another iterable since it was opened.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
@@ -249,7 +250,7 @@ class LocalSink:
                     hint="Write position=lambda item: ..., which returns where the input stands after the item.",
                 )
             items = items_of(rows)
-            done = 0 if position is not None else self._pass_over(items)
+            done = self._pass_over(items) if position is None else self._start_behind()
             most = min(ROWS_AT_ONCE, checkpoint_every)
             before = last = self._operator.rows_written
             for chunk in chunks_of(items, position, done=done, most=most, is_due=self._is_interval_over):
@@ -270,6 +271,19 @@ class LocalSink:
         if self._last_schema is None or not schema.equals(self._last_schema):
             self._row_schema = self._settings.row_schema_after(self._row_schema, schema)
             self._last_schema = schema
+
+    def _start_behind(self) -> int:
+        """Refuse a position of items where the last run counted them: all that it wrote would be written again."""
+        done = count_in(self._position)
+        if done:
+            raise ConfigError(
+                f"the sink has counted {done} items, so it does not know which position comes behind them",
+                hint=(
+                    f"Leave position= out. Or begin the iterable behind item {done}, and say once before where that "
+                    "is: out.checkpoint(position=17)"
+                ),
+            )
+        return 0
 
     def _pass_over(self, items: Iterator[Any]) -> int:
         """Pass over the items that count already; returns how many."""
@@ -294,17 +308,14 @@ class LocalSink:
             raise ConfigError(
                 f"the iterable has {passed} items, and {done} were written before",
                 hint=(
-                    "Let it yield the same items as before, from the first on; or pass for instance "
-                    "position=lambda item: item['offset']."
+                    "Let it yield the same items as before, from the first on. If it begins behind them, say once "
+                    "where that is, out.checkpoint(position=17), and pass position=lambda item: item['offset']."
                 ),
             )
         if done and counted(done, last) != self._position:
             raise ConfigError(
                 f"item {done} of the iterable is another one than the item {done} that was written before",
-                hint=(
-                    "One iterable belongs to one uid. For another one, as another day's, take another uid=NAME; or "
-                    "pass for instance position=lambda item: item['offset']."
-                ),
+                hint=("One iterable belongs to one uid. For another one, as another day's, take another uid=NAME."),
             )
         if done:
             logger.info("%s: %d items count already, and are passed over", self._settings.uid, done)

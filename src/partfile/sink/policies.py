@@ -52,9 +52,17 @@ def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
         if problem["type"] == "extra_forbidden":
             text = f"no such option; there are {', '.join(model.model_fields)}"
         is_shown = field and problem["type"] != "missing" and not _is_secret(model, problem["loc"])
-        given = f"={problem['input']!r}" if is_shown else ""
+        given = f"={_shown(problem['input'])}" if is_shown else ""
         problems.append(f"{field}{given}: {text}" if field else text)
     return f"{name}: {'; '.join(problems)}"
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:
+        # Python prints no integer of more than 4 300 digits.
+        return f"{type(value).__name__} of too many digits"
 
 
 def _meant(model: type[BaseModel], error: ValidationError) -> str:
@@ -190,7 +198,7 @@ _NUMBER = re.compile(r"(?=-([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,18})(?![0-9]))")
 """Looks ahead, because a prefix may end in something that looks like a chain."""
 
 
-_PART = re.compile(r"-[0-9a-f]{8}-[0-9]{1,9}-[0-9]{1,18}(-x[0-9a-f]+)?(\.|$)")
+_PART = r"-[0-9a-f]{8}-[0-9]{1,9}-[0-9]{1,18}(-x[0-9a-f]+)?"
 """A number with nothing behind it but the mark of a bucket and suffixes."""
 
 
@@ -199,16 +207,20 @@ def numbers_in(name: str) -> list[PartNumber]:
     return [PartNumber(match[1], int(match[2]), int(match[3])) for match in _NUMBER.finditer(name)]
 
 
-def is_part_path(path: str, prefix: str) -> bool:
+def is_part_path(path: str, prefix: str, suffix: str = "") -> bool:
     """Whether a file is called as a part of some sink is, finished or staged; a UUID in a name makes no part of it.
 
     Args:
         path: Relative to the base. Nothing in a hidden directory is a part.
         prefix: Start of final names.
+        suffix: What the sink puts behind the number, if it begins with no dot.
     """
+    ends = "|".join(re.escape(end) for end in (suffix, ".") if end)
     directory, _, name = path.rpartition("/")
     is_hidden = any(step.startswith(HIDING_PREFIXES) for step in directory.split("/"))
-    return not is_hidden and name.startswith((prefix, f"_{prefix}")) and _PART.search(name) is not None
+    return (
+        not is_hidden and name.startswith((prefix, f"_{prefix}")) and re.search(f"{_PART}({ends}|$)", name) is not None
+    )
 
 
 def number_in(name: str, chains: Container[str]) -> PartNumber | None:

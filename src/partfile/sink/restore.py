@@ -294,8 +294,8 @@ class Restore:
         other = next(self._logs_below_base(), None)
         if other is not None:
             return f"the checkpoints of sink {other!r} are in it"
-        prefix = self._settings.part_prefix
-        part = next((found.path for found in self._store.list() if is_part_path(found.path, prefix)), None)
+        affixes = self._settings.part_prefix, self._settings.part_suffix
+        part = next((found.path for found in self._store.list() if is_part_path(found.path, *affixes)), None)
         return "" if part is None else f"the part {part!r} is in it, whose checkpoints are elsewhere"
 
     def _logs_below_base(self) -> Iterator[str]:

@@ -49,7 +49,9 @@ ROWS_AT_ONCE = 10_000
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What pyarrow raises for values of another type."""
 _ANY_SCHEMA = 'local(schema={"name": "string"})'
-_WRITE_SCHEMA = f"Write for instance {_ANY_SCHEMA}."
+_WRITE_SCHEMA = (
+    f"Types with parameters are pyarrow's: pa.schema({{'at': pa.timestamp('us', 'UTC')}}). Or write {_ANY_SCHEMA}."
+)
 
 
 def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
@@ -76,6 +78,7 @@ def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.Rec
         given = list(rows)
         if all(isinstance(row, Mapping) for row in given):
             return iter([_batch_of(given, schema)] if given else [])
+    _check_lazy(rows)
     if isinstance(rows, Mapping):
         what, hint = "one dictionary", "Write a list: write([row])."
     else:
@@ -93,7 +96,7 @@ def schema_of(schema: object) -> pa.Schema | None:
     if schema is None or isinstance(schema, pa.Schema):
         return schema
     try:
-        if isinstance(schema, Mapping):
+        if isinstance(schema, Mapping) and schema:
             return pa.schema(list(schema.items()))
     except _REFUSALS as error:
         raise ConfigError(f"schema={schema!r} is no schema: {error}", hint=_WRITE_SCHEMA) from error
@@ -108,6 +111,7 @@ def items_of(rows: object) -> Iterator[Any]:
     """
     is_stream = hasattr(rows, "__arrow_c_stream__") and not isinstance(rows, pa.RecordBatchReader)
     is_whole = is_stream or hasattr(rows, "__arrow_c_array__") or _is_pandas(rows)
+    _check_lazy(rows)
     if is_whole or isinstance(rows, Mapping | str | bytes):
         raise ConfigError(
             f"write_all takes an iterable of rows, not one {_kind(rows)}",
@@ -202,6 +206,15 @@ def _is_pandas(rows: object) -> bool:
     return any(kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas.") for kind in type(rows).__mro__)
 
 
+def _check_lazy(rows: object) -> None:
+    """Refuse a query of polars, which has no rows yet and yet looks iterable."""
+    if type(rows).__name__ == "LazyFrame":
+        raise ConfigError(
+            f"rows are one {_kind(rows)}, a query that has not run",
+            hint="Run it, and write its frame: out.write(frame.collect())",
+        )
+
+
 def _check_polars(rows: object) -> None:
     """Refuse columns of Python objects, which polars hands over as addresses in memory."""
     if type(rows).__module__.partition(".")[0] != "polars":
@@ -275,8 +288,14 @@ def _check_value(value: object, kind: pa.DataType, where: str) -> None:
     elif not _is_kept(value, kind):
         raise ConfigError(
             f"{where} is {value!r}, of which {kind} would keep a part alone",
-            hint="Round it before the sink, or give it another type in local(schema=...).",
+            hint=_hint_to_keep(value),
         )
+
+
+def _hint_to_keep(value: object) -> str:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return "Give the column a zone: local(schema=pa.schema({'at': pa.timestamp('us', 'UTC')}))."
+    return "Round it before the sink, or give it another type in local(schema=...)."
 
 
 def _check_names(row: Mapping[Any, object], schema: pa.Schema, where: str) -> None:

@@ -138,6 +138,11 @@ class RestoreSettings(Options):
         return PartNaming().part_prefix
 
     @property
+    def part_suffix(self) -> str:
+        """End of the final names of parts, behind their numbers; empty if the format says it."""
+        return ""
+
+    @property
     def sink_format(self) -> Format | None:
         """Format whose encryption settings are used when a staging file is encoded; None where no rows are written."""
         return None
@@ -290,6 +295,11 @@ class SinkSettings(RestoreSettings):
         return self.naming.part_prefix
 
     @property
+    def part_suffix(self) -> str:
+        """End of the final names of parts, behind their numbers; empty if the format says it."""
+        return self.naming.part_suffix or ""
+
+    @property
     def sink_format(self) -> Format:
         """Format whose encryption settings are used when a staging file is encoded."""
         return self.format
@@ -409,6 +419,11 @@ def make_settings(
             f"format_options must be a mapping of a format's options, not {format_options!r:.80}",
             hint='Write for instance format_options={"header": False}.',
         )
+    if "compression" in format_options:
+        raise ConfigError(
+            "compression is an option of the sink, not of its format",
+            hint=f"Pass compression={format_options['compression']!r} beside format_options.",
+        )
     rules = ReplayRules(
         **{name: options.pop(name) for name in ("on_new_query", "on_gap") if name in options},
     )
@@ -476,6 +491,6 @@ def _check_names(base: object, options: Mapping[str, Any]) -> None:
             if name in _OF_OTHERS:
                 meant = f"{_OF_OTHERS[name]} "
             elif name in format_option_names():
-                meant = "It is an option of a format: pass it in format_options. "
+                meant = f"It is an option of a format: pass format_options={{{name!r}: ...}}. "
             listed = "" if meant else f"There are {', '.join(sorted(known))}."
             raise ConfigError(f"FileSink has no option {name!r}.", hint=f"{meant}{listed}".strip())

@@ -81,7 +81,7 @@ def local_path(url: str) -> str:
                 "the base path is empty",
                 hint="Name a directory, as FileSink('/data/out', uid=UID); the working directory is '.'.",
             )
-        if url.partition("/")[0] == "~":
+        if url.startswith("~"):
             raise ConfigError(
                 f"{url!r} begins with ~, which only a shell makes a home directory",
                 hint=f"Let the shell expand it, without quotes; in Python write os.path.expanduser({url!r}). "

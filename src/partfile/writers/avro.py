@@ -135,9 +135,13 @@ _SIMPLE: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
 def _check_names(names: list[str], path: str) -> None:
     for index, name in enumerate(names):
         if not _NAME.fullmatch(name):
-            raise _refused(f"{path}.{name}", "a name that is not made of letters, digits and _", "Rename the column.")
+            raise _refused(
+                f"{path}.{name}",
+                "a name that is not made of letters, digits and _",
+                "Rename it: batch.rename_columns([...])",
+            )
         if name in names[:index]:
-            raise _refused(f"{path}.{name}", "a name that occurs twice", "Rename one of them.")
+            raise _refused(f"{path}.{name}", "a name that occurs twice", "Rename one: batch.rename_columns([...])")
 
 
 def _refused(path: str, what: str, hint: str) -> UnsupportedTypeError:

@@ -262,10 +262,11 @@ class ParquetFormat(BulkFormat):
                 f"Parquet compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
             )
         for option in ("row_group_rows", "row_group_bytes"):
+            default = ParquetFormat.__dataclass_fields__[option].default
             if not 1 <= getattr(self, option) <= _MOST_IN_A_ROW_GROUP:
                 raise ConfigError(
                     f"{option}={getattr(self, option)} is not from 1 to {_MOST_IN_A_ROW_GROUP}.",
-                    hint=f"Write for instance {option}={ParquetFormat.__dataclass_fields__[option].default}.",
+                    hint=f"Write for instance {option}={default}.",
                 )
         if self.compression_level is not None:
             check_level(self.compression, self.compression_level)

@@ -732,8 +732,7 @@ def _unread(part: KnownPart, problem: StoreError | OSError) -> Finding:
     # A staging file that only older checkpoints name is not missed.
     make = error if part.is_current or not part.is_staging_file else note
     hint = hint or (
-        "Look after the disk or the store if a second run says the same, as the user of the sink: "
-        "partfile verify PATH"
+        "Look after the disk or the store if a second run says the same, as the user of the sink: partfile verify PATH"
     )
     where: dict[str, str | int] = {"path": part.lookup_path, "job": part.job.name, "checkpoint_id": part.checkpoint_id}
     return make("part-unreadable", text, hint, **where)

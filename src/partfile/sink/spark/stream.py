@@ -459,7 +459,7 @@ class SparkStream:
             may_be_left_out = option == "query_name" and value is None
             if not may_be_left_out and not (isinstance(value, str) and value):
                 raise ConfigError(f"{option}={value!r} is no text, or empty", hint=f"Write {option}='NAME'.")
-        if checkpoint_location.partition("/")[0] == "~":
+        if checkpoint_location.startswith("~"):
             raise ConfigError(
                 f"checkpoint_location={checkpoint_location!r} begins with ~, which only a shell makes a home directory",
                 hint=f"Write checkpoint_location={str(Path(checkpoint_location).expanduser())!r}.",

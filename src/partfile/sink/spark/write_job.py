@@ -260,7 +260,8 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema | None:
         The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column.
 
     Raises:
-        ConfigError: There are none, two have one name, or the bucketer cannot work on them.
+        ConfigError: There are none, two have one name, one has a dot or a backtick in its name, or the bucketer cannot
+            work on them.
         UnsupportedTypeError: The format has no form for one.
     """
     if not df.columns:
@@ -268,21 +269,32 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema | None:
             f"{settings.uid}: the stream has no columns, and Spark hands no rows of it over",
             hint="Select at least one column: df.select(COLUMN)",
         )
-    schema = _arrow_schema(df)
-    if schema is not None:
-        description = settings.description
-        staging_file = None if description.spec is None else description.staged_in(travels=False)
-        RowLayouts(description.bucketer, description.format, staging_file).of(schema)
+    odd = next((name for name in df.columns if "." in name or "`" in name), None)
+    if odd is not None:
+        raise ConfigError(
+            f"{settings.uid}: Spark hands over no rows of a column that is called {odd!r}",
+            hint=f"Rename it: df.withColumnRenamed({odd!r}, {odd.replace('.', '_').replace('`', '_')!r})",
+        )
+    schema = _arrow_schema(df, df.schema)
+    known = schema
+    if known is None:
+        # The others are checked all the same.
+        each = [_arrow_schema(df, StructType([column])) for column in df.schema]
+        known = pa.schema([column for one in each if one is not None for column in one])
+    description = settings.description
+    staging_file = None if description.spec is None else description.staged_in(travels=False)
+    if len(known):
+        RowLayouts(description.bucketer, description.format, staging_file).of(known)
     return schema
 
 
-def _arrow_schema(df: DataFrame) -> pa.Schema | None:
+def _arrow_schema(df: DataFrame, columns: StructType) -> pa.Schema | None:
     """The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column."""
     zone = str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
     # PySpark 4.0 takes no zone, and gives every timestamp UTC.
     options: dict[str, Any] = {"timezone": zone} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     try:
-        return to_arrow_schema(df.schema, **options)
+        return to_arrow_schema(columns, **options)
     except PySparkException as error:
         logger.debug("the columns are checked by the tasks: %s", error)
         return None
