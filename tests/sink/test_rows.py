@@ -352,7 +352,7 @@ def test_rows_of_a_slow_source_do_not_wait_for_others(tmp_path: Path) -> None:
         (lambda out: out.write_all(numbers(9), checkpoint_every=True), "checkpoint_every is True"),
         (lambda out: out.write_all(numbers(4)), "the iterable has 4 items, and 5 were written before"),
         (lambda out: out.write_all(numbers(9), position=lambda row: row["id"]), r"has counted 5 items.*position=17"),
-        (lambda out: out.write_all(pl.from_arrow(TABLE).lazy()), r"a query that has not run.*collect\(\)"),
+        (lambda out: out.write_all(pl.LazyFrame({"id": [1]})), r"a query that has not run.*collect\(\)"),
         (
             lambda out: out.write_all([*numbers(5), {"other": 1}]),
             r"has 'other'.* \(of the rows up to item 6 of the iter",

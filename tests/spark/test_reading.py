@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -120,7 +120,7 @@ def test_what_spark_cannot_read_is_refused(spark: SparkSession, tmp_path: Path) 
         with pytest.raises(ConfigError, match="is no schema"):
             pf.read_spark(spark, tmp_path, format="text", schema=schema)
     with pytest.raises(ConfigError, match="is no mapping"):
-        pf.read_spark(spark, tmp_path, format="text", options=["header"])
+        pf.read_spark(spark, tmp_path, format="text", options=cast("Any", ["header"]))
     assert pf.read_spark(spark, tmp_path, format="text", schema=pa.schema({"value": "string"})).columns == ["value"]
     (tmp_path / "part-0.txt").write_text("a\n")
     with pytest.raises(ConfigError, match="several shapes"):
