@@ -271,6 +271,28 @@ def test_a_name_whose_author_died_is_durable_when_it_is_found(new_model: NewMode
     promise(model, "after the next", lambda tree: part_in(tree, handle) == DATA)
 
 
+def test_a_copy_whose_author_died_has_a_durable_name_before_the_original_loses_its_own(
+    new_model: NewModel, tmp_path: Path
+) -> None:
+    """The next process finds the copy and puts the original aside: no power loss leaves the part without a name."""
+    model = new_model()
+    with LocalStore(str(tmp_path), calls=model) as store:
+        stream = store.create(new_part())
+        stream.write(DATA)
+        handle = stream.persist()
+        stream.write(TAIL)
+        stream.close()
+    named = intercept(model, CrashAt(1, "after", only={"rename_noreplace"}))
+    with pytest.raises(SimulatedCrash):
+        LocalStore(str(tmp_path), calls=named).publish(handle, "rewrite")
+    model.die()
+    names = [handle.path_of(name) for name in (*staged_names(handle), handle.name)]
+    watch = Watch(model, lambda tree: any(tree.get(name, b"").startswith(DATA) for name in names))
+    with LocalStore(str(tmp_path), calls=intercept(model, watch)) as store:
+        store.publish(handle, "rewrite")
+    promise(model, "after the next", lambda tree: part_in(tree, handle) == DATA)
+
+
 def test_names_whose_author_died_are_durable_when_they_are_listed(new_model: NewModel, tmp_path: Path) -> None:
     """A start builds on the checkpoints that it lists: none of them may be gone when what was built on it is there."""
     model = new_model()

@@ -360,6 +360,9 @@ class LocalStore:
             )
         length = self._tree.status_open(copied, path).st_size
         if length == handle.valid_length:
+            # The process that named it may have crashed before it synced the directory. A power loss must not take the
+            # copy's name and leave the original without its own.
+            self._tree.sync_directory(directory, path)
             return
         originals = (handle.in_progress, handle.pending)
         if any(self._tree.status(directory, name, handle.path_of(name)) is not None for name in originals):
