@@ -57,6 +57,21 @@ def test_two_kills_anywhere_lose_and_double_nothing(
     assert explored.second_moments > (5 * explored.moments if is_long else explored.moments // 4)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("some_groups")
+@pytest.mark.drawn(1)
+@EACH
+@pytest.mark.fault("K1", "K2", "K3", "K10", "K16")
+def test_what_a_consumer_takes_at_once_is_each_row_once(
+    scenario: Scenario, numbered_tokens: NumberedTokens, failing: Choose, second: Choose
+) -> None:
+    """R5: an encoded file that a consumer has moved never comes back, neither by its staging file nor by itself."""
+    harness = CrashHarness(scenario, Local(), numbered_tokens, first=failing, second=second)
+    explored = harness.explore_beside_a_consumer()
+    assert explored.moments > len(explored.calls) // 3 > 13
+    assert explored.second_moments > 5
+
+
 @pytest.mark.usefixtures("some_groups")
 @pytest.mark.drawn(2)
 @EACH
