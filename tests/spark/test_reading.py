@@ -121,7 +121,7 @@ def test_what_spark_cannot_read_is_refused(spark: SparkSession, tmp_path: Path) 
             pf.read_spark(spark, tmp_path, format="text", schema=schema)
     with pytest.raises(ConfigError, match="is no mapping"):
         pf.read_spark(spark, tmp_path, format="text", options=cast("Any", ["header"]))
-    assert pf.read_spark(spark, tmp_path, format="text", schema=pa.schema({"value": "string"})).columns == ["value"]
+    assert pf.read_spark(spark, tmp_path, format="text", schema=pa.schema({"value": "string"})).columns[0] == "value"
     (tmp_path / "part-0.txt").write_text("a\n")
     with pytest.raises(ConfigError, match="several shapes"):
         pf.read_spark(spark, tmp_path, format="text")
