@@ -262,7 +262,7 @@ def test_checkpoints_elsewhere_are_found_where_they_are_said_to_be(tmp_path: Pat
         (("base", "--uid", "other"), "no sink 'other'"),
         (("base", "--uid", "../x"), "not the name of a sink"),
         (("base", "--checkpoint-dir", "nowhere"), "is not there"),
-        (("base", "--quiet-after", "soon"), "not a duration"),
+        (("base", "--quiet-after", "soon"), "for instance --quiet-after 24h"),
         (("base/_partfile/life/chk-1/_metadata",), "not a directory"),
     ],
 )

@@ -123,6 +123,7 @@ def test_a_wrong_value_is_refused_in_our_own_words(name: str, take: Callable[[An
         ({"on_bad_bucket": "../up"}, "on_bad_bucket='../up'"),
         ({"cut": "axe"}, "cut='axe'"),
         ({"retained_checkpoints": 0}, "retained_checkpoints=0"),
+        ({"retained_checkpoints": -(10**5000)}, "retained_checkpoints=int of too many digits"),
         ({"checkpoint_dir": ""}, "checkpoint_dir=''"),
         ({"rolling": 5}, "FileSink: rolling=5: it must be a RollingPolicy"),
         ({"retained_checkpoints": "two"}, "FileSink: retained_checkpoints='two': it must be a whole number"),
@@ -151,7 +152,7 @@ def test_the_name_of_a_format_is_known_in_any_case(tmp_path: Path, name: str) ->
     assert one.format == other.format
 
 
-@pytest.mark.parametrize("base", ["~", "~/landing", Path("~/landing")])
+@pytest.mark.parametrize("base", ["~", "~/landing", "~bob/landing", Path("~/landing")])
 @pytest.mark.parametrize("option", ["base", "checkpoint_dir", "savepoint_dir"])
 def test_a_tilde_makes_no_directory(
     tmp_path: Path, base: str | Path, option: str, monkeypatch: pytest.MonkeyPatch

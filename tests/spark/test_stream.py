@@ -407,6 +407,7 @@ def test_the_memory_of_a_process_is_refused(spark: SparkSession, tmp_path: Path)
         ("1", {"bucketer": pf.HiveBucketer("day")}, "ConfigError: .*column 'day'.*the columns are .*odd"),
         ("1", {"bucketer": pf.HiveBucketer("day"), "distribution": "hash"}, "ConfigError: .*column 'day'"),
         ("1", {"bucketer": pf.DateTimeBucketer(column="odd")}, "ConfigError: .*'odd'"),
+        ("make_interval(1)", {"bucketer": pf.HiveBucketer("day")}, "ConfigError: .*column 'day'"),
     ],
 )
 def test_columns_that_cannot_be_written_are_refused_before_a_job(
@@ -430,6 +431,19 @@ def test_columns_that_cannot_be_written_are_refused_before_a_job(
         query.trigger(availableNow=True).start().awaitTermination()
     # A job begins only after the restore, which makes the sink's directory.
     assert not base.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["a.b", "a`b"])
+def test_a_column_that_spark_hands_no_rows_of_is_refused_at_the_start(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """By its name, with the call that renames it; no query begins."""
+    write_source(tmp_path / "source", 1)
+    frame = stream(spark, tmp_path / "source").withColumnRenamed("id", name)
+    with pytest.raises(ConfigError, match=r"(?s)called 'a.b'.*withColumnRenamed\('a.b', 'a_b'\)"):
+        make_sink(tmp_path / "out").start(frame, checkpoint_location=str(tmp_path / "spark"), trigger=NOW)
+    assert spark.streams.active == []
 
 
 @pytest.mark.spark

@@ -544,7 +544,9 @@ def _columns_of(fragment: ds.Fragment, known: pa.Schema) -> pa.Schema:
         try:
             return fragment.physical_schema
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            if isinstance(fragment.format, ds.CsvFileFormat):
+            # A whole file may ask for what pyarrow has not, such as a codec: that is no damage.
+            is_missing = isinstance(error, pa.ArrowNotImplementedError) and not _is_cut_orc(fragment)
+            if isinstance(fragment.format, ds.CsvFileFormat) or is_missing:
                 raise
             raise PartDamaged(
                 f"{fragment.path!r} is no whole file of its format: {error}",
@@ -559,6 +561,20 @@ def _columns_of(fragment: ds.Fragment, known: pa.Schema) -> pa.Schema:
             if not known.names:
                 raise
             return known
+
+
+def _is_cut_orc(fragment: ds.Fragment) -> bool:
+    """Whether a file of ORC lacks the end that each one has: its magic, and one byte of length."""
+    if fragment.format.default_extname != "orc":
+        return False
+    with fragment.open() as file:
+        size = file.size()
+        file.seek(max(0, size - _ORC_END_BYTES))
+        return bytes(file.read(len(_ORC_MAGIC))) != _ORC_MAGIC
+
+
+_ORC_MAGIC = b"ORC"
+_ORC_END_BYTES = len(_ORC_MAGIC) + 1
 
 
 def _without_files(base: str, schema: pa.Schema | None) -> ds.Dataset:
