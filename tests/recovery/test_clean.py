@@ -229,7 +229,7 @@ def test_a_clean_publishes_nothing_and_keeps_what_was_kept(tmp_path: Path) -> No
 def test_a_clean_leaves_what_is_owed_to_recover(tmp_path: Path) -> None:
     """Parts that a checkpoint promised to publish are not published by the cleaner; the next start does."""
     base = seeded(tmp_path)
-    killer = KillAt(1, only={"rename_noreplace"})
+    killer = KillAt(2, only={"rename_noreplace"})
     assert in_child(partial(recover_all, base, killer)) == -signal.SIGKILL
     owed = set(staged_files(base)) - set(orphans_of(base))
     assert len(owed) == 2

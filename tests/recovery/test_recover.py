@@ -859,8 +859,8 @@ def test_a_recovery_that_dies_tells_the_next_one(tmp_path: Path) -> None:
     base = tmp_path / "out"
     seed_with_a_tail(base, consumers_take_files=True)
     age(base)
-    # Each of them gets its final name so.
-    killer = KillAt(2, "after", only={"rename_noreplace"})
+    # Each of them gets its final name so, after the trial of the start.
+    killer = KillAt(3, "after", only={"rename_noreplace"})
     assert in_child(partial(recover_all, base, killer)) == -signal.SIGKILL
     taken, _ = finished_files(base)
     (base / taken).rename(tmp_path / "taken.txt")

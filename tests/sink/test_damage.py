@@ -415,7 +415,7 @@ def test_a_sidecar_that_a_rollback_has_outdated_stops_no_start(tmp_path: Path, c
     out.write(batch(4, 2))
     out._operator.snapshot(99)
     out.close()
-    killer = KillAt(1, "before", only=["rename_noreplace"])
+    killer = KillAt(2, "before", only=["rename_noreplace"])
     assert in_child(lambda: sink(interceptor=killer).local().open()) == -signal.SIGKILL
     assert list(tmp_path.rglob("*.valid-length"))
     newest = chk(tmp_path, newest_id(tmp_path))

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from partfile.errors import CommitConflict, LeaseUnavailable, PartMissing, StoreError
+from partfile.errors import AlreadyExists, CommitConflict, LeaseUnavailable, PartMissing, StoreError
 from partfile.stores.local.posix import CHANGING_CALLS, PosixCalls
 from partfile.stores.local.store import LocalStore
-from partfile.testing.faults import ActAt, CrashAt, SimulatedCrash, TrackedCalls, intercept
+from partfile.testing.faults import ActAt, CrashAt, Recorder, SimulatedCrash, TrackedCalls, intercept
 from partfile.testing.power_loss import PowerLossCalls
 from partfile.testing.store import finished_bytes, new_part, write_part
 from support.sinks.life_cycle import finished_files, long_sink, make_sink, rows_of, run_to_the_end
@@ -123,6 +123,23 @@ def test_where_no_rename_refuses_to_replace_a_part_is_linked(
         crashes += dying.has_crashed
     assert 5 < crashes < 39
     assert "cannot rename without replacing" in caplog.text
+
+
+@pytest.mark.parametrize("is_offered", [True, False])
+def test_a_start_tries_whether_a_rename_can_refuse_to_replace(
+    is_offered: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator reads of the hazard when the sink starts, not with its first part; nothing of the trial stays."""
+    calls = TrackedCalls() if is_offered else NoRenameWithoutReplacing()
+    recorder = Recorder()
+    with LocalStore(str(tmp_path), calls=intercept(calls, recorder)) as store:
+        for number in range(3):
+            store.create_file(f"log/{number}", DATA)
+            with pytest.raises(AlreadyExists):
+                store.create_file(f"log/{number}", DATA)
+        assert sorted(store.list_names("log")) == ["0", "1", "2"]
+    assert recorder.names.count("rename_noreplace") == 1
+    assert caplog.text.count("cannot rename without replacing") == (0 if is_offered else 1)
 
 
 def test_a_copy_is_cut_where_the_sink_went_back_after_it_was_made(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from partfile.errors import CommitConflict, ConfigError, NotApplied, NotFound, OutcomeUnknown
 from partfile.stores.local.posix import NO_RENAME_NOREPLACE, store_error, translated, translated_as_unknown
 from partfile.stores.parts import split_path
-from partfile.stores.paths import check_relative_path
+from partfile.stores.paths import check_relative_path, new_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +208,7 @@ class LocalTree:
         # directory was under a name then.
         self._synced: dict[str, _Synced] = {}
         self._named: dict[str, Identity] = {}
-        self._warned = False
+        self._has_tried = self._warned = False
         """Whether the log says that the file system cannot rename without replacing."""
 
     def close(self) -> None:
@@ -395,14 +395,42 @@ class LocalTree:
             )
         raise store_error(failure, "rename", self.shown(old_path)) from failure
 
+    def try_rename_to_new(self, directory: int, name: str) -> str:
+        """Rename a temporary file without replacing, once a run: where that cannot be done, the log says what it means.
+
+        A start creates a checkpoint, so the operator reads of it then, not with the first part.
+
+        Args:
+            directory: Where it is.
+            name: Of a file that only this call knows.
+
+        Returns:
+            The name that the file has now.
+        """
+        if self._has_tried:
+            return name
+        self._has_tried = True
+        new_name = f"_tmp.{new_token()}"
+        try:
+            self.calls.rename_noreplace(directory, name, new_name)
+        except OSError as error:
+            if error.errno in NO_RENAME_NOREPLACE:
+                self._warn_of_links()
+            return name
+        return new_name
+
+    def _warn_of_links(self) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        logger.warning(
+            "the file system of %r cannot rename without replacing: a file that a consumer moves in the instant in "
+            "which it appears can come back after a crash in that instant",
+            self.base,
+        )
+
     def _link_and_unlink(self, directory: int, name: str, new_name: str, old_path: str, new_path: str) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "the file system of %r cannot rename without replacing: a file that a consumer moves in the instant in "
-                "which it appears can come back after a crash in that instant",
-                self.base,
-            )
+        self._warn_of_links()
         with translated("publish", self.shown(old_path)):
             self.calls.link(directory, name, new_name)
         # A power loss between the two must leave the file one of its names.
