@@ -69,7 +69,7 @@ def possible_ends(number: int, commits: list[int]) -> set[int]:
     if number <= commits[0]:
         return {0}  # It begins after the other.
     if commits[0] + WHETHER_IT_COUNTS < number <= commits[-1]:
-        return {FENCED, FAILED}  # The next checkpoint is refused; or before it a part that the other has published.
+        return {FENCED}  # The next checkpoint is refused; or before it a part that the other has published.
     return {
         0,
         FENCED,

@@ -10,7 +10,7 @@ from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from partfile.errors import CheckpointMismatch, ConfigError, LeaseUnavailable, PartfileError, StoreError
+from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, StoreError
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
@@ -193,12 +193,13 @@ class LocalSink:
                 )
             batches = batches_of(rows, self._schema)
             try:
-                self._operator.advance(self._context(self._settings.now_ms()))
-                for batch in batches:
-                    if batch.num_rows:
-                        # Before the rows: what is refused must not be in a part.
-                        self._note_schema(batch.schema)
-                    self._operator.write(batch)
+                with self._fence_told():
+                    self._operator.advance(self._context(self._settings.now_ms()))
+                    for batch in batches:
+                        if batch.num_rows:
+                            # Before the rows: what is refused must not be in a part.
+                            self._note_schema(batch.schema)
+                        self._operator.write(batch)
             except BaseException:
                 self.close()
                 raise
@@ -400,7 +401,7 @@ class LocalSink:
             coordinator = self._runtime.coordinator
             with reserved_savepoint(self._settings, coordinator.job, directory) as reserved:
                 try:
-                    self._operator.roll_all()
+                    self._roll_all()
                     self._checkpoint()
                     coordinator.close_all(self._settings.now_ms())
                 except BaseException:
@@ -436,7 +437,7 @@ class LocalSink:
             keep, coordinator = self._settings.on_stop == "keep", self._runtime.coordinator
             try:
                 if not keep:
-                    self._operator.roll_all()
+                    self._roll_all()
                 self.checkpoint()
                 self._operator.close()
                 coordinator.close_all(self._settings.now_ms(), keep=keep)
@@ -464,14 +465,9 @@ class LocalSink:
 
     def _complete(self, triggered: TriggeredCheckpoint) -> BatchProgress:
         coordinator = self._runtime.coordinator
-        self._operator.advance(self._context(triggered.time_ms))
-        try:
+        with self._fence_told():
+            self._operator.advance(self._context(triggered.time_ms))
             snapshot = self._operator.snapshot(triggered.checkpoint_id)
-        except LeaseUnavailable:
-            # A coordinator that took the sink over takes the names of its open parts as well.
-            with suppress(StoreError):
-                coordinator.check_fence()
-            raise
         changed = {"user_position": self._position, "row_schema": self._row_schema}
         stands = coordinator.state.position.model_copy(update=changed)
         # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
@@ -489,6 +485,23 @@ class LocalSink:
         self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written
         report(progress, self._settings.on_progress)
         return progress
+
+    def _roll_all(self) -> None:
+        with self._fence_told():
+            self._operator.roll_all()
+
+    @contextmanager
+    def _fence_told(self) -> Iterator[None]:
+        """Raise ``Fenced`` where a part fails because another coordinator has taken the sink over.
+
+        That one holds the open parts of this one, or has published them already: their names are gone.
+        """
+        try:
+            yield
+        except StoreError:
+            with suppress(StoreError):
+                self._runtime.coordinator.check_fence()
+            raise
 
     def _context(self, now_ms: int) -> SubtaskContext:
         coordinator = self._runtime.coordinator
