@@ -255,6 +255,18 @@ def test_checkpoints_elsewhere_are_found_where_they_are_said_to_be(tmp_path: Pat
     assert f"--uid life --checkpoint-dir '{elsewhere}'" in text
 
 
+def test_a_mistyped_base_of_checkpoints_elsewhere_is_no_damage(tmp_path: Path) -> None:
+    """It is not there, and the checkpoints say which one was meant; one that is there has been moved, perhaps."""
+    base, elsewhere = tmp_path / "out", tmp_path / "chk"
+    seed_with_a_tail(base, checkpoint_dir=str(elsewhere))
+    refused = run("status", tmp_path / "oot", "--checkpoint-dir", elsewhere)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "oot' is not there" in refused.stderr
+    assert f"Did you mean {base}?" in refused.stderr
+    base.rename(tmp_path / "moved")
+    assert "are of the base" in told("status", tmp_path / "moved", "--checkpoint-dir", elsewhere, code=1)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

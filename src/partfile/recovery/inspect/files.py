@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from partfile.errors import RecoveryRefused
+from partfile.errors import NotFound, RecoveryRefused
 from partfile.readers.files import DEFAULT_SIDECARS, SidecarNaming, is_hidden
 from partfile.recovery.inspect.checkpoints import doubtful_ids, read_checkpoint_log, states_of
 from partfile.recovery.inspect.places import Job, jobs_in
@@ -23,7 +23,7 @@ from partfile.stores.paths import TOKEN_HEX_DIGITS, is_relative_path
 from partfile.stores.registry import path_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from partfile.errors import PartfileError
     from partfile.recovery.inspect.checkpoints import SeenLog
@@ -538,7 +538,7 @@ def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -
         uid: Insist on this sink.
 
     Raises:
-        NotFound: There is no sink with this uid.
+        NotFound: There is no sink with this uid; or all checkpoints are of another base, and this one is not there.
         ConfigError: No sink can be called so.
         StoreError: The store cannot be read.
     """
@@ -549,6 +549,8 @@ def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -
     logs = tuple(read_checkpoint_log(checkpoints, job) for job in jobs_in(checkpoints))
     elsewhere = {log.job: error for log in logs if (error := _of_another_base(place, log)) is not None}
     ours = [log for log in logs if log.job not in elsewhere]
+    if elsewhere and not ours:
+        _check_base(place, logs)
     known = part_index_of([(log, states_of(log)) for log in ours], _state_directory(place))
     return SeenBase(logs, known, elsewhere)
 
@@ -573,6 +575,20 @@ def _of_another_base(place: Place, log: SeenLog) -> PartfileError | None:
     except RecoveryRefused as error:
         return error
     return None
+
+
+def _check_base(place: Place, logs: Sequence[SeenLog]) -> None:
+    """Refuse a base that is not there, naming that of the checkpoints: it was most likely mistyped."""
+    try:
+        place.open_base().close()
+    except NotFound as error:
+        notes = {log.newest.state.position.base for log in logs if log.newest is not None} - {None}
+        meant = " or ".join(sorted(map(str, notes)))
+        raise NotFound(
+            error.message,
+            hint=f"The checkpoints are of another base. Did you mean {meant}?" if meant else error.hint,
+            path=error.path,
+        ) from error
 
 
 def _state_directory(place: Place) -> str | None:
