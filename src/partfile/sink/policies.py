@@ -21,6 +21,8 @@ from partfile.stores.paths import check_relative_path
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from pydantic_core import ErrorDetails
+
 _MARK_HEX_DIGITS = 8
 _MARKED = re.compile(rf"(-[0-9a-f]{{8}}-[0-9]{{1,9}}-[0-9]{{1,18}})-x[0-9a-f]{{{_MARK_HEX_DIGITS}}}(?![0-9a-f])")
 
@@ -48,13 +50,20 @@ def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
     problems = []
     for problem in error.errors(include_url=False):
         field = ".".join(str(step) for step in problem["loc"])
-        text = plain_words(problem)
+        refusal = _refusal(problem)
+        text = plain_words(problem) if refusal is None else refusal.message
         if problem["type"] == "extra_forbidden":
             text = f"no such option; there are {', '.join(model.model_fields)}"
         is_shown = field and problem["type"] != "missing" and not _is_secret(model, problem["loc"])
         given = f"={_shown(problem['input'])}" if is_shown else ""
         problems.append(f"{field}{given}: {text}" if field else text)
     return f"{name}: {'; '.join(problems)}"
+
+
+def _refusal(problem: ErrorDetails) -> ConfigError | None:
+    """The error of ours that a validator has raised, or None."""
+    error = problem.get("ctx", {}).get("error")
+    return error if isinstance(error, ConfigError) else None
 
 
 def _shown(value: object) -> str:
@@ -68,6 +77,9 @@ def _shown(value: object) -> str:
 def _meant(model: type[BaseModel], error: ValidationError) -> str:
     """What to write instead of the first value that was refused; empty if that is anything but clear."""
     problem = error.errors(include_url=False)[0]
+    refusal = _refusal(problem)
+    if refusal is not None:
+        return refusal.hint
     name = str(problem["loc"][0]) if problem["loc"] else ""
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, model.model_fields, 1)
@@ -76,7 +88,11 @@ def _meant(model: type[BaseModel], error: ValidationError) -> str:
         words = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         near = difflib.get_close_matches(str(problem["input"]).lower(), words, 1, cutoff=0.4)
         return f"Write {name}={(near or words)[0]!r}." if words else ""
-    default = model.model_fields[name].default if name in model.model_fields else None
+    if name not in model.model_fields:
+        return ""
+    field = model.model_fields[name]
+    text = next((_TEXTS[each.func] for each in field.metadata if getattr(each, "func", None) in _TEXTS), None)
+    default = field.default if text is None else text
     return f"Write for instance {name}={default!r}." if type(default) in {int, float, bool, str} else ""
 
 
@@ -101,8 +117,8 @@ class PartProgress:
 def _as_seconds(value: object) -> object:
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, str):
-        found = seconds_in(value)
+    if isinstance(value, bool | str):
+        found = seconds_in(value) if isinstance(value, str) else None
         if found is None:
             raise ValueError("it is no duration; write seconds, a timedelta, or for instance '15m'")
         return found
@@ -110,14 +126,16 @@ def _as_seconds(value: object) -> object:
 
 
 def _as_bytes(value: object) -> object:
-    if isinstance(value, str):
-        found = bytes_in(value)
+    if isinstance(value, bool | str):
+        found = bytes_in(value) if isinstance(value, str) else None
         if found is None:
             raise ValueError("it is no size; write bytes, or for instance '128 MiB'")
         return found
     return value
 
 
+_TEXTS = {_as_seconds: "15m", _as_bytes: "128 MiB"}
+"""What may be written for an option of a time or a size."""
 _Seconds = Annotated[float, BeforeValidator(_as_seconds)]
 _Bytes = Annotated[int, BeforeValidator(_as_bytes)]
 

@@ -87,7 +87,11 @@ class RestoreSettings(Options):
     @classmethod
     def _uid_is_a_name(cls, value: str) -> str:
         if not _UID.fullmatch(value):
-            raise ValueError("use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit")
+            plain = re.sub(r"[^A-Za-z0-9._-]+", "_", value).lstrip("._-")[:100]
+            raise ConfigError(
+                "use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
+                hint=f"Write for instance uid={plain or 'events'!r}.",
+            )
         return value
 
     @model_validator(mode="after")

@@ -397,7 +397,8 @@ class AvroFormat(RowFormat):
         resolve_options(self, AvroFormat)
         if self.compression not in _NAMES:
             raise ConfigError(
-                f"Avro compression {self.compression!r} is not known.", hint=f"There are {', '.join(_NAMES)}."
+                f"Avro compression {self.compression!r} is not known.",
+                hint=f"There are {', '.join(_NAMES)}: write for instance compression='zstd'.",
             )
         levels = _LEVELS.get(self.compression, range(0))
         if self.compression_level is not None and self.compression_level not in levels:

@@ -152,7 +152,8 @@ class OrcFormat(BulkFormat):
         resolve_options(self, OrcFormat)
         if self.compression not in _CODECS:
             raise ConfigError(
-                f"ORC compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
+                f"ORC compression {self.compression!r} is not known.",
+                hint=f"There are {', '.join(_CODECS)}: write for instance compression='zstd'.",
             )
         if self.compression_level is not None:
             raise ConfigError(

@@ -259,7 +259,8 @@ class ParquetFormat(BulkFormat):
         resolve_options(self, ParquetFormat)
         if self.compression not in _CODECS:
             raise ConfigError(
-                f"Parquet compression {self.compression!r} is not known.", hint=f"There are {', '.join(_CODECS)}."
+                f"Parquet compression {self.compression!r} is not known.",
+                hint=f"There are {', '.join(_CODECS)}: write for instance compression='zstd'.",
             )
         for option in ("row_group_rows", "row_group_bytes"):
             default = ParquetFormat.__dataclass_fields__[option].default
