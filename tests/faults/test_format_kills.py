@@ -40,6 +40,18 @@ def test_a_kill_anywhere_loses_and_doubles_nothing(
     assert explored.moments > len(explored.calls) // 3 > 6
 
 
+@pytest.mark.drawn(2)
+@EACH
+@pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13")
+def test_what_a_consumer_takes_at_once_is_each_row_once(
+    scenario: Scenario, numbered_tokens: NumberedTokens, second: Choose, rng: random.Random, is_long: bool
+) -> None:
+    """R5: a block or a member that a consumer has with its file comes in no other file."""
+    first, again = (all_of, second) if is_long else (some_of(rng, FEW_LOSSES), none_of)
+    harness = CrashHarness(scenario, Local(), numbered_tokens, first=first, second=again)
+    assert harness.explore_beside_a_consumer().moments > 13
+
+
 @pytest.mark.slow
 @EACH
 @pytest.mark.fault("K4", "K5", "K7", "K8", "K12")

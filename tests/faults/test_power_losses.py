@@ -39,6 +39,19 @@ def test_a_power_loss_loses_and_doubles_nothing(
     assert explored.moments > len(explored.calls)
 
 
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("scenario", EVERY_SCENARIO, ids=lambda one: one.name)
+@pytest.mark.fault("K4", "K5", "K7", "K8", "K12", "K14")
+def test_what_a_consumer_takes_at_once_is_each_row_once(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, is_long: bool
+) -> None:
+    """R5: a file that was durably taken away comes back by no power loss; see ``PowerlessWorld.take``."""
+    first = all_of if is_long else some_of(rng, FEW)
+    harness = CrashHarness(scenario, Powerless(), numbered_tokens, first=first, second=none_of)
+    explored = harness.explore_beside_a_consumer()
+    assert explored.moments > len(explored.calls) // 2 > 13
+
+
 # The power fails twice, or after a kill: a recovery finds what its predecessor has not synced. Random moments.
 
 

@@ -189,6 +189,20 @@ def test_two_kills_of_commands_lose_and_double_nothing(
     assert explored.second_moments > FIRST
 
 
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("scenario", [*COMMANDS, *CLEANED_TWICE], ids=lambda one: one.name)
+@pytest.mark.fault("K16", "H6")
+def test_what_a_consumer_takes_at_once_comes_back_by_no_command(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, *, is_long: bool
+) -> None:
+    """R5: what a command shows, or its killed predecessor did, is each row once, wherever the files went since."""
+    first, second = (all_of, all_of) if is_long else (some_of(rng, FIRST), some_of(rng, SECOND))
+    harness = CrashHarness(scenario, Local(), numbered_tokens, first=first, second=second)
+    explored = harness.explore_beside_a_consumer()
+    assert explored.moments > 10
+    assert explored.second_moments > FIRST
+
+
 # The power fails after a call of recover or of clean: nothing that counts is lost or doubled (H6).
 #
 # After each call, and with each picture of it, with ``--long``; else with some at random.

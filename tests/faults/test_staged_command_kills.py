@@ -63,6 +63,20 @@ def test_two_kills_of_commands_lose_and_double_nothing(
     assert explored.second_moments > FIRST
 
 
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("scenario", [*STAGED_COMMANDS, *STAGING_FILES_CLEANED_TWICE], ids=lambda one: one.name)
+@pytest.mark.fault("K16", "H6")
+def test_what_a_consumer_takes_at_once_comes_back_by_no_command(
+    scenario: Scenario, numbered_tokens: NumberedTokens, rng: random.Random, *, is_long: bool
+) -> None:
+    """R5: neither from a staging file nor from what it was encoded to, whichever command or start comes next."""
+    first, second = (all_of, all_of) if is_long else (some_of(rng, FIRST), some_of(rng, SECOND))
+    harness = CrashHarness(scenario, Local(), numbered_tokens, first=first, second=second)
+    explored = harness.explore_beside_a_consumer()
+    assert explored.moments > 10
+    assert explored.second_moments > FIRST
+
+
 def copied(tmp_path: Path, name: str | int) -> Path:
     return Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{name}", copy_function=shutil.copy2))
 

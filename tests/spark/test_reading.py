@@ -11,6 +11,7 @@ import partfile as pf
 from partfile.errors import ConfigError, NotFound, SnapshotCorrupt
 from support.files.trees import finished_of, rows, sidecars, write_tree
 from support.sinks.life_cycle import continue_to, long_sink
+from support.sinks.live_tree import FINISHED, live_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,3 +131,14 @@ def test_what_spark_cannot_read_is_refused(spark: SparkSession, tmp_path: Path) 
     part.with_name(f"_{part.name}.valid-length").write_text("many")
     with pytest.raises(SnapshotCorrupt, match="says b'many'"):
         pf.read_spark(spark, tmp_path, format="text")
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv", "orc", "text"])
+def test_spark_reads_a_tree_that_a_sink_is_writing(spark: SparkSession, format: str, tmp_path: Path) -> None:
+    """By itself, the base as a directory and its files by a glob: finished rows once, and the directories' keys."""
+    reader = spark.read.option("header", "true").option("inferSchema", "true").format(format)
+    with live_tree(tmp_path / "base", format):
+        for path in (f"{tmp_path}/base", f"{tmp_path}/base/*/*.{'txt' if format == 'text' else format}"):
+            found = reader.option("basePath", f"{tmp_path}/base").load(path).collect()
+            assert sorted(int(row[0] if format == "text" else row["id"]) for row in found) == FINISHED
+            assert {row["key"] for row in found} == {"k0", "k1", "k2"}

@@ -207,7 +207,9 @@ class Consumed(Camera[AnyPicture]):
         """Let the consumer take what is finished, then take the picture."""
         self.taken += rows_of(self._world.take())
         super().look(when)
-        self.taken_by[self._world.now()] = Counter(self.taken)
+        for picture in self._world.survivors():
+            # What it took is durably gone, so no picture stands for two moments with other files taken.
+            assert self.taken_by.setdefault(picture, Counter(self.taken)) == self.taken, when
 
     def process(self) -> Process:
         """See ``Camera.process``."""
@@ -337,6 +339,16 @@ class PowerlessWorld(LocalWorld):
         # The model watches what is below the first directory that is opened.
         self.base.mkdir(exist_ok=True)
         self._model.close(self._model.open_base(str(self.base)))
+
+    def take(self) -> dict[str, bytes]:
+        """See ``World.take``; the consumer syncs the directory, or a power loss would give the file back to it."""
+        taken = self.now().finished()
+        for path in taken:
+            directory = os.open((self.base / path).parent, os.O_RDONLY)
+            self._model.unlink(directory, Path(path).name)
+            self._model.sync_directory(directory)
+            os.close(directory)
+        return taken
 
     def survivors(self) -> list[PosixPicture]:
         """See ``World.survivors``."""
