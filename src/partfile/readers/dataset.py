@@ -52,6 +52,7 @@ from partfile.readers.schema import (
 from partfile.readers.streams import ReadableFile, decompressed, finished, open_readable, with_pending
 from partfile.readers.text_values import TextForm, may_be_read_as, other_types
 from partfile.sink.newest_state import pending_parts
+from partfile.sink.schema import schema_of
 from partfile.sink.settings import checkpoint_url_of
 
 if TYPE_CHECKING:
@@ -640,7 +641,7 @@ def read(
     """
     if include not in {"finished", "pending"}:
         raise ConfigError(f"include={include!r} is not known", hint="Write include='finished' or include='pending'.")
-    schema = _schema_of(schema)
+    schema = schema_of(schema)
     behind, base = open_for_reading(path, storage_options)
     file_system = ValidLengthFileSystem(behind, base, sidecars=sidecars)
     _check_directory(file_system, path)
@@ -654,21 +655,6 @@ def read(
     return dataset_of(
         behind, file_system.base, files, format=format, partitioning=partitioning, schema=schema, known=known
     )
-
-
-def _schema_of(schema: pa.Schema | Mapping[str, Any] | None) -> pa.Schema | None:
-    """The schema that a user passes; raises ConfigError where it is none."""
-    if schema is None or isinstance(schema, pa.Schema):
-        return schema
-    try:
-        if isinstance(schema, Mapping) and schema:
-            return pa.schema(list(schema.items()))
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ConfigError(f"schema={schema!r} is no schema: {error}", hint=_A_SCHEMA) from error
-    raise ConfigError(f"schema={schema!r} is no schema", hint=_A_SCHEMA)
-
-
-_A_SCHEMA = "Pass for instance schema=pa.schema({'id': 'int64'})."
 
 
 def _check_directory(file_system: ValidLengthFileSystem, path: object) -> None:

@@ -25,9 +25,9 @@ from partfile.sink.rows import (
     counted,
     items_of,
     kept_position,
-    schema_of,
 )
 from partfile.sink.savepoints import reserved_savepoint
+from partfile.sink.schema import schema_of
 from partfile.sink.states import assigned_to
 
 if TYPE_CHECKING:

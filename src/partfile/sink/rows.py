@@ -49,9 +49,6 @@ ROWS_AT_ONCE = 10_000
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What pyarrow raises for values of another type."""
 _ANY_SCHEMA = 'local(schema={"name": "string"})'
-_WRITE_SCHEMA = (
-    f"Types with parameters are pyarrow's: pa.schema({{'at': pa.timestamp('us', 'UTC')}}). Or write {_ANY_SCHEMA}."
-)
 
 
 def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
@@ -85,22 +82,6 @@ def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.Rec
         what = f"of type {_kind(rows)}"
         hint = "Write a pyarrow.Table or [{'id': 1}]; an iterable of either goes to write_all(rows)."
     raise ConfigError(f"rows are {what}; write takes what has an Arrow form, and lists of dictionaries", hint=hint)
-
-
-def schema_of(schema: object) -> pa.Schema | None:
-    """The schema that a user passes; names with types, as ``{"id": "int64"}``, will do.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    if schema is None or isinstance(schema, pa.Schema):
-        return schema
-    try:
-        if isinstance(schema, Mapping) and schema:
-            return pa.schema(list(schema.items()))
-    except _REFUSALS as error:
-        raise ConfigError(f"schema={schema!r} is no schema: {error}", hint=_WRITE_SCHEMA) from error
-    raise ConfigError(f"schema={schema!r} is no schema", hint=_WRITE_SCHEMA)
 
 
 def items_of(rows: object) -> Iterator[Any]:

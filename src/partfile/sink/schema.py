@@ -5,6 +5,7 @@ The rules of widening follow those of Iceberg's schema evolution and Delta's typ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,16 +13,37 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyarrow import types
 
-from partfile.errors import CheckpointMismatch, SnapshotCorrupt, UnsupportedTypeError
+from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, UnsupportedTypeError
 from partfile.sink.states import RowSchema
 from partfile.writers.columns import plain_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from pydantic import JsonValue
 
 OnSchemaChange = Literal["roll", "fail", "evolve"]
+
+
+def schema_of(schema: object) -> pa.Schema | None:
+    """The schema that a user passes; names with types, as ``{"id": "int64"}``, will do.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if schema is None or isinstance(schema, pa.Schema):
+        return schema
+    words = ""
+    if isinstance(schema, Mapping) and schema:
+        try:
+            return pa.schema(list(schema.items()))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            words = f": {error}"
+    raise ConfigError(
+        f"schema={schema!r} is no schema{words}",
+        hint="Write for instance schema={'id': 'int64'}; types with parameters are pyarrow's: "
+        "schema=pa.schema({'at': pa.timestamp('us', 'UTC')}).",
+    )
 
 
 class ChangeKind(Enum):
