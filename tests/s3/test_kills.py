@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,6 +63,25 @@ def test_a_kill_at_a_request_loses_and_doubles_nothing(
         stream.assert_exactly_once()
         after = stream.finished()
         assert {path: after.get(path) for path in seen} == seen
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("kind", [small, large])
+@pytest.mark.fault("D14")
+def test_what_a_consumer_takes_after_a_kill_is_each_row_once(
+    s3_server: S3Server, kind: Callable[[S3Server], Stream], chosen: Callable[[int, int], list[int]]
+) -> None:
+    """R5: the objects that a killed process has shown are gone before the next start; none comes again."""
+    takes = {"consumers_take_files": True}
+    calls = count_calls(lambda recorder: kind(s3_server).run_to_the_end(recorder, **takes), CHANGING_CALLS)
+    for number in chosen(calls, SAMPLES[s3_server.name]):
+        stream = kind(s3_server)
+        killer = KillAt(number, "after", only=CHANGING_CALLS)
+        code = in_child(lambda stream=stream, killer=killer: stream.run_to_the_end(killer, **takes))  # type: ignore[misc]
+        assert code == -signal.SIGKILL, f"request {number} of {calls}"
+        taken = stream.take()
+        assert in_child(lambda stream=stream: stream.run_to_the_end(**takes)) == 0, f"request {number} of {calls}"  # type: ignore[misc]
+        assert taken + stream.take() == Counter(range(stream.rows)), f"request {number} of {calls}"
 
 
 @pytest.mark.drawn(1)

@@ -21,7 +21,7 @@ ROWS = pa.table({"id": [1, 2], "day": ["a", "b"]})
 NO_DAY = pa.table({"id": [1], "day": pa.array([None], "string")})
 
 
-def sink(base: Path | str, **options: Any) -> pf.FileSink:
+def sink(base: Path | str | None, **options: Any) -> pf.FileSink:
     return pf.FileSink(base, **({"uid": "first", "format": "json"} | options))
 
 
@@ -102,6 +102,11 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "an interval without a position": (lambda base: write(base, interval_s=1), "needs a position", "checkpoint()"),
     "two writers": (two_writers, "taken over", ""),
     "a base that is not there": (lambda base: pf.read(base / "x"), "is not there", "partfile.read(BASE)"),
+    "no path": (lambda _base: pf.read(None), "path=None", "partfile.read('landing/events')"),  # type: ignore[arg-type]
+    "no path of a schema": (lambda _base: pf.read_schema(7), "path=7", "partfile.read("),  # type: ignore[arg-type]
+    "no base": (lambda _base: sink(None), "base=None", "base='landing/events'"),
+    "no uid": (lambda base: sink(base, uid=None), "uid=None", "uid='events'"),
+    "no format": (lambda base: sink(base, format=None), "format None", "format='json'"),
     "a base without a file": (pf.read, "no finished file", "schema=pa.schema("),
 }
 

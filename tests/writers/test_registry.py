@@ -48,8 +48,8 @@ def test_options_reach_the_format() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "words"),
     [
-        (("jsn",), {}, ["'jsn'", "avro, csv, json, orc, parquet, text", "Format object"]),
-        ((3,), {}, ["3 is not known"]),
+        (("jsn",), {}, ["'jsn'", "avro, csv, json, orc, parquet, text", "Did you mean json?"]),
+        ((3,), {}, ["3 is not known", "format='json'", "JsonLinesFormat()"]),
         (("json", "brotli"), {}, ["'brotli'", "gzip", "zstd"]),
         (("parquet", "lzo"), {}, ["'lzo'", "snappy, zstd"]),
         (("json",), {"header": True}, ["json", "'header'", "non_finite"]),

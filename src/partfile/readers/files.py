@@ -5,6 +5,7 @@ Pure: decides from names, sizes and the bytes of sidecars.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from dataclasses import dataclass
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 HIDING = ("_", ".")
 MAX_SIDECAR_BYTES = 20
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,18}")
+
+
+def path_text(path: object) -> str:
+    """The path or URL that a user passes; raises ConfigError where it is none."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text:
+        raise ConfigError(
+            f"path={path!r} is no path",
+            hint="Pass the directory that the sink writes to: partfile.read('landing/events')",
+        )
+    return text
 
 
 def is_hidden(path: str) -> bool:

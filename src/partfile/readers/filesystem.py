@@ -24,6 +24,7 @@ from partfile.readers.files import (
     finished_files,
     is_hidden,
     part_too_short,
+    path_text,
     readable_bytes,
 )
 from partfile.stores.hdfs.options import HdfsOptions
@@ -167,7 +168,7 @@ def open_for_reading(
         ConfigError: fsspec knows no such scheme, its client is not installed, an option cannot be used, or the URL
             carries a secret.
     """
-    url = os.fspath(url)
+    url = path_text(url)
     scheme = split_protocol(url)[0]
     if scheme in _LOCAL:
         if storage_options:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from partfile.errors import ConfigError, NotFound, SnapshotError, StoreError
-from partfile.readers.files import TEXT_COLUMN
+from partfile.readers.files import TEXT_COLUMN, path_text
 from partfile.sink.newest_state import newest_state
 from partfile.sink.schema import schema_in, united
 from partfile.sink.settings import checkpoint_url_of
@@ -141,7 +141,7 @@ def row_schema(
     checkpoint_dir: str | os.PathLike[str] | None = None,
 ) -> RowSchema:
     """What the newest checkpoints hold of the schema of the rows; arguments and errors as of ``read_schema``."""
-    base = str(path)
+    base = path_text(path)
     url = checkpoint_url_of(base, None if checkpoint_dir is None else str(checkpoint_dir))
     options = options_for(url, base, storage_options or {})
     try:

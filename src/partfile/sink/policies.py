@@ -91,9 +91,8 @@ def _meant(model: type[BaseModel], error: ValidationError) -> str:
     if name not in model.model_fields:
         return ""
     field = model.model_fields[name]
-    text = next((_TEXTS[each.func] for each in field.metadata if getattr(each, "func", None) in _TEXTS), None)
-    default = field.default if text is None else text
-    return f"Write for instance {name}={default!r}." if type(default) in {int, float, bool, str} else ""
+    example = field.examples[0] if field.examples else field.default
+    return f"Write for instance {name}={example!r}." if type(example) in {int, float, bool, str} else ""
 
 
 def _is_secret(model: type[BaseModel], location: tuple[int | str, ...]) -> bool:
@@ -134,8 +133,6 @@ def _as_bytes(value: object) -> object:
     return value
 
 
-_TEXTS = {_as_seconds: "15m", _as_bytes: "128 MiB"}
-"""What may be written for an option of a time or a size."""
 _Seconds = Annotated[float, BeforeValidator(_as_seconds)]
 _Bytes = Annotated[int, BeforeValidator(_as_bytes)]
 
@@ -149,13 +146,13 @@ class RollingPolicy(Options):
     same part and time give the same answer in every process.
     """
 
-    max_part_bytes: _Bytes = Field(default=128 << 20, gt=0)
+    max_part_bytes: _Bytes = Field(default=128 << 20, gt=0, examples=["128 MiB"])
     """A part that has reached this many bytes gets no more rows. It may exceed it by the rows of one record batch.
 
     A number, or text such as ``"128 MiB"``."""
-    rollover_interval_s: _Seconds = Field(default=900, gt=0)
+    rollover_interval_s: _Seconds = Field(default=900, gt=0, examples=["15m"])
     """A part this many seconds old is rolled, so that readers see its rows; larger means fewer files, seen later."""
-    inactivity_interval_s: _Seconds = Field(default=60, gt=0)
+    inactivity_interval_s: _Seconds = Field(default=60, gt=0, examples=["1m"])
     """A part without new rows for this many seconds is rolled."""
     on_checkpoint: bool = False
     """Roll every part at every checkpoint: rows are seen at once, at the price of one file a part and checkpoint."""

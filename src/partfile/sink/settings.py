@@ -41,20 +41,20 @@ StoreOpener = Callable[[str, Mapping[str, object]], Store]
 class RestoreSettings(Options):
     """Options of a process that takes a sink over: of the sink itself, and of a tool that only restores it."""
 
-    base: str
+    base: str = Field(examples=["landing/events"])
     """Where finished files go: a local path, ``file://``, ``hdfs://`` or ``s3://``."""
-    uid: str
+    uid: str = Field(examples=["events"])
     """Stable name of the sink; its checkpoints are found by it. Under another one the sink has no state."""
     rolling: RollingPolicy = Field(default_factory=RollingPolicy)
     """When a part is closed."""
     cut: Cut = "auto"
     """How a part that a crash left too long is cut; ``valid-length`` needs readers that honour sidecars."""
-    checkpoint_dir: str | None = None
+    checkpoint_dir: str | None = Field(default=None, examples=["checkpoints"])
     """Where checkpoints go; None is ``_partfile`` below the base. The uid is a directory in it."""
     inline_threshold_bytes: int = Field(default=DEFAULT_INLINE_THRESHOLD_BYTES, ge=0, le=MAX_INLINE_THRESHOLD_BYTES)
     """State of at most this size lies in the checkpoint's metadata, and a task's travels in its acknowledgement; more
     goes to a file of its own."""
-    savepoint_dir: str | None = None
+    savepoint_dir: str | None = Field(default=None, examples=["savepoints"])
     """Where savepoints are made unless a call names another directory."""
     storage_options: Mapping[str, object] = Field(default_factory=dict, repr=False)
     """Passed to the store; may hold secrets, so it is never shown."""

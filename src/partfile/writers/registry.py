@@ -83,14 +83,15 @@ def format_option_names() -> set[str]:
     return {"compression_level"}.union(*({each.name for each in dataclasses.fields(kind)} for kind in kinds))
 
 
+_A_FORMAT = "Write for instance format='json', or pass a Format: format=partfile.JsonLinesFormat()."
+
+
 def _kind(name: object) -> type[Format]:
     kind = FORMATS.get(name.lower()) if isinstance(name, str) else None
     if kind is None:
         near = difflib.get_close_matches(str(name).lower(), FORMATS, 1)
-        meant = f"Did you mean {near[0]}? " if near else ""
-        raise ConfigError(
-            f"The format {name!r} is not known.", hint=f"{meant}{_list(FORMATS)} A Format object works too."
-        )
+        meant = f"Did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"The format {name!r} is not known.", hint=f"{_list(FORMATS)} {meant or _A_FORMAT}")
     return kind
 
 

@@ -131,6 +131,14 @@ class Stream(NamedTuple):
         with S3Store(self.base, self.options) as store:
             return {file.path: file.size for file in store.list()}
 
+    def take(self) -> Counter[int]:
+        """Delete the visible files, as a consumer does that has read them; the numbers of their rows."""
+        rows = self.rows_seen()
+        with S3Store(self.base, self.options) as store:
+            for path in self.finished():
+                store.delete_file(path)
+        return rows
+
     def rows_seen(self) -> Counter[int]:
         """The numbers of the rows that readers find, each row of the right length."""
         seen: Counter[int] = Counter()

@@ -6,6 +6,7 @@ Deleting and repairing go by this too, so a file that is not surely ours is fore
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -582,11 +583,14 @@ def _check_base(place: Place, logs: Sequence[SeenLog]) -> None:
     try:
         place.open_base().close()
     except NotFound as error:
-        notes = {log.newest.state.position.base for log in logs if log.newest is not None} - {None}
-        meant = " or ".join(sorted(map(str, notes)))
+        notes = [log.newest.state.position.base for log in logs if log.newest is not None]
+        meant = next((note for note in notes if note is not None), None)
+        if meant is None:
+            raise
+        elsewhere = f" --checkpoint-dir {shlex.quote(str(place.checkpoint_dir))}" if place.checkpoint_dir else ""
         raise NotFound(
             error.message,
-            hint=f"The checkpoints are of another base. Did you mean {meant}?" if meant else error.hint,
+            hint=f"The checkpoints are of another base. Type: partfile status {shlex.quote(meant)}{elsewhere}",
             path=error.path,
         ) from error
 
