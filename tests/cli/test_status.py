@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -262,9 +264,25 @@ def test_a_mistyped_base_of_checkpoints_elsewhere_is_no_damage(tmp_path: Path) -
     refused = run("status", tmp_path / "oot", "--checkpoint-dir", elsewhere)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "oot' is not there" in refused.stderr
-    assert refused.stderr.endswith(f"partfile status {base} --checkpoint-dir {elsewhere}\n")
+    assert refused.stderr.endswith(f"partfile status {base} --uid life --checkpoint-dir {elsewhere}\n")
     base.rename(tmp_path / "moved")
-    assert "are of the base" in told("status", tmp_path / "moved", "--checkpoint-dir", elsewhere, code=1)
+    said = told("status", tmp_path / "moved", "--checkpoint-dir", elsewhere, code=1)
+    # What is printed is typed as it stands.
+    (command,) = re.findall("partfile (recover .* --moved-from .*)", said)
+    told(*shlex.split(command), "--idle-for", "0s", code=1)
+    told(*shlex.split(command), "--idle-for", "0s", "--apply")
+
+
+def test_the_base_that_is_named_is_that_of_the_sink_that_was_asked_for(tmp_path: Path) -> None:
+    """Several sinks may keep their checkpoints in one directory."""
+    chk = tmp_path / "chk"
+    for uid in ("a", "b"):
+        with pf.FileSink(tmp_path / uid, uid=uid, checkpoint_dir=str(chk)).local() as out:
+            out.write(pa.table({"id": [1]}))
+    for uid in ("a", "b"):
+        refused = run("status", tmp_path / "bb", "--uid", uid, "--checkpoint-dir", chk)
+        assert refused.exit_code == 2
+        assert f"partfile status {tmp_path / uid} --uid {uid} --checkpoint-dir {chk}\n" in refused.stderr
 
 
 @pytest.mark.parametrize(

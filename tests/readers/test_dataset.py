@@ -82,7 +82,8 @@ def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"partitioning": "directory"}, "partitioning='directory' is not known"),
         ({"storage_options": {"key": "x"}}, "local files take no storage_options"),
         ({}, r"several formats: csv \('a.csv'\), json \('b.json'\)"),
-        ({"format": "csv"}, r"format='csv', but the name of 'b.json' says 'json'"),
+        ({"format": "csv"}, r"several formats: csv \('a.csv'\), json \('b.json'\)"),
+        ({"format": 5}, "format 5 is not known"),
     ],
 )
 def test_what_cannot_be_read_is_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -91,6 +92,15 @@ def test_what_cannot_be_read_is_refused(options: dict[str, Any], words: str, tmp
     (tmp_path / "b.json").write_text('{"id": 1}\n')
     with pytest.raises(ConfigError, match=words):
         pf.read(tmp_path, **options)
+
+
+def test_a_format_is_what_the_names_say(tmp_path: Path) -> None:
+    """A reader of CSV would take a line of JSON for its header; a ``.txt`` says nothing, and case does not count."""
+    (tmp_path / "b.json").write_text('{"id": 1}\n')
+    with pytest.raises(ConfigError, match=r"format='csv', but the name of 'b.json' says 'json'"):
+        pf.read(tmp_path, format="csv")
+    (tmp_path / "b.json").rename(tmp_path / "b.txt")
+    assert pf.read(tmp_path, format="JSON").to_table().to_pylist() == [{"id": 1}]
 
 
 def test_a_name_without_a_format_is_refused(tmp_path: Path) -> None:

@@ -191,6 +191,14 @@ def test_each_broken_invariant_is_found(tmp_path: Path, code: str) -> None:
     assert "verify: errors=" in told("verify", tmp_path, code=1)
 
 
+def test_another_programs_file_under_a_name_has_one_finding(tmp_path: Path) -> None:
+    """It is to be moved, not to be put back from a copy; whatever its length is."""
+    crash_when_promised(tmp_path)
+    take_name_of_pending(tmp_path)
+    cut(next(path for path in tmp_path.rglob("part-*.txt")), 1)
+    assert [one["code"] for one in findings(tmp_path)] == ["finished-differs"]
+
+
 def test_a_checkpoint_of_another_log_is_found(tmp_path: Path) -> None:
     """A checkpoint that was copied here from another base of the same uid does not belong."""
     for name in ("one", "other"):

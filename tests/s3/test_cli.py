@@ -129,6 +129,25 @@ def test_a_dead_sink_is_recovered_and_goes_on(moto: S3Server, tmp_path: Path, ro
 
 
 @pytest.mark.slow
+def test_the_plan_names_a_part_whose_name_is_taken(moto: S3Server, tmp_path: Path) -> None:
+    """By the object's length, since an upload cannot be read; the other part is published, this one is still owed."""
+    stream = crashed(moto, f"s3://{moto.bucket()}/base", 10)
+    place = at(moto, stream.base, tmp_path)
+    (sink,) = told_json("status", *place, code=1)["sinks"]
+    path = sink["stuck"][0]["path"]
+    with stream.process().open_store(stream.base, None) as store:
+        store.create_file(path, b"foreign")
+        assert told("recover", *place, code=1).count("ANOTHER FILE HAS ITS NAME") == 1
+        said = run("recover", *place, "--apply", "--fence")
+        assert said.exit_code == 1
+        assert "aws s3 mv" in said.stderr + said.stdout
+        assert store.read_file(path, 99) == b"foreign"
+        store.delete_file(path)
+    told("recover", *place, "--apply", "--fence")
+    assert set(stream.rows_seen()) == {0, 1, 2, 3}
+
+
+@pytest.mark.slow
 def test_what_parts_have_left_goes_on_demand_alone(moto: S3Server, tmp_path: Path) -> None:
     """Uploads, side objects and claims of our chain that no checkpoint names: left without --delete, which takes them.
 

@@ -317,6 +317,26 @@ def test_without_an_interval_nothing_is_taken_unasked(tmp_path: Path) -> None:
     out.close()
 
 
+def test_rows_behind_the_position_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The next run goes on from the position, and would write them again; a later position covers them."""
+    with pf.FileSink(tmp_path, uid="u").local() as out:
+        out.write(pa.table({"id": [1]}), position=1)
+        out.write(pa.table({"id": [2]}))
+        out.checkpoint(position=2)
+        out.write(pa.table({"id": [3]}))
+        out.write(pa.table({"id": [4]}), position=4)
+        out.checkpoint()
+        assert not caplog.text
+        out.write(pa.table({"id": [5]}))
+        out.checkpoint()
+        out.checkpoint()
+    assert caplog.text.count("rows were written without a position after position=4") == 1
+    with pf.FileSink(tmp_path / "counted", uid="u").local() as out:
+        out.write(pa.table({"id": [1]}))
+        out.checkpoint()
+    assert caplog.text.count("without a position") == 1
+
+
 def test_a_write_without_a_position_is_refused(tmp_path: Path) -> None:
     """A checkpoint after it would say that the input stands where it stood before; nothing is written, it goes on."""
     clock = Clock()

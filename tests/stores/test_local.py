@@ -132,7 +132,7 @@ def test_a_start_tries_whether_a_rename_can_refuse_to_replace(
     """An operator reads of the hazard when the sink starts, not with its first part; nothing of the trial stays."""
     calls = TrackedCalls() if is_offered else NoRenameWithoutReplacing()
     recorder = Recorder()
-    with LocalStore(str(tmp_path), calls=intercept(calls, recorder)) as store:
+    with LocalStore(str(tmp_path / "_partfile"), calls=intercept(calls, recorder)) as store:
         for number in range(3):
             store.create_file(f"log/{number}", DATA)
             with pytest.raises(AlreadyExists):
@@ -140,6 +140,10 @@ def test_a_start_tries_whether_a_rename_can_refuse_to_replace(
         assert sorted(store.list_names("log")) == ["0", "1", "2"]
     assert recorder.names.count("rename_noreplace") == 1
     assert caplog.text.count("cannot rename without replacing") == (0 if is_offered else 1)
+    # Where no part lies beside the checkpoints, the trial would say nothing of the parts.
+    with LocalStore(str(tmp_path / "checkpoints"), calls=intercept(PosixCalls(), recorder)) as store:
+        store.create_file("file", DATA)
+    assert recorder.names.count("rename_noreplace") == 1
 
 
 def test_a_copy_is_cut_where_the_sink_went_back_after_it_was_made(tmp_path: Path) -> None:

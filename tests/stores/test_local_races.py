@@ -510,9 +510,8 @@ def test_a_cleaner_deletes_nothing_that_took_the_name_meanwhile(tmp_path: Path) 
 
 
 def _publish_and_die(base: Path, handle: PartHandle) -> None:
-    # The first rename is the trial with the sidecar.
     calls = TrackedCalls()
-    store = LocalStore(str(base), calls=intercept(calls, CrashAt(2, "after", only={"rename_noreplace"})))
+    store = LocalStore(str(base), calls=intercept(calls, CrashAt(1, "after", only={"rename_noreplace"})))
     with pytest.raises(SimulatedCrash):
         store.publish(handle, "valid-length")
     calls.die()

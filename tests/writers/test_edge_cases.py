@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
+import partfile as pf
 from partfile.errors import ConfigError, UnsupportedTypeError
 from partfile.writers.arrow_staging import StagingFormat, read_staging_file
 from partfile.writers.base import BulkFormat
@@ -237,6 +238,20 @@ def test_days_in_milliseconds_read_back_as_days(place: str, name: str, tmp_path:
     table = pq.read_table(path) if name == "parquet" else orc.read_table(path)
     assert table.to_pylist() == rows
     assert "timestamp" not in str(table.schema)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_the_second_in_which_nanoseconds_begin_is_refused(form: str, zone: str | None, tmp_path: Path) -> None:
+    """Pyarrow reads its text as damage; the next second is read back equal."""
+    first_ns = -9_223_372_036 * 10**9
+    sink = pf.FileSink(tmp_path, uid="u", format=form)
+    kind = pa.timestamp("ns", zone)
+    with sink.local() as out, pytest.raises(ConfigError, match="before 1677-09-21T00:12:44"):
+        out.write(pa.table({"at": pa.array([first_ns - 1], kind)}))
+    with sink.local() as out:
+        out.write(pa.table({"at": pa.array([first_ns, 0], kind)}))
+    assert pf.read(tmp_path).to_table()["at"].cast("int64").to_pylist() == [first_ns, 0]
 
 
 @pytest.mark.parametrize("name", ["parquet", "orc", "avro", "json"])

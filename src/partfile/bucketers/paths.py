@@ -36,11 +36,14 @@ def column_field(schema: pa.Schema, name: str, bucketer: str) -> pa.Field[Any]:
     found = schema.get_all_field_indices(name)
     if len(found) != 1:
         problem = "there is no such column" if not found else "there are several of that name"
-        near = difflib.get_close_matches(name, schema.names, 1)
+        once = [each for each in schema.names if schema.names.count(each) == 1]
+        folded = {each.lower(): each for each in reversed(once)}
+        near = difflib.get_close_matches(name.lower(), folded, 1)
+        example = once[0] if once else "name"
         meant = (
-            f"Did you mean {near[0]!r}?"
+            f"Did you mean {folded[near[0]]!r}?"
             if near and not found
-            else "Name one of them that is there once, as HiveBucketer('day')."
+            else f"Name one of them that is there once, as HiveBucketer({example!r})."
         )
         raise ConfigError(
             f"{bucketer} needs column {name!r}, but {problem}; the columns are {', '.join(schema.names)}", hint=meant

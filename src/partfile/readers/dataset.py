@@ -337,8 +337,8 @@ def dataset_of(
         ConfigError: There is no file and no schema, the format cannot be told or a name says another one, or files
             disagree on a column.
     """
-    if isinstance(format, str):
-        check_format(format)
+    if not (format is None or isinstance(format, ds.FileFormat)):
+        format = check_format(format)
     if partitioning not in {"hive", None}:
         raise ConfigError(
             f"partitioning={partitioning!r} is not known", hint="Write partitioning='hive', or partitioning=None."

@@ -9,13 +9,13 @@ import os
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from partfile.errors import ConfigError, PartMissing, SnapshotCorrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 
 HIDING = ("_", ".")
@@ -272,19 +272,23 @@ def format_of(path: str) -> str | None:
     return _EXTENSIONS.get(posixpath.splitext(stem)[1])
 
 
-def check_format(format: str) -> str:
-    """Return the name of a format if there is such a one.
+def check_format(format: object) -> str:
+    """Return the name of a format, in whatever case it is written, if there is such a one.
 
     Raises:
         ConfigError: There is not; names those that there are.
     """
-    if format not in FORMATS:
-        raise ConfigError(f"the format {format!r} is not known", hint=f"There are {', '.join(FORMATS)}.")
-    return format
+    name = format.lower() if isinstance(format, str) else ""
+    if name not in FORMATS:
+        raise ConfigError(
+            f"the format {format!r} is not known",
+            hint=f"There are {', '.join(FORMATS)}. Write for instance format='json'.",
+        )
+    return name
 
 
 def check_names(format: str, paths: Iterable[str]) -> None:
-    """Refuse a format where a file's name says another one; as ``text`` any file can be read.
+    """Refuse a format where a file's name says another one; as ``text`` any file can be read, and ``.txt`` as any.
 
     A reader of CSV would take the first line of JSON for a header, and give no row of it.
 
@@ -295,14 +299,30 @@ def check_names(format: str, paths: Iterable[str]) -> None:
     Raises:
         ConfigError: A name says another format; names the file and that format.
     """
+    examples: dict[str | None, str] = {}
     for path in paths:
-        named = format_of(path)
-        if format != "text" and named not in {format, None}:
-            raise ConfigError(
-                f"format={format!r}, but the name of {path!r} says {named!r}",
-                hint=f"Write format={named!r}. Files with misleading names are read as format='text', or renamed.",
-                path=path,
-            )
+        examples.setdefault(format_of(path), path)
+    named = {name: path for name, path in examples.items() if name not in {"text", None}}
+    if format == "text" or named.keys() <= {format}:
+        return
+    if len(named) > 1:
+        raise _several_formats(named)
+    ((name, path),) = named.items()
+    raise ConfigError(
+        f"format={format!r}, but the name of {path!r} says {name!r}",
+        hint=f"Write format={name!r}. Files with misleading names are read as format='text', or renamed.",
+        path=path,
+    )
+
+
+def _several_formats(examples: Mapping[Any, str]) -> ConfigError:
+    found = ", ".join(f"{format} ({path!r})" for format, path in examples.items())
+    glob = f"BASE/**/*{posixpath.splitext(next(iter(examples.values())))[1]}"
+    return ConfigError(
+        f"there are files of several formats: {found}",
+        hint="Read directories of one format by themselves: partfile.read(DIRECTORY). Where they lie side by side, "
+        f"another reader takes a glob for each: duckdb.sql(\"FROM '{glob}'\")",
+    )
 
 
 def common_format(paths: Sequence[str]) -> str:
@@ -324,10 +344,6 @@ def common_format(paths: Sequence[str]) -> str:
             path=examples[None],
         )
     if len(examples) > 1:
-        found = ", ".join(f"{format} ({path!r})" for format, path in examples.items())
-        raise ConfigError(
-            f"there are files of several formats: {found}",
-            hint="Read each directory by itself: partfile.read(DIRECTORY)",
-        )
+        raise _several_formats(examples)
     (format,) = examples
     return check_format(str(format))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import types
@@ -89,6 +89,7 @@ def read_spark(
         PartMissing: A file is shorter than its sidecar says.
         StoreError: The checkpoints that have to tell the columns cannot be reached.
     """
+    format = check_format(format)
     given = _checked_options(format, options)
     schema = _schema_of(schema)
     shown = valid_length_filesystem(path, storage_options, sidecars=sidecars)
@@ -322,10 +323,13 @@ def _schema_of(schema: StructType | str | pa.Schema | None) -> StructType | str 
         raise ConfigError(f"schema={schema!r} is no schema", hint=_A_SCHEMA)
     if isinstance(schema, str):
         try:
-            return cast("StructType", StructType.fromDDL(schema))
-        except PySparkException as error:
+            said = StructType.fromDDL(schema)
+        except (PySparkException, TypeError) as error:
             words = str(error).strip().partition("\n")[0]
             raise ConfigError(f"schema={schema!r} is no schema: {words}", hint=_A_SCHEMA) from error
+        if not isinstance(said, StructType) or not said.names or len({*said.names}) < len(said.names):
+            raise ConfigError(f"schema={schema!r} has no columns, or one name twice", hint=_A_SCHEMA)
+        return said
     return schema
 
 
@@ -333,7 +337,6 @@ _A_SCHEMA = "Pass for instance schema='id long, name string'."
 
 
 def _checked_options(format: str, options: Mapping[str, str] | None) -> dict[str, str]:
-    check_format(format)
     if not isinstance(options, Mapping | None):
         raise ConfigError(f"options={options!r} is no mapping", hint='Pass for instance options={"header": "false"}.')
     for name in options or {}:

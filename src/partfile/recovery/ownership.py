@@ -160,11 +160,15 @@ def check_idle(stores: Stores, job: Job, now_ms: int, idle_for_s: float) -> None
         path = _part_being_written(stores, job)
         why = f"a task is writing its part {path!r}, so it is running" if path else ""
     if why:
+        # A lock that is held is proof, which no option of time outweighs.
+        is_only_young = not life.is_marker_held and bool(life.why_live(now_ms, idle_for_s))
         raise Fenced(
             f"sink {job.name!r} is not taken over: {why}",
-            hint="Nothing was changed. Stop it first; or pass --fence, which stops it for good at its next checkpoint; "
-            "or wait. If it has been killed, pass --idle-for 0s.",
+            hint=f"{_STOP_IT}; or wait. If it has been killed, pass --idle-for 0s." if is_only_young else _STOP_IT,
         )
+
+
+_STOP_IT = "Nothing was changed. Stop it first; or pass --fence, which stops it for good at its next checkpoint"
 
 
 def _part_being_written(stores: Stores, job: Job) -> str:

@@ -477,9 +477,12 @@ def _is_short(base: Store, part: PartHandle) -> bool:
 
 def _is_blocked(base: Store, storage_options: Mapping[str, object] | None, part: PartHandle) -> bool:
     """Whether a file that is not this part has its final name (R5); a half-done publish leaves the part under both."""
-    final = None if part.is_staging_file or not is_staged_file(part) else base.look_at(part.path_of(part.name))
+    final = None if part.is_staging_file else base.look_at(part.path_of(part.name))
     if final is None:
         return False
+    if not is_staged_file(part):
+        # The bytes of an upload cannot be read before it is completed.
+        return final.size != part.valid_length
     from partfile.recovery.inspect.content import begin_alike  # noqa: PLC0415 - reading files waits for pyarrow.
 
     paths = [part.path_of(name) for name in staged_names(part)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,7 +13,6 @@ from partfile.sink.settings import SinkOptions, make_settings
 from partfile.stores.registry import is_of_one_process
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
     from datetime import timedelta
 
@@ -220,7 +220,7 @@ class FileSink:
         self,
         df: DataFrame,
         *,
-        checkpoint_location: str,
+        checkpoint_location: str | os.PathLike[str],
         processingTime: str | None = None,  # noqa: N803 - Spark's name
         availableNow: bool | None = None,  # noqa: N803 - Spark's name
         trigger: Mapping[str, Any] | None = None,
@@ -266,7 +266,9 @@ class FileSink:
             )
         return self._spark_stream().start(
             df,
-            checkpoint_location=checkpoint_location,
+            checkpoint_location=(
+                os.fspath(checkpoint_location) if isinstance(checkpoint_location, os.PathLike) else checkpoint_location
+            ),
             trigger=given or trigger or {},
             query_name=query_name,
             options=options,

@@ -109,6 +109,8 @@ class LocalSink:
         self._subtask = subtask_index
         self._told_rows = self._told_bytes = 0
         self._position: JsonValue = None
+        self._is_behind = self._has_warned = False
+        """Whether rows have been written that ``_position`` does not cover."""
         self._row_schema: RowSchema | None = None
         """Of all rows written so far, those since the last checkpoint among them."""
         self._last_schema: pa.Schema | None = None
@@ -175,7 +177,8 @@ class LocalSink:
                 anything else that has ``__arrow_c_stream__`` or ``__arrow_c_array__``; or a list of dictionaries, with
                 ``local(schema=...)``. A stream is read while it is written.
             position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it. Any
-                JSON value that is not None. Required with ``checkpoint_interval_s``.
+                JSON value that is not None. Required with ``checkpoint_interval_s``. Once one was passed, pass one
+                with the last rows before a checkpoint: the log warns of a checkpoint with rows behind its position.
 
         Raises:
             ConfigError: ``rows`` or ``position`` is of a wrong type, or values of dictionaries do not fit the schema;
@@ -204,7 +207,9 @@ class LocalSink:
                 self.close()
                 raise
             if position is not None:
-                self._position = position
+                self._position, self._is_behind = position, False
+            elif self._position is not None:
+                self._is_behind = True
             self.poll()
 
     def write_all(
@@ -367,7 +372,7 @@ class LocalSink:
         with self._alone():
             position = kept_position(position)
             if position is not None:
-                self._position = position
+                self._position, self._is_behind = position, False
             try:
                 return self._checkpoint()
             except BaseException:
@@ -460,11 +465,23 @@ class LocalSink:
         finally:
             self.close()
 
+    def _warn_of_rows_behind(self) -> None:
+        """Log once that a checkpoint holds rows which its position does not cover."""
+        if self._is_behind and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s: rows were written without a position after position=%r. A run that goes on from there writes them "
+                "again: call checkpoint(position=...), or write(rows, position=...)",
+                self._settings.uid,
+                self._position,
+            )
+
     def _checkpoint(self) -> BatchProgress:
         return self._complete(self._runtime.coordinator.trigger(self._settings.now_ms()))
 
     def _complete(self, triggered: TriggeredCheckpoint) -> BatchProgress:
         coordinator = self._runtime.coordinator
+        self._warn_of_rows_behind()
         with self._fence_told():
             self._operator.advance(self._context(triggered.time_ms))
             snapshot = self._operator.snapshot(triggered.checkpoint_id)

@@ -19,9 +19,7 @@ from partfile.stores.base import PartHandle
 from partfile.stores.paths import check_relative_path
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
-
-    from pydantic_core import ErrorDetails
+    from collections.abc import Container, Iterable, Mapping
 
 _MARK_HEX_DIGITS = 8
 _MARKED = re.compile(rf"(-[0-9a-f]{{8}}-[0-9]{{1,9}}-[0-9]{{1,18}})-x[0-9a-f]{{{_MARK_HEX_DIGITS}}}(?![0-9a-f])")
@@ -60,7 +58,7 @@ def describe(name: str, model: type[BaseModel], error: ValidationError) -> str:
     return f"{name}: {'; '.join(problems)}"
 
 
-def _refusal(problem: ErrorDetails) -> ConfigError | None:
+def _refusal(problem: Mapping[str, Any]) -> ConfigError | None:
     """The error of ours that a validator has raised, or None."""
     error = problem.get("ctx", {}).get("error")
     return error if isinstance(error, ConfigError) else None

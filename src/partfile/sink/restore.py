@@ -140,7 +140,7 @@ class BaseTie:
         return RecoveryRefused(
             f"the checkpoints of sink {job!r} are of the base {note!r}, not of {self.base!r}",
             hint="Nothing was changed. Check the base and checkpoint_dir. If the base was moved on purpose, type: "
-            f"{self.command} {shlex.quote(note)}.",
+            f"{self.command} {shlex.quote(note)}",
         )
 
 

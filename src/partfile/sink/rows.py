@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime, time, timedelta
 from decimal import Decimal
@@ -256,15 +256,15 @@ def _check_value(value: object, kind: pa.DataType, where: str) -> None:
     """Refuse what pyarrow would drop: keys that a struct lacks, nulls where there may be none, parts of a value."""
     if value is None:
         return
-    if pa.types.is_struct(kind) and isinstance(value, Mapping):
-        fields = [kind.field(at) for at in range(kind.num_fields)]
-        _check_names(value, pa.schema(fields), where)
-        for field in fields:
-            if value.get(field.name) is None and not field.nullable:
-                raise _missing(field.name, where)
-            _check_value(value.get(field.name), field.type, f"{field.name!r} of {where}")
-    elif isinstance(value, list | tuple) and _is_list(kind):
-        for element in value:
+    kind = _plain(kind)
+    if pa.types.is_struct(kind):
+        _check_struct(value, kind, where)
+    elif pa.types.is_map(kind):
+        for pair in value.items() if isinstance(value, Mapping) else _elements(value):
+            for part, part_kind in zip(_elements(pair), (kind.key_type, kind.item_type), strict=False):
+                _check_value(part, part_kind, where)
+    elif _is_list(kind):
+        for element in _elements(value):
             _check_value(element, kind.value_type, where)
     elif not _is_kept(value, kind):
         raise ConfigError(
@@ -273,8 +273,36 @@ def _check_value(value: object, kind: pa.DataType, where: str) -> None:
         )
 
 
+def _check_struct(value: object, kind: pa.StructType, where: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{where} is {value!r}, and {kind} takes dictionaries",
+            hint="Write it as a dictionary, for instance dict(value).",
+        )
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    _check_names(value, pa.schema(fields), where)
+    for field in fields:
+        if value.get(field.name) is None and not field.nullable:
+            raise _missing(field.name, where)
+        _check_value(value.get(field.name), field.type, f"{field.name!r} of {where}")
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, however Arrow keeps them."""
+    while pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        kind = kind.value_type
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _elements(value: object) -> Iterable[object]:
+    """What a collection holds: a list, an array of numpy, a series. Nothing of what pyarrow refuses as a list."""
+    return value if isinstance(value, Collection) and not isinstance(value, str | bytes) else ()
+
+
 def _hint_to_keep(value: object) -> str:
-    if isinstance(value, datetime) and value.tzinfo is not None:
+    if value != value:  # noqa: PLR0124 - only what stands for a missing value is not equal to itself.
+        return "Write None for a missing value, for instance frame.astype(object).where(frame.notna(), None)."
+    if isinstance(value, datetime | time) and value.tzinfo is not None:
         return "Give the column a zone: local(schema=pa.schema({'at': pa.timestamp('us', 'UTC')}))."
     return "Round it before the sink, or give it another type in local(schema=...)."
 
@@ -302,7 +330,8 @@ def _whole_types(kind: pa.DataType) -> set[type]:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    is_view = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
+    return bool(is_view or pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}
@@ -319,10 +348,17 @@ def _is_kept(value: object, kind: pa.DataType) -> bool:
     if is_number and pa.types.is_floating(kind):
         held = pa.scalar(float(value), pa.float64()).cast(kind).as_py()  # type: ignore[arg-type]  # likewise.
         return not math.isinf(held) or math.isinf(float(value))  # type: ignore[arg-type]
-    if isinstance(value, datetime) and pa.types.is_date(kind):
-        return value.tzinfo is None and bool(value.time() == time())
-    if isinstance(value, datetime) and pa.types.is_timestamp(kind) and value.tzinfo is not None and kind.tz is None:
+    return _is_kept_in_time(value, kind)
+
+
+def _is_kept_in_time(value: object, kind: pa.DataType) -> bool:
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        return getattr(kind, "unit", "") == "ns"  # Of pandas, whose values are datetimes of Python as well.
+    has_zone = isinstance(value, datetime | time) and value.tzinfo is not None
+    if has_zone and not (pa.types.is_timestamp(kind) and kind.tz is not None):
         return False
+    if isinstance(value, datetime) and pa.types.is_date(kind):
+        return bool(value.time() == time())
     if isinstance(value, datetime | time | timedelta) and hasattr(kind, "unit"):
         micros = value.microseconds if isinstance(value, timedelta) else value.microsecond
         return bool(micros % _MICROSECONDS[kind.unit] == 0)

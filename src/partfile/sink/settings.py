@@ -211,7 +211,7 @@ def check_hidden(path: str, base: str, name: str, storage_options: Mapping[str, 
             f"{name}={path!r} lies visibly below the base, where readers would take its files for data",
             hint=(
                 "Choose a directory elsewhere, or one that begins with '_', for instance "
-                f"{name}={base.rstrip('/') + '/' + STATE_DIRECTORY!r}."
+                f"{name}={base.rstrip('/') + '/_' + name!r}."
             ),
         )
 

@@ -152,16 +152,16 @@ def staged_names(handle: PartHandle) -> tuple[str, ...]:
     return tuple(dict.fromkeys((handle.in_progress, handle.pending, rewritten(handle).pending, *sent)))
 
 
-def part_conflict(handle: PartHandle, reason: str) -> CommitConflict:
+def part_conflict(
+    handle: PartHandle,
+    reason: str,
+    *,
+    hint: str = "Nothing was replaced. If a part is missing once that file is away, that error says what to do. Move "
+    "it away and start again: mv FILE ELSEWHERE",
+) -> CommitConflict:
     """Bytes that are not ours stand where a part should be published."""
-    return CommitConflict(
-        f"part {handle.path_of(handle.name)!r} cannot be published: {reason}",
-        hint=(
-            "Nothing was replaced. If a part is missing once that file is away, that error says what to do. Move "
-            "it away and start again: mv FILE ELSEWHERE"
-        ),
-        path=handle.path_of(handle.name),
-    )
+    path = handle.path_of(handle.name)
+    return CommitConflict(f"part {path!r} cannot be published: {reason}", hint=hint, path=path)
 
 
 def part_missing(handle: PartHandle, reason: str) -> PartMissing:

@@ -139,6 +139,9 @@ _YEAR_CHARACTERS = 4
 _FIRST_DAY = -719_528
 _LAST_DAY = 2_932_896
 
+_FIRST_READ_NS = -9_223_372_036 * 10**9
+"""Nanoseconds since 1970 that pyarrow reads from text: it multiplies whole seconds, and refuses what overflows."""
+
 # The Gregorian calendar repeats after 400 years, so a day far away has the month and day of one nearby.
 _ERA_YEARS = 400
 _ERA_DAYS = 146_097
@@ -198,7 +201,8 @@ def timestamp_text(column: Any) -> Any:
     """``2024-02-29T01:02:03.456789``, and a ``Z`` after it where the type has a zone: the instant is written in UTC.
 
     Raises:
-        UnwritableValue: A value is so far away that Spark cannot hold it, and no other reader reads its year.
+        UnwritableValue: A value is so far away that Spark cannot hold it, and no other reader reads its year; or it is
+            in the second in which nanoseconds of 64 bits begin, which pyarrow does not read.
     """
     zone = "Z" if column.type.tz is not None else ""
     unit = column.type.unit
@@ -207,6 +211,11 @@ def timestamp_text(column: Any) -> Any:
     if micros > 1 and _outside(ticks, -(2**63) // micros, (2**63 - 1) // micros) is not None:
         raise UnwritableValue(
             f"A value of type {column.type} lies beyond 64 bits of microseconds, which no reader reads.",
+            hint="Mend the value, or write the column as a number: column.cast('int64').",
+        )
+    if unit == "ns" and _outside(ticks, _FIRST_READ_NS, 2**63 - 1) is not None:
+        raise UnwritableValue(
+            f"A value of type {column.type} lies before 1677-09-21T00:12:44, which pyarrow does not read from text.",
             hint="Mend the value, or write the column as a number: column.cast('int64').",
         )
     day_ticks = _UNITS[unit] * _DAY_SECONDS

@@ -58,7 +58,8 @@ def _timestamps() -> dict[str, Any]:
             kind, 0, None, 1, -5 * second, 1_709_168_523 * second + 7 % second, -9 * 10**9 * second
         )
         # The year 1, or as far as nanoseconds reach; and the smallest step before 1970.
-        early = -62_135_596_800 * second if unit != "ns" else -(2**63)
+        # pyarrow reads no earlier nanoseconds from text.
+        early = -62_135_596_800 * second if unit != "ns" else -9_223_372_036 * second
         columns[f"{name}_early"] = _moments(kind, early, None, -1, 2**63 - 1 if unit == "ns" else 253_402_300_799)
     return columns
 

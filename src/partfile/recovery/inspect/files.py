@@ -550,8 +550,9 @@ def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -
     logs = tuple(read_checkpoint_log(checkpoints, job) for job in jobs_in(checkpoints))
     elsewhere = {log.job: error for log in logs if (error := _of_another_base(place, log)) is not None}
     ours = [log for log in logs if log.job not in elsewhere]
-    if elsewhere and not ours:
-        _check_base(place, logs)
+    asked = [log for log in logs if is_of(log.job, uid)]
+    if asked and all(log.job in elsewhere for log in asked):
+        _check_base(place, asked)
     known = part_index_of([(log, states_of(log)) for log in ours], _state_directory(place))
     return SeenBase(logs, known, elsewhere)
 
@@ -583,14 +584,16 @@ def _check_base(place: Place, logs: Sequence[SeenLog]) -> None:
     try:
         place.open_base().close()
     except NotFound as error:
-        notes = [log.newest.state.position.base for log in logs if log.newest is not None]
-        meant = next((note for note in notes if note is not None), None)
-        if meant is None:
+        notes = {log.job.name: log.newest.state.position.base for log in logs if log.newest is not None}
+        told = {name: note for name, note in notes.items() if note is not None}
+        if not told:
             raise
+        name, note = next(iter(told.items()))
         elsewhere = f" --checkpoint-dir {shlex.quote(str(place.checkpoint_dir))}" if place.checkpoint_dir else ""
+        others = f", and of {len(told) - 1} more sinks elsewhere" if len(told) > 1 else ""
         raise NotFound(
-            error.message,
-            hint=f"The checkpoints are of another base. Type: partfile status {shlex.quote(meant)}{elsewhere}",
+            f"{error.message}: the checkpoints of sink {name!r} are of the base {note!r}{others}",
+            hint=f"Type: partfile status {shlex.quote(note)} --uid {name}{elsewhere}",
             path=error.path,
         ) from error
 

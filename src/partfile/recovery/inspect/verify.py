@@ -572,9 +572,13 @@ def _look(
     chosen = after.chosen(uid)
     findings = [finding for log in chosen for finding in log_findings(log)]
     findings += [_of_another_base(log.job, after.elsewhere[log.job]) for log in chosen if log.job in after.elsewhere]
-    findings += file_findings(tree, before.known, after.known, base)
+    conflicts = [*conflict_findings(place, tree, after.known)]
+    # Another program's file under a part's name has no length that a checkpoint vouches for.
+    foreign = {("finished-length", conflict.path) for conflict in conflicts}
+    found = file_findings(tree, before.known, after.known, base)
+    findings += (finding for finding in found if (finding.code, finding.path) not in foreign)
     findings += moved_findings(_of(after, uid), tree, base.file_exists)
-    findings += conflict_findings(place, tree, after.known)
+    findings += conflicts
     current = [part for part in _of(before, uid) if part.is_current]
     missing = missing_parts(current, tree.sizes, base, checkpoints)
     findings += (_missing(part, tree.elsewhere.get(part.key)) for part in missing)

@@ -677,7 +677,8 @@ class LocalStore:
             finally:
                 # Only this call knows the name, and the file itself stays where it has been linked.
                 with suppress(OSError):
-                    self._tree.calls.unlink(directory, self._tree.try_rename_to_new(directory, temporary))
+                    temporary = self._tree.try_rename_to_new(directory, temporary)
+                    self._tree.calls.unlink(directory, temporary)
         finally:
             # All that counts has been synced, or has failed already.
             with suppress(OSError):

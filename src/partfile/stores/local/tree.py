@@ -6,6 +6,7 @@ import codecs
 import itertools
 import logging
 import os
+import posixpath
 import stat
 import sys
 import threading
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.errors import CommitConflict, ConfigError, NotApplied, NotFound, OutcomeUnknown
+from partfile.stores.base import STATE_DIRECTORY
 from partfile.stores.local.posix import NO_RENAME_NOREPLACE, store_error, translated, translated_as_unknown
 from partfile.stores.parts import split_path
 from partfile.stores.paths import check_relative_path, new_token
@@ -398,7 +400,8 @@ class LocalTree:
     def try_rename_to_new(self, directory: int, name: str) -> str:
         """Rename a temporary file without replacing, once a run: where that cannot be done, the log says what it means.
 
-        A start creates a checkpoint, so the operator reads of it then, not with the first part.
+        A start creates a checkpoint, so the operator reads of it then, not with the first part. Only where parts lie
+        beside the checkpoints: elsewhere the first part tells.
 
         Args:
             directory: Where it is.
@@ -407,7 +410,7 @@ class LocalTree:
         Returns:
             The name that the file has now.
         """
-        if self._has_tried:
+        if self._has_tried or posixpath.basename(self.base) != STATE_DIRECTORY:
             return name
         self._has_tried = True
         new_name = f"_tmp.{new_token()}"

@@ -311,7 +311,11 @@ class S3Store:
         if found is None:
             return False
         if found.metadata.get(PART_METADATA) != part_id(handle):
-            raise part_conflict(handle, f"an object of {found.size} bytes is there that is not this part")
+            raise part_conflict(
+                handle,
+                f"an object of {found.size} bytes is there that is not this part",
+                hint="Nothing was replaced. Move it away and start again: aws s3 mv OBJECT ELSEWHERE",
+            )
         if found.size != handle.valid_length:
             raise part_conflict(
                 handle, f"it is there with {found.size} bytes, the checkpoint says {handle.valid_length}"
