@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -92,6 +93,22 @@ def test_what_cannot_be_read_is_refused(options: dict[str, Any], words: str, tmp
     (tmp_path / "b.json").write_text('{"id": 1}\n')
     with pytest.raises(ConfigError, match=words):
         pf.read(tmp_path, **options)
+
+
+def test_a_directory_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows would be missing in silence. As root no directory is closed, so the system call is made to refuse."""
+    with pf.FileSink(tmp_path, uid="u", bucketer=pf.HiveBucketer("day")).local() as out:
+        out.write(pa.table({"id": [1, 2], "day": ["a", "b"]}))
+    opened = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith("day=b"):
+            raise PermissionError(errno.EACCES, "Permission denied", "day=b")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(NotApplied, match=r"this user may not read: 'day=b'\nHint: .*ls -lR"):
+        pf.read(tmp_path)
 
 
 def test_a_format_is_what_the_names_say(tmp_path: Path) -> None:
@@ -228,7 +245,7 @@ def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypat
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", failing)
-    with pytest.raises(PermissionError):
+    with pytest.raises(NotApplied, match=r"a directory that this user may not read"):
         pf.read(tmp_path, schema=TEXT)
 
 

@@ -21,7 +21,7 @@ ROWS = pa.table({"id": [1, 2], "day": ["a", "b"]})
 NO_DAY = pa.table({"id": [1], "day": pa.array([None], "string")})
 
 
-def sink(base: Path | str | None, **options: Any) -> pf.FileSink:
+def sink(base: Any, **options: Any) -> pf.FileSink:
     return pf.FileSink(base, **({"uid": "first", "format": "json"} | options))
 
 

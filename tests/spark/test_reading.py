@@ -115,10 +115,12 @@ def test_what_spark_cannot_read_is_refused(spark: SparkSession, tmp_path: Path) 
     continue_to(long_sink(tmp_path), 4)
     with pytest.raises(ConfigError, match="'lineSep' cannot be passed"):
         pf.read_spark(spark, tmp_path, format="text", options={"lineSep": ";"})
-    with pytest.raises(ConfigError, match=r"format='csv', but the name of '.*' says 'text'"):
-        pf.read_spark(spark, tmp_path, format="csv", schema="id long")
-    for schema in ("id lng", ["id"]):
-        with pytest.raises(ConfigError, match="is no schema"):
+    (tmp_path / "_other").mkdir()
+    (tmp_path / "_other" / "part.json").write_text('{"id": 1}\n')
+    with pytest.raises(ConfigError, match=r"format='csv', but the name of 'part.json' says 'json'"):
+        pf.read_spark(spark, tmp_path / "_other", format="csv", schema="id long")
+    for schema in ("id lng", ["id"], "", "long", "array<long>", "id long, id long"):
+        with pytest.raises(ConfigError, match=r"is no schema|has no columns, or one name twice"):
             pf.read_spark(spark, tmp_path, format="text", schema=schema)
     with pytest.raises(ConfigError, match="is no mapping"):
         pf.read_spark(spark, tmp_path, format="text", options=cast("Any", ["header"]))

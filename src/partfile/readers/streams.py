@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from partfile.errors import ConfigError, PartDamaged, PartMissing
+from partfile.errors import ConfigError, NotApplied, PartDamaged, PartMissing
 from partfile.readers.files import codec_of
 from partfile.readers.filesystem import valid_prefix
 from partfile.stores.parts import rewritten
@@ -149,10 +150,20 @@ def finished(file_system: ValidLengthFileSystem) -> list[ReadableFile]:
 
     Raises:
         FileNotFoundError: The base is not there.
+        NotApplied: This user may not read one of its directories: its rows would be missing in silence.
         SnapshotCorrupt: A sidecar is damaged.
         PartMissing: A file is shorter than its sidecar says.
     """
-    found = file_system.find(file_system.base, detail=True)
+    try:
+        found = file_system.find(file_system.base, detail=True)
+    except PermissionError as error:
+        # A call on an open directory names its descriptor.
+        which = f": {error.filename!r}" if isinstance(error.filename, str) else ""
+        raise NotApplied(
+            f"{file_system.base!r} has a directory that this user may not read{which}",
+            hint=f"Read it as a user who may: ls -lR {shlex.quote(file_system.base)}",
+            path=file_system.base,
+        ) from error
     paths = {name[len(file_system.base) + 1 :]: entry for name, entry in sorted(found.items())}
     return [
         ReadableFile(path, int(entry["size"]), (path,), is_whole=entry["sidecar"] is None)
