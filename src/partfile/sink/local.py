@@ -301,9 +301,9 @@ class LocalSink:
         done = count_in(self._position)
         if done is None:
             raise ConfigError(
-                f"the sink stands at position {self._position!r}, which is no count of items",
+                f"the sink stands at position {self._position!r}, which is no count of items: write was told it",
                 hint=(
-                    "Begin the iterable behind self.position, and pass for instance position=lambda item: "
+                    "Begin the iterable behind out.position, and pass for instance position=lambda item: "
                     "item['offset']."
                 ),
             )

@@ -73,8 +73,14 @@ def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.Rec
         return iter([_converted(rows, lambda: pa.record_batch(rows))])
     if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
         given = list(rows)
-        if all(isinstance(row, Mapping) for row in given):
+        other = next((at for at, row in enumerate(given) if not isinstance(row, Mapping)), None)
+        if other is None:
             return iter([_batch_of(given, schema)] if given else [])
+        raise ConfigError(
+            f"rows are a {_kind(rows)} whose item {other} is of type {_kind(given[other])}; write takes lists of "
+            "dictionaries",
+            hint="Write [{'id': 1}]; an iterable of frames goes to write_all(rows).",
+        )
     _check_lazy(rows)
     if isinstance(rows, Mapping):
         what, hint = "one dictionary", "Write a list: write([row])."
@@ -434,7 +440,7 @@ def _check_scalar(value: object) -> None:
     if value is not None and type(value) not in {bool, int, float, str}:
         raise ConfigError(
             f"position holds {value!r}, of type {type(value).__name__}; it must be a JSON value",
-            hint="Use None, bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
+            hint="Use bool, int, float, str, or lists and dictionaries of these; int(value) for a numpy integer.",
         )
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(

@@ -276,13 +276,18 @@ class SinkSettings(RestoreSettings):
     @classmethod
     def _fallback_is_a_bucket(cls, value: str) -> str:
         if value != "fail" and not is_safe_path(value):
-            raise ValueError("it cannot stand as a path below the base; use for instance 'bad' or 'country=bad'")
+            raise ConfigError(
+                "it cannot stand as a path below the base", hint="Write on_bad_bucket='bad', or 'country=bad'."
+            )
         return value
 
     @model_validator(mode="after")
     def _hashes_only_by_hash(self) -> Self:
         if self.hash_partitions is not None and self.distribution != "hash":
-            raise ValueError("hash_partitions has no effect without distribution='hash'")
+            raise ConfigError(
+                f"hash_partitions={self.hash_partitions} has no effect without distribution='hash'",
+                hint="Write distribution='hash' as well, or leave hash_partitions out.",
+            )
         return self
 
     @field_validator("format")
