@@ -69,6 +69,33 @@ def test_parquet_is_printed_as_json_lines(tmp_path: Path) -> None:
     assert run("cat", tmp_path, name, "--raw").stdout_bytes == (tmp_path / name).read_bytes()
 
 
+@pytest.mark.parametrize("format", ["parquet", "orc", "staged parquet"])
+def test_rows_are_printed_as_a_sink_of_json_writes_them(tmp_path: Path, format: str) -> None:
+    """So that what was rescued can be loaded: bytes as base64, instants in UTC, maps as objects."""
+    name, is_staged = format.rpartition(" ")[2], " " in format
+    table = pa.table(
+        {
+            "bin": [b"\x01\xff", None],
+            "at": pa.array([1, None], pa.timestamp("ns", "UTC")),
+            "amount": pa.array(["1.20", None]).cast(pa.decimal128(5, 2)),
+            "tags": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    with pf.FileSink(tmp_path / "json", uid="p", format="json").local() as out:
+        out.write(table)
+    (lines,) = finished_files(tmp_path / "json")
+    out = pf.FileSink(tmp_path / "out", uid="p", format=name).local().open()
+    out.write(table)
+    out.checkpoint()
+    if is_staged:
+        out.close()
+        (path,) = (tmp_path / "out").glob("_part-*")
+    else:
+        out.finish()
+        (path,) = (tmp_path / "out").glob("part-*")
+    assert told("cat", tmp_path / "out", path.name) == (tmp_path / "json" / lines).read_text()
+
+
 def test_nothing_of_an_orphan_is_printed(tmp_path: Path) -> None:
     """A staged file that no checkpoint names holds rows that do not count; that is refused with 1."""
     seed_with_a_tail(tmp_path)

@@ -265,6 +265,8 @@ def test_a_mistyped_base_of_checkpoints_elsewhere_is_no_damage(tmp_path: Path) -
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "oot' is not there" in refused.stderr
     assert refused.stderr.endswith(f"partfile status {base} --uid life --checkpoint-dir {elsewhere}\n")
+    for verb in ("schema", "sql", "list", "verify", "recover", "clean"):
+        assert run(verb, tmp_path / "oot", "--checkpoint-dir", elsewhere).exit_code == 2
     base.rename(tmp_path / "moved")
     said = told("status", tmp_path / "moved", "--checkpoint-dir", elsewhere, code=1)
     # What is printed is typed as it stands.

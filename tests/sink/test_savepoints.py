@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+import partfile as pf
 from partfile.errors import ConfigError, NotApplied, NotFound, PartfileError, StoreError
 from partfile.snapshot.savepoints import delete_savepoint, read_savepoint, savepoints_in
 from partfile.stores.local.store import LocalStore
@@ -38,6 +40,22 @@ if TYPE_CHECKING:
 
 FEW = 20
 """Kills in every run; with ``--long`` at each call."""
+
+
+def test_stopping_with_a_savepoint_leaves_no_staging_file(tmp_path: Path) -> None:
+    """It is a clean end: finished files and ``_partfile``. The log and the savepoint go on from there."""
+    table = pa.table({"id": [1, 2]})
+    with pf.FileSink(tmp_path / "out", uid="s", format="parquet").local() as out:
+        out.write(table)
+        out.checkpoint()
+        assert list(tmp_path.rglob("_part-*.in-progress"))
+        where = out.stop_with_savepoint(tmp_path / "savepoints")
+    assert not list(tmp_path.rglob("_part-*"))
+    assert pf.read(tmp_path / "out").to_table()["id"].to_pylist() == [1, 2]
+    for base, options in ((tmp_path / "out", {}), (tmp_path / "other", {"restore_from": where})):
+        with pf.FileSink(base, uid="s", format="parquet", **options).local() as out:
+            out.write(table)
+        assert pf.read(base).count_rows() == (4 if base.name == "out" else 2)
 
 
 @pytest.mark.item("SP-13", "SP-10", "SP-26")

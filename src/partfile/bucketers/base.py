@@ -74,7 +74,10 @@ def escape_path(path: str) -> str:
     """
     if not path:
         return path
-    return check_length("/".join(escape_segment(segment) for segment in path.split("/")))
+    segments = path.split("/")
+    if not all(segments):
+        raise BucketValueError(f"{path[:60]!r} begins or ends with '/', or has two in a row, so it names no bucket")
+    return check_length("/".join(map(escape_segment, segments)))
 
 
 def check_length(path: str) -> str:

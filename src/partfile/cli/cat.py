@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from partfile.errors import PartfileError
 from partfile.recovery.inspect.files import read_base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from partfile.cli.output import Output
 
@@ -73,7 +72,8 @@ def cat(
                 if rows is None:
                     _copy(decompressed(valid.file, valid.path), call.out)
                 else:
-                    _print_rows(rows, call.out)
+                    for lines in rows:
+                        call.out.raw(lines)
     return DONE
 
 
@@ -97,8 +97,3 @@ def _damage_told(path: str) -> Iterator[None]:
 def _copy(file: Any, out: Output) -> None:
     while data := file.read(_CHUNK_BYTES):
         out.raw(data)
-
-
-def _print_rows(rows: Iterable[dict[str, Any]], out: Output) -> None:
-    for row in rows:
-        out.raw(f"{json.dumps(row, default=str, ensure_ascii=False)}\n".encode())

@@ -183,13 +183,15 @@ def _held(call: Call, *, reads_files: bool) -> RowSchema:
         reads_files: Whether it is for a statement that reads files, whichever sink has written them.
 
     Raises:
-        NotFound: There is no such sink, or no schema.
+        NotFound: There is no such sink, or no schema; or the base is not there.
         ConfigError: A sink is named beside which others have written.
     """
     store = call.place.open_checkpoints()
     if store is None:
         raise no_sink_at(call.place)
     with store:
+        # Checkpoints elsewhere are found by a mistyped base too, and a statement that reads nothing is no answer.
+        call.place.open_base().close()
         jobs = sinks_in(store, call.place, call.uid)
         others = {job.uid for job in sinks_in(store, call.place)} - {job.uid for job in jobs}
         if others and reads_files:

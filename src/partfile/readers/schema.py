@@ -150,6 +150,8 @@ def row_schema(
             chosen = jobs if uid is None else [job for job in jobs if uid in {job, job.partition("~")[0]}]
             found = united(schemas_held(CheckpointStorage(store, job) for job in chosen))
     except NotFound as error:
+        # Which names a base that is not there.
+        open_store(base, options_for(base, base, storage_options or {}), create_base=False).close()
         raise NotFound(
             f"there are no checkpoints at {url!r}",
             hint="Say where the sink keeps its checkpoints: checkpoint_dir=DIRECTORY",

@@ -60,6 +60,10 @@ class ReservedSavepoint:
                 ),
                 checkpoint_id=coordinator.newest_checkpoint_id,
             )
+        if ends_the_job:
+            # As at every clean end: no staging file stays beside its finished file.
+            coordinator.discard_staging_files(now_ms)
+            state = coordinator.state
         streams = FileStreamFactory(self.store, self.directory, None)
         taken_by = coordinator.newest_checkpoint
         # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs it.

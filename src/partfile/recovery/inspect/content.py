@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from partfile.errors import NotFound, RecoveryRefused
+from partfile.errors import ConfigError, NotFound, RecoveryRefused
 from partfile.readers.filesystem import ValidLengthFileSystem, open_for_reading
 from partfile.readers.streams import ReadableFile, open_readable
 from partfile.recovery.inspect.files import classify
@@ -15,7 +17,7 @@ from partfile.stores.paths import check_relative_path
 from partfile.stores.registry import path_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fsspec import AbstractFileSystem
 
@@ -139,8 +141,11 @@ def open_known(behind: AbstractFileSystem, base: str, part: KnownPart) -> Any:
     return open_readable(behind, base, ReadableFile(part.path, part.handle.valid_length, names))
 
 
-def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
-    """The rows in what counts of a part, one by one; None of text, JSON and CSV, whose bytes are their rows.
+def rows_of(valid: ValidBytes) -> Iterator[bytes] | None:
+    """The rows in what counts of a part, as JSON lines; None of text, JSON and CSV, whose bytes are their rows.
+
+    Values have the forms that a sink of JSON writes, so that the lines can be loaded; those of Avro files that other
+    programs made, and types that JSON lacks, have the text that Python gives them.
 
     Args:
         valid: The open part.
@@ -158,7 +163,7 @@ def rows_of(valid: ValidBytes) -> Iterator[dict[str, Any]] | None:
     return None
 
 
-def _of_staging_file(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]:
+def _of_staging_file(valid: ValidBytes, length: int) -> Iterator[bytes]:
     from partfile.sink.multi_bucket import schema_of_lines  # noqa: PLC0415 - only a staging file needs it.
     from partfile.writers.arrow_staging import read_staging_file  # noqa: PLC0415 - likewise.
 
@@ -168,17 +173,36 @@ def _of_staging_file(valid: ValidBytes, length: int) -> Iterator[dict[str, Any]]
     schema, batches = read_staging_file(valid.file, length, path, valid.staging_crc32)
     described = schema_of_lines(schema)
     for batch in batches:
-        yield from batch.to_pylist() if described is None else _of_lines(batch, described if is_avro else None)
+        yield _json_lines(batch) if described is None else _of_lines(batch, described if is_avro else None)
 
 
-def _of_lines(batch: Any, avro: Any) -> Iterator[dict[str, Any]]:
+def _json_lines(batch: Any) -> bytes:
+    from partfile.writers.json import JsonLinesFormat  # noqa: PLC0415 - loads pyarrow, as the readers of files do.
+
+    form = JsonLinesFormat()
+    try:
+        form.check(batch.schema)
+        return bytes(form.encode(batch).data)
+    except ConfigError:
+        return _dumped(batch.to_pylist())
+
+
+def _dumped(rows: Iterable[object]) -> bytes:
+    return "".join(f"{json.dumps(row, default=_plain, ensure_ascii=False)}\n" for row in rows).encode()
+
+
+def _plain(value: object) -> str:
+    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _of_lines(batch: Any, avro: Any) -> bytes:
     """The rows of a multi-bucket staging file of a row format: what each has become there, and its bucket.
 
     The schema of Avro's.
     """
     decode = _text_of if avro is None else _avro_decoder(avro)
-    for line, bucket in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-        yield {"line": decode(line), "bucket": bucket}
+    lines = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return _dumped({"line": decode(line), "bucket": bucket} for line, bucket in lines)
 
 
 def _text_of(line: bytes) -> str:
@@ -195,28 +219,28 @@ def _avro_decoder(described: Any) -> Callable[[bytes], Any]:
     return lambda line: fastavro.schemaless_reader(BytesIO(line), parsed, None)
 
 
-def _of_parquet(valid: ValidBytes) -> Iterator[dict[str, Any]]:
+def _of_parquet(valid: ValidBytes) -> Iterator[bytes]:
     import pyarrow.parquet as pq  # noqa: PLC0415 - only Parquet needs it.
 
     for batch in pq.ParquetFile(valid.file).iter_batches():
-        yield from batch.to_pylist()
+        yield _json_lines(batch)
 
 
-def _of_orc(valid: ValidBytes) -> Iterator[dict[str, Any]]:
+def _of_orc(valid: ValidBytes) -> Iterator[bytes]:
     from pyarrow import orc  # noqa: PLC0415 - likewise.
 
     opened = orc.ORCFile(valid.file)
     for stripe in range(opened.nstripes):
-        yield from opened.read_stripe(stripe).to_pylist()
+        yield _json_lines(opened.read_stripe(stripe))
 
 
-def _of_avro(valid: ValidBytes) -> Iterator[dict[str, Any]]:
+def _of_avro(valid: ValidBytes) -> Iterator[bytes]:
     from partfile.readers.avro import load_fastavro, missing_codec  # noqa: PLC0415 - likewise.
 
     try:
         for row in load_fastavro().reader(valid.file):
             # A file may hold other values than records.
-            yield row if isinstance(row, dict) else {"value": row}
+            yield _dumped([row if isinstance(row, dict) else {"value": row}])
     except ValueError as error:
         if (uninstalled := missing_codec(error, valid.path)) is not None:
             raise uninstalled from error
