@@ -251,8 +251,8 @@ def test_cat_prints_orc_and_avro(tmp_path: Path) -> None:
     schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "int"}]}
     with (tmp_path / "x.avro").open("wb") as file:
         fastavro.writer(file, schema, [{"id": 1}, {"id": 2}])
-    assert told("cat", tmp_path, "x.orc") == '{"id": 1, "row": "a"}\n{"id": 2, "row": null}\n'
-    assert told("cat", tmp_path, "x.avro") == '{"id": 1}\n{"id": 2}\n'
+    assert told("cat", tmp_path, "x.orc") == '{"id":1,"row":"a"}\n{"id":2,"row":null}\n'
+    assert told("cat", tmp_path, "x.avro") == '{"id":1}\n{"id":2}\n'
 
 
 def test_cat_says_what_reads_avro(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,8 @@ def test_stopping_with_a_savepoint_leaves_no_staging_file(tmp_path: Path) -> Non
         where = out.stop_with_savepoint(tmp_path / "savepoints")
     assert not list(tmp_path.rglob("_part-*"))
     assert pf.read(tmp_path / "out").to_table()["id"].to_pylist() == [1, 2]
-    for base, options in ((tmp_path / "out", {}), (tmp_path / "other", {"restore_from": where})):
-        with pf.FileSink(base, uid="s", format="parquet", **options).local() as out:
+    for base, source in ((tmp_path / "out", None), (tmp_path / "other", where)):
+        with pf.FileSink(base, uid="s", format="parquet", restore_from=source).local() as out:
             out.write(table)
         assert pf.read(base).count_rows() == (4 if base.name == "out" else 2)
 

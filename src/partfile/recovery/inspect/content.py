@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -188,7 +189,8 @@ def _json_lines(batch: Any) -> bytes:
 
 
 def _dumped(rows: Iterable[object]) -> bytes:
-    return "".join(f"{json.dumps(row, default=_plain, ensure_ascii=False)}\n" for row in rows).encode()
+    dump = partial(json.dumps, default=_plain, ensure_ascii=False, separators=(",", ":"))
+    return "".join(f"{dump(row)}\n" for row in rows).encode()
 
 
 def _plain(value: object) -> str:
