@@ -204,6 +204,19 @@ def test_a_column_of_several_types_is_guessed(tmp_path: Path) -> None:
     assert found.to_pylist() == [{"a": 1.0, "b": b"\xff"}, {"a": 1.5, "b": b"\xff"}]
 
 
+@pytest.mark.parametrize("format", ["json", "csv", "parquet", "orc"])
+def test_a_column_of_several_types_is_read_as_the_hint_says(format: str, tmp_path: Path) -> None:
+    """As text; of JSON the lines."""
+    for value in ([1], ["x"]):
+        with pf.FileSink(tmp_path, uid="mixed", format=format).local() as out:
+            out.write(pa.table({"a": value}))
+    with pytest.raises(ConfigError, match=r"partfile.read\(PATH, schema={'a': 'string', ...}\); .*format='text'\)"):
+        pf.read_schema(tmp_path)
+    told: dict[str, Any] = {"format": "text"} if format == "json" else {"schema": {"a": "string"}}
+    found = pf.read(tmp_path, **told).to_table()[0].to_pylist()
+    assert sorted(found) == (['{"a":"x"}', '{"a":1}'] if format == "json" else ["1", "x"])
+
+
 def test_a_tree_without_checkpoints_is_guessed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where there is no sink at all, nothing is said about it; ``read_schema`` says what is missing."""
     (tmp_path / "a.json").write_text('{"a": 1}\n')

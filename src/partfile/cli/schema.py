@@ -145,8 +145,9 @@ def sql(
         raise PartfileError(
             f"rows below {call.place.base!r} have values of several types in {', '.join(map(repr, held.mixed))}",
             hint=(
-                "No one statement reads them. Read the files before and after the change by themselves: "
-                "partfile.read(PATH, schema=SCHEMA)"
+                "No one statement reads them. Read such a column as text: "
+                f"partfile.read(PATH, schema={{{held.mixed[0]!r}: 'string', ...}}); lines of JSON by "
+                "partfile.read(PATH, format='text')."
             ),
             path=call.place.base,
         )

@@ -94,10 +94,8 @@ def _check_not_mixed(held: RowSchema, path: object) -> None:
     if held.mixed:
         raise ConfigError(
             f"the rows below {str(path)!r} have values of several types in {', '.join(map(repr, held.mixed))}",
-            hint=(
-                "Read the files before and after the change by themselves, each with its own schema: "
-                "partfile.read(PATH, schema=SCHEMA)"
-            ),
+            hint=f"Read such a column as text: partfile.read(PATH, schema={{{held.mixed[0]!r}: 'string', ...}}); lines "
+            "of JSON by partfile.read(PATH, format='text').",
             path=str(path),
         )
 
