@@ -325,6 +325,7 @@ def test_rows_behind_the_position_are_warned_of(tmp_path: Path, caplog: pytest.L
         out.checkpoint(position=2)
         out.write(pa.table({"id": [3]}))
         out.write(pa.table({"id": [4]}), position=4)
+        out.write(pa.table({"id": pa.array([], "int64")}))
         out.checkpoint()
         assert not caplog.text
         out.write(pa.table({"id": [5]}))

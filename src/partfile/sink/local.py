@@ -109,8 +109,9 @@ class LocalSink:
         self._subtask = subtask_index
         self._told_rows = self._told_bytes = 0
         self._position: JsonValue = None
-        self._is_behind = self._has_warned = False
+        self._is_behind = False
         """Whether rows have been written that ``_position`` does not cover."""
+        self._has_warned = False
         self._row_schema: RowSchema | None = None
         """Of all rows written so far, those since the last checkpoint among them."""
         self._last_schema: pa.Schema | None = None
@@ -194,7 +195,7 @@ class LocalSink:
                     "write needs a position where checkpoint_interval_s is set: any write may end with a checkpoint",
                     hint="Pass where the input stands after these rows; or set no interval, and call checkpoint().",
                 )
-            batches = batches_of(rows, self._schema)
+            batches, before = batches_of(rows, self._schema), self._operator.rows_written
             try:
                 with self._fence_told():
                     self._operator.advance(self._context(self._settings.now_ms()))
@@ -208,7 +209,7 @@ class LocalSink:
                 raise
             if position is not None:
                 self._position, self._is_behind = position, False
-            elif self._position is not None:
+            elif self._position is not None and self._operator.rows_written > before:
                 self._is_behind = True
             self.poll()
 

@@ -145,8 +145,8 @@ def open_known(behind: AbstractFileSystem, base: str, part: KnownPart) -> Any:
 def rows_of(valid: ValidBytes) -> Iterator[bytes] | None:
     """The rows in what counts of a part, as JSON lines; None of text, JSON and CSV, whose bytes are their rows.
 
-    Values have the forms that a sink of JSON writes, so that the lines can be loaded; those of Avro files that other
-    programs made, and types that JSON lacks, have the text that Python gives them.
+    Values have the forms that a sink of JSON writes, so that the lines can be loaded. Values of Avro files, and of
+    types that JSON lacks, have the text that Python gives them, and bytes are base64.
 
     Args:
         valid: The open part.

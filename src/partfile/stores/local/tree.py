@@ -210,7 +210,9 @@ class LocalTree:
         # directory was under a name then.
         self._synced: dict[str, _Synced] = {}
         self._named: dict[str, Identity] = {}
-        self._has_tried = self._warned = False
+        self._has_tried = False
+        """Whether this run has tried if the file system can rename without replacing."""
+        self._warned = False
         """Whether the log says that the file system cannot rename without replacing."""
 
     def close(self) -> None:
@@ -398,10 +400,10 @@ class LocalTree:
         raise store_error(failure, "rename", self.shown(old_path)) from failure
 
     def try_rename_to_new(self, directory: int, name: str) -> str:
-        """Rename a temporary file without replacing, once a run: where that cannot be done, the log says what it means.
+        """Rename a temporary file without replacing, once a run. Where that cannot be done, the log says what it means.
 
-        A start creates a checkpoint, so the operator reads of it then, not with the first part. Only where parts lie
-        beside the checkpoints: elsewhere the first part tells.
+        A start creates a checkpoint, so the operator reads of it then, not with the first part. It is tried only where
+        parts lie beside the checkpoints; elsewhere the first part tells. A crash in between leaves a temporary file.
 
         Args:
             directory: Where it is.
