@@ -104,6 +104,33 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "a base that is not there": (lambda base: pf.read(base / "x"), "is not there", "partfile.read(BASE)"),
     "no path": (lambda _base: pf.read(None), "path=None", "partfile.read('landing/events')"),  # type: ignore[arg-type]
     "no path of a schema": (lambda _base: pf.read_schema(7), "path=7", "partfile.read("),  # type: ignore[arg-type]
+    "options of a client that are no mapping": (
+        lambda base: pf.read(base, storage_options=5),  # type: ignore[arg-type]
+        "storage_options must be a mapping",
+        'storage_options={"region"',
+    ),
+    "options of a sink's client that are no mapping": (
+        lambda base: sink(base, storage_options=5),
+        "storage_options: it must be a mapping",
+        'storage_options={"region"',
+    ),
+    "affixes by a word": (lambda base: pf.read(base, sidecars="_"), "sidecars='_'", "sidecars=partfile.SidecarNaming("),  # type: ignore[arg-type]
+    "no directory of checkpoints": (
+        lambda base: pf.read(base, checkpoint_dir=5),  # type: ignore[arg-type]
+        "checkpoint_dir=5",
+        "checkpoint_dir='checkpoints'",
+    ),
+    "no threads": (lambda base: sink(base, publish_threads=0), "publish_threads=0", "publish_threads=8"),
+    "rolling by a word": (lambda base: sink(base, rolling="15m"), "rolling='15m'", "partfile.RollingPolicy(max_part"),
+    "naming by a word": (lambda base: sink(base, naming="x"), "naming='x'", "partfile.PartNaming(part_prefix="),
+    "a number for a clock": (lambda base: sink(base, clock=5), "clock=5", "time.time_ns()"),
+    "an option like no other": (lambda _base: pf.RollingPolicy(foo=3), "foo=3", "Leave foo out"),
+    "a frame of mixed values": (lambda base: write(base, pd.DataFrame({"a": [1, "x"]})), "column a", "astype("),
+    "a frame with one name twice": (
+        lambda base: write(base, pd.DataFrame([[1, 2]], columns=["a", "a"])),
+        "Duplicate column names",
+        "a name of its own",
+    ),
     "no base": (lambda _base: sink(None), "base=None", "base='landing/events'"),
     "no uid": (lambda base: sink(base, uid=None), "uid=None", "uid='events'"),
     "no format": (lambda base: sink(base, format=None), "format None", "format='json'"),

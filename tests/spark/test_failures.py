@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -139,6 +140,7 @@ def test_a_started_query_is_sparks_query(spark: SparkSession, tmp_path: Path) ->
         ({"availableNow": True, "processingTime": "1 second"}, "processingTime='1 second', availableNow=True"),
         ({"availableNow": True, "trigger": {"availableNow": True}}, "besides availableNow"),
         ({"availableNow": False}, "availableNow=False"),
+        ({"trigger": {"continuous": "1 second"}}, "'continuous' has no micro-batches"),
     ],
 )
 def test_a_trigger_that_spark_does_not_take_is_refused(
@@ -151,6 +153,20 @@ def test_a_trigger_that_spark_does_not_take_is_refused(
     assert words in raised.value.message
     assert "availableNow=True" in raised.value.hint
     assert spark.streams.active == []
+
+
+@pytest.mark.spark
+def test_an_interval_may_be_a_timedelta(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark is given its milliseconds; options that are no mapping are refused."""
+    write_source(tmp_path / "source", 1)
+    frame = stream(spark, tmp_path / "source").selectExpr("'a' AS text")
+    with started(frame, tmp_path, processingTime=timedelta(seconds=1.5)) as query:
+        query.processAllAvailable()
+        execution = query._jsq.streamingQuery()
+        assert "1500" in execution.trigger().toString()
+    with pytest.raises(ConfigError, match="options must be a mapping") as raised:
+        started(frame, tmp_path, options=["maxFilesPerTrigger"])
+    assert "options={" in raised.value.hint
 
 
 def told_by_spark(error: Exception) -> RuntimeError:

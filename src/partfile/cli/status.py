@@ -133,7 +133,7 @@ def _show_stuck(sink: SinkStatus, quiet_after: str | None, place: Place, out: Ou
         # Where no lock tells, recover has to be told as well after how long the sink counts as stopped.
         wait = () if quiet_after is None or sink.is_running is False else ("--idle-for", quiet_after)
         out.line(f"  mend:  {_command('recover', place, sink.job, *wait)}")
-        out.line("         shows a plan; with --apply does it", "dim")
+        out.line("         shows a plan, and what stands in its way; with --apply does it", "dim")
     out.line()
 
 

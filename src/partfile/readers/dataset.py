@@ -31,6 +31,7 @@ from partfile.readers.files import (
     check_names,
     codec_of,
     common_format,
+    directory_text,
     partition_names,
     partition_values,
 )
@@ -641,17 +642,17 @@ def read(
     """
     if include not in {"finished", "pending"}:
         raise ConfigError(f"include={include!r} is not known", hint="Write include='finished' or include='pending'.")
-    schema = schema_of(schema)
+    schema, checkpoints_at = schema_of(schema), directory_text(checkpoint_dir)
     behind, base = open_for_reading(path, storage_options)
     file_system = ValidLengthFileSystem(behind, base, sidecars=sidecars)
     _check_directory(file_system, path)
     pending: list[PartHandle] = []
     if include == "pending":
         # Before the files are listed: what is published in between is then among them.
-        checkpoints = checkpoint_url_of(str(path), None if checkpoint_dir is None else str(checkpoint_dir))
+        checkpoints = checkpoint_url_of(str(path), checkpoints_at)
         pending = pending_parts(checkpoints, storage_options)
     files = with_pending(finished(file_system), pending)
-    known = partial(known_columns, path, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+    known = partial(known_columns, path, storage_options=storage_options, checkpoint_dir=checkpoints_at)
     return dataset_of(
         behind, file_system.base, files, format=format, partitioning=partitioning, schema=schema, known=known
     )

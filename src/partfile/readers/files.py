@@ -34,6 +34,17 @@ def path_text(path: object) -> str:
     return text
 
 
+def directory_text(checkpoint_dir: object) -> str | None:
+    """The directory of checkpoints that a user passes, or None; raises ConfigError where it is no path."""
+    text = os.fspath(checkpoint_dir) if isinstance(checkpoint_dir, os.PathLike) else checkpoint_dir
+    if text is not None and not (isinstance(text, str) and text):
+        raise ConfigError(
+            f"checkpoint_dir={checkpoint_dir!r} is no path",
+            hint="Pass what the sink has as checkpoint_dir, or leave it out: checkpoint_dir='checkpoints'",
+        )
+    return text
+
+
 def is_hidden(path: str) -> bool:
     """Whether a path relative to the base is staged, a sidecar or state: a segment of it begins with ``_`` or ``.``."""
     return any(segment.startswith(HIDING) for segment in path.split("/"))

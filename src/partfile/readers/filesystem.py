@@ -30,6 +30,7 @@ from partfile.readers.files import (
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.tree import check_encoding_of_names
+from partfile.stores.options import check_mapping
 from partfile.stores.parts import SeekableFile
 from partfile.stores.paths import is_unicode
 from partfile.stores.s3.options import S3Options
@@ -169,6 +170,7 @@ def open_for_reading(
             carries a secret.
     """
     url = path_text(url)
+    check_mapping(storage_options)
     scheme = split_protocol(url)[0]
     if scheme in _LOCAL:
         if storage_options:
@@ -301,6 +303,11 @@ class ValidLengthFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec
         self, fs: AbstractFileSystem, base: str, *, sidecars: SidecarNaming = DEFAULT_SIDECARS, **options: Any
     ) -> None:
         super().__init__(**options)
+        if not isinstance(sidecars, SidecarNaming):
+            raise ConfigError(
+                f"sidecars={sidecars!r} is no SidecarNaming",
+                hint="Pass the affixes that the sink has: sidecars=partfile.SidecarNaming(prefix='_')",
+            )
         self.fs = fs
         self.base = fs._strip_protocol(base).rstrip("/")  # noqa: SLF001 - how fsspec's wrappers do it
         self.sidecars = sidecars

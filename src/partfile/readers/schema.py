@@ -10,11 +10,12 @@ import pyarrow as pa
 from pyarrow import types
 
 from partfile.errors import ConfigError, NotFound, SnapshotError, StoreError
-from partfile.readers.files import TEXT_COLUMN, path_text
+from partfile.readers.files import TEXT_COLUMN, directory_text, path_text
 from partfile.sink.newest_state import newest_state
 from partfile.sink.schema import schema_in, united
 from partfile.sink.settings import checkpoint_url_of
 from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.options import check_mapping
 from partfile.stores.registry import open_store, options_for
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def row_schema(
 ) -> RowSchema:
     """What the newest checkpoints hold of the schema of the rows; arguments and errors as of ``read_schema``."""
     base = path_text(path)
-    url = checkpoint_url_of(base, None if checkpoint_dir is None else str(checkpoint_dir))
+    check_mapping(storage_options)
+    url = checkpoint_url_of(base, directory_text(checkpoint_dir))
     options = options_for(url, base, storage_options or {})
     try:
         with open_store(url, options, create_base=False) as store:

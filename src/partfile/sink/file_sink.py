@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from partfile.errors import ConfigError
@@ -14,7 +15,6 @@ from partfile.stores.registry import is_of_one_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -221,7 +221,7 @@ class FileSink:
         df: DataFrame,
         *,
         checkpoint_location: str | os.PathLike[str],
-        processingTime: str | None = None,  # noqa: N803 - Spark's name
+        processingTime: str | timedelta | None = None,  # noqa: N803 - Spark's name
         availableNow: bool | None = None,  # noqa: N803 - Spark's name
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
@@ -232,8 +232,8 @@ class FileSink:
         Args:
             df: A streaming DataFrame.
             checkpoint_location: Spark's checkpoint directory.
-            processingTime: How often a batch begins, in Spark's words: ``"10 seconds"``. Without any trigger, each
-                begins when the one before has ended.
+            processingTime: How often a batch begins, in Spark's words: ``"10 seconds"``, or a timedelta. Without any
+                trigger, each begins when the one before has ended.
             availableNow: True takes what the source has now, in batches, and ends.
             trigger: Arguments of ``writeStream.trigger`` as a mapping, for instance from a configuration file.
             query_name: Name of the query.
@@ -252,12 +252,17 @@ class FileSink:
             SnapshotCorrupt, StoreError: With a new checkpoint location, or ``on_schema_change`` other than ``"roll"``,
                 what the query is to follow cannot be read; no query was started.
         """
-        named = {"processingTime": processingTime, "availableNow": availableNow}
+        named = {"processingTime": _in_words_of_spark(processingTime), "availableNow": availableNow}
         given = {name: value for name, value in named.items() if value is not None}
         if not isinstance(trigger, Mapping | None):
             raise ConfigError(
                 f"trigger must be a mapping of Spark's keywords, not {trigger!r}",
                 hint='Pass processingTime="10 seconds" or availableNow=True.',
+            )
+        if not isinstance(options, Mapping | None):
+            raise ConfigError(
+                f"options must be a mapping of options of writeStream, not {options!r}",
+                hint='Leave options out, or pass for instance options={"asyncProgressTrackingEnabled": "false"}.',
             )
         if given and trigger:
             raise ConfigError(
@@ -294,3 +299,10 @@ class FileSink:
 
             self._stream = SparkStream(self.settings)
         return self._stream
+
+
+def _in_words_of_spark(interval: str | timedelta | None) -> str | None:
+    """An interval as Spark's ``trigger`` takes it."""
+    if not isinstance(interval, timedelta):
+        return interval
+    return f"{interval // timedelta(milliseconds=1)} milliseconds"

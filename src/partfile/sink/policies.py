@@ -28,6 +28,15 @@ SHARED_PARTS = 4
 """A multi-bucket staging file may grow to so many times what one part may have, since it becomes many files."""
 
 
+class Code(str):
+    """An example of an option that is an expression: shown as it is typed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 class Options(BaseModel):
     """Options that a user passes. A value that cannot be used raises ConfigError, which names the field."""
 
@@ -81,7 +90,7 @@ def _meant(model: type[BaseModel], error: ValidationError) -> str:
     name = str(problem["loc"][0]) if problem["loc"] else ""
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, model.model_fields, 1)
-        return f"Did you mean {near[0]}?" if near else ""
+        return f"Did you mean {near[0]}?" if near else f"Leave {name} out."
     if problem["type"] == "literal_error":
         words = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         near = difflib.get_close_matches(str(problem["input"]).lower(), words, 1, cutoff=0.4)
@@ -90,7 +99,7 @@ def _meant(model: type[BaseModel], error: ValidationError) -> str:
         return ""
     field = model.model_fields[name]
     example = field.examples[0] if field.examples else field.default
-    return f"Write for instance {name}={example!r}." if type(example) in {int, float, bool, str} else ""
+    return f"Write for instance {name}={example!r}." if type(example) in {int, float, bool, str, Code} else ""
 
 
 def _is_secret(model: type[BaseModel], location: tuple[int | str, ...]) -> bool:

@@ -65,7 +65,11 @@ def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.Rec
         return iter([rows])
     if _is_pandas(rows):
         # By pandas' own stream an index would be a column.
-        rows = _converted(rows, lambda: pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata())
+        rows = _converted(
+            rows,
+            lambda: pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(),
+            "Give each column a name of its own, and values of one type: frame.astype({'COLUMN': 'str'})",
+        )
     _check_polars(rows)
     if hasattr(rows, "__arrow_c_stream__"):
         return iter(_converted(rows, lambda: pa.RecordBatchReader.from_stream(rows)))
@@ -214,15 +218,15 @@ def _check_polars(rows: object) -> None:
             )
 
 
-def _converted(rows: object, convert: Callable[[], Any]) -> Any:
+_NAMED = "Write rows with named columns: a frame, a pyarrow.Table, or write([{'id': 1}])."
+
+
+def _converted(rows: object, convert: Callable[[], Any], hint: str = _NAMED) -> Any:
     """What a conversion makes; raises ConfigError where it cannot."""
     try:
         return convert()
     except _REFUSALS as error:
-        raise ConfigError(
-            f"rows of type {_kind(rows)} cannot be converted: {error}",
-            hint="Write rows with named columns: a frame, a pyarrow.Table, or write([{'id': 1}]).",
-        ) from error
+        raise ConfigError(f"rows of type {_kind(rows)} cannot be converted: {error}", hint=hint) from error
 
 
 def _batch_of(rows: Sequence[Row], schema: pa.Schema | None) -> pa.RecordBatch:

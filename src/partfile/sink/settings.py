@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from partfile.bucketers.base import Bucketer, is_safe_path
 from partfile.errors import ConfigError
 from partfile.sink.clock import Clock, system_clock_ms
-from partfile.sink.policies import Options, PartNaming, ReplayRules, RollingPolicy
+from partfile.sink.policies import Code, Options, PartNaming, ReplayRules, RollingPolicy
 from partfile.sink.progress import BatchProgress
 from partfile.snapshot.storage import FileSystemStorageSettings
 from partfile.snapshot.streams import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
@@ -45,7 +45,9 @@ class RestoreSettings(Options):
     """Where finished files go: a local path, ``file://``, ``hdfs://`` or ``s3://``."""
     uid: str = Field(examples=["events"])
     """Stable name of the sink; its checkpoints are found by it. Under another one the sink has no state."""
-    rolling: RollingPolicy = Field(default_factory=RollingPolicy)
+    rolling: RollingPolicy = Field(
+        default_factory=RollingPolicy, examples=[Code('partfile.RollingPolicy(max_part_bytes="128 MiB")')]
+    )
     """When a part is closed."""
     cut: Cut = "auto"
     """How a part that a crash left too long is cut; ``valid-length`` needs readers that honour sidecars."""
@@ -56,7 +58,9 @@ class RestoreSettings(Options):
     goes to a file of its own."""
     savepoint_dir: str | None = Field(default=None, examples=["savepoints"])
     """Where savepoints are made unless a call names another directory."""
-    storage_options: Mapping[str, object] = Field(default_factory=dict, repr=False)
+    storage_options: Mapping[str, object] = Field(
+        default_factory=dict, repr=False, examples=[Code('{"region": "eu-west-1"}')]
+    )
     """Passed to the store; may hold secrets, so it is never shown."""
     retained_checkpoints: int = Field(default=2, ge=1)
     """Completed checkpoints that are kept."""
@@ -66,9 +70,9 @@ class RestoreSettings(Options):
     on_used_base: Literal["fail", "accept"] = "fail"
     """What a start without a checkpoint does where a sink has written below the base before: refuse, because a changed
     ``uid`` or ``checkpoint_dir`` would write its rows again, or begin beside it."""
-    publish_threads: int | None = Field(default=None, ge=1)
+    publish_threads: int | None = Field(default=None, ge=1, examples=[8])
     """Parts published at the same time; None takes what suits the store: 8, and 64 on HDFS, where that is waiting."""
-    clock: Clock = system_clock_ms
+    clock: Clock = Field(default=system_clock_ms, examples=[Code("lambda: time.time_ns() // 1_000_000")])
     """The coordinator's clock: milliseconds since 1970."""
     open_store: StoreOpener = open_store
     """Opens the coordinator's stores; replaced in tests that inject faults."""
@@ -225,7 +229,7 @@ class SinkSettings(RestoreSettings):
     """How rows become bytes."""
     bucketer: Bucketer = Field(default_factory=lambda: _base_path())  # noqa: PLW0108 - it is defined below.
     """Which directory a row goes to."""
-    naming: PartNaming = Field(default_factory=PartNaming)
+    naming: PartNaming = Field(default_factory=PartNaming, examples=[Code('partfile.PartNaming(part_prefix="part")')])
     """Affixes of part files."""
     consumers_take_files: bool = False
     """Whether consumers move or delete finished files as soon as they see them. Then a part that a checkpoint promises

@@ -1,13 +1,23 @@
-"""The error for a storage option that cannot be used, which shows no values."""
+"""The errors for storage options that cannot be used, which show no values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from partfile.errors import ConfigError, plain_words
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+
+
+def check_mapping(storage_options: object) -> None:
+    """Refuse storage options that are no mapping; raises ConfigError, which shows no value."""
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise ConfigError(
+            f"storage_options must be a mapping of names to values, not {type(storage_options).__name__}",
+            hint='Pass what the client of the store takes: storage_options={"region": "eu-west-1"}',
+        )
 
 
 def refused(service: str, model: type[BaseModel], error: ValidationError, hint: str) -> ConfigError:

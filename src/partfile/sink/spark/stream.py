@@ -938,6 +938,11 @@ class SparkStream:
 
 def _triggered(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataStreamWriter:
     """The writer with a trigger that Spark takes."""
+    if "continuous" in trigger:
+        raise ConfigError(
+            "a query with the trigger 'continuous' has no micro-batches, which foreachBatch needs",
+            hint='Pass processingTime="1 second" or availableNow=True.',
+        )
     try:
         return writer.trigger(**trigger)
     except (TypeError, ValueError, PySparkException) as error:
