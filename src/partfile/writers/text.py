@@ -134,7 +134,7 @@ class TextFormat(LineFormat):
         rows = kernels.sum(kernels.match_substring(column, pattern=self.line_separator)).as_py()
         if rows:
             raise ConfigError(
-                f"Column {name!r} has {rows} values that hold the line separator {self.line_separator!r}.",
+                f"Column {name!r} holds the line separator {self.line_separator!r} in {rows} of {len(column)} rows",
                 hint='Use json or csv, another line_separator, or embedded_separator="keep" to have more lines.',
             )
 

@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import posixpath
+import shlex
 import stat
 import sys
 import threading
@@ -58,8 +59,8 @@ class LocalBase:
             raise NotApplied(
                 f"the base {path!r} cannot be {'made' if missing else 'written to'}",
                 hint=(
-                    "Give this user write permission: chmod u+rwx DIRECTORY; or mount the file system for writing: "
-                    "mount -o remount,rw MOUNT"
+                    f"Give this user write permission: chmod u+rwx {shlex.quote(existing)}; or mount the file system "
+                    "for writing: mount -o remount,rw MOUNT"
                 ),
                 path=path,
             )
