@@ -10,6 +10,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 SPARK_CLASSES := $(VENV)/spark-classes.jsa
+HADOOP_CLASSES := $(VENV)/hadoop-classes.jsa
 # The interpreter that builds .venv; any other can be named: make setup PYTHON=/opt/python3.13/bin/python3
 PYTHON ?= python3
 ARGS ?=
@@ -64,11 +65,11 @@ test: java setup $(SPARK_CLASSES) ## Run the quick tests: Python and Java suffic
 	@$(PYTEST) --durations=15 --durations-min=10 -m "$$($(QUICK))" $(ARGS)
 
 .PHONY: test-all
-test-all: java setup $(SPARK_CLASSES) ## Run all tests, on real HDFS (Maven) and Ceph too, under half an hour; ARGS='-m "not hdfs"' leaves some out
+test-all: java setup $(SPARK_CLASSES) $(HADOOP_CLASSES) ## Run all tests, on real HDFS (Maven) and Ceph too, under half an hour; ARGS='-m "not hdfs"' leaves some out
 	@$(PYTEST) --durations=25 --durations-min=10 $(ARGS)
 
 .PHONY: test-hdfs
-test-hdfs: java setup $(SPARK_CLASSES) ## Run the tests on a real HDFS alone (part of test-all; ARGS=--long: 20 kills)
+test-hdfs: java setup $(SPARK_CLASSES) $(HADOOP_CLASSES) ## Run the tests on a real HDFS alone (part of test-all; ARGS=--long: 20 kills)
 	@$(PYTEST) -m hdfs $(ARGS)
 
 .PHONY: test-s3
@@ -164,6 +165,11 @@ $(VENV)/.python:
 # What every Spark of the tests starts with; it takes a quarter of a minute to make, and saves half of each start.
 $(SPARK_CLASSES): $(VENV)/.installed-dev
 	@PYTHONPATH=tests $(BIN)/python -m support.spark.classes 2> $@.log || { cat $@.log >&2; exit 1; }
+	@rm $@.log
+
+# The same for Hadoop's servers; empty, and harmless, where there is no Maven.
+$(HADOOP_CLASSES): $(VENV)/.installed-dev
+	@PYTHONPATH=tests $(BIN)/python -m support.hdfs.classes 2> $@.log || { cat $@.log >&2; exit 1; }
 	@rm $@.log
 
 .PHONY: java

@@ -37,7 +37,7 @@ def test_any_layout_of_strings_will_do(kind: pa.DataType) -> None:
 
 def test_a_value_of_two_lines_is_refused() -> None:
     """A value that would read back as two lines is refused with the column and the ways out."""
-    with pytest.raises(ConfigError, match="'value' holds the line separator .* in 1 of ") as refused:
+    with pytest.raises(ConfigError, match=r"'value' holds the line separator .* in 1 of ") as refused:
         _text(pa.array(["fine", "two\nlines", None]))
     assert "json" in refused.value.hint
 

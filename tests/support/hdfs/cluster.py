@@ -14,6 +14,7 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 from xml.sax.saxutils import escape
 
+from support.hdfs import classes
 from support.hdfs.jars import hadoop_jars
 from support.processes.java import java
 from support.processes.server import ServerProcess, free_port
@@ -108,12 +109,19 @@ class HdfsCluster:
     Args:
         directory: Where data, configuration and logs go; made if need be.
         properties: Properties for ``hdfs-site.xml``, which win over ours.
+        java_options: For both servers; None takes those that they start fastest with.
 
     Raises:
         MissingProgram: There is no Java, or no Maven to fetch the jars with.
     """
 
-    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        *,
+        java_options: tuple[str, ...] | None = None,
+    ) -> None:
         self.directory = directory
         self.configuration_directory = directory / "conf"
         """Usable as ``HADOOP_CONF_DIR``."""
@@ -122,8 +130,10 @@ class HdfsCluster:
             java(what="HDFS", skip="hdfs"),
             *_JVM_OPTIONS,
             *_LOG_OPTIONS,
+            *(classes.options() if java_options is None else java_options),
             "-cp",
-            f"{self.configuration_directory}:{hadoop_jars()}/*",
+            # An archive of classes is for these jars in this order, and for no directory before them.
+            ":".join([*map(str, sorted(hadoop_jars().glob("*.jar"))), str(self.configuration_directory)]),
         )
         # A Hadoop that is installed on the machine must not have a say here.
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("HADOOP_")}
