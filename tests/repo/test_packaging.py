@@ -49,7 +49,6 @@ def package_files() -> set[str]:
 def run(*command: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
     """Run a command away from the checkout and its environment; returns what it prints."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    clean["PYTHONDONTWRITEBYTECODE"] = "1"
     done = subprocess.run(
         [*map(str, command)], input=stdin, capture_output=True, text=True, env=clean, cwd=cwd or Path("/"), check=False
     )
@@ -79,10 +78,14 @@ def wheel(dist: Path) -> Path:
 @pytest.fixture(scope="module")
 def clean_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """The interpreter of a new virtual environment with the wheel and what it requires, no extra."""
-    home = tmp_path_factory.mktemp("clean") / "venv"
-    venv.create(home, with_pip=True)
+    return environment_with(wheel, tmp_path_factory.mktemp("clean") / "venv")
+
+
+def environment_with(requirement: str | Path, home: Path) -> Path:
+    """The interpreter of a new virtual environment; this one's pip fills it, which spares it one of its own."""
+    venv.create(home)
     python = home / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--no-compile", wheel)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", requirement)
     return python
 
 
@@ -156,9 +159,7 @@ for ask in (lambda: pf.FileSink("{scheme}://place/path", uid="u").local(subtask_
 @pytest.mark.slow
 def test_the_wheel_brings_the_command(wheel: Path, tmp_path: Path) -> None:
     """``partfile``, ``python -m partfile`` and the README's example run in an environment that has nothing else."""
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--no-compile", f"{wheel}[cli]")
+    python = environment_with(f"{wheel}[cli]", tmp_path / "venv")
     by_script = run(python.with_name("partfile"), "--version")
     assert by_script == run(python, "-m", "partfile", "--version")
     assert "verify" in run(python.with_name("partfile"), "--help")
