@@ -166,10 +166,7 @@ def _single_of_avro(value: Any, kind: Any) -> Any:
 EXACTLY = Context(prec=80)
 _TWICE = {"map_twice"}
 """Python has no mapping with a key twice."""
-_NO_TEXT = {"day_far", *(name for name in EDGES if name.startswith("at_") and name.endswith(("_first", "_last")))}
-"""Years of more than four digits, which only Spark reads; and the first nanosecond, which it cuts to a microsecond."""
-_NO_TEXT |= {name for name in EDGES if name.startswith("at_ns") and name.endswith("_early")}
-_NO_ORC = {name for name in EDGES if name.endswith("_9999")}
+_NO_ORC = {name for name in EDGES if name.endswith(("_9999", "_10000"))}
 """pyarrow reads nanoseconds, which end in 2262; Spark reads them."""
 _NO_DUCKDB = {
     "decimal_huge",
@@ -181,10 +178,10 @@ READERS: dict[str, list[tuple[Callable[[Path, list[str]], pa.Table], set[str]]]]
     "parquet": [(partfile_reads, set()), (arrow_reads, set()), (duckdb_reads, _NO_DUCKDB)],
     "orc": [(partfile_reads, _NO_ORC), (arrow_reads, _NO_ORC)],
     "avro": [(partfile_reads, set()), (fastavro_reads, _TWICE)],
-    "json": [(partfile_reads, _NO_TEXT)],
-    "csv": [(partfile_reads, _NO_TEXT)],
+    "json": [(partfile_reads, set())],
+    "csv": [(partfile_reads, set())],
 }
-UNREAD = {"orc": _NO_ORC, "json": _NO_TEXT, "csv": _NO_TEXT}
+UNREAD = {"orc": _NO_ORC}
 """Beside these pyarrow would read nothing of a file."""
 
 
@@ -220,7 +217,8 @@ def duckdb_reads_by_statement(base: Path, names: list[str]) -> pa.Table:
 
 
 _SPANS = {name for name in EDGES if name.startswith("span_")}
-_NO_STATEMENT = _NO_TEXT | _SPANS | {"decimal_huge", "struct_none", "map_twice", "at_ns_local_9999"}
+_NO_STATEMENT = _SPANS | {"decimal_huge", "struct_none", "map_twice", "at_ns_local_9999"}
+_NO_STATEMENT |= {name for name in EDGES if name.startswith("at_ns") and name.endswith(("_early", "_last"))}
 _NO_STATEMENT |= {
     name
     for name, column in EDGES.items()
@@ -228,10 +226,7 @@ _NO_STATEMENT |= {
 }
 """No type of DuckDB's; spans it hands over in another one. Nanoseconds end at the edge of its range."""
 _NO_POLARS = {"decimal_huge", "list_view", "list_view_large", "span_s_far", "map_twice"}
-_NO_POLARS |= {
-    name for name, column in EDGES.items() if types.is_timestamp(column.type) and ":" in (column.type.tz or "")
-}
-"""Digits, views and seconds that it has no type for, one key twice in a map, zones without a name."""
+"""Digits, views and seconds that it has no type for, one key twice in a map."""
 _NO_POLARS_AVRO = _NO_POLARS | _SPANS | {name for name in EDGES if name.startswith("map") or "nothing" in name}
 ENGINES: dict[str, tuple[Callable[[Path, list[str]], pa.Table], set[str]]] = {
     "parquet": (polars_reads, _NO_POLARS),

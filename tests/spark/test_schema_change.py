@@ -116,15 +116,17 @@ def test_a_batch_that_comes_again_is_not_judged(place: tuple[Path, DataFrame]) -
     assert "other" not in pf.read_schema(base).names
 
 
-def test_the_zone_of_a_session_is_no_change(place: tuple[Path, DataFrame], spark: SparkSession) -> None:
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_the_zone_of_a_session_is_no_change(place: tuple[Path, DataFrame], spark: SparkSession, format: str) -> None:
     """Instants are instants, in whichever zone a session shows them."""
     try:
         for zone in ("Asia/Tokyo", "Europe/Berlin"):
             spark.conf.set("spark.sql.session.timeZone", zone)
-            go_on(place, "fail", "id", "timestamp_seconds(id) at")
+            go_on(place, "fail", "id", "timestamp_seconds(id) at", format=format)
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert pf.read_schema(place[0]).field("at").type == pa.timestamp("us", "UTC")
+    assert pf.read(place[0]).to_table()["at"].type.tz == "UTC"
 
 
 TYPED = (

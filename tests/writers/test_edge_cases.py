@@ -254,6 +254,47 @@ def test_the_second_in_which_nanoseconds_begin_is_refused(form: str, zone: str |
     assert pf.read(tmp_path).to_table()["at"].cast("int64").to_pylist() == [first_ns, 0]
 
 
+@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize(
+    ("kind", "first", "last"),
+    [
+        (pa.timestamp("us", "America/New_York"), -62_167_219_200_000_000, 253_402_300_799_999_999),
+        (pa.timestamp("s"), -62_167_219_200, 253_402_300_799),
+        (pa.date32(), -719_528, 2_932_896),
+    ],
+    ids=str,
+)
+def test_years_that_readers_take_from_no_text_are_refused(
+    form: str, kind: pa.DataType, first: int, last: int, tmp_path: Path
+) -> None:
+    """In UTC, as they are written; the values beside them are read back equal."""
+    whole = pa.int32() if kind == pa.date32() else pa.int64()
+    sink = pf.FileSink(tmp_path, uid="u", format=form)
+    for odd in (first - 1, last + 1):
+        with sink.local() as out, pytest.raises(ConfigError, match=r"Column 'at'.*outside the years 0 to 9999"):
+            out.write(pa.table({"at": pa.array([0, odd], whole).view(kind)}))
+    with sink.local() as out:
+        out.write(pa.table({"at": pa.array([first, last], whole).view(kind)}))
+    assert pf.read(tmp_path).to_table()["at"].cast(whole).to_pylist() == [first, last]
+
+
+@pytest.mark.parametrize("name", ["parquet", "orc", "avro"])
+def test_files_of_sessions_in_several_zones_are_one_dataset(name: str, tmp_path: Path) -> None:
+    """Every instant is in UTC, at the top and nested; a zone that there is not does no harm."""
+    sink = pf.FileSink(tmp_path, uid="u", format=name, on_schema_change="fail")
+    for number, zone in enumerate(("Etc/UTC", "Europe/Berlin", "+02:00", "Mars/Gale")):
+        at = pa.array([number], pa.timestamp("us", zone))
+        with sink.local() as out:
+            out.write(pa.table({"at": at, "all": pa.ListArray.from_arrays([0, 1], at)}))
+    found = pf.read(tmp_path).to_table().sort_by("at")
+    # pyarrow reads every instant of ORC in nanoseconds.
+    utc = pa.timestamp("ns" if name == "orc" else "us", "UTC")
+    assert found.schema.types == [utc, pa.list_(utc)]
+    assert found["at"].cast(pa.timestamp("us", "UTC")).cast("int64").to_pylist() == [0, 1, 2, 3]
+    if name == "parquet":
+        assert len(pl.read_parquet(f"{tmp_path}/part-*.parquet")) == 4
+
+
 @pytest.mark.parametrize("name", ["parquet", "orc", "avro", "json"])
 @pytest.mark.parametrize("place", _around(pa.date64()))
 @pytest.mark.parametrize("ticks", [(1 << 31) * 86_400_000, 86_400_001], ids=["too far", "no whole day"])

@@ -1,4 +1,4 @@
-"""Columns in their plain form: the values of dictionaries, runs and views, which every reader knows.
+"""Columns in their plain form, which every reader knows: values of dictionaries, runs and views; instants in UTC.
 
 A stream of dictionaries repeats them with each batch, and a slice of views keeps all of its text.
 """
@@ -150,6 +150,9 @@ def _plain_type(kind: Any, *, may_be_null: bool) -> pa.DataType:
         return pa.large_string()
     if types.is_binary_view(kind):
         return pa.large_binary()
+    if types.is_timestamp(kind) and kind.tz is not None:
+        # Many readers take no tree whose files have several zones, and a session of Spark's has one of its own.
+        return pa.timestamp(kind.unit, "UTC")
     return _plain_nested(kind, may_be_null=may_be_null) if types.is_nested(kind) else kind
 
 

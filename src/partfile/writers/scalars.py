@@ -133,18 +133,13 @@ def nulls_of(column: Any, text: Any) -> Any:
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_SECONDS = 86_400
 _DATE_CHARACTERS = 10
-_YEAR_CHARACTERS = 4
 
-# Arrow prints years 0 to 9999 as four digits, others without the sign that ISO 8601 wants, and gives up at 32 767.
+# ISO 8601 has years 0 to 9999 as four digits. Of others Arrow prints no sign, and pyarrow and DuckDB read none.
 _FIRST_DAY = -719_528
 _LAST_DAY = 2_932_896
 
 _FIRST_READ_NS = -9_223_372_036 * 10**9
 """Nanoseconds since 1970 that pyarrow reads from text: it multiplies whole seconds, and refuses what overflows."""
-
-# The Gregorian calendar repeats after 400 years, so a day far away has the month and day of one nearby.
-_ERA_YEARS = 400
-_ERA_DAYS = 146_097
 
 
 def whole_days(column: Any) -> Any:
@@ -163,14 +158,23 @@ def whole_days(column: Any) -> Any:
 
 
 def date_text(column: Any) -> Any:
-    """``2024-02-29``; years outside 0 to 9999 with a sign, ``+10000-01-01``."""
+    """``2024-02-29``.
+
+    Raises:
+        UnwritableValue: A value lies outside the years 0 to 9999, or is no whole day.
+    """
     if pa.types.is_date64(column.type):
         column = whole_days(column)
-    days = column.view(pa.int32()).cast(pa.int64())
-    outside = _outside(days, _FIRST_DAY, _LAST_DAY)
-    if outside is None:
-        return column.cast(TEXT)
-    return replace_where(column.cast(TEXT), outside, lambda _: _far_date_text(days.filter(_true(outside))))
+    if _is_outside(column.view(pa.int32()).cast(pa.int64()), _FIRST_DAY, _LAST_DAY):
+        raise _beyond_years(column.type)
+    return column.cast(TEXT)
+
+
+def _beyond_years(kind: pa.DataType) -> UnwritableValue:
+    return UnwritableValue(
+        f"A value of type {kind} lies outside the years 0 to 9999 in UTC, and most readers take no other from text.",
+        hint="Mend the value, or write the column as text or as a number: column.cast('int64').",
+    )
 
 
 def time_text(column: Any) -> Any:
@@ -190,7 +194,7 @@ def check_times(column: Any) -> None:
         UnwritableValue: Arrow holds such values, no text of a time says them, and DuckDB fails on a file with one.
     """
     ticks = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64()).cast(pa.int64())  # noqa: PLR2004 - bits
-    if _outside(ticks, 0, _DAY_SECONDS * _UNITS[column.type.unit] - 1) is not None:
+    if _is_outside(ticks, 0, _DAY_SECONDS * _UNITS[column.type.unit] - 1):
         raise UnwritableValue(
             f"A value of type {column.type} lies outside a day, which no reader takes for a time.",
             hint=f"Mend the value, or write the column as a number: column.cast('int{column.type.bit_width}').",
@@ -201,31 +205,22 @@ def timestamp_text(column: Any) -> Any:
     """``2024-02-29T01:02:03.456789``, and a ``Z`` after it where the type has a zone: the instant is written in UTC.
 
     Raises:
-        UnwritableValue: A value is so far away that Spark cannot hold it, and no other reader reads its year; or it is
-            in the second in which nanoseconds of 64 bits begin, which pyarrow does not read.
+        UnwritableValue: A value lies outside the years 0 to 9999 in UTC, which Spark alone reads; or in the second in
+            which nanoseconds of 64 bits begin, which pyarrow does not read.
     """
     zone = "Z" if column.type.tz is not None else ""
     unit = column.type.unit
     ticks = column.view(pa.int64())
-    micros = max(1, _UNITS["us"] // _UNITS[unit])
-    if micros > 1 and _outside(ticks, -(2**63) // micros, (2**63 - 1) // micros) is not None:
-        raise UnwritableValue(
-            f"A value of type {column.type} lies beyond 64 bits of microseconds, which no reader reads.",
-            hint="Mend the value, or write the column as a number: column.cast('int64').",
-        )
-    if unit == "ns" and _outside(ticks, _FIRST_READ_NS, 2**63 - 1) is not None:
+    day_ticks = _UNITS[unit] * _DAY_SECONDS
+    if unit != "ns" and _is_outside(ticks, _FIRST_DAY * day_ticks, (_LAST_DAY + 1) * day_ticks - 1):
+        raise _beyond_years(column.type)
+    if unit == "ns" and _is_outside(ticks, _FIRST_READ_NS, 2**63 - 1):
         raise UnwritableValue(
             f"A value of type {column.type} lies before 1677-09-21T00:12:44, which pyarrow does not read from text.",
             hint="Mend the value, or write the column as a number: column.cast('int64').",
         )
-    day_ticks = _UNITS[unit] * _DAY_SECONDS
-    outside = _outside(ticks, _FIRST_DAY * day_ticks, (_LAST_DAY + 1) * day_ticks - 1)
-    near = kernels.fill_null(ticks if outside is None else kernels.if_else(outside, 0, ticks), 0)
     # Without its zone, since that cast looks the zone up for each row: 20 times slower, for a text in local time.
-    text = _with_t(near.view(pa.timestamp(unit)).cast(TEXT), zone)
-    if outside is not None:
-        far = ticks.filter(_true(outside))
-        text = replace_where(text, outside, lambda _: join([_far_timestamp_text(far, unit), literal(zone)]))
+    text = _with_t(kernels.fill_null(ticks, 0).view(pa.timestamp(unit)).cast(TEXT), zone)
     return nulls_of(column, text)
 
 
@@ -255,46 +250,16 @@ def duration_text(column: Any) -> Any:
     return join([sign, kernels.abs(days).cast(TEXT), literal(" "), _clock_text(kernels.abs(rest), unit)])
 
 
-def _true(mask: Any) -> Any:
-    return kernels.fill_null(mask, fill_value=False)
-
-
-def _outside(values: Any, first: int, last: int) -> Any:
-    """Mask of the values outside a range, or None if there is none, which is nearly free to find out."""
+def _is_outside(values: Any, first: int, last: int) -> bool:
+    """Whether a value lies outside a range, which is nearly free to find out."""
     limits = kernels.min_max(values).as_py()
-    if limits["min"] is None or (limits["min"] >= first and limits["max"] <= last):
-        return None
-    return kernels.or_(kernels.less(values, first), kernels.greater(values, last))
+    return limits["min"] is not None and (limits["min"] < first or limits["max"] > last)
 
 
 def _clock_text(ticks: Any, unit: Any) -> Any:
     if unit in {"s", "ms"}:
         return ticks.cast(pa.int32()).view(pa.time32(unit)).cast(TEXT)
     return ticks.view(pa.time64(unit)).cast(TEXT)
-
-
-def _floor_divide(values: Any, divisor: int) -> Any:
-    towards_zero = kernels.divide(values, divisor)
-    below = kernels.less(values, kernels.multiply_checked(towards_zero, divisor))
-    return kernels.subtract(towards_zero, below.cast(pa.int64()))
-
-
-def _far_timestamp_text(ticks: Any, unit: str) -> Any:
-    day_ticks = _UNITS[unit] * _DAY_SECONDS
-    days = _floor_divide(ticks, day_ticks)
-    # The product may wrap around at the very end of 64 bits; the difference wraps back.
-    clock = kernels.subtract(ticks, kernels.multiply(days, day_ticks))
-    return join([_far_date_text(days), literal("T"), _clock_text(clock, unit)])
-
-
-def _far_date_text(days: Any) -> Any:
-    eras = _floor_divide(days, _ERA_DAYS)
-    near = kernels.subtract(days, kernels.multiply(eras, _ERA_DAYS)).cast(pa.int32()).view(pa.date32())
-    year = kernels.add(kernels.year(near), kernels.multiply(eras, _ERA_YEARS))
-    digits = kernels.ascii_lpad(kernels.abs(year).cast(TEXT), width=_YEAR_CHARACTERS, padding="0")
-    sign = kernels.if_else(kernels.less(year, 0), literal("-"), literal("+"))
-    month_and_day = kernels.utf8_slice_codeunits(near.cast(TEXT), start=_YEAR_CHARACTERS)
-    return join([sign, digits, month_and_day])
 
 
 _GROUP = 3

@@ -33,12 +33,16 @@ def _stored(kind: Any, values: list[Any]) -> Any:
 def _far() -> dict[str, Any]:
     """The ends of 32 and 64 bits, where a type has no narrower range of its own."""
     columns = {"day_far": _ticks(pa.date32(), 2**31 - 1, None, -(2**31))}
+    columns["day_10000"] = _ticks(pa.date32(), 2_932_897, None, -719_528)
     for unit, ticks in _TICKS.items():
         for zone, name in ((None, "local"), ("UTC", "utc")):
             kind = pa.timestamp(unit, zone)
             columns[f"at_{unit}_{name}_last"] = _ticks(kind, _LARGEST, None, 0)
             columns[f"at_{unit}_{name}_first"] = _ticks(kind, -(2**63), None, 0)
             columns[f"at_{unit}_{name}_9999"] = _ticks(kind, min(253_402_300_799 * ticks, _LARGEST), None, 1)
+            if unit != "ns":
+                columns[f"at_{unit}_{name}_10000"] = _ticks(kind, 253_402_300_800 * ticks, None, 1)
+        columns[f"at_{unit}_mars"] = _ticks(pa.timestamp(unit, "Mars/Gale"), 1, None, 0)
         columns[f"span_{unit}_far"] = _ticks(pa.duration(unit), _LARGEST, None, -(2**63))
         kind = pa.time32(unit) if unit in {"s", "ms"} else pa.time64(unit)
         columns[f"clock_{unit}_outside"] = _ticks(kind, -1, None, _DAY_SECONDS * ticks)
