@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from partfile.sink.savepoints import ReservedSavepoint
     from partfile.sink.settings import SinkSettings
     from partfile.sink.spark.identity import QueryRun
-    from partfile.sink.states import RowSchema, StreamPosition
+    from partfile.sink.states import StreamPosition
     from partfile.snapshot.storage import CheckpointStorage
 
 
@@ -415,7 +415,7 @@ class SparkStream:
             watch.failure = error
             raise
 
-    def _write_batch(self, df: DataFrame, run: QueryRun, batch_id: int, schema: pa.Schema | None) -> None:
+    def _write_batch(self, df: DataFrame, run: QueryRun, batch_id: int, schema: pa.Schema) -> None:
         self._session, self._batch_thread = df.sparkSession, threading.current_thread()
         batch = QueryPosition(
             query_id=run.query_id,
@@ -534,19 +534,19 @@ class SparkStream:
             hint="Read it by spark.readStream; to write rows without a stream, use sink.local().",
         )
 
-    def _check_columns(self, df: DataFrame) -> pa.Schema | None:
+    def _check_columns(self, df: DataFrame) -> pa.Schema:
         """Refuse columns that the tasks cannot write; equal ones are checked once.
 
         Returns:
-            The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column.
+            The schema of the record batches that a task gets.
         """
         checked, schema = self._checked_columns
-        if df.schema != checked:
+        if schema is None or df.schema != checked:
             schema = check_columns(df, self._settings)
             self._checked_columns = (df.schema, schema)
         return schema
 
-    def _check_position(self, df: DataFrame, schema: pa.Schema | None, checkpoint_location: str) -> None:
+    def _check_position(self, df: DataFrame, schema: pa.Schema, checkpoint_location: str) -> None:
         """Refuse what must not follow the newest checkpoint, by a look that fences no other driver.
 
         Spark notes at the start of a new query where it begins, for good. So another query than the sink's is refused
@@ -565,7 +565,7 @@ class SparkStream:
         if is_new:
             check_new_query(self._settings.uid, left.position.query, self._settings.rules)
         if self._settings.on_schema_change != "roll":
-            self._row_schema_after(left.position, schema)
+            self._settings.row_schema_after(left.position.row_schema, schema)
 
     def _check_workers(self, df: DataFrame) -> None:
         """Refuse workers without this partfile; those of one application are checked once."""
@@ -711,7 +711,7 @@ class SparkStream:
         if self._fenced is not None and run in {None, self._fenced[0]}:
             raise self._fenced[1]
 
-    def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition, schema: pa.Schema | None) -> None:
+    def _batch(self, df: DataFrame, run: QueryRun, batch: QueryPosition, schema: pa.Schema) -> None:
         restore_ms = self._restore(run, batch, schema) if self._runtime is None or run != self._run else 0.0
         runtime = self._live()
         stands = runtime.coordinator.state.position
@@ -730,7 +730,7 @@ class SparkStream:
                 )
             )
             return
-        row_schema = self._row_schema_after(stands, schema)
+        row_schema = self._settings.row_schema_after(stands.row_schema, schema)
         now_ms = self._settings.now_ms()
         began = stopwatch_ms()
         triggered = runtime.coordinator.trigger(now_ms)
@@ -772,17 +772,12 @@ class SparkStream:
             raise second_call(self._settings.uid, batch)
         return decision
 
-    def _row_schema_after(self, stands: StreamPosition, schema: pa.Schema | None) -> RowSchema | None:
-        """The schema of the rows with those of the batch; raises if its columns must not follow those before."""
-        known = stands.row_schema
-        return known if schema is None else self._settings.row_schema_after(known, schema)
-
-    def _restore(self, run: QueryRun, batch: QueryPosition, schema: pa.Schema | None) -> float:
+    def _restore(self, run: QueryRun, batch: QueryPosition, schema: pa.Schema) -> float:
         """Begin an epoch for this run; raises before anything is changed if the run may not go on."""
 
         def check(stands: StreamPosition) -> None:
             if self._check_replay(stands, run, batch) is not ReplayDecision.REPLAY:
-                self._row_schema_after(stands, schema)
+                self._settings.row_schema_after(stands.row_schema, schema)
 
         began = stopwatch_ms()
         self._end_epoch()

@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from partfile import errors
 from partfile.bucketers.base import BucketContext
-from partfile.errors import ConfigError, PartfileError
+from partfile.errors import ConfigError, PartfileError, UnsupportedTypeError
 from partfile.sink.batches import coalesce_batches, prefetch
 from partfile.sink.encoded_files import NotItsOwn, SharedJobFailed
 from partfile.sink.layout import RowLayouts, SinkDescription, SubtaskContext
@@ -247,22 +247,20 @@ def acknowledged_snapshots(
     return [SubtaskSnapshot.from_states(one.state.subtask, read(one.state.handle)) for one in acknowledged]
 
 
-def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema | None:
+def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema:
     """Refuse columns that the tasks would refuse with their first rows, before any job runs.
-
-    Columns of a type that PySpark cannot translate are left to the tasks.
 
     Args:
         df: The stream, or a batch of it.
         settings: The sink's options.
 
     Returns:
-        The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column.
+        The schema of the record batches that a task gets.
 
     Raises:
         ConfigError: There are none, two have one name, one has a dot or a backtick in its name, or the bucketer cannot
             work on them.
-        UnsupportedTypeError: The format has no form for one.
+        UnsupportedTypeError: The format has no form for one, or Spark has none in Arrow, as for intervals of months.
     """
     if not df.columns:
         raise ConfigError(
@@ -275,29 +273,47 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema | None:
             f"{settings.uid}: Spark hands over no rows of a column that is called {odd!r}",
             hint=f"Rename it: df.withColumnRenamed({odd!r}, {odd.replace('.', '_').replace('`', '_')!r})",
         )
-    schema = _arrow_schema(df, df.schema)
-    known = schema
-    if known is None:
-        # The others are checked all the same.
-        each = [_arrow_schema(df, StructType([column])) for column in df.schema]
-        known = pa.schema([column for one in each if one is not None for column in one])
+    twice = _called_twice(df)
+    if twice is not None:
+        raise ConfigError(
+            f"{settings.uid}: two columns are called {twice!r}, but for capitals, which Spark does not tell apart",
+            hint=f"Name all columns anew: df.toDF({', '.join(_renamed(df.columns, twice))})",
+        )
+    schema = pa.schema([_arrow_field(df, column) for column in df.schema])
     description = settings.description
     staging_file = None if description.spec is None else description.staged_in(travels=False)
-    if len(known):
-        RowLayouts(description.bucketer, description.format, staging_file).of(known)
+    RowLayouts(description.bucketer, description.format, staging_file).of(schema)
     return schema
 
 
-def _arrow_schema(df: DataFrame, columns: StructType) -> pa.Schema | None:
-    """The schema of the record batches that a task gets; None where PySpark knows no Arrow type for a column."""
+def _called_twice(df: DataFrame) -> str | None:
+    """A name of two columns that differ in capitals alone, where Spark does not tell those apart; None if none is."""
+    if df.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+        return None
+    seen: set[str] = set()
+    for name in df.columns:
+        if name.lower() in {other.lower() for other in seen - {name}}:
+            return name
+        seen.add(name)
+    return None
+
+
+def _renamed(names: Sequence[str], twice: str) -> list[str]:
+    return [repr(f"{name}_2" if name == twice else name) for name in names]
+
+
+def _arrow_field(df: DataFrame, column: StructField) -> pa.Field[Any]:
+    """A column of the record batches that a task gets; raises UnsupportedTypeError where it gets none of that type."""
     zone = str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
     # PySpark 4.0 takes no zone, and gives every timestamp UTC.
     options: dict[str, Any] = {"timezone": zone} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     try:
-        return to_arrow_schema(columns, **options)
+        return to_arrow_schema(StructType([column]), **options).field(0)
     except PySparkException as error:
-        logger.debug("the columns are checked by the tasks: %s", error)
-        return None
+        raise UnsupportedTypeError(
+            f"Column {column.name!r} has the type {column.dataType.simpleString()}, which Spark hands to no Python",
+            hint=f"Write it as text: df.withColumn({column.name!r}, df[{column.name!r}].cast('string'))",
+        ) from error
 
 
 def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:
