@@ -351,6 +351,22 @@ def test_a_path_without_a_sink_names_the_nearest_ones(
     assert everything(tmp_path) == before
 
 
+def test_a_base_that_is_gone_is_named_though_its_checkpoints_are_elsewhere(tmp_path: Path) -> None:
+    """Its file system may not be mounted: a watch that goes by the exit code must see that."""
+    base, checkpoints = tmp_path / "base", tmp_path / "checkpoints"
+    sink = pf.FileSink(base, uid="u", checkpoint_dir=str(checkpoints))
+    with sink.local():
+        pass
+    quiet = run("status", base, "--checkpoint-dir", checkpoints)
+    assert quiet.exit_code == 0, "without a row nothing can be gone"
+    with sink.local() as out:
+        out.write(pa.table({"id": [1]}))
+    base.rename(tmp_path / "moved")
+    gone = run("status", base, "--checkpoint-dir", checkpoints)
+    assert gone.exit_code == 2
+    assert str(base) in gone.stderr
+
+
 def test_looking_for_a_sink_ends_soon(tmp_path: Path) -> None:
     """Below a large directory few names are listed; those without a suffix come first, for they are directories."""
     for number in range(200):

@@ -180,17 +180,44 @@ def test_a_kept_key_is_of_its_type(tmp_path: Path) -> None:
     assert read_back(tmp_path / "at")["id"].to_pylist() == [0, 1, 2]
 
 
-def test_years_of_any_length_are_read(tmp_path: Path) -> None:
-    """As docs/FORMATS.md writes them, over the whole range of the type; an instant beyond them is named by its file."""
-    days = pa.array([-(2**31), -800_000, -719_529, 2**31 - 1, None], pa.int32()).cast(pa.date32())
+@pytest.mark.parametrize("stray", ["file", "broken link"])
+def test_what_other_programs_leave_among_checkpoints_is_passed_over(tmp_path: Path, stray: str) -> None:
+    """Types are told all the same: guessed, ``007`` would be 7."""
+    write_zips(tmp_path / "base", "007")
+    entry = tmp_path / "base" / "_partfile" / ".DS_Store"
+    entry.symlink_to("nowhere") if stray == "broken link" else entry.touch()
+    assert pf.read_schema(tmp_path / "base").field("zip").type == pa.string()
+    assert pf.read(tmp_path / "base", include="pending").to_table()["zip"].to_pylist() == ["007"]
+
+
+def test_a_directory_of_checkpoints_that_is_named_must_be_of_the_base(tmp_path: Path) -> None:
+    """Another sink's types would change values; so would guesses, where the directory was mistyped."""
+    write_zips(tmp_path / "ours", "007", checkpoint_dir=str(tmp_path / "checkpoints"))
+    write_zips(tmp_path / "other", 7, checkpoint_dir=str(tmp_path / "wrong"))
+    for directory, words in (("wrong", "are of the base '.*other', not of '.*ours'"), ("wrng", "no checkpoints at")):
+        for read in (pf.read, pf.read_schema):
+            with pytest.raises(NotFound, match=rf"(?s){words}.*checkpoint_dir="):
+                read(tmp_path / "ours", checkpoint_dir=tmp_path / directory)
+    found = pf.read(tmp_path / "ours", checkpoint_dir=tmp_path / "checkpoints").to_table()
+    assert found["zip"].to_pylist() == ["007"]
+
+
+def write_zips(base: Path, zip_code: object, **options: Any) -> None:
+    """One row of CSV, whose value looks like a number."""
+    with pf.FileSink(base, uid="zips", format="csv", **options).local() as out:
+        out.write(pa.table({"zip": [zip_code]}))
+
+
+def test_years_of_four_digits_are_read(tmp_path: Path) -> None:
+    """All of them; of another one, which no sink writes, the file is named."""
+    days = pa.array([-719_528, -1, 2_932_896, None], pa.int32()).cast(pa.date32())
     with pf.FileSink(tmp_path, uid="years").local() as out:
-        out.write(pa.table({"n": range(5), "day": days}))
+        out.write(pa.table({"n": range(4), "day": days}))
     found = pf.read(tmp_path).to_table().sort_by("n")["day"].combine_chunks()
     assert found.cast(pa.int32()).to_pylist() == days.cast(pa.int32()).to_pylist()
-    with pf.FileSink(tmp_path / "far", uid="far").local() as out:
-        out.write(pa.table({"at": pa.array([2**60], pa.int64()).cast(pa.timestamp("us"))}))
-    with pytest.raises(PartDamaged, match=r"part-.*json' holds values of other types"):
-        pf.read(tmp_path / "far", schema=pf.read_schema(tmp_path / "far")).to_table()
+    (tmp_path / "odd.json").write_text('{"n":4,"day":"+10000-01-01"}\n')
+    with pytest.raises(PartDamaged, match=r"odd.json' holds values of other types"):
+        pf.read(tmp_path).to_table()
 
 
 def test_a_column_of_several_types_is_guessed(tmp_path: Path) -> None:

@@ -448,7 +448,7 @@ def test_a_column_that_spark_hands_no_rows_of_is_refused_at_the_start(
 
 @pytest.mark.spark
 def test_columns_that_differ_in_capitals_alone_are_refused_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's own error comes with the first batch, beside its checkpoint; a session that tells them apart writes both."""
+    """Spark refuses them with the first batch, beside its checkpoint; a session that tells them apart writes both."""
     write_source(tmp_path / "source", 1)
     frame = stream(spark, tmp_path / "source").selectExpr("*", "id as ID")
     sink = make_sink(tmp_path / "out", format="json")

@@ -17,8 +17,8 @@ from partfile.readers.sql import Dialect, Engine, Tree, column_lines, type_in
 from partfile.readers.streams import finished
 from partfile.recovery.documents import Json
 from partfile.recovery.inspect.places import no_sink_at, sinks_in
+from partfile.sink.newest_state import newest_states
 from partfile.sink.schema import schema_in, united
-from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.registry import absolute
 from partfile.stores.urls import local_path
 
@@ -200,7 +200,8 @@ def _held(call: Call, *, reads_files: bool) -> RowSchema:
                 f"files of {', '.join(sorted(others))} lie in the same tree, and a statement reads all of them",
                 hint="Leave --uid out.",
             )
-        found = united(schemas_held(CheckpointStorage(store, job.name) for job in jobs))
+        states = newest_states(store, [job.name for job in jobs])
+        found = united(schemas_held(states, call.place.base, call.place.storage_options))
     if found is None:
         raise NotFound(
             f"no checkpoint at {call.place.checkpoint_url!r} has the schema of its rows",

@@ -11,17 +11,17 @@ from pyarrow import types
 
 from partfile.errors import ConfigError, NotFound, SnapshotError, StoreError
 from partfile.readers.files import TEXT_COLUMN, directory_text, path_text
-from partfile.sink.newest_state import newest_state
+from partfile.sink.newest_state import newest_states
 from partfile.sink.schema import schema_in, united
 from partfile.sink.settings import checkpoint_url_of
-from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.options import check_mapping
-from partfile.stores.registry import open_store, options_for
+from partfile.stores.registry import is_same_place, open_store, options_for
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping
 
+    from partfile.sink.newest_state import NewestState
     from partfile.sink.states import RowSchema
 
 
@@ -140,6 +140,24 @@ def row_schema(
     checkpoint_dir: str | os.PathLike[str] | None = None,
 ) -> RowSchema:
     """What the newest checkpoints hold of the schema of the rows; arguments and errors as of ``read_schema``."""
+    held = _held(path, uid, storage_options, checkpoint_dir)
+    if held is None:
+        url = checkpoint_url_of(path_text(path), directory_text(checkpoint_dir))
+        raise NotFound(
+            f"no checkpoint at {url!r} has the schema of its rows",
+            hint="It is there from the first checkpoint with rows on. See what there is: partfile status PATH",
+            path=url,
+        )
+    return held
+
+
+def _held(
+    path: str | os.PathLike[str],
+    uid: str | None,
+    storage_options: Mapping[str, object] | None,
+    checkpoint_dir: str | os.PathLike[str] | None,
+) -> RowSchema | None:
+    """The same; None where there are checkpoints and none has the schema of rows."""
     base = path_text(path)
     check_mapping(storage_options)
     url = checkpoint_url_of(base, directory_text(checkpoint_dir))
@@ -148,7 +166,7 @@ def row_schema(
         with open_store(url, options, create_base=False) as store:
             jobs = sorted(store.list_names(""))
             chosen = jobs if uid is None else [job for job in jobs if uid in {job, job.partition("~")[0]}]
-            found = united(schemas_held(CheckpointStorage(store, job) for job in chosen))
+            states = list(newest_states(store, chosen))
     except NotFound as error:
         # Which names a base that is not there.
         open_store(base, options_for(base, base, storage_options or {}), create_base=False).close()
@@ -159,21 +177,37 @@ def row_schema(
         ) from error
     if uid is not None and not chosen:
         raise NotFound(f"no sink {uid!r} has checkpoints at {url!r}", hint=f"There are: {', '.join(jobs)}.", path=url)
-    if found is None:
+    return united(schemas_held(states, base, storage_options or {}))
+
+
+def schemas_held(
+    states: Iterable[NewestState], base: str, storage_options: Mapping[str, object]
+) -> Iterator[RowSchema]:
+    """What each state holds, where it holds one.
+
+    Args:
+        states: Of all sinks whose checkpoints are in one directory.
+        base: Where the rows are. A sink of another base says nothing of them.
+        storage_options: What the client of its store needs.
+
+    Raises:
+        NotFound: All are of another base.
+    """
+    elsewhere, is_ours = None, False
+    for held in states:
+        position = held.state.position
+        if position.base is not None and not is_same_place(position.base, base, storage_options):
+            elsewhere = position.base
+            continue
+        is_ours = True
+        if position.row_schema is not None:
+            yield position.row_schema
+    if elsewhere is not None and not is_ours:
         raise NotFound(
-            f"no checkpoint at {url!r} has the schema of its rows",
-            hint="It is there from the first checkpoint with rows on. See what there is: partfile status PATH",
-            path=url,
+            f"the checkpoints are of the base {elsewhere!r}, not of {base!r}",
+            hint="Name the directory that the sink of this base has: checkpoint_dir=DIRECTORY",
+            path=base,
         )
-    return found
-
-
-def schemas_held(storages: Iterable[CheckpointStorage]) -> Iterator[RowSchema]:
-    """What the newest checkpoint of each log holds, where it holds one; raises SnapshotCorrupt."""
-    for storage in storages:
-        held = newest_state(storage)
-        if held is not None and held.state.position.row_schema is not None:
-            yield held.state.position.row_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +228,8 @@ def known_columns(
 ) -> KnownColumns:
     """What the newest checkpoints tell of the columns below a base path.
 
-    A tree can be read without: what cannot be found out is logged, and no error.
+    A tree can be read without: what cannot be found out is logged, and no error; but for a directory of checkpoints
+    that was named, and is not there, or of another base.
 
     Args:
         path: The base path of the sink.
@@ -202,9 +237,13 @@ def known_columns(
         checkpoint_dir: Where the sink keeps its checkpoints, if not below the base.
     """
     try:
-        held = row_schema(path, storage_options=storage_options, checkpoint_dir=checkpoint_dir)
+        held = _held(path, None, storage_options, checkpoint_dir)
+        if held is None:
+            return KnownColumns()
         schema = schema_in(held)
     except NotFound as error:
+        if checkpoint_dir is not None:
+            raise
         logger.debug("types are told by the files alone: %s", error)
         return KnownColumns()
     except (StoreError, SnapshotError, ConfigError) as error:

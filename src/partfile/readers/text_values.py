@@ -32,7 +32,6 @@ _SECONDS_A_DAY = 24 * 60 * 60
 _MOST_BLOCK_BYTES = (1 << 31) - 1
 """Of pyarrow's readers."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DATE = re.compile(r"([+-]?\d{4,})-(\d\d)-(\d\d)")
 _DURATION = re.compile(r"(-?)(\d+) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 
 
@@ -281,31 +280,13 @@ def _typed_values(column: Any, kind: Any) -> Any:
         behind = _kernels.binary_join_element_wise(pa.scalar(_DAY), column, pa.scalar(""))
         return behind.cast(pa.timestamp(kind.unit)).cast(kind)
     if types.is_date(kind):
-        try:
-            return column.cast(pa.date32()).cast(kind)
-        except pa.ArrowInvalid:
-            return _each(column, pa.int32(), _days).cast(pa.date32()).cast(kind)
+        return column.cast(pa.date32()).cast(kind)
     return column.cast(kind)
 
 
 def _each(column: Any, kind: pa.DataType, value_of: Callable[[str], Any]) -> Any:
     texts: Iterable[str | None] = column.to_pylist()
     return pa.array([None if text is None else value_of(text) for text in texts], kind)
-
-
-def _days(text: str) -> int:
-    """Days since 1970 of a date in any year, which has a sign beyond four digits (proleptic Gregorian calendar).
-
-    By Howard Hinnant's ``days_from_civil``: https://howardhinnant.github.io/date_algorithms.html.
-    """
-    found = _DATE.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is no date such as '2024-02-29'")
-    year, month, day = int(found[1]), int(found[2]), int(found[3])
-    year -= month <= 2  # noqa: PLR2004 - years begin in March, so that a leap day is their last one
-    era, of_era = divmod(year, 400)
-    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
 def _duration(text: str, per_second: int) -> int:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from partfile.errors import NotFound, NotReady, SnapshotCorrupt
+from partfile.errors import NotApplied, NotFound, NotReady, SnapshotCorrupt
 from partfile.sink import plan
 from partfile.snapshot.checkpoint_log import CheckpointLog
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.registry import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from partfile.sink.plan import SinkSnapshot
     from partfile.snapshot.documents import CheckpointMetadata
-    from partfile.stores.base import PartHandle
+    from partfile.stores.base import MetadataStore, PartHandle, Store
 
 
 _MAX_LOOKS = 10
@@ -53,6 +53,28 @@ def newest_state(storage: CheckpointStorage) -> NewestState | None:
         if state is not None:
             return NewestState(newest, checkpoint, state, is_published)
     raise NotReady(f"the checkpoints of {storage.job!r} change faster than they can be read", path=storage.directory)
+
+
+def newest_states(store: Store, jobs: Iterable[str]) -> Iterator[NewestState]:
+    """The newest state of each of these directories of checkpoints that has one; what is no directory is passed over.
+
+    Raises:
+        SnapshotCorrupt, SnapshotVersionError, NotReady: As of ``newest_state``.
+    """
+    for job in jobs:
+        try:
+            held = newest_state(CheckpointStorage(store, job))
+        except NotApplied as error:
+            if not is_no_directory(store, job, error):
+                raise
+        else:
+            if held is not None:
+                yield held
+
+
+def is_no_directory(store: MetadataStore, path: str, error: NotApplied) -> bool:
+    """Whether a path could not be listed since something else is in its place, as a file of another program."""
+    return isinstance(error.__cause__, NotADirectoryError) or store.file_exists(path)
 
 
 def state_of(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> SinkSnapshot | None:
@@ -97,10 +119,5 @@ def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | N
             path=checkpoint_url,
         ) from error
     with store:
-        jobs = sorted(store.list_names(""))
-        return [part for job in jobs for part in _pending_of(CheckpointStorage(store, job))]
-
-
-def _pending_of(storage: CheckpointStorage) -> list[PartHandle]:
-    held = newest_state(storage)
-    return [] if held is None or held.is_published else [pending.part for pending in held.state.pending]
+        states = [held for held in newest_states(store, sorted(store.list_names(""))) if not held.is_published]
+        return [pending.part for held in states for pending in held.state.pending]

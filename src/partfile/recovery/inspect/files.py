@@ -21,7 +21,7 @@ from partfile.snapshot.documents import is_temporary
 from partfile.stores.base import STATE_DIRECTORY
 from partfile.stores.parts import is_staged_file, staged_names
 from partfile.stores.paths import TOKEN_HEX_DIGITS, is_relative_path
-from partfile.stores.registry import path_inside
+from partfile.stores.registry import is_same_place, path_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -551,7 +551,7 @@ def read_base(place: Place, checkpoints: Store | None, uid: str | None = None) -
     elsewhere = {log.job: error for log in logs if (error := _of_another_base(place, log)) is not None}
     ours = [log for log in logs if log.job not in elsewhere]
     asked = [log for log in logs if is_of(log.job, uid)]
-    if asked and all(log.job in elsewhere for log in asked):
+    if asked and (all(log.job in elsewhere for log in asked) or any(_is_apart(place, log) for log in asked)):
         _check_base(place, asked)
     known = part_index_of([(log, states_of(log)) for log in ours], _state_directory(place))
     return SeenBase(logs, known, elsewhere)
@@ -579,13 +579,24 @@ def _of_another_base(place: Place, log: SeenLog) -> PartfileError | None:
     return None
 
 
+def _is_apart(place: Place, log: SeenLog) -> bool:
+    """Whether a sink has written rows and keeps its checkpoints elsewhere: they say nothing of a base that is gone."""
+    return (
+        place.checkpoint_dir is not None and log.newest is not None and log.newest.state.position.row_schema is not None
+    )
+
+
 def _check_base(place: Place, logs: Sequence[SeenLog]) -> None:
-    """Refuse a base that is not there, naming that of the checkpoints: it was most likely mistyped."""
+    """Refuse a base that is not there, naming that of the checkpoints where it is another: it was mistyped then."""
     try:
         place.open_base().close()
     except NotFound as error:
         notes = {log.job.name: log.newest.state.position.base for log in logs if log.newest is not None}
-        told = {name: note for name, note in notes.items() if note is not None}
+        told = {
+            name: note
+            for name, note in notes.items()
+            if note is not None and not is_same_place(note, place.base, place.storage_options)
+        }
         if not told:
             raise
         name, note = next(iter(told.items()))

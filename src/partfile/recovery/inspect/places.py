@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from partfile.errors import ConfigError, NotApplied, NotFound, PartfileError
+from partfile.sink.newest_state import is_no_directory
 from partfile.sink.settings import checkpoint_url_of
 from partfile.snapshot import documents
 from partfile.stores.base import STATE_DIRECTORY
@@ -262,6 +263,6 @@ def _names_in(store: MetadataStore, directory: str) -> list[str] | None:
     try:
         return store.list_names(directory)
     except NotApplied as error:
-        if isinstance(error.__cause__, NotADirectoryError) or store.file_exists(directory):
+        if is_no_directory(store, directory, error):
             return None
         raise
