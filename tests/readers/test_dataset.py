@@ -137,6 +137,35 @@ def test_what_is_no_schema_is_refused(schema: Any, tmp_path: Path) -> None:
     assert pf.read(tmp_path, schema={"id": "int64"}).to_table().to_pylist() == [{"id": 1}]
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe garbage"])
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_what_is_no_file_of_its_format_is_damaged(format: str, content: bytes, tmp_path: Path) -> None:
+    """Of ORC pyarrow says it by an error of the operating system that has no number."""
+    (tmp_path / f"part-0.{format}").write_bytes(content)
+    with pytest.raises(PartDamaged, match=rf"part-0.{format}' is no whole file of its format"):
+        pf.read(tmp_path)
+
+
+def test_csv_that_is_no_text_is_damaged(tmp_path: Path) -> None:
+    """And no error of Python's."""
+    (tmp_path / "part-0.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
+    with pytest.raises(PartDamaged, match=r"part-0.csv"):
+        pf.read(tmp_path).to_table()
+
+
+@pytest.mark.parametrize("format", ["csv", "text", "json"])
+def test_rows_of_some_mib_are_read(format: str, tmp_path: Path) -> None:
+    """By default pyarrow takes 1 MiB; of more than 8 MiB the error says what to pass."""
+    rows = pa.table({"value": ["x" * (2 << 20), "y"]})
+    with pf.FileSink(tmp_path, uid="long", format=format).local() as out:
+        out.write(rows)
+    assert pf.read(tmp_path).to_table().sort_by("value").equals(rows)
+    with pf.FileSink(tmp_path / "longer", uid="long", format=format).local() as out:
+        out.write(pa.table({"value": ["a", "z" * (20 << 20), "b"]}))
+    with pytest.raises(ConfigError if format == "json" else pa.ArrowInvalid, match=r"straddling|block_size=33554432"):
+        pf.read(tmp_path / "longer").to_table()
+
+
 @pytest.mark.parametrize("format", ["parquet", "orc"])
 def test_a_file_that_lost_its_end_is_damaged(format: str, tmp_path: Path) -> None:
     """It is named, where the columns are looked for."""

@@ -37,6 +37,7 @@ from partfile.readers.files import (
 )
 from partfile.readers.filesystem import ValidLengthFileSystem, open_for_reading
 from partfile.readers.lines import (
+    BLOCK_BYTES,
     is_too_long,
     json_format,
     larger_blocks,
@@ -71,7 +72,7 @@ def arrow_format(format: str) -> ds.FileFormat:
     if format == "text":
         return ds.CsvFileFormat(
             parse_options=pacsv.ParseOptions(newlines_in_values=True),
-            read_options=pacsv.ReadOptions(column_names=[TEXT_COLUMN]),
+            read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES, column_names=[TEXT_COLUMN]),
             convert_options=pacsv.ConvertOptions(
                 column_types={TEXT_COLUMN: pa.string()}, strings_can_be_null=False, null_values=[]
             ),
@@ -482,11 +483,9 @@ def _found_schema(
         told = [_without(schema, in_path.names) for schema in partitions]
         return pa.unify_schemas([in_files, *guessed, in_path, *told], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        hint = (
-            larger_blocks(arrow)
-            if isinstance(arrow, ds.JsonFileFormat) and is_too_long(error)
-            else ("Say what the columns are, for instance schema=pa.schema({'id': 'int64'}).")
-        )
+        hint = "Say what the columns are, for instance schema=pa.schema({'id': 'int64'})."
+        if is_too_long(error) and isinstance(arrow, ds.JsonFileFormat | ds.CsvFileFormat):
+            hint = larger_blocks(arrow)
         raise ConfigError(f"the columns cannot be told from the files: {error}", hint=hint) from error
 
 
@@ -545,10 +544,8 @@ def _columns_of(fragment: ds.Fragment, known: pa.Schema) -> pa.Schema:
     if not isinstance(fragment.format, ds.JsonFileFormat):
         try:
             return fragment.physical_schema
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            # A whole file may ask for what pyarrow has not, such as a codec: that is no damage.
-            is_missing = isinstance(error, pa.ArrowNotImplementedError) and not _is_cut_orc(fragment)
-            if isinstance(fragment.format, ds.CsvFileFormat) or is_missing:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeDecodeError) as error:
+            if not _tells_of_damage(error, fragment):
                 raise
             raise PartDamaged(
                 f"{fragment.path!r} is no whole file of its format: {error}",
@@ -563,6 +560,17 @@ def _columns_of(fragment: ds.Fragment, known: pa.Schema) -> pa.Schema:
             if not known.names:
                 raise
             return known
+
+
+def _tells_of_damage(error: Exception, fragment: ds.Fragment) -> bool:
+    """Whether a file cannot be opened for what is in it."""
+    if isinstance(fragment.format, ds.CsvFileFormat):
+        return isinstance(error, UnicodeDecodeError)
+    if isinstance(error, OSError):
+        # pyarrow says so of what is no file of ORC; what a file system says has a number.
+        return fragment.format.default_extname == "orc" and error.errno is None
+    # A whole file may ask for what pyarrow has not, such as a codec: that is no damage.
+    return not isinstance(error, pa.ArrowNotImplementedError) or _is_cut_orc(fragment)
 
 
 def _is_cut_orc(fragment: ds.Fragment) -> bool:

@@ -61,13 +61,15 @@ def is_too_long(error: Exception) -> bool:
     return "straddling" in str(error)
 
 
-def larger_blocks(format: ds.JsonFileFormat) -> str:
-    """Advice for lines that are longer than a format takes."""
+def larger_blocks(format: ds.JsonFileFormat | ds.CsvFileFormat) -> str:
+    """Advice for rows that are longer than a format takes."""
     larger = 4 * _block_bytes(format)
+    if isinstance(format, ds.CsvFileFormat):
+        return f"Pass format=ds.CsvFileFormat(read_options=pyarrow.csv.ReadOptions(block_size={larger}))."
     return f"Pass format=ds.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size={larger}))."
 
 
-def _block_bytes(format: ds.JsonFileFormat) -> int:
+def _block_bytes(format: ds.JsonFileFormat | ds.CsvFileFormat) -> int:
     return int(format.default_fragment_scan_options.read_options.block_size)
 
 

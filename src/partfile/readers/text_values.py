@@ -69,7 +69,7 @@ class TextForm:
         """The pyarrow format of CSV; the columns are those of a file that does not name them."""
         return ds.CsvFileFormat(
             parse_options=self._csv_layout,
-            read_options=pacsv.ReadOptions(column_names=None if self.header else list(columns)),
+            read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES, column_names=None if self.header else list(columns)),
             convert_options=pacsv.ConvertOptions(**self._csv_nulls),
         )
 
@@ -148,8 +148,8 @@ def other_types(path: str, error: Exception) -> PartDamaged:
     return PartDamaged(
         f"{path!r} holds values of other types than the schema says: {error}",
         hint=(
-            "Pass the types that the file has, as schema=pa.schema({'id': 'string'}). Where one column has several, "
-            "read each line as it is: partfile.read(PATH, format='text')"
+            "Where the file is cut or damaged, put it back from a copy. Where it has other types, pass those: "
+            "schema=pa.schema({'id': 'string'}); or read each line as it is: partfile.read(PATH, format='text')"
         ),
         path=path,
     )
