@@ -466,3 +466,17 @@ def test_every_field_has_a_meaning() -> None:
     rows = [line for line in tables.splitlines() if line.startswith("| `")]
     assert len(rows) > 50
     assert [row for row in rows if row.endswith("|  |")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("list e --limit 0", "--limit"), ("list e --bogus", "--bogus"), ("status", "PATH"), ("frob", "frob")],
+)
+def test_a_mistake_in_the_words_is_a_document_too(words: str, told: str) -> None:
+    """A watch that reads JSON reads of its own mistake so, and the exit code is 2."""
+    result = run(*words.split(), "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = json.loads(result.stderr)
+    assert (said["error"], said["exit_code"]) == ("ConfigError", 2)
+    assert told in said["message"]
+    assert run(*words.split()).exit_code == 2

@@ -299,15 +299,16 @@ def test_a_killed_process_is_recovered_by_a_process(tmp_path: Path) -> None:
 # ``partfile recover --restore-from``: going back is said first with what it costs, and done on demand alone.
 
 
-def test_going_back_tells_first_what_it_costs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", ["{base}/_partfile/life/chk-2", "chk-2", "2"])
+def test_going_back_tells_first_what_it_costs(tmp_path: Path, chosen: str) -> None:
     """Without --accept-newer it is refused with the later parts; with it the plan lists them, and the position goes."""
     base = tmp_path / "out"
+    chosen = chosen.format(base=base)
     out = long_sink(base, retained_checkpoints=9).local().open()
     out.write(batch(0, 4), position=4)
     out.checkpoint()
     out.write(batch(4, 3), position=7)
     out.finish()
-    chosen = base / "_partfile" / "life" / "chk-2"
     before = everything(base)
     refused = run("recover", base, "--restore-from", chosen)
     assert refused.exit_code == 1

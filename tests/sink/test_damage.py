@@ -159,7 +159,7 @@ def test_going_back_over_a_newest_checkpoint_that_was_deleted(tmp_path: Path, *,
     lost = newest_id(out)
     (chk(out, lost) / "_metadata").unlink()
     assert (chk(out, lost) / "_published").exists()
-    with pytest.raises(SnapshotCorrupt, match=f"(?s)checkpoint {lost} .* is gone.*--restore-from OLDER --accept-newer"):
+    with pytest.raises(SnapshotCorrupt, match=f"(?s)checkpoint {lost} .* is gone.*--restore-from ID --accept-newer"):
         long_sink(out).local().open()
     older = chk(out, newest_id(out))
     for _ in range(2 if is_rival_there else 1):

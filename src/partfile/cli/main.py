@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from partfile.errors import ConfigError
 from partfile.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _EPILOG = "Example: partfile "
 
@@ -118,6 +122,24 @@ class _Verbs(TyperGroup):
         super().__init__(**attributes)
         for one in VERBS:
             self.add_command(one)
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        """Run a verb and end the process; with ``--json`` a mistake in the words is a document as every error."""
+        if "--json" not in (sys.argv[1:] if args is None else args):
+            return super().main(args, *more, **options)
+        try:
+            code = super().main(args, *more, **{**options, "standalone_mode": False})
+        except Exception as error:
+            # Click's errors have no class that every version of typer shows.
+            told = getattr(error, "format_message", None)
+            if told is None:
+                raise
+            from partfile.cli.output import Output, tell  # noqa: PLC0415 - what has no mistake waits for no module.
+
+            code = tell(
+                ConfigError(told(), hint="See the words: partfile VERB --help"), Output(as_json=True), debug=False
+            )
+        sys.exit(code)
 
 
 app = typer.Typer(

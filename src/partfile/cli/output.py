@@ -39,13 +39,13 @@ def shown(text: str) -> str:
     return "".join(_escaped(character) for character in text)
 
 
-_OPTIONS = ("checkpoint_dir", "restore_from", "storage_options")
+_OPTIONS = ("checkpoint_dir", "restore_from", "savepoint_dir", "storage_options")
 _WORDS = ("cut",)
 """Options that are words as well: meant only where a value follows."""
 _NAMES = "|".join((*_OPTIONS, *(f"{word}(?==)" for word in _WORDS)))
 _NAMED = re.compile(rf"'(?:[^'\\]|\\.)*'|\b(?P<name>{_NAMES})\b(?P<value>=)?")
 _MODEL = re.compile(r"^\w+Settings: ")
-_SPELLED = {"storage_options": "--storage-option"}
+_SPELLED = {"savepoint_dir": "--to", "storage_options": "--storage-option"}
 
 
 def in_words_of_a_command(text: str) -> str:

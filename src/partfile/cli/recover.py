@@ -375,7 +375,9 @@ def recover_(  # noqa: PLR0913 - the options of a command
     restore_from: Annotated[
         str | None,
         typer.Option(
-            "--restore-from", metavar="WHERE", help="Go back to this older checkpoint of the sink, or to a savepoint."
+            "--restore-from",
+            metavar="WHERE",
+            help="Go back to this older checkpoint, by its id or directory, or to a savepoint.",
         ),
     ] = None,
     accept_newer: Annotated[

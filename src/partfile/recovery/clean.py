@@ -380,7 +380,7 @@ def _check_whole(log: SeenLog, states: Mapping[int, SinkSnapshot]) -> None:
         raise RecoveryRefused(
             f"checkpoints {sorted(unread)} of sink {log.job.name!r} cannot be read, so what they name is unknown",
             hint="Nothing was changed. Put them back from a copy; those that are not the newest go when the sink has "
-            "completed as many as it retains. The newest is passed by: partfile recover PATH --restore-from OLDER",
+            "completed as many as it retains. The newest is passed by: partfile recover PATH --restore-from ID",
         )
 
 

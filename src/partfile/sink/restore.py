@@ -6,6 +6,7 @@ Reads only. The takeover checkpoint that follows from it is created by the coord
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -189,9 +190,13 @@ class RestoreTerms:
 
 
 _MUST_BE = (
-    "It must be the directory of a savepoint or of a retained checkpoint of this sink, or the _metadata in it, "
-    "and no symbolic link to one. See which there are: partfile checkpoints PATH"
+    "It must be the id of a retained checkpoint of this sink, or the directory of one or of a savepoint, or the "
+    "_metadata in it, and no symbolic link to one. See which there are: partfile checkpoints PATH"
 )
+
+
+_OWN_CHECKPOINT = re.compile(r"(?:chk-)?([1-9][0-9]{0,17})")
+"""As ``partfile checkpoints`` prints it, or as its directory is called."""
 
 
 class Restore:
@@ -513,6 +518,9 @@ class Restore:
 
     def _own_id(self, location: str) -> int | None:
         """The id of the checkpoint of the sink's own checkpoint log that is named; None if something else is."""
+        named = _OWN_CHECKPOINT.fullmatch(location)
+        if named is not None:
+            return int(named[1])
         pointer = pointer_to(location)
         is_own = pointer.checkpoint_id is not None and is_same_place(
             pointer.parent, self._own_directory, self._settings.checkpoint_options
@@ -596,7 +604,7 @@ class Restore:
             why = "its file could not be read when the checkpoint log went on after it, from an older checkpoint"
         raise RecoveryRefused(
             f"restore_from={location!r} cannot be gone back to: {why}",
-            hint=f"Choose another one of {later}: {self._settings.recover_command('--restore-from', 'OLDER')}",
+            hint=f"Choose another one of {later}: {self._settings.recover_command('--restore-from', 'ID')}",
             checkpoint_id=checkpoint.checkpoint_id,
         )
 

@@ -430,12 +430,12 @@ def refusal_of_missing(uid: str, point: RestorePoint, gone: Sequence[str]) -> Re
 
 def with_the_way_back(settings: RestoreSettings, damage: SnapshotCorrupt) -> SnapshotCorrupt:
     """The same error with what a user of a sink can do besides."""
-    command = settings.recover_command("--restore-from", "OLDER", "--accept-newer")
+    command = settings.recover_command("--restore-from", "ID", "--accept-newer")
     return SnapshotCorrupt(
         damage.message,
         hint=joined_hints(
             damage.hint or "Put the file back from a backup or a copy.",
-            f"Without one, go back to an older checkpoint: {command}",
+            f"Without one, go back to an older checkpoint, whose ID partfile checkpoints prints: {command}",
         ),
         path=damage.path,
         checkpoint_id=damage.checkpoint_id,

@@ -99,13 +99,14 @@ def directory_for_savepoints(settings: RestoreSettings, job: str, directory: str
     if chosen is None:
         raise ConfigError(
             "there is no directory for the savepoint",
-            hint="Write savepoint('/path'), or FileSink(..., savepoint_dir='/path').",
+            hint="Write savepoint('/data/savepoints'), or give the sink savepoint_dir='/data/savepoints'.",
         )
     if not isinstance(chosen, str | os.PathLike) or not str(chosen).strip():
         raise ConfigError(
-            f"{chosen!r} names no directory for a savepoint", hint="Write for instance savepoint('/path')."
+            f"{chosen!r} names no directory for a savepoint",
+            hint="Write for instance savepoint_dir='/data/savepoints'.",
         )
-    check_directory(os.fspath(chosen), settings.base, "the directory for savepoints", settings.storage_options)
+    check_directory(os.fspath(chosen), settings.base, "savepoint_dir", settings.storage_options)
     url = absolute(os.fspath(chosen))
     if path_inside(url, f"{settings.checkpoint_url}/{job}", settings.checkpoint_options) is not None:
         raise ConfigError(
