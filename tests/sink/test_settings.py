@@ -15,13 +15,14 @@ import pytest
 import partfile as pf
 from partfile.errors import ConfigError
 from partfile.sink import restore
-from partfile.sink.policies import ReplayRules
+from partfile.sink.policies import Options, ReplayRules
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.settings import SinkOptions, SinkSettings
 from partfile.snapshot.storage import CheckpointStorage, DriverMemoryStorageSettings, FileSystemStorageSettings
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.local.store import LocalStore
 from partfile.stores.registry import options_of_tasks
+from partfile.writers.json import JsonLinesFormat
 from support.sinks.life_cycle import assert_exactly_once, batch, long_sink, make_sink, run_to_the_end
 
 if TYPE_CHECKING:
@@ -194,6 +195,36 @@ def test_every_option_is_a_typed_keyword() -> None:
     assert {typed[name] for name in paths} == {str | os.PathLike[str] | None}
     others = {name: kind for name, kind in typed.items() if name not in {*paths, "format_options"}}
     assert others == {name: checked[name].annotation for name in others}
+
+
+@pytest.mark.parametrize("model", [SinkSettings, pf.RollingPolicy, pf.PartNaming, ReplayRules])
+def test_every_option_has_a_hint_for_a_wrong_value(model: type[Options]) -> None:
+    """One that says what to type, whatever the option is."""
+    needed = {"base": "out", "uid": "u", "format": JsonLinesFormat()} if model is SinkSettings else {}
+    for name in model.model_fields:
+        with pytest.raises(ConfigError) as caught:
+            model(**{**needed, name: object()})
+        assert name in caught.value.message
+        assert name in caught.value.hint, caught.value
+
+
+@pytest.mark.parametrize(
+    ("affixes", "hint"),
+    [
+        ({"part_prefix": "_x"}, "part_prefix='part'"),
+        ({"part_prefix": ""}, "part_prefix='part'"),
+        ({"part_prefix": "a/b"}, "part_prefix"),
+        ({"part_suffix": "\0"}, "part_suffix"),
+        ({"pending_prefix": "p"}, "pending_prefix='_'"),
+        ({"pending_suffix": ".in-progress"}, "pending_suffix='.pending'"),
+    ],
+)
+def test_affixes_that_cannot_be_say_what_to_write(affixes: dict[str, str], hint: str) -> None:
+    """One line of what is wrong, and nothing of the names that are made of them."""
+    with pytest.raises(ConfigError) as caught:
+        pf.PartNaming(**affixes)
+    assert hint in caught.value.hint
+    assert "sidecar" not in caught.value.message
 
 
 def test_a_typo_is_an_error_for_type_checkers_and_at_run_time(tmp_path: Path) -> None:

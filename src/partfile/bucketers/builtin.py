@@ -136,7 +136,7 @@ def resolve_bucketer(bucketer: Any) -> Bucketer:
         return FunctionBucketer(bucketer)
     raise ConfigError(
         f"{bucketer!r} is neither a bucketer nor a function of a pyarrow.RecordBatch",
-        hint="Pass for instance partfile.HiveBucketer('country').",
+        hint="Pass for instance bucketer=partfile.HiveBucketer('country').",
     )
 
 

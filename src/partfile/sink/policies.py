@@ -99,7 +99,8 @@ def _meant(model: type[BaseModel], error: ValidationError) -> str:
         return ""
     field = model.model_fields[name]
     example = field.examples[0] if field.examples else field.default
-    return f"Write for instance {name}={example!r}." if type(example) in {int, float, bool, str, Code} else ""
+    is_shown = type(example) in {int, float, bool, str, Code}
+    return f"Write for instance {name}={example!r}." if is_shown else f"Leave {name} out."
 
 
 def _is_secret(model: type[BaseModel], location: tuple[int | str, ...]) -> bool:
@@ -348,16 +349,29 @@ class PartNaming(Options):
     def _names_keep_their_meaning(self) -> Self:
         for field in ("in_progress_prefix", "pending_prefix", "valid_length_prefix"):
             if not getattr(self, field).startswith(HIDING_PREFIXES):
-                raise ValueError(
-                    f"{field}={getattr(self, field)!r} would show unfinished files to readers; begin it with '_' or "
-                    "'.', a suffix alone hides nothing"
+                raise ConfigError(
+                    f"{field}={getattr(self, field)!r} would show unfinished files to readers, for a suffix hides none",
+                    hint=f"Begin it with '_' or '.', for instance {field}='_'.",
                 )
         if not self.part_prefix or self.part_prefix.startswith(HIDING_PREFIXES):
-            raise ValueError(f"part_prefix={self.part_prefix!r} would hide finished files; begin it with a letter")
+            raise ConfigError(
+                f"part_prefix={self.part_prefix!r} would hide finished files",
+                hint="Begin it with a letter, for instance part_prefix='part'.",
+            )
+        for field in type(self).model_fields:
+            if not _is_affix(getattr(self, field) or ""):
+                raise ConfigError(
+                    f"{field}={getattr(self, field)!r} cannot stand in the name of a file",
+                    hint=f"Leave out '/' and control characters, as in {field}='events'.",
+                )
         part = self.handle("", PartNumber("0" * 8, 0, 0), suffix="", token="0" * 32)
         names = (part.name, part.in_progress, part.pending, part.sidecar)
         if len(set(names)) < len(names):
-            raise ValueError("in-progress, pending and valid-length files need affixes that differ")
+            raise ConfigError(
+                "in-progress, pending and valid-length files need affixes that differ",
+                hint="Leave out what is not meant; the defaults are in_progress_suffix='.in-progress', "
+                "pending_suffix='.pending' and valid_length_suffix='.valid-length'.",
+            )
         for name in names:
             check_relative_path(name)
         return self
@@ -381,6 +395,15 @@ class PartNaming(Options):
             sidecar=f"{self.valid_length_prefix}{final}{self.valid_length_suffix}",
             valid_length=0,
         )
+
+
+def _is_affix(text: str) -> bool:
+    """Whether a text can stand in the name of a file."""
+    try:
+        check_relative_path(f"a{text}a")
+    except ConfigError:
+        return False
+    return "/" not in text
 
 
 ADOPT = "adopt:"

@@ -236,7 +236,7 @@ class SinkSettings(RestoreSettings):
     and of which nothing is left counts as taken; without it the sink stops with ``PartMissing``."""
     distribution: Literal["none", "hash"] = "none"
     """``none`` keeps the batch's partitions; ``hash`` sends each bucket to one subtask: a shuffle, but fewer files."""
-    hash_partitions: int | None = Field(default=None, ge=1)
+    hash_partitions: int | None = Field(default=None, ge=1, examples=[8])
     """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or released if it is a
@@ -261,10 +261,10 @@ class SinkSettings(RestoreSettings):
     ``evolve`` lets columns be added and types widened."""
     rules: ReplayRules = Field(default_factory=ReplayRules)
     """The choices for a query that does not simply continue."""
-    restore_from: str | None = None
+    restore_from: str | None = Field(default=None, examples=["/data/savepoints/savepoint-events-1"])
     """A savepoint to begin with where the sink has no checkpoint yet: its directory or the ``_metadata`` in it. It may
     stay set: a sink that was restored from it goes on from its own checkpoints."""
-    on_progress: Callable[[BatchProgress], None] | None = None
+    on_progress: Callable[[BatchProgress], None] | None = Field(default=None, examples=[Code("print")])
     """Called with the progress of each batch, on the driver."""
     open_store_in_tasks: StoreOpener = open_store
     """Opens the stores of Spark's tasks; must be picklable."""
