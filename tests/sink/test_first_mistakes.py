@@ -60,7 +60,7 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         "99",
         "compression_level",
     ),
-    "an unknown option of rolling": (lambda _base: pf.RollingPolicy(max_bytes=3), "max_bytes=3", "max_part_bytes?"),
+    "an unknown option of rolling": (lambda _base: pf.RollingPolicy(max_bytes=3), "max_bytes=3", "max_part_bytes?"),  # type: ignore[call-arg]
     "parts of no bytes": (lambda _base: pf.RollingPolicy(max_part_bytes=0), "max_part_bytes=0", "128 MiB"),
     "a size without a unit": (lambda _base: pf.RollingPolicy(max_part_bytes="many"), "'many'", "128 MiB"),
     "a time without a unit": (lambda _base: pf.RollingPolicy(rollover_interval_s="soon"), "'soon'", "15m"),
@@ -97,11 +97,21 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         "not known",
         'local(schema={"id": "int64"})',
     ),
+    "dictionaries of which the first has no value": (
+        lambda base: write(base, [{"id": 1, "a": None}]),
+        "not known",
+        'local(schema={"id": "int64", "a": "string"})',
+    ),
     "one dictionary": (lambda base: write(base, {"id": 1}), "one dictionary", "write([row])"),
     "a position that is no JSON": (lambda base: write(base, position=object()), "position holds", "int(value)"),
     "an interval without a position": (lambda base: write(base, interval_s=1), "needs a position", "checkpoint()"),
     "two writers": (two_writers, "taken over", ""),
     "a base that is not there": (lambda base: pf.read(base / "x"), "is not there", "partfile.read(BASE)"),
+    "a file for a path of a schema": (
+        lambda _base: pf.read_schema(__file__),
+        "test_first_mistakes.py' is a file",
+        "ls",
+    ),
     "no path": (lambda _base: pf.read(None), "path=None", "partfile.read('landing/events')"),  # type: ignore[arg-type]
     "no path of a schema": (lambda _base: pf.read_schema(7), "path=7", "partfile.read("),  # type: ignore[arg-type]
     "options of a client that are no mapping": (
@@ -124,7 +134,7 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "rolling by a word": (lambda base: sink(base, rolling="15m"), "rolling='15m'", "partfile.RollingPolicy(max_part"),
     "naming by a word": (lambda base: sink(base, naming="x"), "naming='x'", "partfile.PartNaming(part_prefix="),
     "a number for a clock": (lambda base: sink(base, clock=5), "clock=5", "time.time_ns()"),
-    "an option like no other": (lambda _base: pf.RollingPolicy(foo=3), "foo=3", "Leave foo out"),
+    "an option like no other": (lambda _base: pf.RollingPolicy(foo=3), "foo=3", "Leave foo out"),  # type: ignore[call-arg]
     "a frame of mixed values": (lambda base: write(base, pd.DataFrame({"a": [1, "x"]})), "column a", "astype("),
     "a frame with one name twice": (
         lambda base: write(base, pd.DataFrame([[1, 2]], columns=["a", "a"])),

@@ -30,6 +30,7 @@ from partfile.testing.faults import TrackedCalls, intercept
 from partfile.testing.store import new_part
 from partfile.writers.arrow_staging import StagingFormat
 from partfile.writers.parquet import ParquetFormat
+from partfile.writers.registry import resolve_format
 from support.sinks.harness import Harness
 from support.sinks.life_cycle import batch, finished_files, make_sink, rows_of
 from support.sinks.staged_streams import staging_files_in
@@ -38,6 +39,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from partfile.testing.faults import Call
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "text"])
+def test_rows_of_a_row_format_are_encoded_some_thousands_at_a_time(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay in the processor's cache: a batch of 100 000 at once takes a quarter more of its time."""
+    encoded: list[int] = []
+    form = type(resolve_format(format))
+    encode = form.encode
+
+    def counted(self: Any, rows: Any) -> Any:
+        encoded.append(rows.num_rows)
+        return encode(self, rows)
+
+    monkeypatch.setattr(form, "encode", counted)
+    with pf.FileSink(tmp_path, uid="slices", format=format).local() as out:
+        out.write(pa.table({"value": [str(number) for number in range(100_000)]}))
+    assert sum(encoded) == 100_000
+    assert max(encoded) <= 16_384
 
 
 # Decisions about open parts, and what the operator does when a part is taken away from it.

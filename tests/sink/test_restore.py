@@ -729,7 +729,7 @@ def test_something_else_than_a_directory_is_told_with_the_option(tmp_path: Path,
     (tmp_path / "directory below" / "_metadata").mkdir(parents=True)
     message = refused_start(tmp_path, tmp_path / what, PartfileError)
     assert f"restore_from={str(tmp_path / what)!r}" in message
-    assert "must be the directory of a savepoint or of a retained checkpoint" in message
+    assert "must be the id of a retained checkpoint of this sink" in message
     assert "base" not in message.replace(str(tmp_path), "")
 
 
@@ -818,6 +818,14 @@ def test_a_part_is_known_by_the_suffix_of_its_sink(tmp_path: Path, suffix: str) 
     run_to_the_end(make_sink(base, naming=naming, checkpoint_dir=str(tmp_path / "first")))
     with pytest.raises(RecoveryRefused, match=r"(?s)the part '.*part-.*' is in it"):
         make_sink(base, naming=naming, checkpoint_dir=str(tmp_path / "second")).local().open()
+
+
+def test_parts_are_known_after_their_naming_was_changed_with_the_directory_of_checkpoints(tmp_path: Path) -> None:
+    """R12: those that were called as by default."""
+    run_to_the_end(make_sink(tmp_path / "base", checkpoint_dir=str(tmp_path / "first")))
+    naming = pf.PartNaming(part_prefix="zz", part_suffix=".zz")
+    with pytest.raises(RecoveryRefused, match=r"(?s)the part '.*part-.*' is in it"):
+        make_sink(tmp_path / "base", naming=naming, checkpoint_dir=str(tmp_path / "second")).local().open()
 
 
 def test_a_second_sink_says_that_it_means_the_base(tmp_path: Path) -> None:

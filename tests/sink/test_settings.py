@@ -233,6 +233,8 @@ def test_a_typo_is_an_error_for_type_checkers_and_at_run_time(tmp_path: Path) ->
         pf.FileSink(tmp_path, uid="typed", on_stoop="keep")  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="max_part_bytes"):
         pf.RollingPolicy(max_part_bytes=[1])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Did you mean max_part_bytes\?"):
+        pf.RollingPolicy(max_part_byte=1)  # type: ignore[call-arg]
     assert pf.RollingPolicy(max_part_bytes="1 KiB", rollover_interval_s="15m").max_part_bytes == 1 << 10
     with pytest.raises(ConfigError, match="it must be 'publish' or 'keep'"):
         pf.FileSink(tmp_path, uid="typed", on_stop="hold")  # type: ignore[arg-type]

@@ -167,6 +167,10 @@ def _held(
             jobs = sorted(store.list_names(""))
             chosen = jobs if uid is None else [job for job in jobs if uid in {job, job.partition("~")[0]}]
             states = list(newest_states(store, chosen))
+    except ConfigError:
+        # Which names a base that is a file.
+        open_store(base, options_for(base, base, storage_options or {}), create_base=False).close()
+        raise
     except NotFound as error:
         # Which names a base that is not there.
         open_store(base, options_for(base, base, storage_options or {}), create_base=False).close()

@@ -322,7 +322,11 @@ class LocalSink:
         if done and counted(done, last) != self._position:
             raise ConfigError(
                 f"item {done} of the iterable is another one than the item {done} that was written before",
-                hint=("One iterable belongs to one uid. For another one, as another day's, take another uid=NAME."),
+                hint=(
+                    "Where its rows were changed, as by a column more, tell them by what stays: say once where they "
+                    "stand, out.checkpoint(position=17), and pass position=lambda item: item['offset']. For other "
+                    "rows, as another day's, take another uid=NAME."
+                ),
             )
         if done:
             logger.info("%s: %d items count already, and are passed over", self._settings.uid, done)

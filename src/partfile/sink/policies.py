@@ -174,7 +174,6 @@ class RollingPolicy(Options):
             rollover_interval_s: float | str | timedelta = ...,
             inactivity_interval_s: float | str | timedelta = ...,
             on_checkpoint: bool = ...,
-            **values: Any,
         ) -> None: ...
 
     def should_roll_on_event(self, part: PartProgress) -> bool:
@@ -405,6 +404,9 @@ def _is_affix(text: str) -> bool:
         return False
     return "/" not in text
 
+
+DEFAULT_AFFIXES = ("part", "")
+"""Start of the final names of parts, and their end behind the number, unless ``naming`` says others."""
 
 ADOPT = "adopt:"
 _ADOPTED = re.compile(rf"{ADOPT}\S+")

@@ -25,7 +25,7 @@ from partfile.errors import (
 )
 from partfile.sink import plan
 from partfile.sink.plan import SinkSnapshot
-from partfile.sink.policies import is_part_path, number_in, unmarked
+from partfile.sink.policies import DEFAULT_AFFIXES, is_part_path, number_in, unmarked
 from partfile.sink.restore_rules import (
     Choice,
     FinishedPart,
@@ -299,8 +299,10 @@ class Restore:
         other = next(self._logs_below_base(), None)
         if other is not None:
             return f"the checkpoints of sink {other!r} are in it"
-        affixes = self._settings.part_prefix, self._settings.part_suffix
-        part = next((found.path for found in self._store.list() if is_part_path(found.path, *affixes)), None)
+        # The run before may have called its parts otherwise, most likely as by default.
+        affixes = {(self._settings.part_prefix, self._settings.part_suffix), DEFAULT_AFFIXES}
+        paths = (found.path for found in self._store.list())
+        part = next((path for path in paths if any(is_part_path(path, *these) for these in affixes)), None)
         return "" if part is None else f"the part {part!r} is in it, whose checkpoints are elsewhere"
 
     def _logs_below_base(self) -> Iterator[str]:

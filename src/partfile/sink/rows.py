@@ -389,7 +389,9 @@ def _schema_words(rows: Sequence[Row]) -> str:
         found = pa.Table.from_pylist([dict(row) for row in rows[:100]]).schema
     except _REFUSALS:
         return _ANY_SCHEMA
-    types = ", ".join(f'"{field.name}": "{field.type}"' for field in found)
+    # Nothing tells the type of a column without a value.
+    kinds = {field.name: pa.string() if pa.types.is_null(field.type) else field.type for field in found}
+    types = ", ".join(f'"{name}": "{kind}"' for name, kind in kinds.items())
     is_short = found and all(isinstance(name, str) for row in rows[:100] for name in row)
     is_short = is_short and not any(pa.types.is_nested(field.type) for field in found)
     return f"local(schema={{{types}}})" if is_short else _ANY_SCHEMA
