@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -166,6 +168,53 @@ def test_the_wheel_brings_the_command(wheel: Path, tmp_path: Path) -> None:
     (example,) = [block for block in python_blocks("README.md") if "sink.local(" in block]
     assert run(python, "-c", example, cwd=tmp_path) == "10\n"
     assert "errors=0" in run(python.with_name("partfile"), "verify", "readings", cwd=tmp_path)
+
+
+OF_SPARK = ("pyspark", "py4j", "pandas", "dateutil", "six.py", "pytz", "duckdb*", "_duckdb*")
+"""What pip would install besides for the README's example with Spark, some 500 MB, and is here already."""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_example_with_spark_prints_each_row_once(clean_python: Path, tmp_path: Path) -> None:
+    """The README's block as it stands, with the wheel, ends with as many rows as ids, and with none left out."""
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    for path in (path for name in OF_SPARK for path in Path(sysconfig.get_path("purelib")).glob(name)):
+        (beside / path.name).symlink_to(path)
+    (example,) = [block for block in python_blocks("README.md") if "SparkSession" in block]
+    shown = "print(duckdb.sql(\"SELECT list(value) FROM 'landing/*/*.parquet'\").fetchall()[0][0])"
+    environment = {**os.environ, "PYTHONPATH": str(beside)}
+    done = subprocess.run(
+        [clean_python, "-c", f"{example}\n{shown}\nprint(pf.__file__)"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *_, rows, place = done.stdout.splitlines()
+    assert Path(place).is_relative_to(clean_python.parents[1])
+    values = json.loads(rows)
+    assert values
+    assert sorted(values) == list(range(len(values)))
+    assert list((tmp_path / "landing").glob("*/part-*.parquet"))
+
+
+@pytest.mark.slow
+def test_gzip_of_the_process_stays_as_it_is(tmp_path: Path) -> None:
+    """Also where a sink compresses by zlib-ng: isal would change what fsspec reads gzip by."""
+    asking = """
+import fsspec.compression, sys
+before = fsspec.compression.compr["gzip"]
+import partfile as pf, pyarrow as pa
+with pf.FileSink("out", uid="u", format="json", compression="gzip").local() as out:
+    out.write(pa.table({"id": [1]}))
+assert pf.read("out").to_table().to_pylist() == [{"id": 1}]
+print("isal" in sys.modules, fsspec.compression.compr["gzip"] is before)
+"""
+    assert run(sys.executable, "-c", asking, cwd=tmp_path) == "False True\n"
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import os
 import re
 import signal
@@ -121,21 +120,6 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Monk
     expected += ["1000 rows, 1000 different", "verify: errors=0"]
     assert [one for one in expected if one not in words] == []
     assert re.search(r"2026-01-04 .* 250 ", words)
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_the_spark_example_prints_each_row_once(tmp_path: Path) -> None:
-    """The README's example with Spark ends with as many rows as ids, and with none left out."""
-    (spark,) = [block for block in python_blocks("README.md") if "SparkSession" in block]
-    shown = run(
-        f"{spark}\nprint(duckdb.sql(\"SELECT list(value) FROM 'landing/*/*.parquet'\").fetchall()[0][0])",  # noqa: S608 - a literal
-        tmp_path,
-    )
-    values = json.loads(shown.splitlines()[-1])
-    assert values
-    assert sorted(values) == list(range(len(values)))
-    assert finished(tmp_path / "landing")
 
 
 def test_what_the_command_line_shows_is_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
