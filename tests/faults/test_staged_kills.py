@@ -146,3 +146,24 @@ def test_two_kills_anywhere_lose_and_double_nothing_on_an_object_store(  # noqa:
     explored = CrashHarness(scenario, Objects(rules), numbered_tokens, first=first, second=second).explore()
     assert explored.moments > len(explored.calls) // 2
     assert explored.second_moments > (5 * explored.moments if is_long else FEW_MOMENTS // 2)
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize(("rules", "scenario"), CASES, ids=lambda one: one.name)
+@pytest.mark.fault("K1", "K3")
+def test_what_a_consumer_takes_at_once_comes_back_by_no_upload(  # noqa: PLR0917 - fixtures.
+    rules: Rules,
+    scenario: Scenario,
+    numbered_tokens: NumberedTokens,
+    monkeypatch: pytest.MonkeyPatch,
+    second: Choose,
+    rng: random.Random,
+    is_long: bool,
+) -> None:
+    """R5: an encoded object that a consumer has moved never comes back, neither by its staging file nor by an upload."""
+    make_small(monkeypatch)
+    first = all_of if is_long else some_of(rng, FEW_MOMENTS)
+    harness = CrashHarness(scenario, Objects(rules), numbered_tokens, first=first, second=second)
+    explored = harness.explore_beside_a_consumer()
+    assert explored.moments > len(explored.calls) // 2
+    assert explored.second_moments > (explored.moments if is_long else FEW_MOMENTS // 2)
