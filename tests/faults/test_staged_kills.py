@@ -160,7 +160,7 @@ def test_what_a_consumer_takes_at_once_comes_back_by_no_upload(  # noqa: PLR0917
     rng: random.Random,
     is_long: bool,
 ) -> None:
-    """R5: an encoded object that a consumer has moved never comes back, neither by its staging file nor by an upload."""
+    """R5: an encoded object that a consumer has moved never comes back, by its staging file or an upload."""
     make_small(monkeypatch)
     first = all_of if is_long else some_of(rng, FEW_MOMENTS)
     harness = CrashHarness(scenario, Objects(rules), numbered_tokens, first=first, second=second)

@@ -159,6 +159,19 @@ def test_a_checkpoint_of_spark_in_a_home_directory_is_refused(spark: SparkSessio
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("place", ["_partfile", "_partfile/numbers", "_partfile/numbers/spark"])
+def test_a_checkpoint_of_spark_among_those_of_the_sink_is_refused(
+    spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    """Spark's files would lie among the sink's; the hint names a place that is hidden as well."""
+    write_source(tmp_path / "source", 1)
+    sink = make_sink(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"(?s)among the sink's own checkpoints.*checkpoint_location='.*out/_spark'"):
+        sink.start(stream(spark, tmp_path / "source"), checkpoint_location=f"{tmp_path}/out/{place}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.spark
 def test_a_driver_without_pandas_names_the_command(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.Rec
             lambda: pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(),
             "Give each column a name of its own, and values of one type: frame.astype({'COLUMN': 'str'})",
         )
+    _check_lazy(rows)
     _check_polars(rows)
     if hasattr(rows, "__arrow_c_stream__"):
         return iter(_converted(rows, lambda: pa.RecordBatchReader.from_stream(rows)))
@@ -85,7 +86,6 @@ def batches_of(rows: object, schema: pa.Schema | None = None) -> Iterator[pa.Rec
             "dictionaries",
             hint="Write [{'id': 1}]; an iterable of frames goes to write_all(rows).",
         )
-    _check_lazy(rows)
     if isinstance(rows, Mapping):
         what, hint = "one dictionary", "Write a list: write([row])."
     else:

@@ -49,7 +49,7 @@ from partfile.sink.spark.write_job import (
 )
 from partfile.sink.states import QueryPosition
 from partfile.snapshot.timer import Timer
-from partfile.stores.registry import check_url
+from partfile.stores.registry import check_url, path_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -459,14 +459,7 @@ class SparkStream:
             may_be_left_out = option == "query_name" and value is None
             if not may_be_left_out and not (isinstance(value, str) and value):
                 raise ConfigError(f"{option}={value!r} is no text, or empty", hint=f"Write {option}='NAME'.")
-        if checkpoint_location.startswith("~"):
-            raise ConfigError(
-                f"checkpoint_location={checkpoint_location!r} begins with ~, which only a shell makes a home directory",
-                hint=f"Write checkpoint_location={str(Path(checkpoint_location).expanduser())!r}.",
-            )
-        if _is_served(checkpoint_location):
-            base, storage_options = self._settings.base, self._settings.storage_options
-            check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)
+        self._check_location(checkpoint_location)
         if "checkpointlocation" in {name.lower() for name in options or {}}:
             raise ConfigError(
                 "options name a checkpointLocation besides checkpoint_location",
@@ -533,6 +526,25 @@ class SparkStream:
             f"{self._settings.uid}: start() needs a streaming DataFrame of Spark, not {told}",
             hint="Read it by spark.readStream; to write rows without a stream, use sink.local().",
         )
+
+    def _check_location(self, checkpoint_location: str) -> None:
+        """Refuse a directory for Spark's checkpoints whose files would be taken for data, or for this sink's own."""
+        if checkpoint_location.startswith("~"):
+            raise ConfigError(
+                f"checkpoint_location={checkpoint_location!r} begins with ~, which only a shell makes a home directory",
+                hint=f"Write checkpoint_location={str(Path(checkpoint_location).expanduser())!r}.",
+            )
+        if not _is_served(checkpoint_location):
+            return
+        base, storage_options = self._settings.base, self._settings.storage_options
+        check_hidden(checkpoint_location, base, "checkpoint_location", storage_options)
+        own = self._settings.checkpoint_url
+        inside = path_inside(checkpoint_location, own, self._settings.checkpoint_options)
+        if inside is not None and inside[:1] in {(), (self._settings.uid,)}:
+            raise ConfigError(
+                f"checkpoint_location={checkpoint_location!r} lies among the sink's own checkpoints, in {own!r}",
+                hint=f"Choose another directory, for instance checkpoint_location={base.rstrip('/') + '/_spark'!r}.",
+            )
 
     def _check_columns(self, df: DataFrame) -> pa.Schema:
         """Refuse columns that the tasks cannot write; equal ones are checked once.
