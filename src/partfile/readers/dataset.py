@@ -483,7 +483,7 @@ def _found_schema(
         told = [_without(schema, in_path.names) for schema in partitions]
         return pa.unify_schemas([in_files, *guessed, in_path, *told], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        hint = "Say what the columns are, for instance schema=pa.schema({'id': 'int64'})."
+        hint = "Say what the columns are; text takes values of several types: schema=pa.schema({'id': 'string'})."
         if is_too_long(error) and isinstance(arrow, ds.JsonFileFormat | ds.CsvFileFormat):
             hint = larger_blocks(arrow)
         raise ConfigError(f"the columns cannot be told from the files: {error}", hint=hint) from error

@@ -225,7 +225,10 @@ _DETERMINATE: dict[int, tuple[type[NotApplied], str]] = {
     errno.EACCES: (NotApplied, _ACCESS_ERRORS),
     errno.EPERM: (
         NotApplied,
-        ("The file system must support hard links. See owner and attributes: ls -ld PATH; lsattr -d PATH"),
+        (
+            "The path must not be immutable, and the file system must support hard links. See owner and attributes: "
+            "ls -ld PATH; lsattr -d PATH"
+        ),
     ),
     errno.EROFS: (NotApplied, "Mount the file system for writing: mount -o remount,rw MOUNT"),
     errno.EMFILE: (NotApplied, _DESCRIPTORS),
