@@ -43,6 +43,17 @@ def test_a_pending_part_is_printed(tmp_path: Path) -> None:
     assert told("cat", tmp_path, f"bucket=b0/{name.name}") == name.read_text()
 
 
+def test_a_file_in_the_way_of_a_part_is_printed_as_readers_see_it(tmp_path: Path) -> None:
+    """By the final name, which another program has taken; by its own name the part is printed."""
+    crash_when_promised(tmp_path)
+    own = staged(tmp_path)
+    final = own.replace("/_", "/").rpartition(".txt")[0] + ".txt"
+    assert told("cat", tmp_path, final) == told("cat", tmp_path, own)
+    (tmp_path / final).write_text("hello\n")
+    assert told("cat", tmp_path, final) == "hello\n"
+    assert told("cat", tmp_path, own) == (tmp_path / own).read_text() != "hello\n"
+
+
 @pytest.mark.parametrize(("format", "compression"), [kind for kind in KINDS if kind[0] == "text"])
 def test_a_finished_part_ends_where_its_sidecar_says(tmp_path: Path, format: str, compression: str | None) -> None:
     """Text is decompressed, a tail beyond the sidecar is left out; ``--raw`` shows stored bytes."""

@@ -94,6 +94,8 @@ def _format_of(known: PartIndex, path: str, staging_file: KnownPart) -> str | No
 def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) -> ValidBytes:
     """The valid bytes of a file that is not a staging file, by any name, or by that of a known part."""
     behind, base = open_for_reading(place.base, place.storage_options)
+    if known is not None and path == known.path and known.is_file and _has_taken_its_name(behind, base, known):
+        known = None
     if known is not None:
         return ValidBytes(open_known(behind, base, known), known.path)
     if classify(path, seen.known).kind in {"orphan", "temporary"}:
@@ -114,6 +116,11 @@ def _opened(place: Place, seen: SeenBase, path: str, known: KnownPart | None) ->
             hint="See what there is: partfile list PATH",
             path=path,
         ) from error
+
+
+def _has_taken_its_name(behind: AbstractFileSystem, base: str, part: KnownPart) -> bool:
+    """Whether both names are there, the final and a staged one: readers see the former, whichever program made it."""
+    return behind.exists(f"{base}/{part.path}") and any(behind.exists(f"{base}/{path}") for path in part.staged_paths)
 
 
 def open_known(behind: AbstractFileSystem, base: str, part: KnownPart) -> Any:
