@@ -125,7 +125,8 @@ class _Verbs(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         """Run a verb and end the process; with ``--json`` a mistake in the words is a document as every error."""
-        if "--json" not in (sys.argv[1:] if args is None else args):
+        is_alone = options.get("standalone_mode", True)
+        if not is_alone or "--json" not in (sys.argv[1:] if args is None else args):
             return super().main(args, *more, **options)
         try:
             code = super().main(args, *more, **{**options, "standalone_mode": False})
