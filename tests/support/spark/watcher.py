@@ -71,3 +71,23 @@ class Watcher:
         if doubled or len(set(ids)) < len(ids):
             self._problems.append(f"{path} holds rows that are elsewhere or twice: {doubled[:5]}")
         self._ids.update(ids)
+
+
+class Consumer(Watcher):
+    """Moves each file away as soon as it is visible, after it has read it as a watcher does.
+
+    Args:
+        base: As of ``Watcher``.
+        place: Where the files go, on the same file system.
+    """
+
+    def __init__(self, base: Path, place: Path) -> None:
+        super().__init__(base)
+        self._place = place
+        place.mkdir()
+
+    def _look(self) -> None:
+        self.rounds += 1
+        for path in finished(self._base):
+            self._read(path)
+            path.rename(self._place / f"{self.rounds}-{path.parent.name}-{path.name}")
