@@ -136,6 +136,11 @@ def with_call_timeout(url: str, storage_options: Mapping[str, object], timeout_s
     return {"call_timeout_s": timeout_s, **storage_options}
 
 
+def has_directories(url: str) -> bool:
+    """Whether a base is a directory, which is there without a file: not on S3, nor in what fsspec opens."""
+    return not (_is_s3(url) or is_of_fsspec(url))
+
+
 def is_same_place(one: str, other: str, storage_options: Mapping[str, object]) -> bool:
     """Whether two paths or URLs name the same place, whichever way they are written; local links are followed.
 

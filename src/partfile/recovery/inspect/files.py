@@ -21,7 +21,7 @@ from partfile.snapshot.documents import is_temporary
 from partfile.stores.base import STATE_DIRECTORY
 from partfile.stores.parts import is_staged_file, staged_names
 from partfile.stores.paths import TOKEN_HEX_DIGITS, is_relative_path
-from partfile.stores.registry import is_same_place, path_inside
+from partfile.stores.registry import has_directories, is_same_place, path_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -581,9 +581,8 @@ def _of_another_base(place: Place, log: SeenLog) -> PartfileError | None:
 
 def _is_apart(place: Place, log: SeenLog) -> bool:
     """Whether a sink has written rows and keeps its checkpoints elsewhere: they say nothing of a base that is gone."""
-    return (
-        place.checkpoint_dir is not None and log.newest is not None and log.newest.state.position.row_schema is not None
-    )
+    held = None if log.newest is None else log.newest.state.position.row_schema
+    return place.checkpoint_dir is not None and held is not None and has_directories(place.base)
 
 
 def _check_base(place: Place, logs: Sequence[SeenLog]) -> None:
