@@ -47,7 +47,7 @@ def test_rows_of_a_row_format_are_encoded_some_thousands_at_a_time(
 ) -> None:
     """They stay in the processor's cache: a batch of 100 000 at once takes a quarter more of its time."""
     encoded: list[int] = []
-    form = type(resolve_format(format))
+    form: Any = type(resolve_format(format))
     encode = form.encode
 
     def counted(self: Any, rows: Any) -> Any:
