@@ -12,7 +12,7 @@ from support.hdfs.life import finished_files, opener
 from support.hdfs.shared_life import ROWS
 from support.processes.command_line import told_json
 from support.programs.clean_forks import CleanForks
-from support.sinks.shared_streams import BUCKETS, HELD, check_commands, counted, rows_of_files
+from support.sinks.shared_streams import BUCKETS, HELD, Seen, check_commands, counted, rows_of_files
 
 if TYPE_CHECKING:
     import random
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 3
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
+EACH_READER = pytest.mark.parametrize("is_taken", [False, True], ids=["files stay", "files are taken"])
 
 
 class Lives:
@@ -60,6 +61,16 @@ class Lives:
         with opener(self._hdfs.http_address)(self.url, None) as store:
             return rows_of_files(finished_files(store), self._format)
 
+    def take(self) -> None:
+        """Delete the finished files, as a consumer does that has read them."""
+        with opener(self._hdfs.http_address)(self.url, None) as store:
+            for path in finished_files(store):
+                store.delete_file(path)
+
+    def seen(self, *, is_taken: bool) -> Seen:
+        """What readers see of the present one, or consumers take."""
+        return Seen(self.rows, self.take if is_taken else None)
+
     def calls(self, notes: Path, *, is_restore: bool) -> list[str]:
         """The changing calls of one of which nothing is killed."""
         assert self.run("count", to=str(notes), is_restore=is_restore) == 0
@@ -76,13 +87,19 @@ def lives(request: pytest.FixtureRequest, hdfs: HdfsCluster, hdfs_directory: str
 
 @pytest.mark.drawn(1)
 @EACH_FORMAT
-@pytest.mark.fault("D14")
-def test_a_kill_at_a_call_loses_and_doubles_nothing(
-    lives: Lives, tmp_path: Path, rng: random.Random, chosen: Callable[[int, int], list[int]], format: str
+@EACH_READER
+@pytest.mark.fault("D14", "K1")
+def test_a_kill_at_a_call_loses_and_doubles_nothing(  # noqa: PLR0917 - fixtures.
+    lives: Lives,
+    tmp_path: Path,
+    rng: random.Random,
+    chosen: Callable[[int, int], list[int]],
+    format: str,
+    is_taken: bool,
 ) -> None:
     """SIGKILL at call n of a life whose buckets share a staging file.
 
-    A restart ends with each row once, in its bucket.
+    A restart ends with each row once, in its bucket; also where a consumer takes every file between the two.
     """
     lives.name = "counted"
     calls = lives.calls(tmp_path / "calls.json", is_restore=False)
@@ -92,16 +109,23 @@ def test_a_kill_at_a_call_loses_and_doubles_nothing(
         code = lives.run("die", number=number, when=rng.choice(["before", "after"]), is_restore=False)
         # Leases are asked about until they are free, which takes fewer calls now and more then.
         assert code == -signal.SIGKILL or number > len(calls) - BUCKETS, shown
-        assert lives.rows() <= counted(0, ROWS), shown
+        seen = lives.seen(is_taken=is_taken)
+        assert seen() <= counted(0, ROWS), shown
         assert lives.run("live") == 0, shown
-        assert lives.rows() == counted(0, ROWS), shown
+        assert seen() == counted(0, ROWS), shown
 
 
 @pytest.mark.drawn(1)
 @EACH_FORMAT
-@pytest.mark.fault("K16")
-def test_two_kills_of_starts_that_encode_a_multi_bucket_staging_file(
-    lives: Lives, tmp_path: Path, rng: random.Random, chosen: Callable[[int, int], list[int]], format: str
+@EACH_READER
+@pytest.mark.fault("K16", "K1")
+def test_two_kills_of_starts_that_encode_a_multi_bucket_staging_file(  # noqa: PLR0917 - fixtures.
+    lives: Lives,
+    tmp_path: Path,
+    rng: random.Random,
+    chosen: Callable[[int, int], list[int]],
+    format: str,
+    is_taken: bool,
 ) -> None:
     """Of its files none is seen, or all are published in the end, whichever starts died while they were made."""
     lives.name = "counted"
@@ -111,11 +135,12 @@ def test_two_kills_of_starts_that_encode_a_multi_bucket_staging_file(
     for number in chosen(len(calls), SAMPLES):
         lives.name = f"{number}"
         assert lives.run("seed") == 0
+        seen = lives.seen(is_taken=is_taken)
         for call in (number, rng.randint(1, len(calls))):
             assert lives.run("die", number=call, when="after", is_restore=True) in {-signal.SIGKILL, 0}
-            assert lives.rows() <= counted(0, HELD), f"{format}: call {call} after {number} of {len(calls)}"
+            assert seen() <= counted(0, HELD), f"{format}: call {call} after {number} of {len(calls)}"
         assert lives.run("live") == 0
-        assert lives.rows() == counted(0, ROWS), f"{format}: call {number} of {len(calls)}"
+        assert seen() == counted(0, ROWS), f"{format}: call {number} of {len(calls)}"
 
 
 @EACH_FORMAT

@@ -20,8 +20,8 @@ ROWS = 3 * BUCKETS
 
 
 def sink_of(url: str, http_address: str, format: str, interceptor: Interceptor | None = None) -> FileSink:
-    """A sink of twelve buckets that share a staging file."""
-    return sharing_sink(url, format=format, open_store=opener(http_address, interceptor))
+    """A sink of twelve buckets that share a staging file; consumers may take its files."""
+    return sharing_sink(url, format=format, open_store=opener(http_address, interceptor), consumers_take_files=True)
 
 
 def live(url: str, http_address: str, format: str) -> None:

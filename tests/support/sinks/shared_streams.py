@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import fastavro
@@ -88,6 +89,26 @@ def rows_of_files(files: Mapping[str, bytes], format: str = "parquet") -> Counte
     for path, data in files.items():
         found.update((path.rpartition("/")[0], row) for row in _rows(data, format))
     return found
+
+
+@dataclass
+class Seen:
+    """What a reader has seen of a stream by now, who may be a consumer: it takes each file when it looks."""
+
+    look: Callable[[], Counter[tuple[str, int]]]
+    """How often each row is in a visible file."""
+    take: Callable[[], object] | None
+    """Takes the visible files away; None for a reader."""
+    _taken: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def __call__(self) -> Counter[tuple[str, int]]:
+        """Look, and take; what was taken before counts as well."""
+        found = self.look()
+        if self.take is None:
+            return found
+        self.take()
+        self._taken += found
+        return self._taken
 
 
 def continue_sharing(sink: FileSink, rows: int, notes: Path | None = None) -> int:
