@@ -19,7 +19,7 @@ from partfile.sink.spark.identity import QueryRun
 from partfile.sink.states import ClosedStagingFile, StagingFile
 from partfile.stores.base import PartHandle
 from partfile.stores.local.store import LocalStore
-from support.sinks.idle_driver import BATCH, INTERVAL_MS, RUN, IdleDriver
+from support.sinks.idle_driver import BATCH, INTERVAL_MS, ROWS, RUN, IdleDriver
 from support.sinks.staged_streams import finished_rows, names
 
 if TYPE_CHECKING:
@@ -412,5 +412,5 @@ def test_a_run_that_lost_an_epoch_remembers_which_jobs_failed(job: IdleDriver, m
     assert job.stream._runtime is None
     job.goes_on()
     assert jobs_of(job) == 2
-    job.stream._restore(QueryRun(1, "query", "another run"), BATCH, None)
+    job.stream._restore(QueryRun(1, "query", "another run"), BATCH, ROWS)
     assert jobs_of(job) == 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RUN = QueryRun(1, "query", "run")
 BATCH = QueryPosition(query_id="query", batch_id=0)
+ROWS = pa.schema({"value": pa.string()})
 IDLE_S = 1.0
 INTERVAL_MS = 250
 
@@ -80,7 +81,7 @@ class IdleDriver:
 
     def restores(self) -> None:
         """A batch begins."""
-        self.stream._restore(RUN, BATCH, None)
+        self.stream._restore(RUN, BATCH, ROWS)
 
     def tick(self) -> int | None:
         """The timer is due; in how many milliseconds it is so again."""
