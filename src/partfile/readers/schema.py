@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -209,7 +210,11 @@ def schemas_held(
     if elsewhere is not None and not is_ours:
         raise NotFound(
             f"the checkpoints are of the base {elsewhere!r}, not of {base!r}",
-            hint="Name the directory that the sink of this base has: checkpoint_dir=DIRECTORY",
+            hint=(
+                "Name the directory that the sink of this base has: checkpoint_dir=DIRECTORY. If the base was moved, "
+                f"tell the sink first: partfile recover {shlex.quote(base)} --checkpoint-dir DIRECTORY --moved-from "
+                f"{shlex.quote(elsewhere)}"
+            ),
             path=base,
         )
 
