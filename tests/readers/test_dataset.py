@@ -14,10 +14,11 @@ import pyarrow.dataset as ds
 import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import partfile as pf
 from partfile.errors import ConfigError, NotApplied, NotFound, NotReady, PartDamaged, PartMissing, SnapshotCorrupt
-from partfile.readers import cut_files
+from partfile.readers import cut_files, dataset
 from partfile.readers.cut_files import CutFiles
 from partfile.readers.filesystem import open_for_reading
 from partfile.readers.streams import ReadableFile, with_pending
@@ -144,6 +145,19 @@ def test_what_is_no_file_of_its_format_is_damaged(format: str, content: bytes, t
     (tmp_path / f"part-0.{format}").write_bytes(content)
     with pytest.raises(PartDamaged, match=rf"part-0.{format}' is no whole file of its format"):
         pf.read(tmp_path)
+
+
+def test_a_file_system_that_fails_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of fsspec may raise an error of the operating system without a number: it arrives as it is."""
+
+    class Away(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types.
+        def _open(self, *_words: Any, **_options: Any) -> Any:
+            raise OSError("the network is away")
+
+    MemoryFileSystem().pipe(f"{tmp_path}/part-0.orc", b"ORC")
+    monkeypatch.setattr(dataset, "open_for_reading", lambda *_place: (Away(), str(tmp_path)))
+    with pytest.raises(OSError, match="the network is away"):
+        pf.read(f"memory://{tmp_path}")
 
 
 def test_csv_that_is_no_text_is_damaged(tmp_path: Path) -> None:

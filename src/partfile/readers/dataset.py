@@ -567,8 +567,8 @@ def _tells_of_damage(error: Exception, fragment: ds.Fragment) -> bool:
     if isinstance(fragment.format, ds.CsvFileFormat):
         return isinstance(error, UnicodeDecodeError)
     if isinstance(error, OSError):
-        # pyarrow says so of what is no file of ORC; what a file system says has a number.
-        return fragment.format.default_extname == "orc" and error.errno is None
+        # pyarrow says so of what is no file of ORC. What a file system says has a number, or other words.
+        return error.errno is None and str(error).startswith("Could not open ORC input source")
     # A whole file may ask for what pyarrow has not, such as a codec: that is no damage.
     return not isinstance(error, pa.ArrowNotImplementedError) or _is_cut_orc(fragment)
 

@@ -173,7 +173,7 @@ def date_text(column: Any) -> Any:
 def _beyond_years(kind: pa.DataType) -> UnwritableValue:
     return UnwritableValue(
         f"A value of type {kind} lies outside the years 0 to 9999 in UTC, and most readers take no other from text.",
-        hint="Mend the value, or write the column as text or as a number: column.cast('int64').",
+        hint=f"Mend the value, or write the column as a number: column.cast('int{kind.bit_width}').",
     )
 
 

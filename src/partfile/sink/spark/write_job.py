@@ -275,9 +275,10 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema:
         )
     twice = _called_twice(df)
     if twice is not None:
+        names = ", ".join(repr(f"{name}_2" if name == twice else name) for name in df.columns)
         raise ConfigError(
             f"{settings.uid}: two columns are called {twice!r}, but for capitals, which Spark does not tell apart",
-            hint=f"Name all columns anew: df.toDF({', '.join(_renamed(df.columns, twice))})",
+            hint=f"Name all columns anew: df.toDF({names})",
         )
     schema = pa.schema([_arrow_field(df, column) for column in df.schema])
     description = settings.description
@@ -290,16 +291,8 @@ def _called_twice(df: DataFrame) -> str | None:
     """A name of two columns that differ in capitals alone, where Spark does not tell those apart; None if none is."""
     if df.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
         return None
-    seen: set[str] = set()
-    for name in df.columns:
-        if name.lower() in {other.lower() for other in seen - {name}}:
-            return name
-        seen.add(name)
-    return None
-
-
-def _renamed(names: Sequence[str], twice: str) -> list[str]:
-    return [repr(f"{name}_2" if name == twice else name) for name in names]
+    seen: dict[str, str] = {}
+    return next((name for name in df.columns if seen.setdefault(name.lower(), name) != name), None)
 
 
 def _arrow_field(df: DataFrame, column: StructField) -> pa.Field[Any]:
@@ -311,7 +304,7 @@ def _arrow_field(df: DataFrame, column: StructField) -> pa.Field[Any]:
         return to_arrow_schema(StructType([column]), **options).field(0)
     except PySparkException as error:
         raise UnsupportedTypeError(
-            f"Column {column.name!r} has the type {column.dataType.simpleString()}, which Spark hands to no Python",
+            f"Column {column.name!r} has the type {column.dataType.simpleString()}, which Spark hands over to no task",
             hint=f"Write it as text: df.withColumn({column.name!r}, df[{column.name!r}].cast('string'))",
         ) from error
 
