@@ -42,10 +42,10 @@ INNER = tuple(layer for layer in INTERNAL if "/" in layer)
 
 EXTERNAL = {
     "stores": {"fsspec", "zlib_ng", "s3fs", "hdfs_native", "pydantic"},
-    "snapshot": {"pydantic"},
+    "snapshot": {"numpy", "pyarrow", "pydantic"},
     "bucketers": {"pyarrow", "pydantic"},
     "writers": {"numpy", "pyarrow", "pydantic"},
-    "sink": {"pyarrow", "pydantic"},
+    "sink": {"numpy", "pyarrow", "pydantic"},
     "sink/spark": {"pyarrow", "pydantic", "pyspark"},
     "readers": {"fastavro", "fsspec", "pyarrow", "pydantic"},
     "testing": {"pyarrow", "pydantic", "pytest"},

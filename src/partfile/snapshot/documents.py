@@ -28,6 +28,7 @@ from partfile.stores.paths import TOKEN_HEX_DIGITS, check_relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from mmap import mmap
 
     from partfile.stores.base import MetadataStore
 
@@ -207,7 +208,7 @@ def read_document(store: MetadataStore, path: str) -> bytes:
         ) from error
 
 
-def decode_body(schema: str, data: bytes, path: str) -> memoryview:
+def decode_body(schema: str, data: bytes | mmap, path: str) -> memoryview:
     """Return the body of ``data``, with schema, version, length and checksum checked; nothing is copied.
 
     Raises:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -299,6 +302,33 @@ class CheckpointStorage:
         if len(data) != handle.size_bytes or crc32_of(data) != handle.crc32:
             raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
         return data
+
+    def map_bytes(self, handle: StateHandle) -> bytes | mmap.mmap:
+        """As ``read_bytes``, but a file stays on disk: it is mapped where it lies, or a copy of it that has no name.
+
+        Raises:
+            SnapshotCorrupt: As of ``read_bytes``.
+            StoreError: It cannot be read, or this host has no space for the copy.
+        """
+        data = self.read_bytes(handle)
+        if isinstance(handle, InlineHandle):
+            return data
+        here = self.store.local_path(self.path(handle.path))
+        try:
+            if here is not None:
+                with Path(here).open("rb") as file:
+                    return mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+            with tempfile.TemporaryFile(prefix="partfile-") as copy:
+                copy.write(data)
+                copy.flush()
+                return mmap.mmap(copy.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            place = here or tempfile.gettempdir()
+            raise NotApplied(
+                f"state file {self._shown(handle)} cannot be mapped from {place}: {error}",
+                hint="See that there is space for temporary files, or name another place for them: export TMPDIR=DIR",
+                path=self._shown(handle),
+            ) from error
 
     def _shown(self, handle: FileHandle) -> str:
         return f"{self.store.base}/{self.path(handle.path)}"

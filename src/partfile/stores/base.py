@@ -129,6 +129,12 @@ class MetadataStore(Protocol):
             StoreError: It cannot be read.
         """
 
+    def local_path(self, path: str) -> str | None:
+        """Where this host has a file itself, so that it can be mapped into memory; None where it has none.
+
+        Asks storage nothing.
+        """
+
     def file_exists(self, path: str) -> bool:
         """Whether a file is there now."""
 

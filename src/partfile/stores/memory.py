@@ -71,6 +71,10 @@ class MemoryMetadataStore:
             raise FileTooLarge(f"{path} has {len(data)} bytes; at most {max_bytes} were expected", path=path)
         return data
 
+    def local_path(self, path: str) -> str | None:  # noqa: ARG002 - of the protocol.
+        """None: it is in no file."""
+        return None
+
     def file_exists(self, path: str) -> bool:
         """Whether a file is there now."""
         self._check(path)

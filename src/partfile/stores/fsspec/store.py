@@ -498,6 +498,10 @@ class FsspecStore:
         split_path(path)
         return self._access.read(path, max_bytes)
 
+    def local_path(self, path: str) -> str | None:  # noqa: ARG002 - of the protocol.
+        """None: no file of it is on this host."""
+        return None
+
     def file_exists(self, path: str) -> bool:
         """Whether a file is there now."""
         return self.look_at(path) is not None

@@ -638,6 +638,10 @@ class HdfsStore:
             raise FileTooLarge(f"{self._access.shown(path)!r} is longer than {max_bytes} bytes", path=path)
         return self._access.read(reader, 0, size, path) if size else b""
 
+    def local_path(self, path: str) -> str | None:  # noqa: ARG002 - of the protocol.
+        """None: no file of it is on this host."""
+        return None
+
     def file_exists(self, path: str) -> bool:
         """Whether a file is there now."""
         return self.look_at(path) is not None

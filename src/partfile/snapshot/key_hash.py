@@ -1,0 +1,275 @@
+"""128-bit hashes of keys, the same in Python and in Spark's ``xxhash64``, so that either engine finds the other's keys.
+
+Two chains of XXH64, seeded otherwise, each over the marks and values of the key's columns: a value is hashed with the
+hash so far as its seed. A mark is a four-byte integer that says what type comes and whether it is null, because Spark's
+chain passes over nulls: without it ``(null, 'a')`` and ``('a', null)`` would be one key.
+
+Source: XXH64, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, and ``xxhash64`` of Spark 4.
+"""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Words = NDArray[np.uint64]
+
+
+SEED = 42
+"""Spark's own, with which every chain begins."""
+SECOND = 7
+"""The integer that the chain of the low word begins with."""
+MARKS = {
+    "boolean": 1,
+    "integer": 2,
+    "uint64": 3,
+    "string": 4,
+    "binary": 5,
+    "date": 6,
+    "timestamp": 7,
+    "timestamp_ntz": 8,
+    "timestamp_ns": 9,
+    "timestamp_ntz_ns": 10,
+    "decimal": 11,
+}
+"""The mark of each kind of value. Doubled it goes before a value, and one more before a null."""
+_SCALE_SHIFT = 9
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+)
+_EXACT = Context(prec=76)
+"""Decimals have up to 38 digits, and as many behind the point."""
+_STRIPE_BYTES = 32
+_LANE_BYTES = 8
+_HALF_BYTES = 4
+
+
+class Hashes(NamedTuple):
+    """The hashes of the keys of some rows."""
+
+    high: Words
+    low: Words
+    is_null: NDArray[np.bool_]
+    """Rows without a key: each of its columns is null."""
+
+
+def kind_of(data_type: pa.DataType) -> str | None:
+    """The kind of values of a type, as it is recorded; None if no key can be of it.
+
+    All types of one kind hash alike: an ``int32`` that becomes an ``int64`` is the same key.
+    """
+    if pat.is_dictionary(data_type) or pat.is_run_end_encoded(data_type):
+        return kind_of(data_type.value_type)
+    if pat.is_timestamp(data_type):
+        return f"timestamp{'' if data_type.tz else '_ntz'}{'_ns' if data_type.unit == 'ns' else ''}"
+    if pat.is_decimal(data_type):
+        return f"decimal({data_type.scale})" if data_type.scale >= 0 and not pat.is_decimal256(data_type) else None
+    kinds = {
+        "boolean": pat.is_boolean,
+        "uint64": pat.is_uint64,
+        "integer": pat.is_integer,
+        "string": lambda one: pat.is_string(one) or pat.is_large_string(one) or pat.is_string_view(one),
+        "binary": lambda one: (
+            pat.is_binary(one) or pat.is_large_binary(one) or pat.is_fixed_size_binary(one) or pat.is_binary_view(one)
+        ),
+        "date": pat.is_date,
+    }
+    return next((kind for kind, is_of in kinds.items() if is_of(data_type)), None)
+
+
+def mark_of(kind: str) -> int:
+    """The mark of a kind of values that are not null; one more marks a null."""
+    name, _, scale = kind.partition("(")
+    return MARKS[name] * 2 + (int(scale.rstrip(")")) << _SCALE_SHIFT if scale else 0)
+
+
+def hashes_of(columns: Sequence[pa.Array[Any]]) -> Hashes:
+    """The hashes of the keys that rows have in some columns.
+
+    Args:
+        columns: The key's columns, in their order, each of a type that has a ``kind_of``.
+    """
+    rows = len(columns[0])
+    high = np.full(rows, SEED, np.uint64)
+    low = _of_halves(np.full(rows, SECOND, np.uint64), high)
+    is_null = np.ones(rows, np.bool_)
+    for column in columns:
+        kind = kind_of(column.type)
+        if kind is None:
+            raise TypeError(f"no key has the type {column.type}")
+        nulls = np.asarray(column.is_null())
+        marks = np.uint64(mark_of(kind)) + nulls.astype(np.uint64)
+        is_null &= nulls
+        values = _values(column, kind)
+        high, low = (
+            np.where(nulls, marked, values.hashed(marked))
+            for marked in (_of_halves(marks, high), _of_halves(marks, low))
+        )
+    return Hashes(high, low, is_null)
+
+
+class _Words(NamedTuple):
+    """Values of eight bytes."""
+
+    words: Words
+
+    def hashed(self, seeds: Words) -> Words:
+        return _of_words(self.words, seeds)
+
+
+class _Halves(NamedTuple):
+    """Values of four bytes."""
+
+    halves: Words
+
+    def hashed(self, seeds: Words) -> Words:
+        return _of_halves(self.halves, seeds)
+
+
+class _Bytes(NamedTuple):
+    """Values of any length."""
+
+    data: NDArray[np.uint8]
+    """All of them, and eight bytes more."""
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def hashed(self, seeds: Words) -> Words:
+        return _of_bytes(self.data, self.starts, self.lengths, seeds)
+
+
+def _values(column: pa.Array[Any], kind: str) -> _Words | _Halves | _Bytes:
+    """The values of a column in the form that is hashed, which is Spark's of the widest type of the kind."""
+    if pat.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    elif pat.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    name = kind.partition("(")[0]
+    if name in {"string", "binary"}:
+        return _bytes_of(column)
+    if name == "decimal":
+        return _bytes_of(_unscaled(column))
+    if name == "boolean":
+        return _Halves(_numbers(column.cast(pa.uint8())))
+    if name == "date":
+        return _Halves(_numbers(column.cast(pa.date32()).cast(pa.int32())) & np.uint64(0xFFFFFFFF))
+    if name.startswith("timestamp"):
+        unit = "ns" if name.endswith("_ns") else "us"
+        return _Words(_numbers(column.cast(pa.timestamp(unit, column.type.tz)).cast(pa.int64())))
+    return _Words(_numbers(column.cast(pa.uint64() if name == "uint64" else pa.int64())))
+
+
+def _numbers(column: pa.Array[Any]) -> Words:
+    """Numbers as words of 64 bits, nulls as 0."""
+    filled = column.fill_null(0) if column.null_count else column
+    return np.asarray(filled).astype(np.int64 if not pat.is_uint64(column.type) else np.uint64).view(np.uint64)
+
+
+def _unscaled(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Decimals as the fewest bytes of their digits in two's complement, big end first, as Java's ``BigInteger`` has."""
+    scale = column.type.scale
+    return pa.array([None if one is None else _digits(one, scale) for one in column.to_pylist()], pa.large_binary())
+
+
+def _digits(value: Decimal, scale: int) -> bytes:
+    number = int(value.scaleb(scale, _EXACT))
+    length = ((number if number >= 0 else ~number).bit_length() // 8) + 1
+    return number.to_bytes(length, "big", signed=True)
+
+
+def _bytes_of(column: pa.Array[Any]) -> _Bytes:
+    whole = column.cast(pa.large_binary())
+    _, offsets, data = whole.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(whole) + 1, whole.offset * _LANE_BYTES)
+    begin = int(ends[0]) if len(ends) else 0
+    held = np.zeros(int(ends[-1]) - begin + _LANE_BYTES, np.uint8)
+    if data is not None:
+        held[:-_LANE_BYTES] = np.frombuffer(data, np.uint8)[begin : int(ends[-1])]
+    return _Bytes(held, ends[:-1] - begin, np.diff(ends))
+
+
+def _rotated(words: Words, bits: int) -> Words:
+    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+
+
+def _round(accumulated: Words, lanes: Words) -> Words:
+    return _rotated(accumulated + lanes * _P2, 31) * _P1
+
+
+def _with_word(hashed: Words, words: Words) -> Words:
+    return _rotated(hashed ^ _round(np.zeros_like(words), words), 27) * _P1 + _P4
+
+
+def _with_half(hashed: Words, halves: Words) -> Words:
+    return _rotated(hashed ^ (halves * _P1), 23) * _P2 + _P3
+
+
+def _ended(hashed: Words) -> Words:
+    hashed = (hashed ^ (hashed >> np.uint64(33))) * _P2
+    hashed = (hashed ^ (hashed >> np.uint64(29))) * _P3
+    return hashed ^ (hashed >> np.uint64(32))
+
+
+def _of_halves(halves: Words, seeds: Words) -> Words:
+    return _ended(_with_half(seeds + _P5 + np.uint64(_HALF_BYTES), halves))
+
+
+def _of_words(words: Words, seeds: Words) -> Words:
+    return _ended(_with_word(seeds + _P5 + np.uint64(_LANE_BYTES), words))
+
+
+def _of_bytes(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: Words) -> Words:
+    """XXH64 of many values at once: each step is done for all values that are long enough for it."""
+    # Views that read a number at any byte.
+    words = np.ndarray((len(data) - _LANE_BYTES + 1,), "<u8", data, strides=(1,))
+    halves = np.ndarray((len(data) - _LANE_BYTES + 1,), "<u4", data, strides=(1,))
+    hashed = seeds + _P5
+    stripes = lengths // _STRIPE_BYTES
+    long = np.flatnonzero(stripes)
+    if len(long):
+        hashed[long] = _of_stripes(words, starts[long], stripes[long], seeds[long])
+    hashed += lengths.astype(np.uint64)
+    at, left = starts + stripes * _STRIPE_BYTES, lengths % _STRIPE_BYTES
+    for lane in range(_STRIPE_BYTES // _LANE_BYTES - 1):
+        some = np.flatnonzero(left >= (lane + 1) * _LANE_BYTES)
+        hashed[some] = _with_word(hashed[some], words[at[some] + lane * _LANE_BYTES])
+    at, left = at + left // _LANE_BYTES * _LANE_BYTES, left % _LANE_BYTES
+    some = np.flatnonzero(left >= _HALF_BYTES)
+    hashed[some] = _with_half(hashed[some], halves[at[some]].astype(np.uint64))
+    at, left = at + left // _HALF_BYTES * _HALF_BYTES, left % _HALF_BYTES
+    for one in range(_HALF_BYTES - 1):
+        some = np.flatnonzero(left > one)
+        hashed[some] = _rotated(hashed[some] ^ (data[at[some] + one].astype(np.uint64) * _P5), 11) * _P1
+    return _ended(hashed)
+
+
+def _of_stripes(words: Words, starts: NDArray[np.int64], stripes: NDArray[np.int64], seeds: Words) -> Words:
+    """The state after all whole stripes of values that have at least one."""
+    sums = [seeds + _P1 + _P2, seeds + _P2, seeds.copy(), seeds - _P1]
+    some = np.arange(len(starts))
+    for stripe in range(int(stripes.max())):
+        some = some[stripes[some] > stripe]
+        at = starts[some] + stripe * _STRIPE_BYTES
+        for lane, total in enumerate(sums):
+            total[some] = _round(total[some], words[at + lane * _LANE_BYTES])
+    hashed = _rotated(sums[0], 1) + _rotated(sums[1], 7) + _rotated(sums[2], 12) + _rotated(sums[3], 18)
+    for total in sums:
+        hashed = (hashed ^ _round(np.zeros_like(total), total)) * _P1 + _P4
+    return hashed

@@ -1,0 +1,230 @@
+"""Runs: sorted 128-bit key hashes, each with the time at which its key was last entered. Encode, find, merge. Pure.
+
+A run never changes. So its file is the state, the incremental snapshot and the unit of expiry in one: a checkpoint
+names it, later ones name it again, and it falls as a whole when its last key has expired.
+
+After the document's header comes one line of JSON, then the columns, little end first: ``high``, 8 bytes a key,
+ascending; ``low``, 8 bytes a key, ascending where ``high`` is equal; and ``age``, 4 bytes a key, where times differ.
+Blanks in the line put the columns at a multiple of 8, so that they can be used where the file is mapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from pydantic import Field
+
+from partfile.errors import SnapshotCorrupt
+from partfile.snapshot.documents import CORRUPT_HINT, decode_body, decode_model, encode_body, header_of
+from partfile.stores.base import Persisted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from mmap import mmap
+
+    from numpy.typing import NDArray
+
+    Words = NDArray[np.uint64]
+    Times = NDArray[np.int64]
+
+
+SCHEMA = "run"
+MAX_KEYS = 1 << 23
+"""Of one run: some 160 MiB, far below what a document may have."""
+_KEYS_AT_ONCE = 1 << 20
+"""Keys that a merge sorts at a time."""
+_WORD_BYTES = 8
+_AGE_BYTES = 4
+_MAX_AGE = (1 << 32) - 1
+_MAX_LINE_BYTES = 512
+
+
+class _Index(Persisted):
+    keys: Annotated[int, Field(ge=1, le=MAX_KEYS)]
+    first_ms: int
+    """Time of the oldest key, in milliseconds since 1970."""
+    last_ms: int
+    """Time of the youngest."""
+    unit_ms: Annotated[int, Field(ge=0)]
+    """Milliseconds that an age counts; 0 where there are none, because all keys are of one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in memory, or where its file is mapped."""
+
+    high: Words
+    """Ascending; the first 64 bits of each hash."""
+    low: Words
+    """The other 64 bits; ascending where ``high`` is equal."""
+    ages: NDArray[np.uint32] | None
+    """Of each key, in units since ``first_ms``, rounded up; None if all keys are of one time."""
+    first_ms: int
+    """Time of the oldest key, in milliseconds since 1970."""
+    last_ms: int
+    """Time of the youngest key, as its age tells it."""
+    unit_ms: int
+    """Milliseconds that an age counts; 0 without ages."""
+
+    @property
+    def keys(self) -> int:
+        """The number of keys."""
+        return len(self.high)
+
+    def times(self, at: NDArray[np.intp] | slice) -> Times:
+        """The times of some keys, in milliseconds since 1970.
+
+        Args:
+            at: Their places.
+        """
+        if self.ages is None:
+            return np.full(len(self.high[at]), self.first_ms, np.int64)
+        return self.first_ms + self.ages[at].astype(np.int64) * self.unit_ms
+
+    def hashes(self) -> bytes:
+        """The hashes one after the other, 16 bytes each, big end first."""
+        words = np.empty((self.keys, 2), ">u8")
+        words[:, 0], words[:, 1] = self.high, self.low
+        return words.tobytes()
+
+    def find(self, high: Words, low: Words) -> NDArray[np.intp]:
+        """The place of each key in the run, -1 for one that is not in it.
+
+        Args:
+            high: Of the keys; ascending ones are found 25 times faster.
+            low: Of the same keys.
+        """
+        places = np.searchsorted(self.high, high)
+        found = np.full(len(high), -1, np.intp)
+        asked = np.flatnonzero(places < self.keys)
+        while len(asked):
+            at = places[asked]
+            is_near = self.high[at] == high[asked]
+            is_same = is_near & (self.low[at] == low[asked])
+            found[asked[is_same]] = at[is_same]
+            # Another key has the same 64 bits: it is rare, and the one that is asked for may come after it.
+            asked = asked[is_near & ~is_same]
+            places[asked] += 1
+            asked = asked[places[asked] < self.keys]
+        return found
+
+
+def run_of(high: Words, low: Words, times: Times) -> Run:
+    """A run of keys that are sorted and each in it once.
+
+    Args:
+        high: Of the keys, at least one.
+        low: Of the keys.
+        times: Of the keys, in milliseconds since 1970.
+    """
+    first_ms, last_ms = int(times.min()), int(times.max())
+    if first_ms == last_ms:
+        return Run(high, low, None, first_ms, first_ms, 0)
+    unit_ms = -((first_ms - last_ms) // _MAX_AGE)
+    # Rounded up: a key may expire late by less than a unit, which is a millisecond up to 49 days, and never early.
+    ages = (times - first_ms + unit_ms - 1) // unit_ms
+    return Run(high, low, ages.astype(np.uint32), first_ms, first_ms + int(ages.max()) * unit_ms, unit_ms)
+
+
+def merged(runs: Sequence[Run]) -> Run:
+    """One run of the keys of several; of a key that is in more of them, the latest time counts.
+
+    Memory: the result, and some 50 MB more.
+
+    Args:
+        runs: Of at most ``MAX_KEYS`` keys together.
+    """
+    most = sum(run.keys for run in runs)
+    high, low = np.empty(most, np.uint64), np.empty(most, np.uint64)
+    times, count = np.empty(most, np.int64), 0
+    pieces = most // _KEYS_AT_ONCE + 1
+    # Hashes are spread evenly, so equal ranges of them hold about as many keys.
+    bounds = np.array([(piece << 64) // pieces for piece in range(1, pieces)], np.uint64)
+    cuts = [[0, *np.searchsorted(run.high, bounds).tolist(), run.keys] for run in runs]
+    for piece in range(pieces):
+        slices = [slice(cut[piece], cut[piece + 1]) for cut in cuts]
+        sorted_piece = _sorted(
+            np.concatenate([run.high[some] for run, some in zip(runs, slices, strict=True)]),
+            np.concatenate([run.low[some] for run, some in zip(runs, slices, strict=True)]),
+            np.concatenate([run.times(some) for run, some in zip(runs, slices, strict=True)]),
+        )
+        end = count + len(sorted_piece[0])
+        high[count:end], low[count:end], times[count:end] = sorted_piece
+        count = end
+    return run_of(high[:count], low[:count], times[:count])
+
+
+def _sorted(high: Words, low: Words, times: Times) -> tuple[Words, Words, Times]:
+    """The keys of sorted pieces in their order, each once, with its latest time."""
+    # A stable sort merges what is sorted piece by piece.
+    order = np.argsort(high, kind="stable")
+    high, low, times = high[order], low[order], times[order]
+    near = high[1:] == high[:-1]
+    if not near.any():
+        return high, low, times
+    if (near & (low[1:] != low[:-1])).any():
+        order = np.lexsort((low, high))
+        high, low, times = high[order], low[order], times[order]
+        near = high[1:] == high[:-1]
+    starts = np.flatnonzero(np.concatenate([[True], ~(near & (low[1:] == low[:-1]))]))
+    return high[starts], low[starts], np.maximum.reduceat(times, starts)
+
+
+def encode_run(run: Run) -> bytes:
+    """A run as the bytes of its file."""
+    index = _Index(keys=run.keys, first_ms=run.first_ms, last_ms=run.last_ms, unit_ms=run.unit_ms)
+    columns = [run.high.astype("<u8", copy=False), run.low.astype("<u8", copy=False)]
+    columns += [] if run.ages is None else [run.ages.astype("<u4", copy=False)]
+    line = index.model_dump_json().encode()
+    length = sum(column.nbytes for column in columns)
+    blanks = next(
+        blanks
+        for blanks in range(2 * _WORD_BYTES)
+        if (len(_header(len(line) + blanks + 1 + length)) + len(line) + blanks + 1) % _WORD_BYTES == 0
+    )
+    return encode_body(SCHEMA, b"".join((line, b" " * blanks, b"\n", *(column.tobytes() for column in columns))))
+
+
+def _header(length: int) -> bytes:
+    """A header of as many bytes as that of a body of this length has."""
+    return header_of(SCHEMA, b"").replace(b" 0 ", b" %d " % length)
+
+
+def decode_run(data: bytes | mmap, path: str) -> Run:
+    """The run in a file, all of it checked. Its columns stay where they are.
+
+    Args:
+        data: The whole file, in memory or mapped.
+        path: Where it came from, for messages.
+
+    Raises:
+        SnapshotCorrupt: It is damaged, or its keys are not in order.
+        SnapshotVersionError: It was written in another format version.
+    """
+    body = decode_body(SCHEMA, data, path)
+    line, ended, _ = bytes(body[:_MAX_LINE_BYTES]).partition(b"\n")
+    index = decode_model(SCHEMA, _Index, line, path)
+    begin, words = len(line) + 1, index.keys * _WORD_BYTES
+    ages = index.keys * _AGE_BYTES if index.unit_ms else 0
+    if not ended or len(body) != begin + 2 * words + ages:
+        raise _damaged(path, f"{len(body)} bytes are not those of {index.keys} keys")
+    run = Run(
+        high=np.frombuffer(body, "<u8", index.keys, begin),
+        low=np.frombuffer(body, "<u8", index.keys, begin + words),
+        ages=np.frombuffer(body, "<u4", index.keys, begin + 2 * words) if ages else None,
+        first_ms=index.first_ms,
+        last_ms=index.last_ms,
+        unit_ms=index.unit_ms,
+    )
+    ascends = (run.high[1:] > run.high[:-1]) | ((run.high[1:] == run.high[:-1]) & (run.low[1:] > run.low[:-1]))
+    if not ascends.all():
+        raise _damaged(path, "its keys are not in order")
+    if run.last_ms != (run.first_ms if run.ages is None else run.first_ms + int(run.ages.max()) * run.unit_ms):
+        raise _damaged(path, "its times are not those that it says")
+    return run
+
+
+def _damaged(path: str, what: str) -> SnapshotCorrupt:
+    return SnapshotCorrupt(f"{path} is not a valid {SCHEMA}: {what}", hint=CORRUPT_HINT, path=path)
